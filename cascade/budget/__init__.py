@@ -1,0 +1,1 @@
+"""What may be spent, and what a call can cost at most before it is made."""

@@ -1,0 +1,46 @@
+"""A question's purse: every call is held at its worst price before it is made and settled at its real one after.
+
+Checking the money already spent before the next call overshoots the cap by a whole call; holding the maximum first
+cannot (`design/money.md`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cascade.errors import BudgetExceededError
+from cascade.money import Price, usd
+
+
+@dataclass(slots=True)
+class QuestionBudget:
+    """The cap of one question, in nano-dollars. None is no cap, and then nothing is refused."""
+
+    limit_nano_usd: int | None = None
+    spent_nano_usd: int = 0
+
+    def hold(self, price: Price | None, model: str, input_tokens_bound: int, max_output_tokens: int) -> int:
+        """Return the most that the next call can cost, having made sure that it fits.
+
+        Raises:
+            BudgetExceededError: the call could pass the cap, or its price is not known under a cap (F23).
+        """
+        bound = None if price is None else price.bound_nano_usd(input_tokens_bound, max_output_tokens)
+        if self.limit_nano_usd is None:
+            return bound or 0
+        if bound is None:
+            raise BudgetExceededError(
+                f"{model} has no known price, so no call to it can be kept under the cap of "
+                f"${usd(self.limit_nano_usd).normalize():f} a question. Give it a price under models in the configuration."
+            )
+        if self.spent_nano_usd + bound > self.limit_nano_usd:
+            raise BudgetExceededError(
+                f"the next call to {model} may cost up to ${usd(bound).normalize():f}; "
+                f"${usd(self.spent_nano_usd).normalize():f} of the cap of "
+                f"${usd(self.limit_nano_usd).normalize():f} a question is spent. Raise budget.per_question or lower max_tokens."
+            )
+        return bound
+
+    def settle(self, hold_nano_usd: int, cost_nano_usd: int | None) -> None:
+        """Book what a call really cost; an unknown cost is booked at the full hold (F20)."""
+        self.spent_nano_usd += hold_nano_usd if cost_nano_usd is None else cost_nano_usd

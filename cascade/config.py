@@ -1,0 +1,442 @@
+"""The configuration: YAML, a dict or an object becomes one frozen `CascadeConfig`, or one error that lists every problem.
+
+Keys never stand in a configuration: it names the environment variable that holds one. The environment is read here and
+in `providers/litellm.py`, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from cascade.errors import ConfigError, redact
+from cascade.money import Price, PriceTable
+from cascade.providers import registry
+
+MAX_FILE_BYTES = 1_000_000
+MAX_ALIASES = 50
+"""More YAML aliases than this is a bomb, not a configuration (F66)."""
+DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
+DEFAULT_BASE_VARIABLE = "OPENAI_BASE_URL"
+
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True)
+
+
+class PriceConfig(_Section):
+    """USD per million tokens, as price lists print it; `request` in USD per call."""
+
+    input: _NotNegative
+    output: _NotNegative
+    cached_input: _NotNegative | None = None
+    reasoning: _NotNegative | None = None
+    request: _NotNegative = 0.0
+    note: str | None = None
+
+    def price(self) -> Price:
+        """Return the price as a value."""
+        return Price.per_million(**self.model_dump())
+
+
+def _name_alone(value: object) -> object:
+    return {"model": value} if isinstance(value, str) else value
+
+
+class ModelConfig(_Section):
+    """One model: its name, where it is served, how it is asked, what it costs."""
+
+    model: str = Field(min_length=1)
+    price: PriceConfig | None = None
+    provider: str | None = None
+    api_base: str | None = None
+    api_key_env: str | None = None
+    max_tokens: int = Field(default=256, ge=1, le=1_000_000)
+    temperature: float = Field(default=0.0, ge=0, le=2, allow_inf_nan=False)
+    seed: int | None = None
+
+    @field_validator("api_base")
+    @classmethod
+    def _base(cls, value: str | None) -> str | None:
+        return None if value is None else checked_base(value)
+
+
+_METADATA_HOSTS = re.compile(r"^https?://(?:169\.254\.|\[?fe80:|metadata\.google|100\.100\.100\.200)", re.IGNORECASE)
+
+
+def checked_base(value: str) -> str:
+    """Return a server's address, or raise ValueError for one that is none or must not be asked (F74)."""
+    if not re.match(r"https?://[^/\s]+", value):
+        raise ValueError("an address starts with http:// or https:// and names a host")
+    if _METADATA_HOSTS.match(value):
+        raise ValueError("link-local and metadata addresses are refused")
+    if re.match(r"https?://[^/]*@", value):
+        raise ValueError("a key or password in an address is refused; use api_key_env")
+    return value
+
+
+Model = Annotated[ModelConfig, BeforeValidator(_name_alone)]
+
+
+class BaseGuideConfig(_Section):
+    """Rounds of base and guide."""
+
+    kind: Literal["base_guide"] = "base_guide"
+    rounds: int = Field(default=4, ge=1, le=100)
+    verdict: Literal["auto", "logprobs", "sampled", "structured"] = "auto"
+    samples: int = Field(default=3, ge=1, le=50)
+    on_guide_error: Literal["escalate", "accept", "abstain"] = "escalate"
+    prompts: str | None = None
+
+
+class LadderConfig(_Section):
+    """A list of models, cheap to dear, named as under `models`."""
+
+    kind: Literal["ladder"]
+    models: tuple[str, ...] = Field(min_length=1)
+    prompts: str | None = None
+
+    @field_validator("models")
+    @classmethod
+    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        twice = sorted({name for name in value if value.count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} stands more than once")
+        return value
+
+
+class FixedConfig(_Section):
+    """Always the same depth."""
+
+    kind: Literal["fixed"]
+    keep: Literal["base", "guide", "both"] = "both"
+    depth: int = Field(default=1, ge=1)
+
+
+class RandomConfig(_Section):
+    """Chance, seeded."""
+
+    kind: Literal["random"]
+    seed: int = 0
+
+
+class ThresholdConfig(_Section):
+    """UALA: go on while the guide is uncertain. `threshold` in nats, or in probability for when: p_yes."""
+
+    kind: Literal["threshold"] = "threshold"
+    threshold: _NotNegative = 0.3
+    keep: Literal["judged", "both"] = "judged"
+    when: Literal["uncertain", "p_yes"] = "uncertain"
+
+
+class BudgetConfig(_Section):
+    """What a question may cost, in USD."""
+
+    per_question: _Positive | None = None
+    on_exhausted: Literal["refuse", "answer"] = "refuse"
+
+
+class TimeoutsConfig(_Section):
+    """Wall-clock limits in seconds."""
+
+    per_call_s: _Positive = 120.0
+    per_question_s: _Positive | None = None
+
+
+class ProviderConfig(_Section):
+    """Who answers: a provider's name and its options."""
+
+    kind: str
+    api_base: str | None = None
+    api_key_env: str | None = None
+    options: Mapping[str, Any] = Field(default_factory=dict)
+
+    @field_validator("api_base")
+    @classmethod
+    def _base(cls, value: str | None) -> str | None:
+        return None if value is None else checked_base(value)
+
+    @field_validator("kind")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if value not in registry.names():
+            raise ValueError(f"there is no provider {value!r}{did_you_mean(value, registry.names())}")
+        return value
+
+
+def _provider(value: object) -> object:
+    """Read "local" and "replay:log.jsonl" as what they are short for."""
+    if not isinstance(value, str):
+        return value
+    kind, colon, path = value.partition(":")
+    return {"kind": kind, "options": {"path": path}} if colon else {"kind": kind}
+
+
+def _kind_first(default: str, names: Iterable[str]) -> BeforeValidator:
+    """Say what is wrong with a missing or unknown `kind` in words, not as a failed union."""
+    known = tuple(names)
+
+    def check(value: object) -> object:
+        if isinstance(value, Mapping):
+            kind = value.get("kind", default)
+            if kind not in known:
+                raise ValueError(f"there is no kind {kind!r}{did_you_mean(str(kind), known)}")
+            return {**value, "kind": kind}
+        if isinstance(value, str):
+            raise ValueError("fitted policies are not served by this version; give a kind, such as {kind: threshold}")
+        return value
+
+    return BeforeValidator(check)
+
+
+StrategyConfig = Annotated[
+    Annotated[BaseGuideConfig | LadderConfig, Field(discriminator="kind")],
+    _kind_first("base_guide", ("base_guide", "ladder")),
+]
+PolicyConfig = Annotated[
+    Annotated[FixedConfig | RandomConfig | ThresholdConfig, Field(discriminator="kind")],
+    _kind_first("threshold", ("fixed", "random", "threshold")),
+]
+
+
+class CascadeConfig(_Section):
+    """Everything that an `Orchestrator` is made from."""
+
+    models: Mapping[str, Model]
+    strategy: StrategyConfig = Field(default_factory=BaseGuideConfig)
+    policy: PolicyConfig = Field(default_factory=ThresholdConfig)
+    budget: BudgetConfig = Field(default_factory=BudgetConfig)
+    timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)
+    provider: Annotated[ProviderConfig, BeforeValidator(_provider)] = Field(
+        default_factory=lambda: ProviderConfig(kind="litellm")
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CascadeConfig:
+        problems = [*_strategy_problems(self), *_price_problems(self), *_provider_problems(self)]
+        if problems:
+            # One error object carries them all; `load` takes them apart again.
+            raise ValueError("\n".join(problems))
+        return self
+
+    def prices(self) -> dict[str, Price | None]:
+        """Return every configured model's price: as configured, else from the bundled table, else None."""
+        table = PriceTable.bundled()
+        found: dict[str, Price | None] = {}
+        for entry in self.models.values():
+            found[entry.model] = entry.price.price() if entry.price else table.price(entry.model)
+        return found
+
+
+def _strategy_problems(config: CascadeConfig) -> Iterable[str]:
+    wanted = ("base", "guide") if isinstance(config.strategy, BaseGuideConfig) else config.strategy.models
+    for name in wanted:
+        if name not in config.models:
+            yield f"models.{name}: the {config.strategy.kind} strategy needs it{did_you_mean(name, config.models)}"
+    if isinstance(config.policy, FixedConfig):
+        horizon = config.strategy.rounds if isinstance(config.strategy, BaseGuideConfig) else len(wanted)
+        if config.policy.depth > horizon:
+            yield f"policy.depth: {config.policy.depth} is more than the {horizon} steps that the strategy has"
+
+
+def _price_problems(config: CascadeConfig) -> Iterable[str]:
+    by_name: dict[str, PriceConfig | None] = {}
+    for place, entry in config.models.items():
+        if entry.price is not None and by_name.setdefault(entry.model, entry.price) != entry.price:
+            yield f"models.{place}.price: {entry.model} stands here with another price"
+    if config.budget.per_question is None:
+        return
+    prices = config.prices()
+    for place, entry in config.models.items():
+        if prices[entry.model] is None:
+            yield (
+                f"models.{place}.price: {entry.model} has no known price, and budget.per_question is a hard cap; "
+                "give it one, in USD per million tokens: price: {input: 1.0, output: 4.0}"
+            )
+
+
+def _provider_problems(config: CascadeConfig) -> Iterable[str]:
+    if config.provider.kind == "replay" and not config.provider.options.get("path"):
+        yield "provider: replay needs a log, as in provider: replay:episodes.jsonl"
+    for place, entry in config.models.items():
+        if entry.provider is not None and entry.provider not in registry.names():
+            known = did_you_mean(entry.provider, registry.names())
+            yield f"models.{place}.provider: there is no provider {entry.provider!r}{known}"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return a hint at the nearest known word, and all of them if there are few.
+
+    >>> did_you_mean("treshold", ("fixed", "threshold"))
+    '; did you mean threshold? Known: fixed, threshold'
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{hint} Known: {', '.join(names)}" if hint and len(names) <= 12 else hint or f"; known: {', '.join(names)}"
+
+
+def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfig:
+    """Return a checked configuration from an object, a dict, or the path of a YAML file.
+
+    Raises:
+        ConfigError: everything that is wrong, each problem with its path.
+    """
+    if isinstance(source, CascadeConfig):
+        return source
+    if isinstance(source, Mapping):
+        return _checked(source, None)
+    return _checked(read_yaml(Path(source)), str(source))
+
+
+def _checked(document: Mapping[str, Any], source: str | None) -> CascadeConfig:
+    problems = list(secret_problems(document))
+    try:
+        config = CascadeConfig.model_validate(document)
+    except ValidationError as error:
+        problems += _problems(error)
+        raise ConfigError(sorted(set(problems), key=problems.index), source) from None
+    if problems:
+        raise ConfigError(problems, source)
+    return config
+
+
+_SECRET_NAMES = re.compile(r"(?i)^(?:api_?key|key|token|secret|password|authorization)$")
+_SECRET_SHAPE = re.compile(r"(?i)^(?:sk|pk|rk|gsk|xai)[-_][\w-]{16,}$|^AIza[\w-]{20,}|^bearer ")
+
+
+def secret_problems(value: object, path: str = "") -> Iterable[str]:
+    """Yield where a key stands in a configuration (F67), without the key."""
+    advice = "keys do not belong in a configuration; put it in an environment variable and name that: api_key_env: NAME"
+    if isinstance(value, Mapping):
+        for name, item in value.items():
+            here = f"{path}.{name}" if path else str(name)
+            if isinstance(item, str) and _SECRET_NAMES.match(str(name)):
+                yield f"{here}: {advice}"
+            else:
+                yield from secret_problems(item, here)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from secret_problems(item, f"{path}[{index}]")
+    elif isinstance(value, str) and _SECRET_SHAPE.match(value):
+        yield f"{path}: this looks like a key; {advice}"
+
+
+def _problems(error: ValidationError) -> list[str]:
+    found = []
+    for problem in error.errors(include_url=False, include_input=True):
+        path = _path(problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            name = str(problem["loc"][-1])
+            if _SECRET_NAMES.match(name):
+                continue  # said already, with better advice
+            found.append(f"{path}: there is no such setting{did_you_mean(name, _fields_at(problem['loc']))}")
+        elif problem["type"] == "value_error":
+            lines = str(problem["ctx"]["error"]).split("\n")
+            found += [f"{path}: {line}" if path else line for line in lines]
+        elif problem["type"] == "missing":
+            found.append(f"{path}: is missing")
+        else:
+            found.append(f"{path}: {problem['msg'][:1].lower()}{problem['msg'][1:]}{_seen(problem)}")
+    return found
+
+
+def _seen(problem: Any) -> str:
+    value = problem.get("input")
+    return f", not {redact(repr(value))[:60]}" if isinstance(value, str | int | float | bool | None) else ""
+
+
+_UNION_TAGS = {"base_guide", "ladder", "fixed", "random", "threshold"}
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    path = ""
+    for part in location:
+        if part in _UNION_TAGS and path in {"strategy", "policy"}:
+            continue
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    return path
+
+
+def _fields_at(location: tuple[int | str, ...]) -> Iterable[str]:
+    """Return the settings that exist where an unknown one stands."""
+    sections: dict[str, type[BaseModel]] = {
+        "base_guide": BaseGuideConfig,
+        "ladder": LadderConfig,
+        "fixed": FixedConfig,
+        "random": RandomConfig,
+        "threshold": ThresholdConfig,
+        "budget": BudgetConfig,
+        "timeouts": TimeoutsConfig,
+        "provider": ProviderConfig,
+        "price": PriceConfig,
+    }
+    if len(location) == 1:
+        return CascadeConfig.model_fields
+    parent = str(location[-2])
+    if parent in sections:
+        return sections[parent].model_fields
+    return ModelConfig.model_fields if location[0] == "models" else ()
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, which also refuses duplicate keys and floods of aliases."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__(stream)
+        self._aliases = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            self._aliases += 1
+            if self._aliases > MAX_ALIASES:
+                raise yaml.YAMLError(f"more than {MAX_ALIASES} aliases")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=deep)
+            if isinstance(key, str) and key in seen:
+                raise yaml.YAMLError(f"{key!r} stands twice, the second time in line {key_node.start_mark.line + 1}")
+            if isinstance(key, str):
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> Mapping[str, Any]:
+    """Read a YAML file safely: bounded, without tags that make objects.
+
+    Raises:
+        ConfigError: it is missing, too large, not YAML, or not a mapping.
+    """
+    source = str(path)
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ConfigError([f"the file is larger than {MAX_FILE_BYTES} bytes"], source)
+        text = path.read_text("utf-8")
+        document = yaml.load(text, _Loader)  # noqa: S506 - a subclass of the safe loader
+    except FileNotFoundError:
+        raise ConfigError([f"there is no file {path}; `cascade init` writes one"]) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"it cannot be read: {error}"], source) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError([f"it is not valid YAML: {' '.join(redact(str(error)).split())[:300]}"], source) from None
+    if not isinstance(document, Mapping):
+        raise ConfigError(["it holds no settings; `cascade init` writes an example"], source)
+    return document
+
+
+def environment(name: str | None) -> str | None:
+    """Return an environment variable's value, None if it is not set or empty."""
+    return (os.environ.get(name) or None) if name else None

@@ -1,0 +1,52 @@
+"""What a policy's scores mean at a threshold kappa, one step at a time.
+
+The set of actions at step t is C(o_t) = {a : score(a) ≥ kappa} ∪ {argmax}, with "next" impossible at the last step.
+The argmax is always in the set (ties: the lowest index, candidates before "next"), so that the set is never empty, an
+answer always comes, and the sets grow as kappa falls. Any other fallback would break that nesting, and with it the
+guarantee. Reference: `design/decisions.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+INFINITY = math.inf
+
+
+class Actions(NamedTuple):
+    """The set of actions at one step: the kept candidates' indices, and whether "next" is among them."""
+
+    keep: tuple[int, ...]
+    proceed: bool
+
+
+def actions(scores: Sequence[float], next_score: float, kappa: float, *, last: bool) -> Actions:
+    """Return the set of actions at threshold kappa.
+
+    Args:
+        scores: one score a candidate, higher = include; +inf always, −inf only as the last resort.
+        next_score: the score of going on.
+        kappa: the threshold.
+        last: whether this is step T, where going on is impossible.
+
+    A score that is not a number is no reason to stop: it excludes a candidate and includes "next".
+
+    >>> actions([0.7, 0.2], 0.1, kappa=0.15, last=False)
+    Actions(keep=(0, 1), proceed=False)
+    >>> actions([0.1, 0.2], 0.7, kappa=0.9, last=False)
+    Actions(keep=(), proceed=True)
+    """
+    cleaned = [-INFINITY if math.isnan(score) else score for score in scores]
+    onward = INFINITY if math.isnan(next_score) else next_score
+    best = max(range(len(cleaned)), key=lambda index: (cleaned[index], -index), default=None)
+    if best is None:
+        return Actions((), proceed=not last)
+    argmax_is_next = not last and onward > cleaned[best]
+    keep = tuple(
+        index
+        for index, score in enumerate(cleaned)
+        if (score >= kappa and score > -INFINITY) or (index == best and not argmax_is_next)
+    )
+    return Actions(keep, proceed=not last and (argmax_is_next or (onward >= kappa and onward > -INFINITY)))

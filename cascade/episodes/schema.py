@@ -1,0 +1,126 @@
+"""The row form of an episode: one row per call, so that nothing that was paid for is lost.
+
+The columns are those of `COLUMNS`. A row whose call produced a candidate has its index in `candidate` and its answer in
+`answer`; the others (a sampled verdict, a failed call) have null there. Unknown is null. The step's signals and what
+is needed to replay the call to the letter (tokens with log-probs, purpose, sample, finish reason) stand in `signals`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from cascade.types import Answer, Call, Step, Token
+
+SCHEMA_VERSION = 1
+COLUMNS = (
+    "episode_id",
+    "dataset",
+    "split",
+    "group",
+    "question",
+    "context",
+    "gold",
+    "step",
+    "horizon",
+    "candidate",
+    "source",
+    "model",
+    "answer",
+    "text",
+    "correct",
+    "kept",
+    "signals",
+    "input_tokens",
+    "cached_input_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "cost_nano_usd",
+    "cost_source",
+    "latency_ms",
+    "created_at",
+    "schema_version",
+)
+
+
+def question_id(question: str, context: str | None) -> str:
+    """Return a stable id of a question: the start of the SHA-256 of its text and context."""
+    return hashlib.sha256(f"{question}\x1f{context or ''}".encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def rows(answer: Answer, *, dataset: str | None = None, horizon: int | None = None) -> Iterator[dict[str, Any]]:
+    """Yield an answer's rows, one per call that came back, in the order they were made."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    head = {
+        "episode_id": question_id(answer.question.text, answer.question.context),
+        "dataset": dataset,
+        "question": answer.question.text,
+        "context": answer.question.context,
+        "horizon": horizon,
+        "created_at": now,
+        "schema_version": SCHEMA_VERSION,
+    }
+    for step in answer.steps:
+        for call in step.calls:
+            if call.completion is not None:
+                yield dict.fromkeys(COLUMNS) | head | _call_columns(step, call)
+
+
+def _call_columns(step: Step, call: Call) -> dict[str, Any]:
+    completion = call.completion
+    assert completion is not None  # noqa: S101 - rows() passes only such calls
+    made = _candidate_of(step, call)
+    usage = completion.usage
+    return {
+        "step": step.number,
+        "candidate": made,
+        "source": call.request.role,
+        "model": call.request.model,
+        "answer": None if made is None else step.candidates[made].text,
+        "text": completion.text,
+        "kept": None if made is None or step.decision is None else made in step.decision.keep,
+        "signals": _signals(step, call),
+        "input_tokens": usage.input_tokens,
+        "cached_input_tokens": usage.cached_input_tokens,
+        "output_tokens": usage.output_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
+        "cost_nano_usd": call.cost_nano_usd,
+        "cost_source": _cost_source(call),
+        "latency_ms": round(completion.latency_s * 1000, 3),
+    }
+
+
+def _candidate_of(step: Step, call: Call) -> int | None:
+    """Return the index of the candidate that a call produced: its role's, if this is the call's first sample."""
+    if call.request.sample:
+        return None
+    for index, candidate in enumerate(step.candidates):
+        if candidate.source == call.request.role:
+            return index
+    return None
+
+
+def _signals(step: Step, call: Call) -> dict[str, Any]:
+    completion = call.completion
+    assert completion is not None  # noqa: S101 - see _call_columns
+    tokens = None if completion.tokens is None else [_token(token) for token in completion.tokens]
+    replay = {"purpose": call.request.purpose, "sample": call.request.sample, "finish_reason": completion.finish_reason}
+    return {**step.signals, **replay, "usage_estimated": completion.usage.estimated, "tokens": tokens}
+
+
+def _token(token: Token) -> list[Any]:
+    shown = [token.text, _finite(token.logprob)]
+    return [*shown, [[text, _finite(value)] for text, value in token.top]] if token.top else shown
+
+
+def _finite(value: float | None) -> float | None:
+    """−inf has no place in JSON; −1e9 is as impossible."""
+    return None if value is None else max(value, -1e9)
+
+
+def _cost_source(call: Call) -> str:
+    if call.cost_nano_usd is not None:
+        return "price table"
+    return "no price" if call.cost_bound_nano_usd is None else "usage estimated"

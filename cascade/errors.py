@@ -1,0 +1,266 @@
+"""Every error that `cascade` raises on purpose.
+
+The tree::
+
+    CascadeError                     exit 1
+    ├── ConfigError                  exit 2   every problem at once, each with its path
+    ├── UsageError                   exit 2   the call itself is wrong: closed, inside an event loop, bad argument
+    ├── MissingExtraError            exit 2   a package is not installed: names the pip command
+    ├── ModelFileError               exit 2   weights are missing, cut short or not the pinned file
+    ├── NotCertifiedError            exit 3   the target cannot be met or was not certified
+    ├── BudgetExceededError          exit 4   the next call could pass the cap
+    ├── BatchError                   exit 5   some questions of a batch failed; holds the answers of the others
+    └── ProviderError                exit 5   one call to one model failed
+        ├── ProviderUnavailableError          5xx, refused, reset, DNS, TLS          (retried)
+        ├── RateLimitedError                  429                                     (retried)
+        ├── ProviderTimeoutError              the call or the question ran out of time
+        ├── AuthenticationError               401, 403
+        ├── BadRequestError                   400, 404, 422
+        │   └── ContextTooLongError           the prompt does not fit
+        ├── BadResponseError                  what came back is not a completion      (retried once)
+        │   └── EmptyCompletionError          a completion without a choice
+        ├── RefusedError                      the model or a filter declined
+        └── StreamInterruptedError            a stream ended before its end; holds `.partial`
+
+Every error pickles (it crosses process borders whole) and none carries a key: texts go through `redact`,
+and foreign exceptions are never chained, since they hold request headers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+_KEY_SHAPES = re.compile(
+    r"(?i)bearer\s+[\w.~+/=-]{8,}"  # an Authorization header
+    r"|\b(?:sk|pk|rk|gsk|xai|key)[-_][\w-]{8,}"  # the shapes that providers give their keys
+    r"|\bAIza[\w-]{20,}"
+    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"  # user:password@host
+)
+_REDACTED = "[redacted]"
+_MAX_QUOTED = 200
+"""Characters of a foreign text that an error quotes (F12)."""
+
+
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return `text` without anything that has the shape of a key, and without the given secrets.
+
+    >>> redact("Authorization: Bearer abcdefghijkl and sk-abcdefghijkl")
+    'Authorization: [redacted] and [redacted]'
+    """
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, _REDACTED)
+    return _KEY_SHAPES.sub(_REDACTED, text)
+
+
+def quote(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return the first 200 characters of a foreign text, redacted and on one line."""
+    flat = " ".join(redact(text[: 4 * _MAX_QUOTED], secrets).split())
+    return flat[:_MAX_QUOTED]
+
+
+class CascadeError(Exception):
+    """The root of the tree. `exit_code` is what the command line ends with."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.__dict__.update(fields)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by class, message and fields, so that every error crosses a process border whole (F46)."""
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuild(kind: type[CascadeError], args: tuple[Any, ...], fields: dict[str, Any]) -> CascadeError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class ConfigError(CascadeError):
+    """A configuration that cannot be used. `problems` lists all of them as "path: what is wrong"."""
+
+    exit_code = 2
+    problems: tuple[str, ...]
+
+    def __init__(self, problems: Iterable[str], source: str | None = None) -> None:
+        listed = tuple(problems)
+        where = f" in {source}" if source else ""
+        count = "1 problem" if len(listed) == 1 else f"{len(listed)} problems"
+        lines = "".join(f"\n  - {problem}" for problem in listed)
+        super().__init__(f"{count}{where}:{lines}", problems=listed)
+
+
+class UsageError(CascadeError):
+    """A call that cannot work as it was made; the message says which call would."""
+
+    exit_code = 2
+
+
+class MissingExtraError(CascadeError):
+    """An optional package is not installed. The message holds the pip command."""
+
+    exit_code = 2
+
+    def __init__(self, package: str, needed_for: str, extra: str | None = None) -> None:
+        target = f'"cascade-orchestrator[{extra}]"' if extra else f'"{package}"'
+        super().__init__(f"{needed_for} needs the package {package}. Install it with: pip install {target}")
+
+
+class ModelFileError(CascadeError):
+    """A model file is missing, cut short, or not the file whose hash is pinned."""
+
+    exit_code = 2
+
+
+class NotCertifiedError(CascadeError):
+    """The target cannot be met with this data, or was not certified. `needed_n` rows would do, if known."""
+
+    exit_code = 3
+    needed_n: int | None = None
+
+
+class BudgetExceededError(CascadeError):
+    """The next call could pass the cap, so it was not made. `calls` holds what was already paid."""
+
+    exit_code = 4
+    calls: tuple[Any, ...] = ()
+
+
+class BatchError(CascadeError):
+    """Some questions of a batch failed. Nothing that was paid is lost.
+
+    `results` has one entry a question, in order: its Answer or its CascadeError.
+    """
+
+    exit_code = 5
+    results: tuple[Any, ...]
+
+
+class ProviderError(CascadeError):
+    """One call to one model failed.
+
+    `model` and `status` say where, `retryable` whether the same call may be made again, `retry_after_s` when,
+    `billed` whether the provider may charge for it all the same, `usage` what it charged for, if it said so.
+    """
+
+    exit_code = 5
+    retryable: ClassVar[bool] = False
+    max_retries: ClassVar[int] = 2
+    model: str | None = None
+    status: int | None = None
+    request_id: str | None = None
+    retry_after_s: float | None = None
+    billed: str = "no"
+    usage: Any = None
+    calls: tuple[Any, ...] = ()
+
+
+class ProviderUnavailableError(ProviderError):
+    """The provider answered 5xx or could not be reached."""
+
+    retryable = True
+
+
+class RateLimitedError(ProviderError):
+    """The provider answered 429."""
+
+    retryable = True
+
+
+class ProviderTimeoutError(ProviderError):
+    """The call or the question ran out of time. The provider may have done, and billed, the work."""
+
+    billed = "maybe"
+
+
+class AuthenticationError(ProviderError):
+    """The provider refused the key (401, 403). Check the variable that the configuration names."""
+
+
+class BadRequestError(ProviderError):
+    """The provider refused the request (400, 404, 422): a parameter or the model's name."""
+
+
+class ContextTooLongError(BadRequestError):
+    """The prompt does not fit into the model's context."""
+
+
+class BadResponseError(ProviderError):
+    """What came back is not a completion: HTML, cut JSON, no choices field, a wrong content type."""
+
+    retryable = True
+    max_retries = 1
+    billed = "maybe"
+
+
+class EmptyCompletionError(BadResponseError):
+    """A completion without a choice, as content filters and token limits make them. It is charged all the same."""
+
+    retryable = False
+    billed = "yes"
+
+
+class RefusedError(ProviderError):
+    """The model or its filter declined to answer. Never served as an empty answer."""
+
+    billed = "yes"
+
+
+class StreamInterruptedError(ProviderError):
+    """A stream ended before its end. `partial` holds the text that came."""
+
+    billed = "maybe"
+    partial: str = ""
+
+
+_BY_STATUS: Mapping[int, type[ProviderError]] = {
+    400: BadRequestError,
+    401: AuthenticationError,
+    403: AuthenticationError,
+    404: BadRequestError,
+    408: ProviderTimeoutError,
+    413: ContextTooLongError,
+    422: BadRequestError,
+    429: RateLimitedError,
+}
+_TOO_LONG = re.compile(r"context.{0,24}(?:length|size|window)|exceed_context|maximum context|too many tokens", re.IGNORECASE)
+
+
+def from_status(
+    status: int,
+    text: str,
+    *,
+    model: str | None = None,
+    secrets: Iterable[str] = (),
+    retry_after_s: float | None = None,
+    request_id: str | None = None,
+) -> ProviderError:
+    """Map an HTTP status, or a code inside an error object, to the error that says what to do next."""
+    kind = _BY_STATUS.get(status, ProviderUnavailableError if status >= 500 else BadResponseError)
+    if kind is BadRequestError and _TOO_LONG.search(text):
+        kind = ContextTooLongError
+    said = quote(text, secrets)
+    return kind(
+        f"{model or 'the provider'} answered {status}: {said}. {_NEXT_ACTION[kind]}",
+        model=model,
+        status=status,
+        retry_after_s=retry_after_s,
+        request_id=request_id,
+    )
+
+
+_NEXT_ACTION: Mapping[type[ProviderError], str] = {
+    AuthenticationError: "Check the environment variable that holds this provider's key.",
+    BadRequestError: "Check the model's name and its options.",
+    BadResponseError: "Check the address: something other than a model answered.",
+    ContextTooLongError: "Shorten the question or its context, or use a model with a longer context.",
+    ProviderTimeoutError: "Raise timeouts.per_call_s or use a faster model.",
+    ProviderUnavailableError: "Try again later, or configure another model.",
+    RateLimitedError: "Lower the concurrency or ask the provider for a higher limit.",
+}

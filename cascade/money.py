@@ -1,0 +1,281 @@
+"""Money: integer nano-dollars, prices per token, and the dated table that they come from.
+
+1 nano-dollar = 10⁻⁹ USD. A price of 0.15 USD per million tokens is 150 nano-dollars a token; prices below one
+nano-dollar a token exist, so a `Price` keeps pico-dollars (10⁻¹² USD) a token and rounds a call's cost up, once.
+An unknown price is `None`, never 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import ROUND_HALF_UP, Decimal
+from functools import cache
+from importlib import resources, util
+from pathlib import Path
+from typing import Any
+
+from cascade.types import Usage
+
+PICO_PER_NANO = 1_000
+PICO_USD_PER_USD = 10**12
+STALE_AFTER_DAYS = 30
+
+
+def usd(nano_usd: int) -> Decimal:
+    """Return an exact amount in USD.
+
+    >>> usd(1_500_000)
+    Decimal('0.001500000')
+    """
+    return Decimal(nano_usd).scaleb(-9)
+
+
+def nano_usd(amount_usd: Decimal | float | str) -> int:
+    """Return a USD amount in nano-dollars, rounded down: a cap is never widened by rounding."""
+    return int(Decimal(str(amount_usd)).scaleb(9))
+
+
+def _pico(amount_usd: Decimal) -> int:
+    return int((amount_usd * PICO_USD_PER_USD).to_integral_value(rounding=ROUND_HALF_UP))
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a model charges, in pico-dollars (10⁻¹² USD) per token and per request.
+
+    `cached_input` and `reasoning` default to the plain rates, which never undercharges. `above` holds
+    (tokens, Price) pairs: the price of a whole call whose input is longer than so many tokens.
+    """
+
+    input: int
+    output: int
+    cached_input: int | None = None
+    reasoning: int | None = None
+    request: int = 0
+    above: tuple[tuple[int, Price], ...] = ()
+    source: str = "config"
+    note: str | None = None
+
+    @classmethod
+    def per_million(
+        cls,
+        *,
+        input: Decimal | float | str,  # noqa: A002 - the field's name in every price list
+        output: Decimal | float | str,
+        cached_input: Decimal | float | str | None = None,
+        reasoning: Decimal | float | str | None = None,
+        request: Decimal | float | str = 0,
+        source: str = "config",
+        note: str | None = None,
+    ) -> Price:
+        """Make a price from USD per million tokens (and USD per request), as price lists print it.
+
+        >>> Price.per_million(input=3.0, output=15.0, cached_input=0.3).input
+        3000000
+        """
+
+        def per_token(amount: Decimal | float | str | None) -> int | None:
+            return None if amount is None else _pico(Decimal(str(amount)).scaleb(-6))
+
+        return cls(
+            input=per_token(input) or 0,
+            output=per_token(output) or 0,
+            cached_input=per_token(cached_input),
+            reasoning=per_token(reasoning),
+            request=_pico(Decimal(str(request))),
+            source=source,
+            note=note,
+        )
+
+    def cost_nano_usd(self, usage: Usage) -> int | None:
+        """Return the cost of a call in nano-dollars, rounded up; None where the usage is not known.
+
+        >>> Price.per_million(input=0.15, output=0.6).cost_nano_usd(Usage(1000, 10))
+        156000
+        """
+        if usage.input_tokens is None or usage.output_tokens is None:
+            return None
+        price = self._for_input(usage.input_tokens)
+        cached = min(usage.cached_input_tokens or 0, usage.input_tokens)
+        reasoning = min(usage.reasoning_tokens or 0, usage.output_tokens)
+        cached_rate = price.input if price.cached_input is None else price.cached_input
+        reasoning_rate = price.output if price.reasoning is None else price.reasoning
+        pico = (
+            (usage.input_tokens - cached) * price.input
+            + cached * cached_rate
+            + (usage.output_tokens - reasoning) * price.output
+            + reasoning * reasoning_rate
+            + price.request
+        )
+        return -(-pico // PICO_PER_NANO)
+
+    def bound_nano_usd(self, input_tokens: int, max_output_tokens: int) -> int:
+        """Return the most that a call can cost: every token at the dearest rate that may apply to it."""
+        prices = (self, *(price for _, price in self.above))
+        dearest_input = max(max(p.input, p.cached_input or 0) for p in prices)
+        dearest_output = max(max(p.output, p.reasoning or 0) for p in prices)
+        pico = input_tokens * dearest_input + max_output_tokens * dearest_output + max(p.request for p in prices)
+        return -(-pico // PICO_PER_NANO)
+
+    def _for_input(self, input_tokens: int) -> Price:
+        applicable = [price for tokens, price in self.above if input_tokens > tokens]
+        return applicable[-1] if applicable else self
+
+    def usd_per_million(self) -> dict[str, Decimal | None]:
+        """Return the rates as price lists print them: USD per million tokens."""
+
+        def shown(pico: int | None) -> Decimal | None:
+            return None if pico is None else Decimal(pico).scaleb(-6).normalize()
+
+        return {
+            "input": shown(self.input),
+            "cached_input": shown(self.cached_input),
+            "output": shown(self.output),
+            "reasoning": shown(self.reasoning),
+            "request": Decimal(self.request).scaleb(-12).normalize(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PriceTable:
+    """Prices by model name, with the day they were read and a hash of what they say.
+
+    A look-up tries the overrides, then the table, then (only if asked to be made with it) LiteLLM's installed map.
+    """
+
+    prices: Mapping[str, Mapping[str, Any]]
+    as_of: date
+    source: str
+    digest: str
+    overrides: Mapping[str, Price]
+
+    @classmethod
+    def bundled(cls, overrides: Mapping[str, Price] | None = None) -> PriceTable:
+        """Return the table that ships with the package: no network, no other package needed."""
+        document, digest = _bundled_document()
+        return cls(
+            prices=document["models"],
+            as_of=date.fromisoformat(document["as_of"]),
+            source=document["source"],
+            digest=digest,
+            overrides=dict(overrides or {}),
+        )
+
+    @classmethod
+    def from_litellm(cls, overrides: Mapping[str, Price] | None = None) -> PriceTable | None:
+        """Return LiteLLM's own map, read from the installed package's file without importing it; None if absent."""
+        path = litellm_map_path()
+        if path is None:
+            return None
+        raw = path.read_bytes()
+        models = compact_map(json.loads(raw))
+        day = datetime.fromtimestamp(path.stat().st_mtime, tz=UTC).date()
+        return cls(models, day, "the installed litellm package", hashlib.sha256(raw).hexdigest(), dict(overrides or {}))
+
+    def price(self, model: str) -> Price | None:
+        """Return a model's price, or None where nobody has told it.
+
+        >>> PriceTable.bundled().price("openai/gpt-4o-mini").usd_per_million()["input"]
+        Decimal('0.15')
+        >>> PriceTable.bundled().price("nobody/knows-this") is None
+        True
+        """
+        if model in self.overrides:
+            return self.overrides[model]
+        for name in (model, model.split("/", 1)[-1]):
+            if name in self.prices:
+                return price_from_entry(self.prices[name], source=f"{self.source}, {self.as_of}")
+        return None
+
+    def age_days(self, today: date) -> int:
+        """Return how many days old the table is."""
+        return (today - self.as_of).days
+
+
+def price_from_entry(entry: Mapping[str, Any], source: str) -> Price:
+    """Read one entry of a price table: USD per million tokens under short names."""
+    price = Price.per_million(
+        input=entry["input"],
+        output=entry["output"],
+        cached_input=entry.get("cached_input"),
+        reasoning=entry.get("reasoning"),
+        request=entry.get("request", 0),
+        source=source,
+    )
+    above = tuple((int(tier["tokens"]), price_from_entry(tier, source)) for tier in entry.get("above", ()))
+    if not above:
+        return price
+    return Price(price.input, price.output, price.cached_input, price.reasoning, price.request, above, source)
+
+
+_MAP_FIELDS = {
+    "input": "input_cost_per_token",
+    "output": "output_cost_per_token",
+    "cached_input": "cache_read_input_token_cost",
+    "reasoning": "output_cost_per_reasoning_token",
+}
+_MAP_TIERS = (128_000, 200_000, 256_000, 272_000)
+
+
+def compact_map(litellm_map: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Reduce LiteLLM's map to the chat models that are priced by the token, in USD per million tokens."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, entry in litellm_map.items():
+        if entry.get("mode") not in {"chat", "completion", "responses"} or name == "sample_spec":
+            continue
+        rates = _rates(entry, "")
+        if "input" not in rates or "output" not in rates:
+            continue
+        if entry.get("input_cost_per_request"):
+            rates["request"] = float(entry["input_cost_per_request"])
+        tiers = []
+        for tokens in _MAP_TIERS:
+            tier = _rates(entry, f"_above_{tokens // 1000}k_tokens")
+            if tier:
+                tiers.append({"tokens": tokens, **rates, **tier})
+        if tiers:
+            rates["above"] = tiers
+        found[name] = rates
+    return found
+
+
+def _rates(entry: Mapping[str, Any], suffix: str) -> dict[str, Any]:
+    rates: dict[str, Any] = {}
+    for short, field in _MAP_FIELDS.items():
+        amount = entry.get(field + suffix)
+        if isinstance(amount, int | float):
+            rates[short] = float(Decimal(str(amount)).scaleb(6))
+    return rates
+
+
+def litellm_map_path() -> Path | None:
+    """Return where the installed litellm keeps its price map, or None where it is not installed."""
+    spec = util.find_spec("litellm")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    path = Path(spec.submodule_search_locations[0]) / "model_prices_and_context_window_backup.json"
+    return path if path.is_file() else None
+
+
+@cache
+def _bundled_document() -> tuple[dict[str, Any], str]:
+    raw = resources.files("cascade.data").joinpath("prices.json").read_bytes()
+    return json.loads(raw), hashlib.sha256(raw).hexdigest()
+
+
+def total_nano_usd(costs: Iterable[int | None]) -> int | None:
+    """Sum integer costs; one unknown makes the sum unknown.
+
+    >>> total_nano_usd([1, 2]), total_nano_usd([1, None])
+    (3, None)
+    """
+    total = 0
+    for cost in costs:
+        if cost is None:
+            return None
+        total += cost
+    return total

@@ -1,0 +1,358 @@
+"""`Orchestrator`: the configuration wired together. It makes no decision itself; `engine` does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from cascade import config as configuration
+from cascade.budget.ledger import QuestionBudget
+from cascade.config import BaseGuideConfig, CascadeConfig, FixedConfig, ModelConfig, RandomConfig
+from cascade.engine import Run, adrive, drive, run
+from cascade.errors import BatchError, CascadeError, ProviderError, UsageError
+from cascade.money import Price, nano_usd
+from cascade.policies.base import Policy
+from cascade.policies.fixed import FixedPolicy, RandomPolicy
+from cascade.policies.threshold import ThresholdPolicy
+from cascade.providers import registry
+from cascade.providers.base import Provider
+from cascade.providers.guard import Guard
+from cascade.providers.openai_http import OPENAI_BASE, Endpoint
+from cascade.providers.registry import ProviderSettings
+from cascade.resilience.deadline import Deadline
+from cascade.strategies import prompts
+from cascade.strategies.base import ModelUse, Strategy
+from cascade.strategies.base_guide import BaseGuide
+from cascade.strategies.ladder import Ladder
+from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
+
+MAX_QUESTION_CHARS = 1_000_000
+
+
+class Orchestrator:
+    """Answers questions with a cheap model, a guide and a policy.
+
+    Made from a configuration (`Orchestrator.from_config("cascade.yaml")`) or from two model names:
+
+        >>> from cascade import Orchestrator
+        >>> with Orchestrator("small", "large", provider="fake") as orchestrator:
+        ...     orchestrator.ask("Which river runs through Vienna?").text
+        'you asked: Which river runs through Vienna?'
+
+    It is safe to share between threads and tasks. Close it, or use it in a `with` block.
+
+    Args:
+        base, guide: model names, as LiteLLM spells them ("openai/gpt-4o-mini").
+        settings: anything else that a configuration may hold (`provider`, `policy`, `strategy`, `budget`, `timeouts`).
+    """
+
+    def __init__(self, base: str | None = None, guide: str | None = None, **settings: Any) -> None:
+        if base is None or guide is None:
+            raise UsageError('Orchestrator needs two models: Orchestrator(base="…", guide="…"), or from_config("file").')
+        models = {**settings.pop("models", {}), "base": base, "guide": guide}
+        self._wire(configuration.load({"models": models, **settings}), {})
+
+    @classmethod
+    def from_config(
+        cls,
+        source: CascadeConfig | Mapping[str, Any] | str | Path = "cascade.yaml",
+        *,
+        providers: Mapping[str, Provider] | None = None,
+    ) -> Orchestrator:
+        """Make an orchestrator from a file, a dict or a `CascadeConfig`.
+
+        Args:
+            source: the configuration.
+            providers: ready-made providers by kind, used instead of making new ones: to share loaded models between
+                orchestrators, or to pass a `FakeProvider`. They are not closed with this orchestrator.
+
+        Raises:
+            ConfigError: everything that is wrong with it, at once.
+        """
+        made = cls.__new__(cls)
+        made._wire(configuration.load(source), providers or {})
+        return made
+
+    def _wire(self, config: CascadeConfig, providers: Mapping[str, Provider]) -> None:
+        self.config = config
+        self.strategy = build_strategy(config)
+        self.policy = build_policy(config)
+        self._prices: Mapping[str, Price | None] = config.prices()
+        self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
+        self._closed = False
+        self._own: list[Guard] = []
+        self._guards = self._make_guards(providers)
+
+    def _make_guards(self, providers: Mapping[str, Provider]) -> dict[str, Guard]:
+        """Return the guard of each model: one provider per kind, its endpoints those of the models it serves."""
+        config, by_kind, guards = self.config, {}, {}
+        for entry in config.models.values():
+            by_kind.setdefault(entry.provider or config.provider.kind, []).append(entry)
+        for kind, entries in by_kind.items():
+            options = config.provider.options if kind == config.provider.kind else {}
+            settings = ProviderSettings(options, endpoints(config, kind, entries))
+            own = kind not in providers
+            provider = registry.create(kind, settings) if own else providers[kind]
+            guard = Guard(provider, per_call_s=config.timeouts.per_call_s)
+            if own:
+                self._own.append(guard)
+            guards |= {entry.model: guard for entry in entries}
+        return guards
+
+    def ask(self, question: str | Question) -> Answer:
+        """Answer one question.
+
+        Raises:
+            ProviderError: every model that could have answered failed.
+            BudgetExceededError: the cap would have been passed.
+            UsageError: closed, called inside a running event loop (use `aask`), or nothing was asked.
+        """
+        self._no_event_loop("ask", "aask")
+        deadline = self._deadline()
+        return drive(self._run(question), lambda request: self._guard(request).complete(request, deadline))
+
+    async def aask(self, question: str | Question) -> Answer:
+        """Answer one question without blocking the event loop. Raises as `ask` does."""
+        deadline = self._deadline()
+        return await adrive(self._run(question), lambda request: self._guard(request).acomplete(request, deadline))
+
+    def stream(self, question: str | Question) -> Iterator[TextDelta | Step | Answer]:
+        """Answer one question and yield text as it is written, each finished step, and at last the answer."""
+        self._no_event_loop("stream", "astream")
+        walk, deadline = self._run(question), self._deadline()
+        return _stream(walk, lambda request: self._guard(request).stream(request, deadline))
+
+    async def astream(self, question: str | Question) -> AsyncIterator[TextDelta | Step | Answer]:
+        """Do as `stream` without blocking the event loop."""
+        walk, deadline = self._run(question), self._deadline()
+        async for event in _astream(walk, lambda request: self._guard(request).astream(request, deadline)):
+            yield event
+
+    def ask_many(self, questions: Iterable[str | Question], *, concurrency: int = 8) -> list[Answer]:
+        """Answer questions, at most `concurrency` at a time, in the order they were asked.
+
+        Raises:
+            BatchError: some failed; `results` holds every answer and every error.
+        """
+        self._no_event_loop("ask_many", "aask_many")
+        _check_concurrency(concurrency)
+
+        def one(question: str | Question) -> Answer | CascadeError:
+            try:
+                return self.ask(question)
+            except CascadeError as error:
+                return error
+
+        with ThreadPoolExecutor(concurrency, thread_name_prefix="cascade-ask") as threads:
+            return _all_or_batch_error(list(threads.map(one, questions)))
+
+    async def aask_many(self, questions: Iterable[str | Question], *, concurrency: int = 32) -> list[Answer]:
+        """Answer questions without blocking, at most `concurrency` at a time. Raises as `ask_many` does."""
+        _check_concurrency(concurrency)
+        places = asyncio.Semaphore(concurrency)
+
+        async def one(question: str | Question) -> Answer | CascadeError:
+            async with places:
+                try:
+                    return await self.aask(question)
+                except CascadeError as error:
+                    return error
+
+        return _all_or_batch_error(await asyncio.gather(*(one(question) for question in questions)))
+
+    def close(self) -> None:
+        """Give back connections and memory. May be called twice."""
+        self._closed = True
+        for guard in self._own:
+            guard.close()
+
+    async def aclose(self) -> None:
+        """Give back connections and memory, those of the running event loop too."""
+        self._closed = True
+        for guard in self._own:
+            await guard.aclose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"Orchestrator({', '.join(self.strategy.models)}, provider={self.config.provider.kind!r})"
+
+    def _run(self, question: str | Question) -> Run:
+        if self._closed:
+            raise UsageError("This orchestrator was closed. Make a new one.")
+        return run(
+            checked_question(question),
+            strategy=self.strategy,
+            policy=self.policy,
+            prices=self._prices,
+            budget=QuestionBudget(self._cap),
+            on_exhausted=self.config.budget.on_exhausted,
+        )
+
+    def _guard(self, request: Request) -> Guard:
+        return self._guards[request.model]
+
+    def _deadline(self) -> Deadline:
+        return Deadline.after(self.config.timeouts.per_question_s)
+
+    @staticmethod
+    def _no_event_loop(name: str, instead: str) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        raise UsageError(
+            f"{name}() blocks, and it was called inside a running event loop, which would stand still. "
+            f"Use: await orchestrator.{instead}(…)"
+        )
+
+
+def checked_question(question: str | Question) -> Question:
+    """Return the question, or raise `UsageError` for one that asks nothing or is too long."""
+    asked = Question(question) if isinstance(question, str) else question
+    if not isinstance(asked, Question) or not isinstance(asked.text, str) or not asked.text.strip():
+        raise UsageError("There is no question: give a text that is not empty, or Question(text, context).")
+    if len(asked.text) + len(asked.context or "") > MAX_QUESTION_CHARS:
+        raise UsageError(f"The question is longer than {MAX_QUESTION_CHARS} characters.")
+    return asked
+
+
+def build_strategy(config: CascadeConfig) -> Strategy:
+    """Return the strategy that a configuration describes."""
+    wanted = config.strategy
+    templates = prompts.load(wanted.prompts)
+    if isinstance(wanted, BaseGuideConfig):
+        return BaseGuide(
+            base=_use(config.models["base"]),
+            guide=_use(config.models["guide"]),
+            rounds=wanted.rounds,
+            verdict=wanted.verdict,
+            samples=wanted.samples,
+            on_guide_error=wanted.on_guide_error,
+            prompts=templates,
+        )
+    return Ladder(tuple(_use(config.models[name]) for name in wanted.models), templates)
+
+
+def build_policy(config: CascadeConfig) -> Policy:
+    """Return the policy that a configuration describes."""
+    wanted = config.policy
+    if isinstance(wanted, FixedConfig):
+        return FixedPolicy(wanted.keep, wanted.depth)
+    if isinstance(wanted, RandomConfig):
+        return RandomPolicy(wanted.seed)
+    return ThresholdPolicy(wanted.threshold, wanted.keep, wanted.when)
+
+
+def _use(entry: ModelConfig) -> ModelUse:
+    return ModelUse(entry.model, entry.max_tokens, entry.temperature, entry.seed)
+
+
+def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) -> dict[str, Endpoint]:
+    """Return where each model is served and with which key, as far as the configuration says.
+
+    `openai_http` always needs an address: the provider's, else OPENAI_BASE_URL, else OpenAI's own. `litellm` finds its
+    own where none is configured.
+    """
+    shared = config.provider
+    own_kind = kind == shared.kind
+    found: dict[str, Endpoint] = {}
+    for entry in entries:
+        base = entry.api_base or (shared.api_base if own_kind else None)
+        key_env = entry.api_key_env or (shared.api_key_env if own_kind else None)
+        if kind == "openai_http":
+            base = base or configuration.environment(configuration.DEFAULT_BASE_VARIABLE) or OPENAI_BASE
+        if base is None and key_env is None:
+            continue
+        # The default key goes to the default address only: another server must be given its key by name.
+        default = configuration.DEFAULT_KEY_VARIABLE if base == OPENAI_BASE else None
+        found[entry.model] = Endpoint(base, configuration.environment(key_env or default))
+    return found
+
+
+def _stream(
+    walk: Run, answer: Callable[[Request], Iterator[TextDelta | Completion]]
+) -> Iterator[TextDelta | Step | Answer]:
+    try:
+        item = next(walk)
+        while True:
+            if not isinstance(item, Request):
+                yield item
+                item = next(walk)
+                continue
+            try:
+                completion = None
+                for event in answer(item):
+                    if isinstance(event, Completion):
+                        completion = event
+                    else:
+                        yield event
+            except ProviderError as error:
+                item = walk.throw(error)
+            else:
+                item = walk.send(completion)
+    except StopIteration as end:
+        yield end.value
+    finally:
+        walk.close()
+
+
+async def _astream(
+    walk: Run, answer: Callable[[Request], AsyncIterator[TextDelta | Completion]]
+) -> AsyncIterator[TextDelta | Step | Answer]:
+    try:
+        item = next(walk)
+        while True:
+            if not isinstance(item, Request):
+                yield item
+                item = next(walk)
+                continue
+            try:
+                completion = None
+                async for event in answer(item):
+                    if isinstance(event, Completion):
+                        completion = event
+                    else:
+                        yield event
+            except ProviderError as error:
+                item = walk.throw(error)
+            else:
+                item = walk.send(completion)
+    except StopIteration as end:
+        yield end.value
+    finally:
+        walk.close()
+
+
+def _check_concurrency(concurrency: int) -> None:
+    if concurrency < 1:
+        raise UsageError("concurrency must be at least 1.")
+
+
+def _all_or_batch_error(results: list[Answer | CascadeError]) -> list[Answer]:
+    failed = [result for result in results if isinstance(result, CascadeError)]
+    if failed:
+        raise BatchError(
+            f"{len(failed)} of {len(results)} questions failed, the first with {type(failed[0]).__name__}: {failed[0]}. "
+            "`.results` of this error holds every answer and every error, in order.",
+            results=tuple(results),
+        )
+    return [result for result in results if isinstance(result, Answer)]

@@ -1,0 +1,1 @@
+"""Who answers a request. A provider moves bytes; `guard` decides what they are worth."""

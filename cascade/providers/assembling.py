@@ -1,0 +1,80 @@
+"""From the chunks of a stream to one payload, which then passes the same checks as any other.
+
+A stream is whole only if a choice carried a finish reason; one that just ends was cut (F26, F27). Usage may come with
+or without choices, twice, or early: the last one counts, once (F28).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cascade.errors import StreamInterruptedError
+from cascade.providers.base import Payload
+from cascade.providers.reading import MAX_TEXT_CHARS, raise_error_inside
+from cascade.types import Request
+
+
+@dataclass(slots=True)
+class Assembler:
+    """Collects chunks. `add` returns the new text of a chunk; `payload` the whole, once the stream has ended."""
+
+    request: Request
+    _texts: list[str] = field(default_factory=list)
+    _logprobs: list[Any] = field(default_factory=list)
+    _head: dict[str, Any] = field(default_factory=dict)
+    _finish: str | None = None
+    _usage: Any = None
+    _length: int = 0
+
+    def add(self, chunk: Payload) -> str:
+        """Take one chunk in and return the text it adds, possibly empty."""
+        raise_error_inside(chunk, self.request)
+        for name in ("id", "model"):
+            if chunk.get(name):
+                self._head.setdefault(name, chunk[name])
+        if chunk.get("usage") is not None:
+            self._usage = chunk["usage"]
+        choices = chunk.get("choices")
+        first = choices[0] if isinstance(choices, list) and choices else None
+        return self._add_choice(first) if isinstance(first, Mapping) else ""
+
+    def _add_choice(self, choice: Mapping[str, Any]) -> str:
+        finish = choice.get("finish_reason")
+        if isinstance(finish, str):
+            self._finish = finish
+        logprobs = choice.get("logprobs")
+        if isinstance(logprobs, Mapping) and isinstance(logprobs.get("content"), list):
+            self._logprobs.extend(logprobs["content"])
+        delta = choice.get("delta")
+        text = delta.get("content") if isinstance(delta, Mapping) else None
+        if not isinstance(text, str) or self._length > MAX_TEXT_CHARS:
+            return ""
+        self._texts.append(text)
+        self._length += len(text)
+        return text
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(self._texts)
+
+    def interrupted(self, why: str) -> StreamInterruptedError:
+        """Return the error for a stream that broke, with what came of it."""
+        return StreamInterruptedError(
+            f"the stream of {self.request.model} ended before its end: {why}", model=self.request.model, partial=self.text
+        )
+
+    def payload(self) -> Payload:
+        """Return the completion as if it had come in one piece.
+
+        Raises:
+            StreamInterruptedError: no finish reason came.
+        """
+        if self._finish is None:
+            raise self.interrupted("no finish reason came.")
+        choice: dict[str, Any] = {"index": 0, "message": {"content": self.text}, "finish_reason": self._finish}
+        if self._logprobs:
+            choice["logprobs"] = {"content": self._logprobs}
+        return {**self._head, "choices": [choice], "usage": self._usage}

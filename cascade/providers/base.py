@@ -1,0 +1,63 @@
+"""The Protocol of a provider: a request in, an OpenAI-shaped chat completion out, not yet trusted.
+
+Every provider gives its answer in the one shape that the whole field shares, the JSON of a chat completion, and knows
+nothing else: retries, clocks, checks and prices are `guard`'s and the engine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from cascade.types import Request
+
+Payload: TypeAlias = Mapping[str, Any]
+"""A chat completion, or a chunk of one, as plain JSON values."""
+
+
+class Provider(Protocol):
+    """Answers requests. Raises `ProviderError`s only; every foreign exception is mapped, unchained."""
+
+    def complete(self, request: Request, timeout_s: float) -> Payload:
+        """Answer within `timeout_s` seconds of wall clock, or raise `ProviderTimeoutError`."""
+        ...
+
+    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
+        """The same without blocking the event loop."""
+        ...
+
+    def close(self) -> None:
+        """Give back connections and memory. May be called twice."""
+        ...
+
+
+@runtime_checkable
+class Streams(Protocol):
+    """What a provider adds if it can give its answer piece by piece, as chat completion chunks."""
+
+    def stream(self, request: Request, timeout_s: float) -> Iterator[Payload]:
+        """Yield chunks as they come."""
+        ...
+
+    def astream(self, request: Request, timeout_s: float) -> AsyncIterator[Payload]:
+        """The same without blocking the event loop."""
+        ...
+
+
+def wire_body(request: Request, model: str) -> dict[str, Any]:
+    """Return the JSON body of a chat completion request, as OpenAI-compatible servers read it."""
+    body: dict[str, Any] = {
+        "model": model,
+        "messages": [{"role": message.role, "content": message.content} for message in request.messages],
+        "max_tokens": request.max_tokens,
+        "temperature": request.temperature,
+    }
+    if request.top_logprobs is not None:
+        body["logprobs"] = True
+        body["top_logprobs"] = request.top_logprobs
+    if request.seed is not None:
+        body["seed"] = request.seed
+    if request.schema is not None:
+        schema = {"name": "reply", "strict": True, "schema": dict(request.schema)}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return body

@@ -1,0 +1,144 @@
+"""A provider for tests and examples: scripted answers, log-probs, usage and faults. It never leaves the process.
+
+    >>> from cascade.providers.fake import FakeProvider, reply
+    >>> fake = FakeProvider({"small": ["Reasoning: a river.\\nAnswer: Danube"], "large": [reply("Yes", p_yes=0.97)]})
+
+Give it a list of replies per model (the last one repeats), one callable that maps a `Request` to a reply, or nothing,
+for an echo. A reply is a text, a payload from `reply`, or an exception, which is raised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from cascade.providers.base import Payload
+from cascade.types import Request
+
+Reply: TypeAlias = str | Payload | BaseException
+Script: TypeAlias = Mapping[str, Sequence[Reply]] | Callable[[Request], Reply] | None
+
+_TOKEN_LOGPROB = -0.1
+
+
+def reply(
+    text: str,
+    *,
+    p_yes: float | None = None,
+    logprobs: Sequence[float] | None = None,
+    input_tokens: int = 20,
+    output_tokens: int | None = None,
+    finish_reason: str = "stop",
+    model: str | None = None,
+) -> Payload:
+    """Return a chat completion payload.
+
+    Args:
+        text: what the model says.
+        p_yes: if given, the first token's log-probs are {"Yes": ln p, "No": ln(1 − p)}.
+        logprobs: log-probs of the words, in order; −0.1 each where not given.
+        input_tokens: reported prompt tokens.
+        output_tokens: reported completion tokens; the number of words where not given.
+        finish_reason: "stop", "length", "content_filter", …
+        model: the name that the server claims.
+    """
+    words = text.split(" ")
+    values = list(logprobs) if logprobs is not None else [_TOKEN_LOGPROB] * len(words)
+    content: list[dict[str, Any]] = [
+        {"token": word, "logprob": value, "top_logprobs": [{"token": word, "logprob": value}]}
+        for word, value in zip(words, values, strict=False)
+    ]
+    if p_yes is not None:
+        pair = {"Yes": p_yes, "No": 1.0 - p_yes}
+        top = [{"token": token, "logprob": math.log(p) if p > 0 else -math.inf} for token, p in pair.items()]
+        said = "Yes" if words[0].strip(".,:").lower() == "yes" else "No"
+        first = next(entry for entry in top if entry["token"] == said)
+        content[0] = {**first, "top_logprobs": top}
+    payload: dict[str, Any] = {
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": text},
+                "finish_reason": finish_reason,
+                "logprobs": {"content": content},
+            }
+        ],
+        "usage": {
+            "prompt_tokens": input_tokens,
+            "completion_tokens": len(words) if output_tokens is None else output_tokens,
+        },
+    }
+    if model is not None:
+        payload["model"] = model
+    return payload
+
+
+@dataclass(slots=True)
+class FakeProvider:
+    """Answers from a script. `requests` records what was asked, newest last, up to `keep` requests."""
+
+    script: Script = None
+    keep: int = 1_000
+    requests: list[Request] = field(default_factory=list)
+    closed: bool = False
+    _told: dict[str, int] = field(default_factory=dict)
+
+    def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
+        """Return the script's next reply for this request."""
+        if len(self.requests) < self.keep:
+            self.requests.append(request)
+        said = self._next(request)
+        if isinstance(said, BaseException):
+            raise said
+        return reply(said) if isinstance(said, str) else said
+
+    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
+        """Return the script's next reply for this request."""
+        return self.complete(request, timeout_s)
+
+    def stream(self, request: Request, timeout_s: float) -> Iterator[Payload]:
+        """Yield the reply word by word."""
+        yield from _chunks(self.complete(request, timeout_s))
+
+    async def astream(self, request: Request, timeout_s: float) -> AsyncIterator[Payload]:
+        """Yield the reply word by word."""
+        for chunk in _chunks(self.complete(request, timeout_s)):
+            yield chunk
+
+    def close(self) -> None:
+        """Note that it was closed."""
+        self.closed = True
+
+    def _next(self, request: Request) -> Reply:
+        if self.script is None:
+            return _echo(request)
+        if callable(self.script):
+            return self.script(request)
+        replies = self.script.get(request.model) or self.script.get(request.role)
+        if not replies:
+            return _echo(request)
+        place = self._told.get(request.model, 0)
+        self._told[request.model] = place + 1
+        return replies[min(place, len(replies) - 1)]
+
+
+def _echo(request: Request) -> Payload:
+    if request.purpose == "judge":
+        return reply("Yes", p_yes=0.9)
+    return reply(f"Reasoning: this is the fake provider.\nAnswer: you asked: {request.question.text}")
+
+
+def _chunks(payload: Payload) -> Iterator[Payload]:
+    choice = payload["choices"][0]
+    words = choice["message"]["content"].split(" ")
+    logprobs = (choice.get("logprobs") or {}).get("content") or []
+    for place, word in enumerate(words):
+        delta: dict[str, Any] = {"content": word if place == 0 else f" {word}"}
+        chunk: dict[str, Any] = {"index": 0, "delta": delta, "finish_reason": None}
+        if place < len(logprobs):
+            chunk["logprobs"] = {"content": [logprobs[place]]}
+        yield {"choices": [chunk]}
+    yield {"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}
+    yield {"choices": [], "usage": payload["usage"]}

@@ -1,0 +1,169 @@
+"""The one door to every provider: clock, retries and checks are the same whoever answers.
+
+`Guard` wraps a provider. It gives each attempt what is left of the question's time, retries what can be retried,
+checks every payload (`reading`), remembers which models give no log-probs (F24), and warns once of a model that
+answers under another name (F22). It is safe to share between threads and tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from cascade.errors import BadResponseError, ProviderError, ProviderTimeoutError, StreamInterruptedError
+from cascade.providers.assembling import Assembler
+from cascade.providers.base import Payload, Provider, Streams
+from cascade.providers.reading import read_completion
+from cascade.resilience.deadline import Deadline
+from cascade.resilience.retry import RetryPolicy
+from cascade.types import Completion, Request, TextDelta
+
+logger = logging.getLogger("cascade")
+_MAX_WARNINGS = 1_000
+"""A server that invents a new oddity with every answer must not fill the memory or the log."""
+
+
+@dataclass(slots=True)
+class Guard:
+    """A provider that can be trusted: it returns checked `Completion`s or raises `ProviderError`s, in time.
+
+    Args:
+        provider: who answers.
+        per_call_s: wall clock of one call, its retries included.
+        retry: when a failed call is made again.
+        sleep, asleep: how waits are spent; tests pass their own.
+    """
+
+    provider: Provider
+    per_call_s: float = 120.0
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    sleep: Callable[[float], None] = time.sleep
+    asleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    _without_logprobs: set[str] = field(default_factory=set)
+    _warned: set[str] = field(default_factory=set)
+
+    def complete(self, request: Request, deadline: Deadline) -> Completion:
+        """Answer a request, checked and in time."""
+        deadline = deadline.within(self.per_call_s)
+        asked = self._asked(request)
+        for retries in range(1 + self.retry.max_retries):
+            started = time.monotonic()
+            try:
+                payload = self.provider.complete(asked, _time_left(asked, deadline))
+                return self._checked(payload, request, started)
+            except ProviderError as error:
+                delay = self.retry.delay_s(error, retries, deadline)
+                if delay is None:
+                    raise
+            self.sleep(delay)
+        raise AssertionError("the retry policy gives up by itself")  # pragma: no cover
+
+    async def acomplete(self, request: Request, deadline: Deadline) -> Completion:
+        """Answer a request, checked and in time, without blocking the event loop."""
+        deadline = deadline.within(self.per_call_s)
+        asked = self._asked(request)
+        for retries in range(1 + self.retry.max_retries):
+            started = time.monotonic()
+            try:
+                payload = await self.provider.acomplete(asked, _time_left(asked, deadline))
+                return self._checked(payload, request, started)
+            except ProviderError as error:
+                delay = self.retry.delay_s(error, retries, deadline)
+                if delay is None:
+                    raise
+            await self.asleep(delay)
+        raise AssertionError("the retry policy gives up by itself")  # pragma: no cover
+
+    def stream(self, request: Request, deadline: Deadline) -> Iterator[TextDelta | Completion]:
+        """Yield text as it is written and end with the checked completion. Never retried: text is already out."""
+        if not isinstance(self.provider, Streams):
+            completion = self.complete(request, deadline)
+            yield TextDelta(completion.text, request.role, request.step)
+            yield completion
+            return
+        deadline = deadline.within(self.per_call_s)
+        started, asked = time.monotonic(), self._asked(request)
+        assembler = Assembler(asked)
+        try:
+            for chunk in self.provider.stream(asked, _time_left(asked, deadline)):
+                if text := assembler.add(chunk):
+                    yield TextDelta(text, request.role, request.step)
+                _time_left(asked, deadline)
+        except ProviderError as error:
+            raise _interrupted(error, assembler) from None
+        yield self._checked(assembler.payload(), request, started)
+
+    async def astream(self, request: Request, deadline: Deadline) -> AsyncIterator[TextDelta | Completion]:
+        """Yield text as it is written and end with the checked completion, without blocking the event loop."""
+        if not isinstance(self.provider, Streams):
+            completion = await self.acomplete(request, deadline)
+            yield TextDelta(completion.text, request.role, request.step)
+            yield completion
+            return
+        deadline = deadline.within(self.per_call_s)
+        started, asked = time.monotonic(), self._asked(request)
+        assembler = Assembler(asked)
+        try:
+            async for chunk in self.provider.astream(asked, _time_left(asked, deadline)):
+                if text := assembler.add(chunk):
+                    yield TextDelta(text, request.role, request.step)
+                _time_left(asked, deadline)
+        except ProviderError as error:
+            raise _interrupted(error, assembler) from None
+        yield self._checked(assembler.payload(), request, started)
+
+    def close(self) -> None:
+        """Close the provider."""
+        self.provider.close()
+
+    async def aclose(self) -> None:
+        """Close the provider, and what it holds in the running event loop."""
+        aclose = getattr(self.provider, "aclose", None)
+        if aclose is None:
+            self.provider.close()
+        else:
+            await aclose()
+
+    def _asked(self, request: Request) -> Request:
+        """Leave out what the model was seen not to give."""
+        if request.top_logprobs is not None and request.model in self._without_logprobs:
+            return replace(request, top_logprobs=None)
+        return request
+
+    def _checked(self, payload: Payload, request: Request, started: float) -> Completion:
+        completion = read_completion(payload, request, time.monotonic() - started)
+        if request.top_logprobs is not None and completion.tokens is None:
+            self._without_logprobs.add(request.model)
+            note = f"{request.model} gives no log-probs"
+            completion = replace(completion, notes=(*completion.notes, note))
+        for note in completion.notes:
+            self._warn_once(request.model, note)
+        return completion
+
+    def _warn_once(self, model: str, note: str) -> None:
+        kind = f"{model}: {note.split(' of ')[0] if note[:1].isdigit() else note}"
+        if kind not in self._warned and len(self._warned) < _MAX_WARNINGS:
+            self._warned.add(kind)
+            logger.warning("%s: %s", model, note)
+
+
+def _time_left(request: Request, deadline: Deadline) -> float:
+    remaining = deadline.remaining_s()
+    if remaining <= 0:
+        raise ProviderTimeoutError(
+            f"{request.model} was not done in time. Raise timeouts.per_call_s or timeouts.per_question_s.",
+            model=request.model,
+        )
+    return remaining
+
+
+def _interrupted(error: ProviderError, assembler: Assembler) -> ProviderError:
+    """A break after the first text is an interruption; before it, it is what it is."""
+    if isinstance(error, StreamInterruptedError) or not assembler.text:
+        return error
+    if isinstance(error, BadResponseError | ProviderTimeoutError) or error.retryable:
+        return assembler.interrupted(str(error))
+    return error

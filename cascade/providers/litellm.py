@@ -1,0 +1,175 @@
+"""LiteLLM, guarded: over a hundred providers behind one call, each of its known surprises closed off here.
+
+It is imported at the first call, not before; its environment is set first, so that it neither fetches prices nor reads
+a `.env` of the working folder (F71); it never retries by itself (F08); its own time-outs are not trusted (F07); its
+exceptions hold the key and are never chained (F04).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from typing import Any
+
+from cascade.errors import MissingExtraError, ProviderError, ProviderTimeoutError, ProviderUnavailableError, from_status
+from cascade.errors import BadResponseError, StreamInterruptedError
+from cascade.providers.base import Payload, wire_body
+from cascade.providers.openai_http import Endpoint, retry_after_s
+from cascade.types import Request
+
+_BEFORE_IMPORT = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it fetches a price list at import and swaps it in mid-run
+    "LITELLM_MODE": "PRODUCTION",  # else it loads .env from the working folder, which can redirect every call
+    "HF_HUB_OFFLINE": "1",  # else counting tokens of some models goes to a model hub
+}
+_MAX_THREADS = 64
+_lock = threading.Lock()
+
+
+def load_litellm() -> Any:
+    """Import litellm with its environment set, and put the environment back as it was.
+
+    Raises:
+        MissingExtraError: litellm is not installed.
+    """
+    with _lock:
+        return _load()
+
+
+@functools.cache
+def _load() -> Any:
+    before = dict(os.environ)
+    os.environ.update(_BEFORE_IMPORT)
+    try:
+        import litellm
+    except ModuleNotFoundError as error:
+        if error.name != "litellm":
+            raise
+        raise MissingExtraError("litellm", "provider: litellm") from None
+    finally:
+        for name in set(os.environ) - set(before):
+            del os.environ[name]
+        os.environ.update(before)
+    litellm.suppress_debug_info = True
+    litellm.disable_hf_tokenizer_download = True
+    litellm.telemetry = False
+    return litellm
+
+
+@dataclass(slots=True)
+class LiteLLM:
+    """Answers through litellm.
+
+    Args:
+        endpoints: an endpoint per model name where one is configured. Without one, litellm finds the provider's
+            address, and its key in the provider's usual environment variable.
+    """
+
+    endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
+    _threads: ThreadPoolExecutor | None = field(default=None, repr=False)
+
+    def complete(self, request: Request, timeout_s: float) -> Payload:
+        """Answer a request. The wait ends on time even where litellm's does not; the call is then left behind."""
+        arguments = self._arguments(request, timeout_s)
+        litellm = load_litellm()
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="cascade-litellm")
+        future = self._threads.submit(self._mapped, request, functools.partial(litellm.completion, **arguments))
+        try:
+            return _plain(future.result(timeout=timeout_s))
+        except FutureTimeoutError:
+            future.cancel()
+            raise _late(request, timeout_s) from None
+
+    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
+        """Answer a request without blocking; cancelled on time."""
+        arguments = self._arguments(request, timeout_s)
+        litellm = load_litellm()
+        try:
+            return _plain(await asyncio.wait_for(litellm.acompletion(**arguments), timeout_s))
+        except TimeoutError:
+            raise _late(request, timeout_s) from None
+        except Exception as error:  # noqa: BLE001 - litellm raises what any of its providers raises
+            raise self._error(request, error) from None
+
+    def stream(self, request: Request, timeout_s: float) -> Iterator[Payload]:
+        """Yield chunks; the guard holds the clock between them."""
+        litellm = load_litellm()
+        arguments = self._arguments(request, timeout_s) | {"stream": True, "stream_options": {"include_usage": True}}
+        try:
+            for chunk in litellm.completion(**arguments):
+                yield _plain(chunk)
+        except Exception as error:  # noqa: BLE001 - see acomplete
+            raise self._error(request, error) from None
+
+    async def astream(self, request: Request, timeout_s: float) -> AsyncIterator[Payload]:
+        """Yield chunks without blocking."""
+        litellm = load_litellm()
+        arguments = self._arguments(request, timeout_s) | {"stream": True, "stream_options": {"include_usage": True}}
+        try:
+            async for chunk in await litellm.acompletion(**arguments):
+                yield _plain(chunk)
+        except Exception as error:  # noqa: BLE001 - see acomplete
+            raise self._error(request, error) from None
+
+    def close(self) -> None:
+        """Let the threads go; calls under way are not waited for."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
+
+    def _arguments(self, request: Request, timeout_s: float) -> dict[str, Any]:
+        endpoint = self.endpoints.get(request.model) or self.endpoints.get("")
+        arguments = wire_body(request, request.model) | {"timeout": timeout_s, "max_retries": 0, "num_retries": 0}
+        if endpoint is not None:
+            arguments |= {"api_base": endpoint.base_url, "api_key": endpoint.api_key or "none"}
+            if "/" not in request.model:
+                arguments["custom_llm_provider"] = "openai"
+        return arguments
+
+    def _mapped(self, request: Request, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - see acomplete
+            raise self._error(request, error) from None
+
+    def _error(self, request: Request, error: Exception) -> ProviderError:
+        """Map by status and by the class's name; litellm's classes differ between releases, their names hardly do."""
+        if isinstance(error, ProviderError):
+            return error
+        name, text = type(error).__name__, str(error)
+        endpoint = self.endpoints.get(request.model) or self.endpoints.get("")
+        secrets = tuple(e.api_key for e in (endpoint,) if e is not None and e.api_key)
+        if "Timeout" in name:
+            return ProviderTimeoutError(f"{request.model} was not done in time ({name}).", model=request.model)
+        if "MidStream" in name:
+            return StreamInterruptedError(f"the stream of {request.model} broke ({name}).", model=request.model)
+        if "JSON" in text and ("pars" in text or "decode" in text or "Expecting" in text):
+            return BadResponseError(f"{request.model} sent something other than a completion.", model=request.model)
+        status = getattr(error, "status_code", None)
+        if "Connection" in name or "Connection error" in text:
+            return ProviderUnavailableError(f"{request.model} could not be reached ({name}).", model=request.model)
+        response = getattr(error, "response", None)
+        return from_status(
+            status if isinstance(status, int) else 500,
+            f"{name}: {text}",
+            model=request.model,
+            secrets=secrets,
+            retry_after_s=retry_after_s(getattr(response, "headers", None) or {}),
+        )
+
+
+def _late(request: Request, timeout_s: float) -> ProviderTimeoutError:
+    return ProviderTimeoutError(f"{request.model} was not done in {timeout_s:.1f} s.", model=request.model)
+
+
+def _plain(response: Any) -> Payload:
+    """Return litellm's object as plain values; log-probs are an attribute only where some were asked for."""
+    payload: Payload = response.model_dump() if hasattr(response, "model_dump") else dict(response)
+    return payload

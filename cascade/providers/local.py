@@ -1,0 +1,178 @@
+"""Real models in this process, through xllamacpp: no key, no server to start, no network.
+
+A model is a name of `weights.registry` or the path of a GGUF file. Loading takes seconds and memory about its file's
+size and a half; it happens at the first call and once. One model answers one question at a time (more would share its
+speed), so concurrent calls wait in line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from cascade.errors import (
+    BadRequestError,
+    BadResponseError,
+    MissingExtraError,
+    ModelFileError,
+    ProviderTimeoutError,
+    ProviderUnavailableError,
+)
+from cascade.providers import weights
+from cascade.providers.base import Payload, wire_body
+from cascade.types import Request
+
+DEFAULT_CONTEXT_TOKENS = 4_096
+_QUIET = -1
+
+
+def load_xllamacpp() -> Any:
+    """Import xllamacpp so that its threads sleep at barriers instead of spinning.
+
+    With anything else running on the same cores, spinning costs up to 20 times the speed (`design/local-models.md`).
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ["OMP_WAIT_POLICY"] = "passive"
+    try:
+        import xllamacpp
+    except ModuleNotFoundError:
+        raise MissingExtraError("xllamacpp", "provider: local", extra="local") from None
+    return xllamacpp
+
+
+def start_server(model: str, *, context_tokens: int = DEFAULT_CONTEXT_TOKENS, port: int = 0, threads: int = 0) -> Any:
+    """Load a model. The result answers `handle_chat_completions` and listens, OpenAI-compatible, on loopback.
+
+    Args:
+        model: a registry name or the path of a GGUF file.
+        context_tokens: how long prompt and answer may be together.
+        port: the loopback port, 0 for any free one.
+        threads: CPU threads, 0 for the number of usable cores, at most 8.
+
+    Raises:
+        ModelFileError: no such file, or not a model.
+    """
+    path = weights.find(model)
+    xllamacpp = load_xllamacpp()
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.model_alias = {path.stem}
+    params.n_ctx = context_tokens
+    params.n_parallel = 1
+    params.port = port
+    params.ui = False
+    params.verbosity = _QUIET
+    count = threads or min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    params.cpuparams.n_threads = count
+    params.cpuparams_batch.n_threads = count
+    try:
+        return xllamacpp.Server(params)
+    except RuntimeError as error:
+        raise ModelFileError(f"{path} could not be loaded: {error or 'not a GGUF model, or too little memory'}.") from None
+
+
+@dataclass(slots=True)
+class Local:
+    """Answers requests with models in this process."""
+
+    context_tokens: int = DEFAULT_CONTEXT_TOKENS
+    threads: int = 0
+    _models: dict[str, _Model] = field(default_factory=dict, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _closed: bool = False
+
+    def complete(self, request: Request, timeout_s: float) -> Payload:
+        """Answer a request. A call that cannot begin in time is not begun; one under way ends at `max_tokens`."""
+        return self._model(request).ask(wire_body(request, request.model), request, timeout_s)
+
+    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
+        """Answer a request in a thread."""
+        return await asyncio.to_thread(self.complete, request, timeout_s)
+
+    def stream(self, request: Request, timeout_s: float) -> Iterator[Payload]:
+        """Yield chunks as the model writes them."""
+        body = wire_body(request, request.model) | {"stream": True, "stream_options": {"include_usage": True}}
+        model = self._model(request)
+        chunks: queue.SimpleQueue[Payload | BaseException | None] = queue.SimpleQueue()
+        stopped = threading.Event()
+
+        def take(chunk: Payload) -> bool:
+            chunks.put(chunk)
+            return stopped.is_set()
+
+        def work() -> None:
+            try:
+                model.ask(body, request, timeout_s, take)
+                chunks.put(None)
+            except BaseException as error:  # noqa: BLE001 - handed to the reader, who raises it
+                chunks.put(error)
+
+        threading.Thread(target=work, name="cascade-local-stream", daemon=True).start()
+        try:
+            while (chunk := chunks.get()) is not None:
+                if isinstance(chunk, BaseException):
+                    raise chunk
+                yield chunk
+        finally:
+            stopped.set()
+
+    async def astream(self, request: Request, timeout_s: float) -> AsyncIterator[Payload]:
+        """Yield chunks as the model writes them, without blocking."""
+        chunks = self.stream(request, timeout_s)
+        try:
+            while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+                yield chunk
+        finally:
+            await asyncio.to_thread(_close, chunks)
+
+    def close(self) -> None:
+        """Unload the models."""
+        with self._lock:
+            self._closed = True
+            self._models.clear()
+
+    def _model(self, request: Request) -> _Model:
+        with self._lock:
+            if self._closed:
+                raise ProviderUnavailableError(f"{request.model}: this provider was closed.", model=request.model)
+            model = self._models.get(request.model)
+            if model is None:
+                model = _Model(start_server(request.model, context_tokens=self.context_tokens, threads=self.threads))
+                self._models[request.model] = model
+            return model
+
+
+class _Model:
+    """One loaded model and the line before it."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._busy = threading.Lock()
+
+    def ask(self, body: dict[str, Any], request: Request, timeout_s: float, take: Any = None) -> Payload:
+        if not self._busy.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX)):
+            raise ProviderTimeoutError(
+                f"{request.model} was busy for {timeout_s:.1f} s.", model=request.model, billed="no"
+            )
+        try:
+            arguments = (body,) if take is None else (body, take)
+            answer = self._server.handle_chat_completions(*arguments)
+        except (ValueError, TypeError) as error:
+            raise BadRequestError(f"{request.model} refused the request: {error}.", model=request.model) from None
+        except RuntimeError as error:
+            raise BadResponseError(f"{request.model} failed: {error}.", model=request.model) from None
+        finally:
+            self._busy.release()
+        return answer if isinstance(answer, dict) else {}
+
+
+def _close(chunks: Any) -> None:
+    chunks.close()

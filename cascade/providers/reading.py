@@ -1,0 +1,221 @@
+"""From an untrusted payload to a `Completion`: every check in a function of its own, named for what it refuses.
+
+Each function is one line or a few of `design/faults.md` (the F numbers), and each has a test that fails without it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cascade.budget.tokens import estimate_messages, estimate_tokens
+from cascade.errors import (
+    BadResponseError,
+    EmptyCompletionError,
+    ProviderError,
+    RefusedError,
+    from_status,
+)
+from cascade.providers.base import Payload
+from cascade.types import Completion, Request, Token, Usage
+
+MAX_TEXT_CHARS = 1_000_000
+"""Longer answers are cut: no model of today writes them, so it is a fault or an attack (F29)."""
+MAX_TOKEN_COUNT = 10**9
+"""A larger count is not a count (F21)."""
+
+# Lone surrogates cannot be stored as UTF-8; NUL cannot be stored in PostgreSQL.
+_UNSTORABLE = re.compile("[\ud800-\udfff\x00]")
+
+
+def read_completion(payload: Payload, request: Request, latency_s: float) -> Completion:
+    """Check a payload and return what it says.
+
+    Raises:
+        ProviderError: whichever of the tree fits; `usage` holds what was charged all the same.
+    """
+    notes: list[str] = []
+    raise_error_inside(payload, request)
+    if not isinstance(payload.get("choices"), Sequence) or isinstance(payload.get("choices"), str | bytes):
+        raise BadResponseError(f"{request.model} sent no list of choices.", model=request.model)
+    choice = first_choice(payload["choices"], notes)
+    if choice is None:
+        usage = read_usage(payload.get("usage"), request, "", notes)
+        raise EmptyCompletionError(f"{request.model} sent a completion without a choice.", model=request.model, usage=usage)
+    message = choice["message"]
+    text = message.get("content") if isinstance(message.get("content"), str) else ""
+    finish = choice.get("finish_reason")
+    usage = read_usage(payload.get("usage"), request, text, notes)
+    raise_refusal(message, text, finish, request, usage)
+    return Completion(
+        text=storable(text, notes),
+        finish_reason=finish if isinstance(finish, str) else "unknown",
+        usage=usage,
+        tokens=read_tokens(choice.get("logprobs"), notes),
+        model=echoed_model(payload, request, notes),
+        request_id=payload["id"] if isinstance(payload.get("id"), str) else None,
+        latency_s=latency_s,
+        notes=tuple(notes),
+    )
+
+
+def raise_error_inside(payload: Payload, request: Request) -> None:
+    """Refuse an error object that came with status 200, by the code it carries (F19)."""
+    if not isinstance(payload, Mapping):
+        raise BadResponseError(f"{request.model} sent {type(payload).__name__}, not an object.", model=request.model)
+    error = payload.get("error")
+    if not error:
+        return
+    said = error if isinstance(error, Mapping) else {"message": str(error)}
+    text = f"{said.get('message') or ''} ({said.get('type') or said.get('code') or 'no type'})"
+    raise from_status(status_of(said), text, model=request.model)
+
+
+_STATUS_WORDS = {
+    "rate_limit": 429,
+    "insufficient_quota": 429,
+    "authentication": 401,
+    "permission": 403,
+    "invalid_request": 400,
+    "exceed_context": 400,
+    "context_length": 400,
+    "not_found": 404,
+    "overloaded": 503,
+    "server_error": 500,
+    "timeout": 408,
+}
+
+
+def status_of(error: Mapping[str, Any]) -> int:
+    """Return the HTTP status that an error object means, 500 if it does not say."""
+    for field in ("code", "status", "type"):
+        value = error.get(field)
+        if isinstance(value, int) and 400 <= value < 600:
+            return value
+        if isinstance(value, str):
+            if value.isdigit() and 400 <= int(value) < 600:
+                return int(value)
+            for word, status in _STATUS_WORDS.items():
+                if word in value:
+                    return status
+    return 500
+
+
+def first_choice(choices: Sequence[Any], notes: list[str]) -> Mapping[str, Any] | None:
+    """Return the valid choice with the lowest index; note surplus, duplicate and unusable ones (F14, F30)."""
+    valid = [c for c in choices if isinstance(c, Mapping) and isinstance(c.get("message"), Mapping)]
+    if len(valid) < len(choices):
+        notes.append(f"{len(choices) - len(valid)} of {len(choices)} choices were unusable")
+    if not valid:
+        return None
+    if len(valid) > 1:
+        notes.append(f"{len(valid)} choices came where 1 was asked for")
+
+    def index(choice: Mapping[str, Any]) -> int:
+        given = choice.get("index")
+        return given if isinstance(given, int) else MAX_TOKEN_COUNT
+
+    return min(valid, key=index)
+
+
+def raise_refusal(
+    message: Mapping[str, Any], text: str, finish: object, request: Request, usage: Usage
+) -> None:
+    """Refuse an answer that a filter withheld or that holds nothing: never an empty string as an answer (F16)."""
+    refusal = message.get("refusal")
+    if (isinstance(refusal, str) and refusal.strip()) or finish == "content_filter":
+        raise RefusedError(f"{request.model} or its filter declined to answer.", model=request.model, usage=usage)
+    if not text.strip() and finish != "length":
+        raise RefusedError(f"{request.model} sent an empty answer.", model=request.model, usage=usage)
+
+
+def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Usage:
+    """Return the reported usage, or a high estimate marked as such where it is missing or not a count (F20, F21)."""
+    if isinstance(raw, Mapping):
+        prompt, completion = raw.get("prompt_tokens"), raw.get("completion_tokens")
+        details = raw.get("prompt_tokens_details") or {}
+        more = raw.get("completion_tokens_details") or {}
+        cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
+        reasoning = more.get("reasoning_tokens") if isinstance(more, Mapping) else None
+        # A prompt of 0 tokens does not exist: some clients put zeros where the server sent nothing.
+        if is_count(prompt) and prompt and is_count(completion):
+            return Usage(prompt, completion, sub_count(cached, prompt), sub_count(reasoning, completion))
+    notes.append("usage missing or not a count: estimated")
+    return Usage(estimate_messages(request.messages), estimate_tokens(text), estimated=True)
+
+
+def is_count(value: object) -> bool:
+    """Whether a value is a plausible number of tokens (F21)."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKEN_COUNT
+
+
+def sub_count(value: Any, whole: Any) -> int | None:
+    """Return a part of a count, None where it is not one: an unknown discount is no discount."""
+    return value if is_count(value) and value <= whole else None
+
+
+def storable(text: str, notes: list[str]) -> str:
+    """Return the text as it can be stored: bounded, without NUL and lone surrogates (F29)."""
+    if len(text) > MAX_TEXT_CHARS:
+        notes.append(f"text cut from {len(text)} to {MAX_TEXT_CHARS} characters")
+        text = text[:MAX_TEXT_CHARS]
+    if _UNSTORABLE.search(text):
+        notes.append("NUL or lone surrogates replaced")
+        text = _UNSTORABLE.sub("�", text)
+    return text
+
+
+def echoed_model(payload: Payload, request: Request, notes: list[str]) -> str | None:
+    """Return the name that the server says answered; note a difference. Prices go by the configured name (F22)."""
+    echo = payload.get("model")
+    if not isinstance(echo, str) or not echo:
+        return None
+    asked = request.model.rsplit("/", 1)[-1]
+    if not echo.rsplit("/", 1)[-1].startswith(asked):
+        notes.append(f"asked for {request.model}, answered by {echo[:100]}")
+    return echo[:200]
+
+
+def read_tokens(raw: object, notes: list[str]) -> tuple[Token, ...] | None:
+    """Return the tokens with their log-probs; None where none came (F24). Not one non-finite value passes (F25)."""
+    content = raw.get("content") if isinstance(raw, Mapping) else None
+    if not isinstance(content, Sequence) or isinstance(content, str | bytes) or not content:
+        return None
+    tokens = tuple(_token(entry) for entry in content if isinstance(entry, Mapping))
+    bad = sum(token.logprob is None for token in tokens)
+    if bad:
+        notes.append(f"{bad} of {len(tokens)} log-probs are not log-probabilities")
+    return tokens or None
+
+
+def _token(entry: Mapping[str, Any]) -> Token:
+    top = entry.get("top_logprobs")
+    alternatives = []
+    for other in top if isinstance(top, Sequence) else ():
+        value = logprob(other.get("logprob")) if isinstance(other, Mapping) else None
+        if value is not None:
+            alternatives.append((_token_text(other), value))
+    return Token(_token_text(entry), logprob(entry.get("logprob")), tuple(alternatives))
+
+
+def _token_text(entry: Mapping[str, Any]) -> str:
+    text = entry.get("token")
+    return _UNSTORABLE.sub("�", text) if isinstance(text, str) else ""
+
+
+_ROUNDING = 1e-4
+"""Log-probs of sure tokens come as tiny positive numbers from float32 arithmetic; more than this is not rounding."""
+
+
+def logprob(value: object) -> float | None:
+    """Return a log-probability ≤ 0 (−inf allowed: p = 0), or None for anything that is not one (F25)."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value > _ROUNDING:
+        return None
+    return min(0.0, float(value))
+
+
+def failed_usage(error: ProviderError) -> Usage | None:
+    """Return what a failed call was charged for, if the provider said so."""
+    return error.usage if isinstance(error.usage, Usage) else None

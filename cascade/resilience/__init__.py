@@ -1,0 +1,1 @@
+"""How long a call may take and how often it is tried."""

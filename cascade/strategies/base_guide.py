@@ -1,0 +1,233 @@
+"""The base answers, the guide judges with a few tokens and corrects, for up to T rounds.
+
+A round is a step with two candidates: the base's answer, and the guide's (after a yes, the base's own). What round t+1
+sees never depends on the policy: the base's context holds every earlier round, whatever was kept. So a log of all T
+rounds tells exactly how any policy would have fared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from cascade.errors import ProviderError
+from cascade.strategies import signals
+from cascade.strategies import verdict as verdicts
+from cascade.strategies.base import ModelUse, Plan
+from cascade.strategies.prompts import Prompts, load
+from cascade.strategies.verdict import Verdict
+from cascade.text import data_block, defuse, normalize_answer
+from cascade.types import Candidate, Completion, Message, Question, Request, Step
+
+OnGuideError: TypeAlias = Literal["escalate", "accept", "abstain"]
+VerdictMode: TypeAlias = Literal["auto", "logprobs", "sampled", "structured"]
+
+_VERDICT_ALTERNATIVES = 20
+"""What hosted interfaces allow at most: enough to find Yes and No wherever they rank."""
+_SAMPLE_TEMPERATURE = 1.0
+_SCHEMA = {
+    "type": "object",
+    "properties": {"verdict": {"type": "string", "enum": ["yes", "no"]}, "answer": {"type": "string"}},
+    "required": ["verdict", "answer"],
+    "additionalProperties": False,
+}
+
+_Ask: TypeAlias = Generator[Request, Completion, Verdict]
+
+
+def question_text(question: Question) -> str:
+    """Return the question as the base reads it, its text to read from first."""
+    asked = f"Question: {defuse(question.text)}"
+    return f"Text: {defuse(question.context)}\n\n{asked}" if question.context else asked
+
+
+@dataclass(slots=True)
+class _Round:
+    """One round as it is being made."""
+
+    number: int
+    text: str | None = None
+    answer: str | None = None
+    candidates: list[Candidate] = field(default_factory=list)
+    signals: dict[str, float | None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    verdict: Verdict = verdicts.NO_VERDICT
+    forced: str | None = None
+
+    def step(self) -> Step:
+        return Step(self.number, tuple(self.candidates), self.signals, tuple(self.notes), forced=self.forced)
+
+
+@dataclass(frozen=True, slots=True)
+class BaseGuide:
+    """The base-guide strategy.
+
+    Args:
+        base, guide: the two models and how they are asked.
+        rounds: T, the most rounds a question takes.
+        verdict: how P(yes) is read: from log-probs, from samples, from structured samples, or as the guide allows.
+        samples: verdicts asked for where there are no log-probs.
+        on_guide_error: what a guide that cannot be reached means: go on ("escalate"), keep the base's answer unjudged
+            ("accept"), or stop without an answer ("abstain").
+        prompts: the prompts; the shipped ones by default.
+    """
+
+    base: ModelUse
+    guide: ModelUse
+    rounds: int = 4
+    verdict: VerdictMode = "auto"
+    samples: int = 3
+    on_guide_error: OnGuideError = "escalate"
+    prompts: Prompts = field(default_factory=load)
+
+    @property
+    def horizon(self) -> int:
+        """T."""
+        return self.rounds
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Base and guide."""
+        return (self.base.name, self.guide.name)
+
+    def plan(self, question: Question) -> Plan:
+        """Plan up to T rounds."""
+        messages = self.prompts.answer.fill(question_text(question))
+        done: list[_Round] = []
+        for number in range(1, self.rounds + 1):
+            current = _Round(number)
+            try:
+                yield from self._base_answers(question, current, messages, done)
+            except ProviderError as error:
+                current.notes.append(f"base error: {type(error).__name__}: {error}")
+                yield from self._guide_answers(question, current)
+            if current.answer is not None:
+                yield from self._guide_judges(question, current)
+            elif number == self.rounds and not any(r.candidates for r in (*done, current)):
+                yield from self._guide_answers(question, current)
+            done.append(current)
+            yield current.step()
+            if current.answer is not None and current.text is not None:
+                messages = (*messages, Message("assistant", defuse(current.text)), *self._again(current.verdict))
+
+    def _base_answers(
+        self, question: Question, current: _Round, messages: tuple[Message, ...], done: list[_Round]
+    ) -> Generator[Request, Completion, None]:
+        """Ask the base; an answer that is none is noted and neither judged nor offered."""
+        completion = yield self._request(self.base, "base", "answer", question, current.number, messages, logprobs=1)
+        reasoning, answer = signals.split_reply(completion.text)
+        current.signals |= signals.logprob_signals(completion, answer)
+        if completion.truncated:
+            current.notes.append("the base's reply was cut at max_tokens: not accepted, not judged")
+            return
+        if not signals.is_answer(answer):
+            current.notes.append(f"the base's reply holds no answer ({answer[:20]!r}): scored 0 without asking the guide")
+            current.signals["p_yes"] = 0.0
+            return
+        earlier = [r.answer for r in done if r.answer is not None]
+        current.text, current.answer = completion.text, answer
+        current.signals["answer_chars"] = float(len(answer))
+        current.signals["agrees_with_earlier"] = signals.agreement(answer, earlier)
+        current.signals["reasoning_chars"] = float(len(reasoning))
+        current.candidates.append(Candidate(answer, "base", self.base.name))
+
+    def _guide_judges(self, question: Question, current: _Round) -> Generator[Request, Completion, None]:
+        """Ask the guide for its verdict and turn it into a second candidate and signals."""
+        answer = current.answer or ""
+        try:
+            verdict = yield from self._judgement(question, current)
+        except ProviderError as error:
+            current.notes.append(f"guide error: {type(error).__name__}: {error}")
+            current.signals["p_yes"] = None
+            current.forced = {"accept": "accept", "abstain": "abstain"}.get(self.on_guide_error)
+            return
+        current.verdict = verdict
+        current.signals |= {"p_yes": verdict.p_yes, "verdict_mass": verdict.mass}
+        if verdict.p_yes is None:
+            current.notes.append("no verdict: the guide's reply was neither a clear yes nor a clear no")
+        elif verdict.method == "sampled":
+            current.notes.append(f"verdict from {self.samples} samples, without log-probs")
+        current.candidates[0] = Candidate(answer, "base", self.base.name, verdict.p_yes)
+        said = answer if verdict.says_yes else verdict.correction
+        if said is not None:
+            same = normalize_answer(said) == normalize_answer(answer)
+            current.signals["guide_agrees"] = float(same)
+            doubt = None if verdict.p_yes is None else 1.0 - verdict.p_yes
+            confidence = verdict.p_yes if same else doubt
+            current.candidates.append(Candidate(said, "guide", self.guide.name, confidence))
+
+    def _judgement(self, question: Question, current: _Round) -> _Ask:
+        """Ask for a verdict the way the configuration and the model allow."""
+        reasoning, answer = signals.split_reply(current.text or "")
+        fields = {"question": question.text, "reasoning": reasoning, "answer": answer}
+        block = data_block({"text": question.context, **fields} if question.context else fields)
+        if self.verdict == "structured":
+            return (yield from self._sampled(question, current, self.prompts.judge_schema.fill(block), []))
+        messages = self.prompts.judge.fill(block)
+        if self.verdict == "sampled":
+            return (yield from self._sampled(question, current, messages, []))
+        first = yield self._request(
+            self.guide, "guide", "judge", question, current.number, messages, logprobs=_VERDICT_ALTERNATIVES
+        )
+        if first.tokens is None and self.verdict == "auto":
+            return (yield from self._sampled(question, current, messages, [first]))
+        return verdicts.read(first)
+
+    def _sampled(
+        self, question: Question, current: _Round, messages: tuple[Message, ...], got: list[Completion]
+    ) -> _Ask:
+        """Ask until there are `samples` verdicts to count."""
+        schema = _SCHEMA if self.verdict == "structured" else None
+        for sample in range(len(got), self.samples):
+            got.append(
+                (
+                    yield Request(
+                        self.guide.name,
+                        messages,
+                        "guide",
+                        "judge",
+                        current.number,
+                        question,
+                        self.guide.max_tokens,
+                        _SAMPLE_TEMPERATURE if self.samples > 1 else self.guide.temperature,
+                        seed=None if self.guide.seed is None else self.guide.seed + sample,
+                        schema=schema,
+                        sample=sample,
+                    )
+                )
+            )
+        return verdicts.combine(got)
+
+    def _guide_answers(self, question: Question, current: _Round) -> Generator[Request, Completion, None]:
+        """Let the guide answer by itself, as the last resort."""
+        messages = self.prompts.answer.fill(question_text(question))
+        completion = yield self._request(self.guide, "guide", "direct", question, current.number, messages)
+        _, answer = signals.split_reply(completion.text)
+        if completion.truncated or not signals.is_answer(answer):
+            current.notes.append("the guide's own reply holds no answer")
+            return
+        current.notes.append("the guide answered by itself")
+        current.candidates.append(Candidate(answer, "guide", self.guide.name))
+
+    def _again(self, verdict: Verdict) -> tuple[Message, ...]:
+        """Return what the base is told of its round before the next one."""
+        said = {True: "yes", False: "no", None: "unclear"}[verdict.says_yes]
+        fields = {"verdict": said}
+        if verdict.correction is not None:
+            fields["suggested_answer"] = verdict.correction
+        return self.prompts.again.fill(data_block(fields))
+
+    @staticmethod
+    def _request(
+        use: ModelUse,
+        role: str,
+        purpose: str,
+        question: Question,
+        step: int,
+        messages: tuple[Message, ...],
+        logprobs: int | None = None,
+    ) -> Request:
+        return Request(
+            use.name, messages, role, purpose, step, question, use.max_tokens, use.temperature, logprobs, use.seed
+        )

@@ -1,0 +1,63 @@
+"""A list of models, cheap to dear: a step is one model's answer, and the question climbs until the policy has enough.
+
+With one model it is that model alone, at its own cost: the baseline that a cascade has to beat.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cascade.errors import ProviderError
+from cascade.strategies import signals
+from cascade.strategies.base import ModelUse, Plan
+from cascade.strategies.base_guide import question_text
+from cascade.strategies.prompts import Prompts, load
+from cascade.types import Candidate, Question, Request, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Ladder:
+    """The ladder strategy.
+
+    Args:
+        rungs: the models in the order in which they are asked.
+        prompts: the prompts; only `answer` is used.
+    """
+
+    rungs: tuple[ModelUse, ...]
+    prompts: Prompts = field(default_factory=load)
+
+    @property
+    def horizon(self) -> int:
+        """T, the number of models."""
+        return len(self.rungs)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models, cheap to dear."""
+        return tuple(use.name for use in self.rungs)
+
+    def plan(self, question: Question) -> Plan:
+        """Plan one call a step."""
+        messages = self.prompts.answer.fill(question_text(question))
+        earlier: list[str] = []
+        for number, use in enumerate(self.rungs, 1):
+            request = Request(
+                use.name, messages, use.name, "answer", number, question, use.max_tokens, use.temperature, 1, use.seed
+            )
+            try:
+                completion = yield request
+            except ProviderError as error:
+                if number == len(self.rungs) and not earlier:
+                    raise
+                yield Step(number, (), {}, (f"{use.name} failed: {type(error).__name__}: {error}",))
+                continue
+            assert completion is not None  # noqa: S101 - a request is answered by a completion
+            _, answer = signals.split_reply(completion.text)
+            numbers = signals.logprob_signals(completion, answer)
+            if completion.truncated or not signals.is_answer(answer):
+                yield Step(number, (), numbers, (f"the reply of {use.name} holds no whole answer",))
+                continue
+            numbers["agrees_with_earlier"] = signals.agreement(answer, earlier)
+            earlier.append(answer)
+            yield Step(number, (Candidate(answer, use.name, use.name),), numbers)

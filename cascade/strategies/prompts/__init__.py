@@ -1,0 +1,88 @@
+"""Prompts as files: sections headed [system], [user] and [assistant], with {question} or {data} where text goes in.
+
+A folder of files with the same names replaces them (`strategy.prompts` in the configuration); what the folder lacks
+stays as shipped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import cast
+
+from cascade.errors import ConfigError
+from cascade.types import Message, Role
+
+_PLACEHOLDER: Mapping[str, str] = {"answer": "{question}", "again": "{data}", "judge": "{data}", "judge_schema": "{data}"}
+_SECTION = re.compile(r"^\[(system|user|assistant)\][ \t]*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A prompt: fixed messages, and a last one with a place for text."""
+
+    fixed: tuple[Message, ...]
+    role: Role
+    before: str
+    after: str
+
+    def fill(self, text: str) -> tuple[Message, ...]:
+        """Return the messages with `text` in its place. It is put in as it is, never read for placeholders."""
+        return (*self.fixed, Message(self.role, f"{self.before}{text}{self.after}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """The prompts of the strategies."""
+
+    answer: Template
+    again: Template
+    judge: Template
+    judge_schema: Template
+
+
+def load(folder: str | Path | None = None) -> Prompts:
+    """Read the prompts, those in `folder` before the shipped ones.
+
+    Raises:
+        ConfigError: the folder is missing, or a file is malformed; all problems at once.
+    """
+    if folder is not None and not Path(folder).is_dir():
+        raise ConfigError([f"strategy.prompts: there is no folder {folder}"])
+    templates, problems = {}, []
+    for name in _PLACEHOLDER:
+        own = None if folder is None else Path(folder) / f"{name}.txt"
+        if own is not None and own.is_file():
+            text, where = own.read_text("utf-8"), str(own)
+        else:
+            text, where = resources.files(__name__).joinpath(f"{name}.txt").read_text("utf-8"), f"{name}.txt"
+        try:
+            templates[name] = parse(text, _PLACEHOLDER[name])
+        except ValueError as error:
+            problems.append(f"strategy.prompts: {where}: {error}")
+    if problems:
+        raise ConfigError(problems)
+    return Prompts(**templates)
+
+
+def parse(text: str, placeholder: str) -> Template:
+    """Read a prompt file; `placeholder` must stand exactly once, in the last section.
+
+    Raises:
+        ValueError: it does not, or there is no section.
+    """
+    heads = list(_SECTION.finditer(text))
+    if not heads:
+        raise ValueError("no section: start with a line [system] or [user]")
+    ends = [head.start() for head in heads[1:]] + [len(text)]
+    messages = [
+        Message(cast("Role", head[1]), text[head.end() : end].strip()) for head, end in zip(heads, ends, strict=True)
+    ]
+    *fixed, last = messages
+    if last.content.count(placeholder) != 1 or any(placeholder in message.content for message in fixed):
+        raise ValueError(f"{placeholder} must stand exactly once, in the last section")
+    before, after = last.content.split(placeholder)
+    return Template(tuple(fixed), last.role, before, after)

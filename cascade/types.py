@@ -1,0 +1,277 @@
+"""The values that travel between the layers: frozen, slotted, picklable, without behaviour beyond reading them.
+
+A question walks along a chain of paid steps. A `Request` is one call to one model, a `Completion` what came back after
+the guard has checked it, a `Call` the record of both with its cost. A `Step` is one paid stage with its candidates and
+signals and the `Decision` made on them. An `Answer` is what the caller gets. Unknown is None everywhere, never 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal
+from typing import Any, Literal
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked, with an optional text that the answer is to be read from."""
+
+    text: str
+    context: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One call to one model. It holds no key and no address, so it can be logged whole.
+
+    `role` names the model's place in the strategy ("base", "guide", a rung of a ladder) and `purpose` what the call is
+    for ("answer", "judge", "direct"). Neither is sent. `top_logprobs` is how many alternatives per token are wanted;
+    None asks for no log-probs at all. `sample` numbers repeated calls of the same prompt.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    role: str
+    purpose: str
+    step: int
+    question: Question
+    max_tokens: int
+    temperature: float = 0.0
+    top_logprobs: int | None = None
+    seed: int | None = None
+    schema: Mapping[str, Any] | None = None
+    sample: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts of one call. `estimated` marks counts that the provider did not send; they are set on the high side."""
+
+    input_tokens: int | None
+    output_tokens: int | None
+    cached_input_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    estimated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One generated token with its natural log-probability and the alternatives at its place.
+
+    `logprob` is ≤ 0, −inf for an impossible token, None where the provider sent something that is not a log-probability.
+    """
+
+    text: str
+    logprob: float | None
+    top: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A checked answer of a provider. `tokens` is None where no log-probs came; `model` is the name it echoed."""
+
+    text: str
+    finish_reason: str
+    usage: Usage
+    tokens: tuple[Token, ...] | None = None
+    model: str | None = None
+    request_id: str | None = None
+    latency_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the text was cut at the token limit."""
+        return self.finish_reason == "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The record of one call: who was asked what for, what came back or went wrong, and what it cost.
+
+    `cost_nano_usd` is None where price or usage is unknown; `cost_bound_nano_usd` then holds the most it can have been,
+    if a price is known. `billed` is "yes", "no" or "maybe" (a timed-out call may be charged all the same).
+    """
+
+    request: Request
+    completion: Completion | None
+    cost_nano_usd: int | None
+    cost_bound_nano_usd: int | None
+    billed: str = "yes"
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One answer that could be returned. `confidence` in [0, 1] is the strategy's own estimate that it is right."""
+
+    text: str
+    source: str
+    model: str
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a policy's scores became at threshold kappa: which candidates are kept, whether another step is paid.
+
+    `scores` belong to the candidates in order; `reason` says it in words.
+    """
+
+    keep: tuple[int, ...]
+    proceed: bool
+    scores: tuple[float, ...]
+    next_score: float
+    kappa: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One paid stage: candidates, named signals (None = not known), the calls that made it, what was decided.
+
+    `forced` is set where the configuration leaves the policy no choice: "accept" keeps every candidate and stops,
+    "abstain" stops without an answer.
+    """
+
+    number: int
+    candidates: tuple[Candidate, ...]
+    signals: Mapping[str, float | None]
+    notes: tuple[str, ...] = ()
+    calls: tuple[Call, ...] = ()
+    decision: Decision | None = None
+    forced: str | None = None
+
+    @property
+    def cost_nano_usd(self) -> int | None:
+        """What this step cost; None if any of its calls has an unknown cost."""
+        return _total(self.calls)
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """A piece of text as a model writes it, for `stream`."""
+
+    text: str
+    role: str
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What is guaranteed about the answers, and from what data. `kind` is "coverage", "regret" or "error".
+
+    Reference: Angelopoulos & Bates, A gentle introduction to conformal prediction (2021), and `design/`.
+    """
+
+    kind: str
+    alpha: float
+    n: int
+    calibration_id: str
+    delta: float | None = None
+    expires: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to one question and everything that happened on the way.
+
+    `text` is the best single answer, None if the cascade abstained. `answers` holds every distinct answer kept, best
+    first: the prediction set that a certificate speaks of. `stopped` is one of "policy" (the policy had enough),
+    "horizon" (the last step was reached), "budget", "guide error". `calls` made outside a finished step (an interrupted
+    last one) are in `loose_calls` and in the cost.
+    """
+
+    question: Question
+    text: str | None
+    answers: tuple[str, ...]
+    steps: tuple[Step, ...]
+    stopped: str
+    latency_s: float
+    warnings: tuple[str, ...] = ()
+    certificate: Certificate | None = None
+    loose_calls: tuple[Call, ...] = field(default=())
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """Every call that was made, in order."""
+        return tuple(call for step in self.steps for call in step.calls) + self.loose_calls
+
+    @property
+    def cost_nano_usd(self) -> int | None:
+        """The exact cost in nano-dollars; None if any call's cost is unknown."""
+        return _total(self.calls)
+
+    @property
+    def cost(self) -> Decimal | None:
+        """The exact cost in USD; None where a price or a usage is unknown, never 0 instead."""
+        return _usd(self.cost_nano_usd)
+
+    @property
+    def cost_bound(self) -> Decimal | None:
+        """The most that the question can have cost in USD, estimates of unknown usage included; None without a price."""
+        bounds = [call.cost_bound_nano_usd for call in self.calls]
+        return None if None in bounds else _usd(sum(bound or 0 for bound in bounds))
+
+    @property
+    def cost_by_model(self) -> dict[str, Decimal | None]:
+        """The exact cost in USD of each model."""
+        by_model: dict[str, list[Call]] = {}
+        for call in self.calls:
+            by_model.setdefault(call.request.model, []).append(call)
+        return {model: _usd(_total(tuple(calls))) for model, calls in by_model.items()}
+
+    def explain(self) -> str:
+        """Return the path in words, a line a step, ending with why it stopped."""
+        lines = []
+        for step in self.steps:
+            shown = ", ".join(f"{c.source}: {c.text!r}" for c in step.candidates) or "no usable answer"
+            why = step.decision.reason if step.decision else "not decided"
+            lines.append(f"step {step.number}: {shown} -> {why}")
+            lines.extend(f"  note: {note}" for note in step.notes)
+        lines.extend(f"warning: {warning}" for warning in self.warnings)
+        return "\n".join([*lines, f"stopped: {self.stopped}"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as plain JSON-ready values (infinite scores as strings)."""
+        document: dict[str, Any] = _plain(asdict(self))
+        cost = self.cost
+        document["cost_usd"] = None if cost is None else float(cost)
+        bound = self.cost_bound
+        document["cost_bound_usd"] = None if bound is None else float(bound)
+        document["cost_by_model_usd"] = {m: None if c is None else float(c) for m, c in self.cost_by_model.items()}
+        return document
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and (value in {float("inf"), float("-inf")} or value != value):  # noqa: PLR0124 - NaN
+        return str(value)
+    return value
+
+
+def _total(calls: tuple[Call, ...]) -> int | None:
+    total = 0
+    for call in calls:
+        if call.cost_nano_usd is None:
+            return None
+        total += call.cost_nano_usd
+    return total
+
+
+def _usd(nano: int | None) -> Decimal | None:
+    return None if nano is None else Decimal(nano).scaleb(-9)
