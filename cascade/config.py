@@ -1,4 +1,4 @@
-"""The configuration: YAML, a dict or an object becomes one frozen `CascadeConfig`, or one error that lists every problem.
+"""The configuration: YAML, a dict or an object becomes one frozen `CascadeConfig`, or one error with every problem.
 
 Keys never stand in a configuration: it names the environment variable that holds one. The environment is read here and
 in `providers/litellm.py`, and nowhere else.
@@ -193,7 +193,8 @@ def _kind_first(default: str, names: Iterable[str]) -> BeforeValidator:
                 raise ValueError(f"there is no kind {kind!r}{did_you_mean(str(kind), known)}")
             return {**value, "kind": kind}
         if isinstance(value, str):
-            raise ValueError("fitted policies are not served by this version; give a kind, such as {kind: threshold}")
+            # A ValueError, since pydantic collects those.
+            raise ValueError("a setting here starts with its kind, as in {kind: threshold}")  # noqa: TRY004
         return value
 
     return BeforeValidator(check)

@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from cascade.budget.ledger import QuestionBudget
-from cascade.budget.tokens import bound_tokens
+from cascade.budget.ledger import QuestionBudget, most_nano_usd
 from cascade.conformal.rollout import actions
 from cascade.errors import BudgetExceededError, ProviderError
 from cascade.money import Price
@@ -120,9 +119,7 @@ def _walk(
             continue
         record.undecided.append(item)
         decision = decide(policy, Observation(question, tuple(record.undecided), horizon), item)
-        step = Step(
-            item.number, item.candidates, item.signals, item.notes, tuple(record.calls), decision, item.forced
-        )
+        step = Step(item.number, item.candidates, item.signals, item.notes, tuple(record.calls), decision, item.forced)
         record.calls.clear()
         record.steps.append(step)
         yield step
@@ -139,12 +136,11 @@ def _pay(
 ) -> Generator[Request, Completion | None, Request | Step | None]:
     """Hold the money, make the call, settle, write it down, and resume the plan with what came of it."""
     price = prices.get(request.model)
-    bound = bound_tokens(request.messages) if price is not None else 0
-    hold = purse.hold(price, request.model, bound, request.max_tokens)
+    hold = purse.hold(request, price)
     try:
         completion = yield request
     except ProviderError as error:
-        call = failed_call(request, error, price, hold)
+        call = failed_call(request, error, price)
         record.calls.append(call)
         purse.settle(hold, call.cost_nano_usd if call.billed != "maybe" else None)
         return _resume(plan, error)
@@ -175,14 +171,16 @@ def paid_call(request: Request, completion: Completion, price: Price | None) -> 
     return Call(request, completion, known, cost)
 
 
-def failed_call(request: Request, error: ProviderError, price: Price | None, hold_nano_usd: int) -> Call:
+def failed_call(request: Request, error: ProviderError, price: Price | None) -> Call:
     """Return the record of a call that failed: free, charged by its usage, or perhaps charged."""
     said = f"{type(error).__name__}: {error}"
     if error.billed == "no":
         return Call(request, None, 0, 0, "no", said)
+    if price is None:
+        return Call(request, None, None, None, error.billed, said)
     usage = error.usage if isinstance(error.usage, Usage) else None
-    cost = None if price is None or usage is None or usage.estimated else price.cost_nano_usd(usage)
-    return Call(request, None, cost, cost if cost is not None or price is None else hold_nano_usd, error.billed, said)
+    cost = None if usage is None or usage.estimated else price.cost_nano_usd(usage)
+    return Call(request, None, cost, most_nano_usd(request, price) if cost is None else cost, error.billed, said)
 
 
 def decide(policy: Policy, observation: Observation, step: Step) -> Decision:

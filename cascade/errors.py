@@ -229,7 +229,9 @@ _BY_STATUS: Mapping[int, type[ProviderError]] = {
     422: BadRequestError,
     429: RateLimitedError,
 }
-_TOO_LONG = re.compile(r"context.{0,24}(?:length|size|window)|exceed_context|maximum context|too many tokens", re.IGNORECASE)
+_TOO_LONG = re.compile(
+    r"context.{0,24}(?:length|size|window)|exceed_context|maximum context|too many tokens", re.IGNORECASE
+)
 
 
 def from_status(

@@ -52,7 +52,9 @@ class Orchestrator:
 
     def __init__(self, base: str | None = None, guide: str | None = None, **settings: Any) -> None:
         if base is None or guide is None:
-            raise UsageError('Orchestrator needs two models: Orchestrator(base="…", guide="…"), or from_config("file").')
+            raise UsageError(
+                'Orchestrator needs two models: Orchestrator(base="…", guide="…"), or from_config("file").'
+            )
         models = {**settings.pop("models", {}), "base": base, "guide": guide}
         self._wire(configuration.load({"models": models, **settings}), {})
 
@@ -74,7 +76,7 @@ class Orchestrator:
             ConfigError: everything that is wrong with it, at once.
         """
         made = cls.__new__(cls)
-        made._wire(configuration.load(source), providers or {})
+        made._wire(configuration.load(source), providers or {})  # noqa: SLF001 - its own
         return made
 
     def _wire(self, config: CascadeConfig, providers: Mapping[str, Provider]) -> None:
@@ -89,7 +91,9 @@ class Orchestrator:
 
     def _make_guards(self, providers: Mapping[str, Provider]) -> dict[str, Guard]:
         """Return the guard of each model: one provider per kind, its endpoints those of the models it serves."""
-        config, by_kind, guards = self.config, {}, {}
+        config = self.config
+        by_kind: dict[str, list[ModelConfig]] = {}
+        guards: dict[str, Guard] = {}
         for entry in config.models.values():
             by_kind.setdefault(entry.provider or config.provider.kind, []).append(entry)
         for kind, entries in by_kind.items():
@@ -228,7 +232,8 @@ class Orchestrator:
 def checked_question(question: str | Question) -> Question:
     """Return the question, or raise `UsageError` for one that asks nothing or is too long."""
     asked = Question(question) if isinstance(question, str) else question
-    if not isinstance(asked, Question) or not isinstance(asked.text, str) or not asked.text.strip():
+    given: object = getattr(asked, "text", None)
+    if not isinstance(given, str) or not given.strip():
         raise UsageError("There is no question: give a text that is not empty, or Question(text, context).")
     if len(asked.text) + len(asked.context or "") > MAX_QUESTION_CHARS:
         raise UsageError(f"The question is longer than {MAX_QUESTION_CHARS} characters.")
@@ -351,7 +356,7 @@ def _all_or_batch_error(results: list[Answer | CascadeError]) -> list[Answer]:
     failed = [result for result in results if isinstance(result, CascadeError)]
     if failed:
         raise BatchError(
-            f"{len(failed)} of {len(results)} questions failed, the first with {type(failed[0]).__name__}: {failed[0]}. "
+            f"{len(failed)} of {len(results)} questions failed, first {type(failed[0]).__name__}: {failed[0]}. "
             "`.results` of this error holds every answer and every error, in order.",
             results=tuple(results),
         )

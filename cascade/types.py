@@ -56,7 +56,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one call. `estimated` marks counts that the provider did not send; they are set on the high side."""
+    """Token counts of one call. `estimated` marks counts that the provider did not send; they err high."""
 
     input_tokens: int | None
     output_tokens: int | None
@@ -69,7 +69,7 @@ class Usage:
 class Token:
     """One generated token with its natural log-probability and the alternatives at its place.
 
-    `logprob` is ≤ 0, −inf for an impossible token, None where the provider sent something that is not a log-probability.
+    `logprob` is ≤ 0, −inf for an impossible token, None where something came that is not a log-probability.
     """
 
     text: str
@@ -220,7 +220,7 @@ class Answer:
 
     @property
     def cost_bound(self) -> Decimal | None:
-        """The most that the question can have cost in USD, estimates of unknown usage included; None without a price."""
+        """The most that the question can have cost in USD, with unknown usage estimated; None without a price."""
         bounds = [call.cost_bound_nano_usd for call in self.calls]
         return None if None in bounds else _usd(sum(bound or 0 for bound in bounds))
 

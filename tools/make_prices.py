@@ -1,6 +1,6 @@
 """Write cascade/data/prices.json from the price map of the installed litellm (MIT): chat models priced by the token.
 
-    python tools/make_prices.py 2026-11-21
+python tools/make_prices.py 2026-11-21
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ def main() -> None:
     if path is None:
         sys.exit("litellm is not installed")
     models = compact_map(json.loads(path.read_bytes()))
-    head = {"as_of": sys.argv[1], "source": f"the price map of litellm {version('litellm')}", "unit": "USD per 10^6 tokens"}
+    head = {
+        "as_of": sys.argv[1],
+        "source": f"the price map of litellm {version('litellm')}",
+        "unit": "USD per 10^6 tokens",
+    }
     lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in sorted(models.items()))
     text = json.dumps(head, indent=1)[:-2] + ',\n "models": {\n' + lines + "\n }\n}\n"
     target = Path(__file__).parent.parent / "cascade" / "data" / "prices.json"

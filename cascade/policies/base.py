@@ -37,7 +37,10 @@ class Scores(NamedTuple):
 class Policy(Protocol):
     """A decision rule. It gives scores; the threshold `kappa` turns them into actions (`conformal.rollout`)."""
 
-    kappa: float
+    @property
+    def kappa(self) -> float:
+        """The threshold: what scores at least this is included."""
+        ...
 
     def scores(self, observation: Observation) -> Scores:
         """Score the latest step's candidates and going on. Pure: the same observation gives the same scores."""

@@ -1,8 +1,8 @@
 """UALA: go on while the guide is uncertain.
 
-The uncertainty of a verdict is u = −ln max(p, 1 − p) with p = P(yes), the guide's probability of "Yes" renormalised over
-{Yes, No}: 0 for a sure verdict, ln 2 ≈ 0.693 for a coin flip. A step's answer is accepted once u is below the
-threshold. A missing verdict counts as fully uncertain.
+The uncertainty of a verdict is u = −ln max(p, 1 − p) with p = P(yes), the guide's probability of "Yes" over {Yes, No}:
+0 for a sure verdict, ln 2 ≈ 0.693 for a coin flip. A step's answer is accepted once u is below the threshold.
+A missing verdict counts as fully uncertain.
 
 Reference: Han et al., Towards uncertainty-aware language agent (2024), with the verdict's own uncertainty instead of
 the free-form score, which measures an answer's length.
@@ -46,10 +46,7 @@ class ThresholdPolicy:
         """Give "next" its uncertainty as score, so that kappa is the threshold on it."""
         step = observation.step
         p_yes = step.signals.get("p_yes")
-        if self.when == "uncertain":
-            doubt = uncertainty(p_yes)
-        else:
-            doubt = ALWAYS if p_yes is None else 1.0 - p_yes
+        doubt = uncertainty(p_yes) if self.when == "uncertain" or p_yes is None else 1.0 - p_yes
         stops = observation.last or doubt < self.kappa
         if self.keep == "both":
             return Scores((ALWAYS,) * len(step.candidates), doubt)

@@ -63,7 +63,9 @@ class Assembler:
     def interrupted(self, why: str) -> StreamInterruptedError:
         """Return the error for a stream that broke, with what came of it."""
         return StreamInterruptedError(
-            f"the stream of {self.request.model} ended before its end: {why}", model=self.request.model, partial=self.text
+            f"the stream of {self.request.model} ended before its end: {why}",
+            model=self.request.model,
+            partial=self.text,
         )
 
     def payload(self) -> Payload:

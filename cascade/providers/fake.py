@@ -1,7 +1,7 @@
-"""A provider for tests and examples: scripted answers, log-probs, usage and faults. It never leaves the process.
+r"""A provider for tests and examples: scripted answers, log-probs, usage and faults. It never leaves the process.
 
     >>> from cascade.providers.fake import FakeProvider, reply
-    >>> fake = FakeProvider({"small": ["Reasoning: a river.\\nAnswer: Danube"], "large": [reply("Yes", p_yes=0.97)]})
+    >>> fake = FakeProvider({"small": ["Reasoning: a river.\nAnswer: Danube"], "large": [reply("Yes", p_yes=0.97)]})
 
 Give it a list of replies per model (the last one repeats), one callable that maps a `Request` to a reply, or nothing,
 for an echo. A reply is a text, a payload from `reply`, or an exception, which is raised.

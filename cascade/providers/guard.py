@@ -144,7 +144,7 @@ class Guard:
         return completion
 
     def _warn_once(self, model: str, note: str) -> None:
-        kind = f"{model}: {note.split(' of ')[0] if note[:1].isdigit() else note}"
+        kind = f"{model}: {note.split(' of ', maxsplit=1)[0] if note[:1].isdigit() else note}"
         if kind not in self._warned and len(self._warned) < _MAX_WARNINGS:
             self._warned.add(kind)
             logger.warning("%s: %s", model, note)

@@ -17,8 +17,15 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from typing import Any
 
-from cascade.errors import MissingExtraError, ProviderError, ProviderTimeoutError, ProviderUnavailableError, from_status
-from cascade.errors import BadResponseError, StreamInterruptedError
+from cascade.errors import (
+    BadResponseError,
+    MissingExtraError,
+    ProviderError,
+    ProviderTimeoutError,
+    ProviderUnavailableError,
+    StreamInterruptedError,
+    from_status,
+)
 from cascade.providers.base import Payload, wire_body
 from cascade.providers.openai_http import Endpoint, retry_after_s
 from cascade.types import Request
@@ -127,7 +134,10 @@ class LiteLLM:
     def _arguments(self, request: Request, timeout_s: float) -> dict[str, Any]:
         endpoint = self.endpoints.get(request.model) or self.endpoints.get("")
         arguments = wire_body(request, request.model) | {"timeout": timeout_s, "max_retries": 0, "num_retries": 0}
-        if endpoint is not None:
+        if endpoint is not None and endpoint.api_key is not None:
+            arguments["api_key"] = endpoint.api_key
+        if endpoint is not None and endpoint.base_url is not None:
+            # Without a key of its own the server gets none: the default key must not go to another address.
             arguments |= {"api_base": endpoint.base_url, "api_key": endpoint.api_key or "none"}
             if "/" not in request.model:
                 arguments["custom_llm_provider"] = "openai"

@@ -76,7 +76,9 @@ def start_server(model: str, *, context_tokens: int = DEFAULT_CONTEXT_TOKENS, po
     try:
         return xllamacpp.Server(params)
     except RuntimeError as error:
-        raise ModelFileError(f"{path} could not be loaded: {error or 'not a GGUF model, or too little memory'}.") from None
+        raise ModelFileError(
+            f"{path} could not be loaded: {str(error) or 'not a GGUF model, or too little memory'}."
+        ) from None
 
 
 @dataclass(slots=True)

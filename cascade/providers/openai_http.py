@@ -40,7 +40,7 @@ OPENAI_BASE = "https://api.openai.com/v1"
 class Endpoint:
     """Where a model is served, and the key that opens it. The key is in no repr."""
 
-    base_url: str = OPENAI_BASE
+    base_url: str | None = None
     api_key: str | None = field(default=None, repr=False)
 
 
@@ -143,6 +143,7 @@ class _Exchange:
 
     def __init__(self, endpoint: Endpoint, request: Request, timeout_s: float) -> None:
         self.endpoint = endpoint
+        self.address = (endpoint.base_url or OPENAI_BASE).rstrip("/")
         self.request = request
         self.timeout_s = timeout_s
         self.ends_at_s = time.monotonic() + timeout_s
@@ -158,7 +159,7 @@ class _Exchange:
         if self.endpoint.api_key:
             headers["Authorization"] = f"Bearer {self.endpoint.api_key}"
         return {
-            "url": f"{self.endpoint.base_url.rstrip('/')}/chat/completions",
+            "url": f"{self.address}/chat/completions",
             "content": json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"),
             "headers": headers,
             "timeout": max(0.001, self.timeout_s),
@@ -269,7 +270,7 @@ class _Mapping:
 
         exchange = self._exchange
         model = exchange.request.model
-        host = httpx.URL(exchange.endpoint.base_url).netloc.decode("ascii", "replace").rsplit("@", 1)[-1]
+        host = httpx.URL(exchange.address).netloc.decode("ascii", "replace").rsplit("@", 1)[-1]
         said = f"{type(error).__name__} at {host}"
         if isinstance(error, httpx.ConnectTimeout | httpx.PoolTimeout):
             return ProviderUnavailableError(f"{model}: no connection in time ({said}).", model=model)
@@ -285,8 +286,8 @@ class _Mapping:
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Read Retry-After: seconds, milliseconds or an HTTP date; None for garbage and negative values (F02).
 
-    >>> retry_after_s({"retry-after": "2"}), retry_after_s({"retry-after-ms": "1500"}), retry_after_s({"retry-after": "soon"})
-    (2.0, 1.5, None)
+    >>> retry_after_s({"retry-after": "2"}), retry_after_s({"retry-after": "soon"})
+    (2.0, None)
     """
     try:
         if "retry-after-ms" in headers:

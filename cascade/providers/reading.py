@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 from cascade.budget.tokens import estimate_messages, estimate_tokens
 from cascade.errors import (
     BadResponseError,
     EmptyCompletionError,
-    ProviderError,
     RefusedError,
     from_status,
 )
@@ -38,12 +37,14 @@ def read_completion(payload: Payload, request: Request, latency_s: float) -> Com
     """
     notes: list[str] = []
     raise_error_inside(payload, request)
-    if not isinstance(payload.get("choices"), Sequence) or isinstance(payload.get("choices"), str | bytes):
+    if not isinstance(payload.get("choices"), list):
         raise BadResponseError(f"{request.model} sent no list of choices.", model=request.model)
     choice = first_choice(payload["choices"], notes)
     if choice is None:
         usage = read_usage(payload.get("usage"), request, "", notes)
-        raise EmptyCompletionError(f"{request.model} sent a completion without a choice.", model=request.model, usage=usage)
+        raise EmptyCompletionError(
+            f"{request.model} sent a completion without a choice.", model=request.model, usage=usage
+        )
     message = choice["message"]
     text = message.get("content") if isinstance(message.get("content"), str) else ""
     finish = choice.get("finish_reason")
@@ -63,12 +64,12 @@ def read_completion(payload: Payload, request: Request, latency_s: float) -> Com
 
 def raise_error_inside(payload: Payload, request: Request) -> None:
     """Refuse an error object that came with status 200, by the code it carries (F19)."""
-    if not isinstance(payload, Mapping):
+    if not isinstance(payload, dict):
         raise BadResponseError(f"{request.model} sent {type(payload).__name__}, not an object.", model=request.model)
     error = payload.get("error")
     if not error:
         return
-    said = error if isinstance(error, Mapping) else {"message": str(error)}
+    said = error if isinstance(error, dict) else {"message": str(error)}
     text = f"{said.get('message') or ''} ({said.get('type') or said.get('code') or 'no type'})"
     raise from_status(status_of(said), text, model=request.model)
 
@@ -103,9 +104,9 @@ def status_of(error: Mapping[str, Any]) -> int:
     return 500
 
 
-def first_choice(choices: Sequence[Any], notes: list[str]) -> Mapping[str, Any] | None:
+def first_choice(choices: list[Any], notes: list[str]) -> Mapping[str, Any] | None:
     """Return the valid choice with the lowest index; note surplus, duplicate and unusable ones (F14, F30)."""
-    valid = [c for c in choices if isinstance(c, Mapping) and isinstance(c.get("message"), Mapping)]
+    valid = [c for c in choices if isinstance(c, dict) and isinstance(c.get("message"), dict)]
     if len(valid) < len(choices):
         notes.append(f"{len(choices) - len(valid)} of {len(choices)} choices were unusable")
     if not valid:
@@ -120,9 +121,7 @@ def first_choice(choices: Sequence[Any], notes: list[str]) -> Mapping[str, Any] 
     return min(valid, key=index)
 
 
-def raise_refusal(
-    message: Mapping[str, Any], text: str, finish: object, request: Request, usage: Usage
-) -> None:
+def raise_refusal(message: Mapping[str, Any], text: str, finish: object, request: Request, usage: Usage) -> None:
     """Refuse an answer that a filter withheld or that holds nothing: never an empty string as an answer (F16)."""
     refusal = message.get("refusal")
     if (isinstance(refusal, str) and refusal.strip()) or finish == "content_filter":
@@ -133,12 +132,12 @@ def raise_refusal(
 
 def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Usage:
     """Return the reported usage, or a high estimate marked as such where it is missing or not a count (F20, F21)."""
-    if isinstance(raw, Mapping):
+    if isinstance(raw, dict):
         prompt, completion = raw.get("prompt_tokens"), raw.get("completion_tokens")
         details = raw.get("prompt_tokens_details") or {}
         more = raw.get("completion_tokens_details") or {}
-        cached = details.get("cached_tokens") if isinstance(details, Mapping) else None
-        reasoning = more.get("reasoning_tokens") if isinstance(more, Mapping) else None
+        cached = details.get("cached_tokens") if isinstance(details, dict) else None
+        reasoning = more.get("reasoning_tokens") if isinstance(more, dict) else None
         # A prompt of 0 tokens does not exist: some clients put zeros where the server sent nothing.
         if is_count(prompt) and prompt and is_count(completion):
             return Usage(prompt, completion, sub_count(cached, prompt), sub_count(reasoning, completion))
@@ -180,10 +179,10 @@ def echoed_model(payload: Payload, request: Request, notes: list[str]) -> str | 
 
 def read_tokens(raw: object, notes: list[str]) -> tuple[Token, ...] | None:
     """Return the tokens with their log-probs; None where none came (F24). Not one non-finite value passes (F25)."""
-    content = raw.get("content") if isinstance(raw, Mapping) else None
-    if not isinstance(content, Sequence) or isinstance(content, str | bytes) or not content:
+    content = raw.get("content") if isinstance(raw, dict) else None
+    if not isinstance(content, list) or not content:
         return None
-    tokens = tuple(_token(entry) for entry in content if isinstance(entry, Mapping))
+    tokens = tuple(_token(entry) for entry in content if isinstance(entry, dict))
     bad = sum(token.logprob is None for token in tokens)
     if bad:
         notes.append(f"{bad} of {len(tokens)} log-probs are not log-probabilities")
@@ -193,8 +192,8 @@ def read_tokens(raw: object, notes: list[str]) -> tuple[Token, ...] | None:
 def _token(entry: Mapping[str, Any]) -> Token:
     top = entry.get("top_logprobs")
     alternatives = []
-    for other in top if isinstance(top, Sequence) else ():
-        value = logprob(other.get("logprob")) if isinstance(other, Mapping) else None
+    for other in top if isinstance(top, list) else ():
+        value = logprob(other.get("logprob")) if isinstance(other, dict) else None
         if value is not None:
             alternatives.append((_token_text(other), value))
     return Token(_token_text(entry), logprob(entry.get("logprob")), tuple(alternatives))
@@ -202,7 +201,9 @@ def _token(entry: Mapping[str, Any]) -> Token:
 
 def _token_text(entry: Mapping[str, Any]) -> str:
     text = entry.get("token")
-    return _UNSTORABLE.sub("�", text) if isinstance(text, str) else ""
+    if not isinstance(text, str):
+        return ""
+    return text if text.isascii() and "\x00" not in text else _UNSTORABLE.sub("\ufffd", text)
 
 
 _ROUNDING = 1e-4
@@ -211,11 +212,9 @@ _ROUNDING = 1e-4
 
 def logprob(value: object) -> float | None:
     """Return a log-probability ≤ 0 (−inf allowed: p = 0), or None for anything that is not one (F25)."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value) or value > _ROUNDING:
+    if type(value) not in {float, int}:  # a bool is an int to isinstance
         return None
-    return min(0.0, float(value))
-
-
-def failed_usage(error: ProviderError) -> Usage | None:
-    """Return what a failed call was charged for, if the provider said so."""
-    return error.usage if isinstance(error.usage, Usage) else None
+    number = cast("float", value)
+    if math.isnan(number) or number > _ROUNDING:
+        return None
+    return 0.0 if number > 0 else float(number)

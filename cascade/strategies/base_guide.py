@@ -8,7 +8,7 @@ rounds tells exactly how any policy would have fared.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from cascade.errors import ProviderError
@@ -122,7 +122,9 @@ class BaseGuide:
             current.notes.append("the base's reply was cut at max_tokens: not accepted, not judged")
             return
         if not signals.is_answer(answer):
-            current.notes.append(f"the base's reply holds no answer ({answer[:20]!r}): scored 0 without asking the guide")
+            current.notes.append(
+                f"the base's reply holds no answer ({answer[:20]!r}): scored 0 without asking the guide"
+            )
             current.signals["p_yes"] = 0.0
             return
         earlier = [r.answer for r in done if r.answer is not None]
@@ -180,23 +182,14 @@ class BaseGuide:
         """Ask until there are `samples` verdicts to count."""
         schema = _SCHEMA if self.verdict == "structured" else None
         for sample in range(len(got), self.samples):
-            got.append(
-                (
-                    yield Request(
-                        self.guide.name,
-                        messages,
-                        "guide",
-                        "judge",
-                        current.number,
-                        question,
-                        self.guide.max_tokens,
-                        _SAMPLE_TEMPERATURE if self.samples > 1 else self.guide.temperature,
-                        seed=None if self.guide.seed is None else self.guide.seed + sample,
-                        schema=schema,
-                        sample=sample,
-                    )
-                )
+            completion = yield replace(
+                self._request(self.guide, "guide", "judge", question, current.number, messages),
+                temperature=_SAMPLE_TEMPERATURE if self.samples > 1 else self.guide.temperature,
+                seed=None if self.guide.seed is None else self.guide.seed + sample,
+                schema=schema,
+                sample=sample,
             )
+            got.append(completion)
         return verdicts.combine(got)
 
     def _guide_answers(self, question: Question, current: _Round) -> Generator[Request, Completion, None]:

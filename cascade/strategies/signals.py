@@ -19,9 +19,9 @@ MAX_ANSWER_CHARS = 2_000
 
 
 def split_reply(text: str) -> tuple[str, str]:
-    """Return (reasoning, answer) of a reply in the two-line form; a reply in another form is all answer.
+    r"""Return (reasoning, answer) of a reply in the two-line form; a reply in another form is all answer.
 
-    >>> split_reply("Reasoning: It flows there.\\nAnswer: The Danube.")
+    >>> split_reply("Reasoning: It flows there.\nAnswer: The Danube.")
     ('It flows there.', 'The Danube')
     """
     found = None
@@ -37,7 +37,7 @@ def split_reply(text: str) -> tuple[str, str]:
 
 def tidy(answer: str) -> str:
     """Return an answer without marks around it and the full stop behind it."""
-    return answer.strip(" \t\r\n*`\"“”").removesuffix(".").strip(" \t*`\"“”")[:MAX_ANSWER_CHARS]
+    return answer.strip(' \t\r\n*`"“”').removesuffix(".").strip(' \t*`"“”')[:MAX_ANSWER_CHARS]
 
 
 def is_answer(text: str) -> bool:

@@ -16,7 +16,12 @@ from typing import cast
 from cascade.errors import ConfigError
 from cascade.types import Message, Role
 
-_PLACEHOLDER: Mapping[str, str] = {"answer": "{question}", "again": "{data}", "judge": "{data}", "judge_schema": "{data}"}
+_PLACEHOLDER: Mapping[str, str] = {
+    "answer": "{question}",
+    "again": "{data}",
+    "judge": "{data}",
+    "judge_schema": "{data}",
+}
 _SECTION = re.compile(r"^\[(system|user|assistant)\][ \t]*$", re.MULTILINE)
 
 

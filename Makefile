@@ -1,0 +1,51 @@
+# Every target makes the environment it needs, in one step, and uses it again.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: demo test check long bench docs clean
+
+demo: $(VENV)/demo.done  ## two real local models answer real questions (fetches 1.6 GB the first time)
+	$(BIN)/cascade demo $(ARGS)
+
+test: $(VENV)/dev.done $(VENV)/tiny.done  ## the test suite (fetches a 98 MB model the first time)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/dev.done  ## lint, format, types, import rules, sizes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/sizes.py
+
+long: $(VENV)/dev.done $(VENV)/demo.done  ## the slow suites: real pair of models, soak, statistics
+	$(BIN)/python -m pytest -m "slow or long" --timeout 1800 $(ARGS)
+
+bench: $(VENV)/dev.done  ## the numbers of the README
+	$(BIN)/python benchmarks/overhead.py
+
+docs: $(VENV)/docs.done  ## the user documentation as a site, in site/
+	$(BIN)/mkdocs build --quiet --strict
+
+$(VENV)/bin/pip:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
+	$(PIP) --editable ".[local]"
+	@touch $@
+
+$(VENV)/dev.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
+	$(PIP) --editable ".[local,dev]"
+	@touch $@
+
+$(VENV)/tiny.done: $(VENV)/dev.done
+	$(BIN)/cascade models pull smollm2-135m
+	@touch $@
+
+$(VENV)/docs.done: pyproject.toml | $(VENV)/bin/pip
+	$(PIP) "mkdocs>=1.6,<2"
+	@touch $@
+
+clean:
+	rm -rf $(VENV) site build dist

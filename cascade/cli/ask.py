@@ -1,0 +1,83 @@
+"""`cascade ask`: one question from the shell."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cascade.cli.output import console, dollars, notes, plain, print_json
+from cascade.orchestrator import Orchestrator
+from cascade.types import Answer, Question, Step, TextDelta
+
+_ABSTAINED = 1
+
+
+def ask(
+    question: Annotated[str, typer.Argument(help='The question; "-" reads it from standard input.')],
+    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
+    context: Annotated[Path | None, typer.Option("--context", help="A file with a text to answer from.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON document.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Say what happened, step by step.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Show the models' text as it is written.")] = False,
+) -> None:
+    """Answer one question.
+
+    Example: cascade ask "Which river runs through Vienna?" --explain
+    """
+    text = sys.stdin.read().strip() if question == "-" else question
+    asked = Question(text, _read(context))
+    with Orchestrator.from_config(config) as orchestrator:
+        answer = _streamed(orchestrator, asked) if stream else orchestrator.ask(asked)
+    if as_json:
+        print_json(answer.to_dict())
+    else:
+        _show(answer, explain=explain)
+    if answer.text is None:
+        raise typer.Exit(_ABSTAINED)
+
+
+def _read(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        return path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{path} cannot be read: {error}", param_hint="--context") from None
+
+
+def _streamed(orchestrator: Orchestrator, question: Question) -> Answer:
+    """Show text on stderr as it comes, headed by who writes it; return the answer."""
+    out, heading = notes(), ""
+    for event in orchestrator.stream(question):
+        if isinstance(event, TextDelta):
+            if heading != (heading := f"{event.role}, step {event.step}"):
+                out.print(f"\n[dim]{plain(heading)}[/]")
+            out.print(plain(event.text), end="", soft_wrap=True)
+        elif isinstance(event, Step):
+            out.print()
+            out.print(f"[dim]{plain(event.decision.reason if event.decision else '')}[/]")
+        else:
+            return event
+    raise AssertionError("a stream ends with its answer")  # pragma: no cover
+
+
+def _show(answer: Answer, *, explain: bool) -> None:
+    out = console()
+    if answer.text is None:
+        notes().print("no answer: nothing that came back could be kept")
+    else:
+        out.print(plain(answer.text), soft_wrap=True)
+    others = [text for text in answer.answers if text != answer.text]
+    if others:
+        out.print(f"[dim]also kept: {plain('; '.join(others))}[/]", soft_wrap=True)
+    if explain:
+        for line in answer.explain().splitlines():
+            out.print(f"[dim]{plain(line)}[/]", soft_wrap=True)
+    detail = ", ".join(f"{plain(model)} {dollars(cost)}" for model, cost in answer.cost_by_model.items())
+    bound = "" if answer.cost is not None or answer.cost_bound is None else f", at most {dollars(answer.cost_bound)}"
+    out.print(
+        f"[dim]cost {dollars(answer.cost)}{bound} ({detail}), {len(answer.steps)} steps, {answer.latency_s:.1f} s[/]"
+    )

@@ -1,0 +1,121 @@
+"""`cascade doctor`: does this set-up work, before a question is paid for."""
+
+from __future__ import annotations
+
+import platform
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.table import Table
+
+from cascade.cli.output import console, dollars, plain, print_json
+from cascade.config import CascadeConfig, environment, load
+from cascade.errors import CascadeError, ConfigError
+from cascade.money import PriceTable, usd
+from cascade.orchestrator import Orchestrator, endpoints
+from cascade.providers import weights
+
+_BAD_LITELLM = {"1.82.7": "carried malware", "1.82.8": "carried malware", "1.107.0": "was withdrawn"}
+_PACKAGES = {
+    "litellm": "provider litellm",
+    "xllamacpp": "local models",
+    "scikit-learn": "fit",
+    "torch": "training",
+}
+
+
+class Finding(NamedTuple):
+    """One line: what was looked at, how it is ("ok", "note", "problem"), and what that means."""
+
+    what: str
+    state: str
+    says: str
+
+
+def doctor(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print as one JSON document.")] = False,
+) -> None:
+    """Check packages, weights and the configuration. No model is asked, nothing is spent.
+
+    Example: cascade doctor --config cascade.yaml
+    """
+    findings = [*_packages(), *_weights(), *_configuration(config)]
+    if as_json:
+        print_json([finding._asdict() for finding in findings])
+    else:
+        table = Table("what", "state", "says", show_lines=False)
+        colour = {"ok": "green", "note": "yellow", "problem": "red"}
+        for finding in findings:
+            table.add_row(plain(finding.what), f"[{colour[finding.state]}]{finding.state}[/]", plain(finding.says))
+        console().print(table)
+    if any(finding.state == "problem" for finding in findings):
+        raise typer.Exit(2)
+
+
+def _packages() -> Iterator[Finding]:
+    yield Finding("Python", "ok", f"{platform.python_version()} on {sys.platform}")
+    for name, purpose in _PACKAGES.items():
+        try:
+            installed = version(name)
+        except PackageNotFoundError:
+            yield Finding(name, "note", f"not installed: needed for {purpose} only")
+            continue
+        if name == "litellm" and installed in _BAD_LITELLM:
+            yield Finding(name, "problem", f"{installed} {_BAD_LITELLM[installed]}: remove it, change every key it saw")
+        else:
+            yield Finding(name, "ok", installed)
+
+
+def _weights() -> Iterator[Finding]:
+    for entry in weights.registry().values():
+        here = entry.path.is_file() and entry.path.stat().st_size == entry.bytes
+        says = str(entry.path) if here else f"not here; cascade models pull {entry.name} ({entry.bytes / 1e6:.0f} MB)"
+        yield Finding(f"weights {entry.name}", "ok" if here else "note", says)
+
+
+def _configuration(path: Path) -> Iterator[Finding]:
+    if not path.exists():
+        yield Finding("configuration", "note", f"there is no {path}; cascade init writes one")
+        return
+    try:
+        config = load(path)
+    except ConfigError as error:
+        for problem in error.problems:
+            yield Finding(str(path), "problem", problem)
+        return
+    yield Finding(str(path), "ok", "well-formed")
+    yield from _models(config)
+    try:
+        Orchestrator.from_config(config).close()
+    except CascadeError as error:
+        yield Finding("provider", "problem", str(error))
+    else:
+        yield Finding("provider", "ok", config.provider.kind)
+
+
+def _models(config: CascadeConfig) -> Iterator[Finding]:
+    prices, table = config.prices(), PriceTable.bundled()
+    for place, entry in config.models.items():
+        price = prices[entry.model]
+        if price is None:
+            yield Finding(f"price of {place}", "note", f"{entry.model}: unknown, so costs will be unknown; give it one")
+        else:
+            thousand = usd(price.bound_nano_usd(1_000, 1_000))
+            yield Finding(f"price of {place}", "ok", f"1,000 tokens in and out: {dollars(thousand)} ({price.source})")
+        if entry.price is not None and (known := table.price(entry.model)) and known != entry.price.price():
+            yield Finding(f"price of {place}", "note", "differs from the bundled table; yours is used")
+        key_env = entry.api_key_env or config.provider.api_key_env
+        if key_env and environment(key_env) is None:
+            yield Finding(f"key of {place}", "problem", f"the environment variable {key_env} is not set")
+    names = [entry.model for entry in config.models.values()]
+    if len(names) > len(set(names)):
+        yield Finding("models", "note", "one model judges itself: models prefer their own answers")
+    if config.provider.kind == "openai_http":
+        for name, endpoint in endpoints(config, "openai_http", config.models.values()).items():
+            keyed = "with a key" if endpoint.api_key else "without a key"
+            yield Finding(f"address of {name}", "ok" if endpoint.api_key else "note", f"{endpoint.base_url}, {keyed}")

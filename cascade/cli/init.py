@@ -1,0 +1,38 @@
+"""`cascade init`: a commented configuration to start from."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cascade.cli.output import console, plain
+from cascade.errors import UsageError
+
+
+def init(
+    path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("cascade.yaml"),
+    local: Annotated[bool, typer.Option("--local", help="For the local models: no key, no network.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+) -> None:
+    """Write a commented configuration and say what to do next.
+
+    Example: cascade init --local
+    """
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists already. Choose another name, or --force to write over it.")
+    name = "cascade_local.yaml" if local else "cascade.yaml"
+    text = resources.files("cascade.data").joinpath(name).read_text("utf-8")
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+    fetch = "cascade models pull" if local else "export OPENAI_API_KEY=…   (or the key that your models need)"
+    out = console()
+    out.print(f"wrote {plain(str(path))}")
+    out.print("next:")
+    out.print(f"  {fetch}")
+    out.print(f"  cascade doctor --config {plain(str(path))}")
+    out.print(f'  cascade ask "Which river runs through Vienna?" --config {plain(str(path))}')

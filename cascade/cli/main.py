@@ -1,0 +1,78 @@
+"""`cascade`: the commands, and what a run of one ends with.
+
+Exit codes: 0 done, 2 bad usage or bad input, 3 target infeasible or not certified, 4 budget exhausted, 5 provider
+failed, 1 anything else.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Annotated
+
+import click
+import typer
+
+from cascade._version import __version__
+from cascade.cli import ask, demo, doctor, init, models, prices
+from cascade.cli.output import notes, plain
+from cascade.errors import CascadeError
+
+app = typer.Typer(
+    name="cascade",
+    help="Most of a strong language model's quality at a fraction of its cost, with a number on the risk.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("init")(init.init)
+app.command("ask")(ask.ask)
+app.command("demo")(demo.demo)
+app.command("prices")(prices.prices)
+app.command("doctor")(doctor.doctor)
+app.add_typer(models.app, name="models")
+
+
+def _version(value: bool) -> None:
+    if value:
+        sys.stdout.write(f"cascade {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version_option: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")] = False,
+) -> None:
+    """Set up what all commands share."""
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(levelname)s %(message)s")
+    logging.getLogger("cascade").setLevel(level)
+
+
+def main() -> None:
+    """Run the command line; every error of ours is one message and its exit code."""
+    try:
+        code = app(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except click.exceptions.Abort:
+        notes().print("stopped")
+        code = 130
+    except KeyboardInterrupt:
+        notes().print("stopped")
+        code = 130
+    except CascadeError as error:
+        notes().print(f"[bold red]error:[/] {plain(str(error))}", soft_wrap=True)
+        code = error.exit_code
+    except BrokenPipeError:
+        sys.stderr.close()
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

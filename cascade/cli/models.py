@@ -1,0 +1,118 @@
+"""`cascade models`: the weights of the local models."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from cascade.cli.output import console, notes, plain, print_json
+from cascade.errors import ModelFileError
+from cascade.providers import weights
+
+app = typer.Typer(help="Fetch, list and serve the local models.", no_args_is_help=True)
+
+NameOption = Annotated[list[str] | None, typer.Argument(help="Which models; all by default.")]
+
+
+@app.command()
+def pull(names: NameOption = None) -> None:
+    """Fetch weights, checked against pinned hashes. A broken-off pull goes on where it stopped.
+
+    Example: cascade models pull smollm2-135m
+    """
+    fetch([weights.known(name) for name in names or weights.registry()])
+
+
+def fetch(wanted: list[weights.Weights]) -> None:
+    """Pull models with a progress bar, having said how much it is."""
+    missing = [entry for entry in wanted if not entry.path.is_file()]
+    out = notes()
+    if missing:
+        total = sum(entry.bytes for entry in missing)
+        names = ", ".join(entry.name for entry in missing)
+        out.print(
+            f"fetching {total / 1e9:.1f} GB of model weights ({names}) into {plain(str(weights.models_folder()))}"
+        )
+    for entry in missing:
+        _pull_one(entry, out)
+
+
+def _pull_one(entry: weights.Weights, out: Console) -> None:
+    shape = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn()
+    with Progress(*shape, console=out) as bars:
+        task = bars.add_task(entry.name, total=1.0)
+
+        def show(what: str, done: int, of: int) -> None:
+            bars.update(task, description=f"{entry.name}: {what}", completed=done / of)
+
+        weights.pull(entry, show)
+    out.print(f"{entry.name}: {entry.bytes / 1e6:.0f} MB, SHA-256 as pinned")
+
+
+@app.command("list")
+def list_models(
+    as_json: Annotated[bool, typer.Option("--json", help="Print as one JSON document.")] = False,
+) -> None:
+    """Show the models that can be pulled and whether they are here.
+
+    Example: cascade models list
+    """
+    rows = [
+        {
+            "name": entry.name,
+            "title": entry.title,
+            "bytes": entry.bytes,
+            "licence": entry.licence,
+            "sha256": entry.sha256,
+            "here": entry.path.is_file() and entry.path.stat().st_size == entry.bytes,
+        }
+        for entry in weights.registry().values()
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    table = Table("name", "what it is", "MB", "licence", "here")
+    for row in rows:
+        size = f"{row['bytes'] / 1e6:.0f}"  # type: ignore[operator]
+        table.add_row(str(row["name"]), str(row["title"]), size, str(row["licence"]), "yes" if row["here"] else "no")
+    console().print(table)
+
+
+@app.command()
+def path(
+    name: Annotated[str, typer.Argument(help="A model's name.")],
+    check: Annotated[bool, typer.Option("--check", help="Read the file and compare its SHA-256.")] = False,
+) -> None:
+    """Print where a model's file lies.
+
+    Example: cascade models path qwen2.5-coder-0.5b
+    """
+    found = weights.find(name)
+    if check and not name.endswith(".gguf") and not weights.verified(weights.known(name)):
+        raise ModelFileError(f"{found} is not the pinned file. Remove it and pull again.")
+    console().print(str(found), soft_wrap=True)
+
+
+@app.command()
+def serve(
+    name: Annotated[str, typer.Argument(help="A model's name or the path of a GGUF file.")],
+    port: Annotated[int, typer.Option("--port", help="The loopback port; 0 takes a free one.")] = 8080,
+) -> None:
+    """Serve one model, OpenAI-compatible, on loopback until interrupted.
+
+    Example: cascade models serve qwen2.5-coder-1.5b --port 8081
+    """
+    from cascade.providers.local import start_server
+
+    server = start_server(name, port=port)
+    console().print(f"{plain(name)} at {server.listening_address}/v1 (Ctrl-C ends it)")
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        del server

@@ -1,0 +1,204 @@
+"""The demonstration: real models on the questions that ship with the package, and an honest table of what it cost.
+
+Each question is walked through the cascade, and asked of the guide outright. Base only and both-at-depth-1 are read off
+the first round of the same walk: the calls are the same ones, so they are not made, or paid, twice.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from importlib import resources
+
+from cascade.config import CascadeConfig
+from cascade.episodes.matching import exact_match
+from cascade.money import Price, total_nano_usd, usd
+from cascade.orchestrator import Orchestrator
+from cascade.providers.base import Provider
+from cascade.types import Answer, Call, Question
+
+MADE_UP = "made up: local models have no price"
+BASE_PRICE = {"input": 0.1, "output": 0.4, "note": MADE_UP}
+GUIDE_PRICE = {"input": 1.0, "output": 4.0, "note": MADE_UP}
+ROUNDS = 4
+THRESHOLD = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class DemoQuestion:
+    """One question of the demo set, with the answers that count as right."""
+
+    question_id: str
+    split: str
+    kind: str
+    question: Question
+    answers: tuple[str, ...]
+
+
+def demo_questions(split: str | None = None) -> list[DemoQuestion]:
+    """Return the demo set: "log" is for logging and fitting, "live" for trying what was fitted."""
+    lines = resources.files("cascade.data").joinpath("demo_questions.jsonl").read_text("utf-8").splitlines()
+    read = [json.loads(line) for line in lines if line.strip()]
+    return [
+        DemoQuestion(row["question_id"], row["split"], row["kind"], _question(row), tuple(row["answers"]))
+        for row in read
+        if split is None or row["split"] == split
+    ]
+
+
+def _question(row: dict[str, str]) -> Question:
+    return Question(row["question"], row["context"] or None)
+
+
+def sample(questions: Sequence[DemoQuestion], count: int, seed: int) -> list[DemoQuestion]:
+    """Draw questions, the kinds in the proportion that they have in the set, in an order that mixes them."""
+    chance = random.Random(seed)
+    shuffled = chance.sample(list(questions), len(questions))
+    share = count / len(shuffled)
+    by_kind: dict[str, list[DemoQuestion]] = {}
+    for question in shuffled:
+        by_kind.setdefault(question.kind, []).append(question)
+    drawn = [question for group in by_kind.values() for question in group[: int(len(group) * share)]]
+    rest = [question for question in shuffled if question not in drawn]
+    drawn += rest[: count - len(drawn)]
+    return chance.sample(drawn, len(drawn))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One question done: the walk through the cascade, the guide's own answer, and what was right."""
+
+    asked: DemoQuestion
+    walked: Answer
+    outright: Answer
+
+    def right(self, text: str | None) -> bool:
+        """Whether a text answers the question."""
+        return text is not None and exact_match(text, self.asked.answers)
+
+    @property
+    def base_answer(self) -> str | None:
+        """The base's answer of the first round."""
+        return next((c.text for c in self.walked.steps[0].candidates if c.source == "base"), None)
+
+    @property
+    def base_calls(self) -> tuple[Call, ...]:
+        """The calls that base only would have made."""
+        return tuple(call for call in self.walked.steps[0].calls if call.request.purpose == "answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One way to answer, over all questions. `accuracy` is of the answer served, `coverage` of the answers kept."""
+
+    policy: str
+    accuracy: float
+    coverage: float
+    cost_usd: Decimal | None
+    rounds: float
+    answers: float
+
+
+def run_demo(config: CascadeConfig, provider: Provider, questions: Iterable[DemoQuestion]) -> Iterator[Outcome]:
+    """Walk questions through the cascade and ask the guide outright, one after another, as they finish."""
+    kind = config.provider.kind
+    alone = config.model_copy(update={"strategy": _ladder("guide"), "policy": _fixed()})
+    cascade = Orchestrator.from_config(config, providers={kind: provider})
+    guide = Orchestrator.from_config(alone, providers={kind: provider})
+    for asked in questions:
+        yield Outcome(asked, cascade.ask(asked.question), guide.ask(asked.question))
+
+
+def _ladder(model: str) -> object:
+    from cascade.config import LadderConfig
+
+    return LadderConfig(kind="ladder", models=(model,))
+
+
+def _fixed() -> object:
+    from cascade.config import FixedConfig
+
+    return FixedConfig(kind="fixed")
+
+
+def table(outcomes: Sequence[Outcome]) -> list[Row]:
+    """Return one row for each way to answer."""
+    count = len(outcomes)
+
+    def row(
+        policy: str, served: list[bool], covered: list[bool], calls: list[tuple[Call, ...]], rounds: int, answers: int
+    ) -> Row:
+        total = total_nano_usd(call.cost_nano_usd for made in calls for call in made)
+        cost = None if total is None else usd(total) / count
+        return Row(policy, sum(served) / count, sum(covered) / count, cost, rounds / count, answers / count)
+
+    base = [o.right(o.base_answer) for o in outcomes]
+    outright = [o.right(o.outright.text) for o in outcomes]
+    walked = [o.right(o.walked.text) for o in outcomes]
+    first = [[c.text for c in o.walked.steps[0].candidates] for o in outcomes]
+    either = [any(o.right(text) for text in texts) for o, texts in zip(outcomes, first, strict=True)]
+    judged = [o.right(_judged(o)) for o in outcomes]
+    kept = [any(o.right(text) for text in o.walked.answers) for o in outcomes]
+    distinct = sum(len(set(texts)) for texts in first)
+    steps = sum(len(o.walked.steps) for o in outcomes)
+    sizes = sum(len(o.walked.answers) for o in outcomes)
+    one_round = [o.walked.steps[0].calls for o in outcomes]
+    return [
+        row("base only", base, base, [o.base_calls for o in outcomes], count, count),
+        row("guide only", outright, outright, [o.outright.calls for o in outcomes], count, count),
+        row(f"threshold, ≤ {ROUNDS} rounds", walked, kept, [o.walked.calls for o in outcomes], steps, sizes),
+        row("both, round 1", judged, either, one_round, count, distinct),
+    ]
+
+
+def _judged(outcome: Outcome) -> str | None:
+    """Return the answer of round 1 that the guide's verdict favours."""
+    best = max(outcome.walked.steps[0].candidates, key=lambda c: c.confidence or 0.0, default=None)
+    return None if best is None else best.text
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """What judging costs beside asking outright, per question, in USD, and how long answers would have to be."""
+
+    base_usd: Decimal
+    judging_usd: Decimal
+    outright_usd: Decimal
+    guide_tokens: float
+    guide_tokens_needed: float
+
+    def says(self) -> str:
+        """Return it in words."""
+        checked = self.base_usd + self.judging_usd
+        dearer = checked >= self.outright_usd
+        verdict = "Judging costs MORE than asking the guide outright" if dearer else "Judging costs less than asking"
+        tail = (
+            "so on answers this short no threshold can be cheaper than guide only"
+            if dearer
+            else "so a kept answer of the base saves money"
+        )
+        return (
+            f"{verdict}: one answer of the base and its verdict cost ${checked:.6f}, the guide's own answer "
+            f"${self.outright_usd:.6f}, {tail}. The two meet where the guide's own answers are "
+            f"{self.guide_tokens_needed:.0f} tokens long; here they are {self.guide_tokens:.0f}."
+        )
+
+
+def break_even(outcomes: Sequence[Outcome], guide: Price) -> BreakEven | None:
+    """Return the break-even of judging, from the first round's prices and lengths; None where a cost is unknown."""
+    count = len(outcomes)
+    base = total_nano_usd(c.cost_nano_usd for o in outcomes for c in o.base_calls)
+    judging = total_nano_usd(
+        c.cost_nano_usd for o in outcomes for c in o.walked.steps[0].calls if c.request.purpose == "judge"
+    )
+    outright = total_nano_usd(c.cost_nano_usd for o in outcomes for c in o.outright.calls)
+    if base is None or judging is None or outright is None or not count or not guide.output:
+        return None
+    tokens = [c.completion.usage.output_tokens or 0 for o in outcomes for c in o.outright.calls if c.completion]
+    mean_tokens = sum(tokens) / count
+    gap = (base + judging - outright) / count
+    needed = max(0.0, mean_tokens + gap * 1_000 / guide.output)
+    return BreakEven(usd(base) / count, usd(judging) / count, usd(outright) / count, mean_tokens, needed)

@@ -1,0 +1,40 @@
+"""Whether an answer is right: the same words after normalisation, or the same number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from decimal import Decimal, InvalidOperation
+
+from cascade.text import normalize_answer
+
+_NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?")
+_PLAIN_NUMBER = re.compile(r"^\s*[-−]?\d[\d,]*(?:\.\d+)?\s*$")
+
+
+def exact_match(answer: str, gold: Iterable[str]) -> bool:
+    """Whether an answer equals one of the accepted ones.
+
+    Words are compared as SQuAD does (`text.normalize_answer`). Where the accepted answer is a plain number, an answer
+    that holds exactly one number is compared by value, whatever its unit.
+
+    >>> exact_match("The Danube.", ["Danube"]), exact_match("$9", ["9"]), exact_match("7 x 3 = 21", ["21"])
+    (True, True, False)
+    """
+    accepted = tuple(gold)
+    key = normalize_answer(answer)
+    if any(normalize_answer(one) == key for one in accepted):
+        return True
+    value = only_number(answer)
+    return value is not None and any(_PLAIN_NUMBER.match(one) and only_number(one) == value for one in accepted)
+
+
+def only_number(text: str) -> Decimal | None:
+    """Return the number in a text that holds exactly one, None otherwise."""
+    found = _NUMBER.findall(text[:1_000])
+    if len(found) != 1:
+        return None
+    try:
+        return Decimal(found[0].replace(",", "").replace("−", "-"))
+    except InvalidOperation:
+        return None
