@@ -13,16 +13,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from cascade.errors import ConfigError, redact
 from cascade.money import Price, PriceTable
 from cascade.providers import registry
+from cascade.yamlfile import read_yaml
 
-MAX_FILE_BYTES = 1_000_000
-MAX_ALIASES = 50
-"""More YAML aliases than this is a bomb, not a configuration (F66)."""
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_BASE_VARIABLE = "OPENAI_BASE_URL"
 
@@ -388,54 +385,6 @@ def _fields_at(location: tuple[int | str, ...]) -> Iterable[str]:
     if parent in sections:
         return sections[parent].model_fields
     return ModelConfig.model_fields if location[0] == "models" else ()
-
-
-class _Loader(yaml.SafeLoader):
-    """The safe loader, which also refuses duplicate keys and floods of aliases."""
-
-    def __init__(self, stream: Any) -> None:
-        super().__init__(stream)
-        self._aliases = 0
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            self._aliases += 1
-            if self._aliases > MAX_ALIASES:
-                raise yaml.YAMLError(f"more than {MAX_ALIASES} aliases")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=deep)
-            if isinstance(key, str) and key in seen:
-                raise yaml.YAMLError(f"{key!r} stands twice, the second time in line {key_node.start_mark.line + 1}")
-            if isinstance(key, str):
-                seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: Path) -> Mapping[str, Any]:
-    """Read a YAML file safely: bounded, without tags that make objects.
-
-    Raises:
-        ConfigError: it is missing, too large, not YAML, or not a mapping.
-    """
-    source = str(path)
-    try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ConfigError([f"the file is larger than {MAX_FILE_BYTES} bytes"], source)
-        text = path.read_text("utf-8")
-        document = yaml.load(text, _Loader)  # noqa: S506 - a subclass of the safe loader
-    except FileNotFoundError:
-        raise ConfigError([f"there is no file {path}; `cascade init` writes one"]) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"it cannot be read: {error}"], source) from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError([f"it is not valid YAML: {' '.join(redact(str(error)).split())[:300]}"], source) from None
-    if not isinstance(document, Mapping):
-        raise ConfigError(["it holds no settings; `cascade init` writes an example"], source)
-    return document
 
 
 def environment(name: str | None) -> str | None:

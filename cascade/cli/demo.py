@@ -60,7 +60,7 @@ def demo(
     out.print()
     out.print(_table(rows))
     out.print(
-        "right: the answer served; in set: one of the answers kept; cost in USD per question; × guide: beside guide only"
+        "right: the answer served. in set: one of the answers kept. cost: USD per question. × guide: beside guide only."
     )
     out.print(f"Prices are {demonstration.MADE_UP} (USD per million tokens in/out: 0.1/0.4 base, 1/4 guide).")
     if even is not None:
