@@ -28,7 +28,6 @@ class _Record:
     """What has happened so far."""
 
     steps: list[Step] = field(default_factory=list)
-    undecided: list[Step] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)  # of the step in the making
     warnings: list[str] = field(default_factory=list)
 
@@ -117,8 +116,7 @@ def _walk(
         if isinstance(item, Request):
             item = yield from _pay(item, plan, prices, purse, record)
             continue
-        record.undecided.append(item)
-        decision = decide(policy, Observation(question, tuple(record.undecided), horizon), item)
+        decision = decide(policy, Observation(question, (*record.steps, item), horizon), item)
         step = Step(item.number, item.candidates, item.signals, item.notes, tuple(record.calls), decision, item.forced)
         record.calls.clear()
         record.steps.append(step)
@@ -184,27 +182,13 @@ def failed_call(request: Request, error: ProviderError, price: Price | None) -> 
 
 
 def decide(policy: Policy, observation: Observation, step: Step) -> Decision:
-    """Turn a policy's scores at its threshold into a decision, and say why in words."""
+    """Turn a policy's scores at its threshold into a decision."""
     if step.forced is not None:
         keep = tuple(range(len(step.candidates))) if step.forced == "accept" else ()
-        reason = f"the guide could not be asked; on_guide_error is {step.forced!r}"
-        return Decision(keep, proceed=False, scores=(), next_score=0.0, kappa=policy.kappa, reason=reason)
+        return Decision(keep, proceed=False, scores=(), next_score=0.0, kappa=policy.kappa)
     scores = policy.scores(observation)
     keep, proceed = actions(scores.candidates, scores.next, policy.kappa, last=observation.last)
-    reason = _reason(step, scores.next, policy.kappa, keep=keep, proceed=proceed, last=observation.last)
-    return Decision(keep, proceed, scores.candidates, scores.next, policy.kappa, reason)
-
-
-def _reason(step: Step, onward: float, kappa: float, *, keep: tuple[int, ...], proceed: bool, last: bool) -> str:
-    p_yes = step.signals.get("p_yes")
-    judged = "" if p_yes is None else f"P(yes) {p_yes:.3f}, "
-    kept = " and ".join(step.candidates[index].source for index in keep)
-    sign = "≥" if onward >= kappa else "<"
-    compared = f"next {onward:.3g} {sign} kappa {kappa:.3g}"
-    if proceed:
-        return f"{judged}{compared}: go on" + (f", keeping {kept}" if kept else "")
-    ending = "last step" if last else compared
-    return f"{judged}{ending}: " + (f"keep {kept}" if kept else "nothing to keep")
+    return Decision(keep, proceed, scores.candidates, scores.next, policy.kappa)
 
 
 def rank(steps: Sequence[Step], *, at_any_cost: bool = False) -> tuple[str, ...]:

@@ -99,18 +99,12 @@ class Price:
         """
         if usage.input_tokens is None or usage.output_tokens is None:
             return None
-        price = self._for_input(usage.input_tokens)
-        cached = min(usage.cached_input_tokens or 0, usage.input_tokens)
-        reasoning = min(usage.reasoning_tokens or 0, usage.output_tokens)
-        cached_rate = price.input if price.cached_input is None else price.cached_input
-        reasoning_rate = price.output if price.reasoning is None else price.reasoning
-        pico = (
-            (usage.input_tokens - cached) * price.input
-            + cached * cached_rate
-            + (usage.output_tokens - reasoning) * price.output
-            + reasoning * reasoning_rate
-            + price.request
-        )
+        price = self._for_input(usage.input_tokens) if self.above else self
+        pico = usage.input_tokens * price.input + usage.output_tokens * price.output + price.request
+        if usage.cached_input_tokens and price.cached_input is not None:
+            pico += min(usage.cached_input_tokens, usage.input_tokens) * (price.cached_input - price.input)
+        if usage.reasoning_tokens and price.reasoning is not None:
+            pico += min(usage.reasoning_tokens, usage.output_tokens) * (price.reasoning - price.output)
         return -(-pico // PICO_PER_NANO)
 
     def bound_nano_usd(self, input_tokens: int, max_output_tokens: int) -> int:

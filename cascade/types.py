@@ -1,22 +1,24 @@
-"""The values that travel between the layers: frozen, slotted, picklable, without behaviour beyond reading them.
+"""The values that travel between the layers: immutable, picklable, without behaviour beyond reading them.
 
 A question walks along a chain of paid steps. A `Request` is one call to one model, a `Completion` what came back after
 the guard has checked it, a `Call` the record of both with its cost. A `Step` is one paid stage with its candidates and
 signals and the `Decision` made on them. An `Answer` is what the caller gets. Unknown is None everywhere, never 0.
+
+The small values that are made many times a question are named tuples, the others frozen dataclasses: a frozen
+dataclass takes four times as long to make, a fifth of all the overhead of an ask (`benchmarks/overhead.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Role = Literal["system", "user", "assistant"]
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """One chat message."""
 
     role: Role
@@ -31,8 +33,7 @@ class Question:
     context: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One call to one model. It holds no key and no address, so it can be logged whole.
 
     `role` names the model's place in the strategy ("base", "guide", a rung of a ladder) and `purpose` what the call is
@@ -54,8 +55,7 @@ class Request:
     sample: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """Token counts of one call. `estimated` marks counts that the provider did not send; they err high."""
 
     input_tokens: int | None
@@ -65,8 +65,7 @@ class Usage:
     estimated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(NamedTuple):
     """One generated token with its natural log-probability and the alternatives at its place.
 
     `logprob` is ≤ 0, −inf for an impossible token, None where something came that is not a log-probability.
@@ -77,8 +76,7 @@ class Token:
     top: tuple[tuple[str, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(NamedTuple):
     """A checked answer of a provider. `tokens` is None where no log-probs came; `model` is the name it echoed."""
 
     text: str
@@ -96,8 +94,7 @@ class Completion:
         return self.finish_reason == "length"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """The record of one call: who was asked what for, what came back or went wrong, and what it cost.
 
     `cost_nano_usd` is None where price or usage is unknown; `cost_bound_nano_usd` then holds the most it can have been,
@@ -112,8 +109,7 @@ class Call:
     error: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One answer that could be returned. `confidence` in [0, 1] is the strategy's own estimate that it is right."""
 
     text: str
@@ -122,11 +118,10 @@ class Candidate:
     confidence: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """What a policy's scores became at threshold kappa: which candidates are kept, whether another step is paid.
 
-    `scores` belong to the candidates in order; `reason` says it in words.
+    `scores` belong to the candidates in order. `Step.reason` says it in words.
     """
 
     keep: tuple[int, ...]
@@ -134,11 +129,9 @@ class Decision:
     scores: tuple[float, ...]
     next_score: float
     kappa: float
-    reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One paid stage: candidates, named signals (None = not known), the calls that made it, what was decided.
 
     `forced` is set where the configuration leaves the policy no choice: "accept" keeps every candidate and stops,
@@ -157,6 +150,24 @@ class Step:
     def cost_nano_usd(self) -> int | None:
         """What this step cost; None if any of its calls has an unknown cost."""
         return _total(self.calls)
+
+    @property
+    def reason(self) -> str:
+        """Why the walk went on or stopped here, in words."""
+        decision = self.decision
+        if decision is None:
+            return "not decided"
+        if self.forced is not None:
+            return f"the guide could not be asked; on_guide_error is {self.forced!r}"
+        p_yes = self.signals.get("p_yes")
+        judged = "" if p_yes is None else f"P(yes) {p_yes:.3f}, "
+        kept = " and ".join(self.candidates[index].source for index in decision.keep)
+        wants_on = decision.next_score >= decision.kappa
+        compared = f"next {decision.next_score:.3g} {'≥' if wants_on else '<'} kappa {decision.kappa:.3g}"
+        if decision.proceed:
+            return f"{judged}{compared}: go on" + (f", keeping {kept}" if kept else "")
+        ending = f"last step ({compared})" if wants_on else compared
+        return f"{judged}{ending}: " + (f"keep {kept}" if kept else "nothing to keep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,15 +248,16 @@ class Answer:
         lines = []
         for step in self.steps:
             shown = ", ".join(f"{c.source}: {c.text!r}" for c in step.candidates) or "no usable answer"
-            why = step.decision.reason if step.decision else "not decided"
-            lines.append(f"step {step.number}: {shown} -> {why}")
+            lines.append(f"step {step.number}: {shown} -> {step.reason}")
             lines.extend(f"  note: {note}" for note in step.notes)
         lines.extend(f"warning: {warning}" for warning in self.warnings)
         return "\n".join([*lines, f"stopped: {self.stopped}"])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain JSON-ready values (infinite scores as strings)."""
-        document: dict[str, Any] = _plain(asdict(self))
+        document: dict[str, Any] = _plain(self)
+        for step, plain in zip(self.steps, document["steps"], strict=True):
+            plain["reason"] = step.reason
         cost = self.cost
         document["cost_usd"] = None if cost is None else float(cost)
         bound = self.cost_bound
@@ -255,6 +267,10 @@ class Answer:
 
 
 def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        return {name.name: _plain(getattr(value, name.name)) for name in fields(value)}
+    if hasattr(value, "_asdict"):
+        return _plain(value._asdict())
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):

@@ -58,7 +58,7 @@ def _streamed(orchestrator: Orchestrator, question: Question) -> Answer:
             out.print(plain(event.text), end="", soft_wrap=True)
         elif isinstance(event, Step):
             out.print()
-            out.print(f"[dim]{plain(event.decision.reason if event.decision else '')}[/]")
+            out.print(f"[dim]{plain(event.reason)}[/]")
         else:
             return event
     raise AssertionError("a stream ends with its answer")  # pragma: no cover

@@ -8,11 +8,10 @@ guarantee. Reference: `design/decisions.md`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-INFINITY = math.inf
+INFINITY = float("inf")
 
 
 class Actions(NamedTuple):
@@ -38,15 +37,25 @@ def actions(scores: Sequence[float], next_score: float, kappa: float, *, last: b
     >>> actions([0.1, 0.2], 0.7, kappa=0.9, last=False)
     Actions(keep=(), proceed=True)
     """
-    cleaned = [-INFINITY if math.isnan(score) else score for score in scores]
-    onward = INFINITY if math.isnan(next_score) else next_score
-    best = max(range(len(cleaned)), key=lambda index: (cleaned[index], -index), default=None)
+    best = _argmax(scores)
     if best is None:
         return Actions((), proceed=not last)
-    argmax_is_next = not last and onward > cleaned[best]
+    onward = INFINITY if next_score != next_score else next_score  # noqa: PLR0124 - NaN
+    argmax_is_next = not last and not onward <= scores[best]
     keep = tuple(
-        index
-        for index, score in enumerate(cleaned)
-        if (score >= kappa and score > -INFINITY) or (index == best and not argmax_is_next)
+        [
+            index
+            for index, score in enumerate(scores)
+            if (score >= kappa and score > -INFINITY) or (index == best and not argmax_is_next)
+        ]
     )
     return Actions(keep, proceed=not last and (argmax_is_next or (onward >= kappa and onward > -INFINITY)))
+
+
+def _argmax(scores: Sequence[float]) -> int | None:
+    """Return the index of the highest score, the lowest of several, NaN counting as −inf; None if there is none."""
+    best, highest = None, -INFINITY
+    for index, score in enumerate(scores):
+        if best is None or score > highest:
+            best, highest = index, score if score == score else -INFINITY  # noqa: PLR0124 - NaN
+    return best

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from cascade.types import Question, Step
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """What a policy sees: the question and every step so far, the latest last. Steps here are not decided yet."""
+class Observation(NamedTuple):
+    """What a policy sees: the question and every step so far; the latest is last and not decided yet."""
 
     question: Question
     steps: tuple[Step, ...]

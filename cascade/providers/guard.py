@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from cascade.errors import BadResponseError, ProviderError, ProviderTimeoutError, StreamInterruptedError
 from cascade.providers.assembling import Assembler
@@ -130,7 +130,7 @@ class Guard:
     def _asked(self, request: Request) -> Request:
         """Leave out what the model was seen not to give."""
         if request.top_logprobs is not None and request.model in self._without_logprobs:
-            return replace(request, top_logprobs=None)
+            return request._replace(top_logprobs=None)
         return request
 
     def _checked(self, payload: Payload, request: Request, started: float) -> Completion:
@@ -138,7 +138,7 @@ class Guard:
         if request.top_logprobs is not None and completion.tokens is None:
             self._without_logprobs.add(request.model)
             note = f"{request.model} gives no log-probs"
-            completion = replace(completion, notes=(*completion.notes, note))
+            completion = completion._replace(notes=(*completion.notes, note))
         for note in completion.notes:
             self._warn_once(request.model, note)
         return completion

@@ -5,10 +5,9 @@ Each function is one line or a few of `design/faults.md` (the F numbers), and ea
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from cascade.budget.tokens import estimate_messages, estimate_tokens
 from cascade.errors import (
@@ -54,7 +53,7 @@ def read_completion(payload: Payload, request: Request, latency_s: float) -> Com
         text=storable(text, notes),
         finish_reason=finish if isinstance(finish, str) else "unknown",
         usage=usage,
-        tokens=read_tokens(choice.get("logprobs"), notes),
+        tokens=read_tokens(choice.get("logprobs"), notes, request.top_logprobs),
         model=echoed_model(payload, request, notes),
         request_id=payload["id"] if isinstance(payload.get("id"), str) else None,
         latency_s=latency_s,
@@ -160,10 +159,15 @@ def storable(text: str, notes: list[str]) -> str:
     if len(text) > MAX_TEXT_CHARS:
         notes.append(f"text cut from {len(text)} to {MAX_TEXT_CHARS} characters")
         text = text[:MAX_TEXT_CHARS]
-    if _UNSTORABLE.search(text):
+    if not is_storable(text):
         notes.append("NUL or lone surrogates replaced")
         text = _UNSTORABLE.sub("�", text)
     return text
+
+
+def is_storable(text: str) -> bool:
+    """Whether a text has neither NUL nor lone surrogates; most text is ASCII, which is quick to see."""
+    return "\x00" not in text and (text.isascii() or _UNSTORABLE.search(text) is None)
 
 
 def echoed_model(payload: Payload, request: Request, notes: list[str]) -> str | None:
@@ -177,33 +181,40 @@ def echoed_model(payload: Payload, request: Request, notes: list[str]) -> str | 
     return echo[:200]
 
 
-def read_tokens(raw: object, notes: list[str]) -> tuple[Token, ...] | None:
-    """Return the tokens with their log-probs; None where none came (F24). Not one non-finite value passes (F25)."""
+def read_tokens(raw: object, notes: list[str], wanted: int | None = None) -> tuple[Token, ...] | None:
+    """Return the tokens with their log-probs; None where none came (F24). Not one non-finite value passes (F25).
+
+    Alternatives are kept only where more than one was wanted: a token is its own first alternative.
+    """
     content = raw.get("content") if isinstance(raw, dict) else None
     if not isinstance(content, list) or not content:
         return None
-    tokens = tuple(_token(entry) for entry in content if isinstance(entry, dict))
-    bad = sum(token.logprob is None for token in tokens)
+    tokens: list[Token] = []
+    bad = 0
+    for entry in content:
+        if not isinstance(entry, dict):
+            continue
+        value = logprob(entry.get("logprob"))
+        bad += value is None
+        tokens.append(Token(_token_text(entry), value, _alternatives(entry) if wanted and wanted > 1 else ()))
     if bad:
         notes.append(f"{bad} of {len(tokens)} log-probs are not log-probabilities")
-    return tokens or None
+    return tuple(tokens) or None
 
 
-def _token(entry: Mapping[str, Any]) -> Token:
+def _alternatives(entry: dict[str, Any]) -> tuple[tuple[str, float], ...]:
     top = entry.get("top_logprobs")
-    alternatives = []
-    for other in top if isinstance(top, list) else ():
-        value = logprob(other.get("logprob")) if isinstance(other, dict) else None
-        if value is not None:
-            alternatives.append((_token_text(other), value))
-    return Token(_token_text(entry), logprob(entry.get("logprob")), tuple(alternatives))
+    if not isinstance(top, list):
+        return ()
+    pairs = [(_token_text(other), logprob(other.get("logprob"))) for other in top if isinstance(other, dict)]
+    return tuple([(text, value) for text, value in pairs if value is not None])
 
 
-def _token_text(entry: Mapping[str, Any]) -> str:
+def _token_text(entry: dict[str, Any]) -> str:
     text = entry.get("token")
     if not isinstance(text, str):
         return ""
-    return text if text.isascii() and "\x00" not in text else _UNSTORABLE.sub("\ufffd", text)
+    return text if is_storable(text) else _UNSTORABLE.sub("\ufffd", text)
 
 
 _ROUNDING = 1e-4
@@ -212,9 +223,8 @@ _ROUNDING = 1e-4
 
 def logprob(value: object) -> float | None:
     """Return a log-probability ≤ 0 (−inf allowed: p = 0), or None for anything that is not one (F25)."""
-    if type(value) not in {float, int}:  # a bool is an int to isinstance
+    if type(value) is float and value <= 0.0:
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    number = cast("float", value)
-    if math.isnan(number) or number > _ROUNDING:
-        return None
-    return 0.0 if number > 0 else float(number)
+    return (min(0.0, value)) if value <= _ROUNDING else None

@@ -8,7 +8,7 @@ rounds tells exactly how any policy would have fared.
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from cascade.errors import ProviderError
@@ -48,6 +48,7 @@ class _Round:
 
     number: int
     text: str | None = None
+    reasoning: str = ""
     answer: str | None = None
     candidates: list[Candidate] = field(default_factory=list)
     signals: dict[str, float | None] = field(default_factory=dict)
@@ -128,7 +129,7 @@ class BaseGuide:
             current.signals["p_yes"] = 0.0
             return
         earlier = [r.answer for r in done if r.answer is not None]
-        current.text, current.answer = completion.text, answer
+        current.text, current.reasoning, current.answer = completion.text, reasoning, answer
         current.signals["answer_chars"] = float(len(answer))
         current.signals["agrees_with_earlier"] = signals.agreement(answer, earlier)
         current.signals["reasoning_chars"] = float(len(reasoning))
@@ -161,8 +162,7 @@ class BaseGuide:
 
     def _judgement(self, question: Question, current: _Round) -> _Ask:
         """Ask for a verdict the way the configuration and the model allow."""
-        reasoning, answer = signals.split_reply(current.text or "")
-        fields = {"question": question.text, "reasoning": reasoning, "answer": answer}
+        fields = {"question": question.text, "reasoning": current.reasoning, "answer": current.answer or ""}
         block = data_block({"text": question.context, **fields} if question.context else fields)
         if self.verdict == "structured":
             return (yield from self._sampled(question, current, self.prompts.judge_schema.fill(block), []))
@@ -182,8 +182,7 @@ class BaseGuide:
         """Ask until there are `samples` verdicts to count."""
         schema = _SCHEMA if self.verdict == "structured" else None
         for sample in range(len(got), self.samples):
-            completion = yield replace(
-                self._request(self.guide, "guide", "judge", question, current.number, messages),
+            completion = yield self._request(self.guide, "guide", "judge", question, current.number, messages)._replace(
                 temperature=_SAMPLE_TEMPERATURE if self.samples > 1 else self.guide.temperature,
                 seed=None if self.guide.seed is None else self.guide.seed + sample,
                 schema=schema,

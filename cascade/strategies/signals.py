@@ -15,6 +15,7 @@ _OPENERS = re.compile(
     r"^\W*(?:thought process|reasoning|answer|solution|let'?s (?:think|solve).*|step by step|n/?a|none|unknown)?\W*$",
     re.IGNORECASE,
 )
+_ALNUM = re.compile(r"[^\W_]")
 MAX_ANSWER_CHARS = 2_000
 
 
@@ -46,41 +47,52 @@ def is_answer(text: str) -> bool:
     >>> is_answer("Danube"), is_answer(":"), is_answer("Thought process:")
     (True, False, False)
     """
-    return any(char.isalnum() for char in text) and _OPENERS.match(text[:200]) is None
+    return _ALNUM.search(text) is not None and _OPENERS.match(text[:200]) is None
 
 
 def logprob_signals(completion: Completion, answer: str) -> dict[str, float | None]:
     """Return mean and minimum log-prob (nats per token) of the whole reply and of its answer part."""
-    tokens = completion.tokens
-    signals = {"base_tokens": float(completion.usage.output_tokens or 0) or None}
-    signals |= dict(zip(("base_mean_logprob", "base_min_logprob"), _mean_min(tokens or ()), strict=True))
-    part = answer_tokens(tokens or (), answer)
-    signals |= dict(zip(("answer_mean_logprob", "answer_min_logprob"), _mean_min(part), strict=True))
-    return signals
+    tokens = completion.tokens or ()
+    mean, least = _mean_min(tokens)
+    answer_mean, answer_least = _mean_min(answer_tokens(tokens, answer))
+    return {
+        "base_tokens": float(completion.usage.output_tokens or 0) or None,
+        "base_mean_logprob": mean,
+        "base_min_logprob": least,
+        "answer_mean_logprob": answer_mean,
+        "answer_min_logprob": answer_least,
+    }
 
 
 def answer_tokens(tokens: Sequence[Token], answer: str) -> Sequence[Token]:
     """Return the tokens at the end of a reply that spell its answer; none if they cannot be told."""
     if not tokens or not answer:
         return ()
-    spelled = "".join(token.text for token in tokens)
+    spelled = "".join([token.text for token in tokens])
     start = spelled.rfind(answer)
     if start < 0:
         return ()
-    position, part = 0, []
-    for token in tokens:
-        end = position + len(token.text)
-        if end > start and position < start + len(answer):
+    end = len(spelled)
+    past = start + len(answer)
+    part: list[Token] = []
+    for token in reversed(tokens):
+        begin = end - len(token.text)
+        if begin < past and end > start:
             part.append(token)
-        position = end
+        if begin <= start:
+            break
+        end = begin
     return part
 
 
 def _mean_min(tokens: Sequence[Token]) -> tuple[float | None, float | None]:
-    values = [token.logprob for token in tokens if token.logprob is not None and token.logprob > -math.inf]
-    if not values or len(values) < len(tokens):
+    if not tokens:
+        return None, None
+    values = [token.logprob for token in tokens]
+    known = [value for value in values if value is not None and value > -math.inf]
+    if len(known) < len(values):
         return None, None  # a part of the picture is not the picture
-    return sum(values) / len(values), min(values)
+    return sum(known) / len(known), min(known)
 
 
 def agreement(answer: str, earlier: Sequence[str]) -> float | None:

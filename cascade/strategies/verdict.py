@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cascade.text import normalize_answer
 from cascade.types import Completion, Token
@@ -31,8 +31,7 @@ _LEAD_IN = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """A guide's judgement.
 
     `p_yes` in [0, 1] is None without a verdict. `says_yes` is what the text says. `correction` is the guide's own

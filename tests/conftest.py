@@ -1,0 +1,69 @@
+"""What holds for every test: no network but loopback, no key and no setting from the environment."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+_FOREIGN_SETTINGS = re.compile(r".*_API_KEY$|OPENAI_|CASCADE_")
+_connect, _connect_ex, _getaddrinfo = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
+
+
+class NetworkBlockedError(AssertionError):
+    """A test tried to leave the machine."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_network() -> Iterator[None]:
+    """Refuse every address but loopback, by number and by name."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr(socket.socket, "connect", lambda self, address: _connect(self, _checked(address)))
+    patch.setattr(socket.socket, "connect_ex", lambda self, address: _connect_ex(self, _checked(address)))
+    patch.setattr(socket, "getaddrinfo", _resolve)
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _clean_environment() -> Iterator[None]:
+    """Take every key and every setting of the person who runs the tests out of the environment."""
+    patch = pytest.MonkeyPatch()
+    for name in [name for name in os.environ if _FOREIGN_SETTINGS.match(name)]:
+        patch.delenv(name)
+    yield
+    patch.undo()
+
+
+@pytest.fixture
+def loopback() -> Iterator[Any]:
+    """Return a running OpenAI-compatible server on 127.0.0.1 that misbehaves on demand."""
+    from faults.server import FaultServer
+
+    with FaultServer() as server:
+        yield server
+
+
+def _checked(address: Any) -> Any:
+    if isinstance(address, tuple) and not _is_loopback(str(address[0])):
+        raise NetworkBlockedError(f"a test tried to reach {address[0]}")
+    return address
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in {"localhost", ""}
+
+
+def _resolve(host: Any, *rest: Any, **more: Any) -> Any:
+    name = host.decode() if isinstance(host, bytes) else host
+    if name is not None and not _is_loopback(name):
+        raise NetworkBlockedError(f"a test tried to look up {name}")
+    return _getaddrinfo(host, *rest, **more)

@@ -1,0 +1,1 @@
+"""One test per fault of `design/faults.md`, carrying its number."""
