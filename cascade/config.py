@@ -6,15 +6,15 @@ in `providers/litellm.py`, and nowhere else.
 
 from __future__ import annotations
 
-import difflib
+import copy
 import os
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from cascade.checks import checked_base, did_you_mean, is_secret_name, secret_problems
 from cascade.errors import ConfigError, redact
 from cascade.money import Price, PriceTable
 from cascade.providers import registry
@@ -66,20 +66,6 @@ class ModelConfig(_Section):
     @classmethod
     def _base(cls, value: str | None) -> str | None:
         return None if value is None else checked_base(value)
-
-
-_METADATA_HOSTS = re.compile(r"^https?://(?:169\.254\.|\[?fe80:|metadata\.google|100\.100\.100\.200)", re.IGNORECASE)
-
-
-def checked_base(value: str) -> str:
-    """Return a server's address, or raise ValueError for one that is none or must not be asked (F74)."""
-    if not re.match(r"https?://[^/\s]+", value):
-        raise ValueError("an address starts with http:// or https:// and names a host")
-    if _METADATA_HOSTS.match(value):
-        raise ValueError("link-local and metadata addresses are refused")
-    if re.match(r"https?://[^/]*@", value):
-        raise ValueError("a key or password in an address is refused; use api_key_env")
-    return value
 
 
 Model = Annotated[ModelConfig, BeforeValidator(_name_alone)]
@@ -266,22 +252,15 @@ def _price_problems(config: CascadeConfig) -> Iterable[str]:
 def _provider_problems(config: CascadeConfig) -> Iterable[str]:
     if config.provider.kind == "replay" and not config.provider.options.get("path"):
         yield "provider: replay needs a log, as in provider: replay:episodes.jsonl"
+    allowed = registry.OPTIONS.get(config.provider.kind)
+    for name in config.provider.options if allowed is not None else ():
+        if name not in (allowed or ()):
+            hint = did_you_mean(name, allowed or ()) if allowed else "; it has none"
+            yield f"provider.options.{name}: {config.provider.kind} has no such option{hint}"
     for place, entry in config.models.items():
         if entry.provider is not None and entry.provider not in registry.names():
             known = did_you_mean(entry.provider, registry.names())
             yield f"models.{place}.provider: there is no provider {entry.provider!r}{known}"
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a hint at the nearest known word, and all of them if there are few.
-
-    >>> did_you_mean("treshold", ("fixed", "threshold"))
-    '; did you mean threshold? Known: fixed, threshold'
-    """
-    names = sorted(known)
-    near = difflib.get_close_matches(word, names, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{hint} Known: {', '.join(names)}" if hint and len(names) <= 12 else hint or f"; known: {', '.join(names)}"
 
 
 def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfig:
@@ -302,32 +281,11 @@ def _checked(document: Mapping[str, Any], source: str | None) -> CascadeConfig:
     try:
         config = CascadeConfig.model_validate(document)
     except ValidationError as error:
-        problems += _problems(error)
-        raise ConfigError(sorted(set(problems), key=problems.index), source) from None
+        problems += _problems(error) + _problems_behind(document, error)
+        raise ConfigError(list(dict.fromkeys(problems)), source) from None
     if problems:
         raise ConfigError(problems, source)
     return config
-
-
-_SECRET_NAMES = re.compile(r"(?i)^(?:api_?key|key|token|secret|password|authorization)$")
-_SECRET_SHAPE = re.compile(r"(?i)^(?:sk|pk|rk|gsk|xai)[-_][\w-]{16,}$|^AIza[\w-]{20,}|^bearer ")
-
-
-def secret_problems(value: object, path: str = "") -> Iterable[str]:
-    """Yield where a key stands in a configuration (F67), without the key."""
-    advice = "keys do not belong in a configuration; put it in an environment variable and name that: api_key_env: NAME"
-    if isinstance(value, Mapping):
-        for name, item in value.items():
-            here = f"{path}.{name}" if path else str(name)
-            if isinstance(item, str) and _SECRET_NAMES.match(str(name)):
-                yield f"{here}: {advice}"
-            else:
-                yield from secret_problems(item, here)
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from secret_problems(item, f"{path}[{index}]")
-    elif isinstance(value, str) and _SECRET_SHAPE.match(value):
-        yield f"{path}: this looks like a key; {advice}"
 
 
 def _problems(error: ValidationError) -> list[str]:
@@ -336,7 +294,7 @@ def _problems(error: ValidationError) -> list[str]:
         path = _path(problem["loc"])
         if problem["type"] == "extra_forbidden":
             name = str(problem["loc"][-1])
-            if _SECRET_NAMES.match(name):
+            if is_secret_name(name):
                 continue  # said already, with better advice
             found.append(f"{path}: there is no such setting{did_you_mean(name, _fields_at(problem['loc']))}")
         elif problem["type"] == "value_error":
@@ -347,6 +305,28 @@ def _problems(error: ValidationError) -> list[str]:
         else:
             found.append(f"{path}: {problem['msg'][:1].lower()}{problem['msg'][1:]}{_seen(problem)}")
     return found
+
+
+def _problems_behind(document: Mapping[str, Any], error: ValidationError) -> list[str]:
+    """Return what is wrong besides, seen once the settings that are wrong by themselves are left out."""
+    rest = copy.deepcopy(dict(document))
+    for problem in error.errors(include_url=False):
+        _leave_out(rest, problem["loc"])
+    try:
+        CascadeConfig.model_validate(rest)
+    except ValidationError as more:
+        return [said for said in _problems(more) if not said.endswith("is missing")]
+    return []
+
+
+def _leave_out(document: Any, location: tuple[int | str, ...]) -> None:
+    """Take the setting at a location out of a document, as far as it is there."""
+    for part in location[:-1]:
+        if part in _UNION_TAGS and not (isinstance(document, Mapping) and part in document):
+            continue
+        document = document.get(part) if isinstance(document, dict) else None
+    if location and isinstance(document, dict):
+        document.pop(location[-1], None)
 
 
 def _seen(problem: Any) -> str:

@@ -41,6 +41,7 @@ _KEY_SHAPES = re.compile(
 _REDACTED = "[redacted]"
 _MAX_QUOTED = 200
 """Characters of a foreign text that an error quotes (F12)."""
+_LOOKED_AT = 20_000
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
@@ -57,8 +58,9 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 def quote(text: str, secrets: Iterable[str] = ()) -> str:
     """Return the first 200 characters of a foreign text, redacted and on one line."""
-    flat = " ".join(redact(text[: 4 * _MAX_QUOTED], secrets).split())
-    return flat[:_MAX_QUOTED]
+    # Blanks go first and the cut comes last, so that no cut leaves a piece of a key that is too short to know.
+    flat = " ".join(text[:_LOOKED_AT].split())
+    return redact(flat, secrets)[:_MAX_QUOTED]
 
 
 class CascadeError(Exception):

@@ -101,7 +101,8 @@ class Orchestrator:
             settings = ProviderSettings(options, endpoints(config, kind, entries))
             own = kind not in providers
             provider = registry.create(kind, settings) if own else providers[kind]
-            guard = Guard(provider, per_call_s=config.timeouts.per_call_s)
+            keys = tuple({e.api_key for e in settings.endpoints.values() if e.api_key})
+            guard = Guard(provider, per_call_s=config.timeouts.per_call_s, secrets=keys)
             if own:
                 self._own.append(guard)
             guards |= {entry.model: guard for entry in entries}

@@ -8,11 +8,12 @@ from typing import Any
 
 import yaml
 
-from cascade.errors import ConfigError, redact
+from cascade.errors import ConfigError, quote
 
 MAX_FILE_BYTES = 1_000_000
-MAX_ALIASES = 50
-"""More YAML aliases than this is a bomb, not a configuration (F66)."""
+MAX_ALIASES = 8
+"""More YAML aliases than this is a bomb, not a configuration (F66): eight can make at most 2⁸ copies of anything."""
+MAX_DEPTH = 20
 
 
 class _Loader(yaml.SafeLoader):
@@ -56,8 +57,26 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
         raise ConfigError([f"there is no file {path}; `cascade init` writes one"]) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"it cannot be read: {error}"], source) from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError([f"it is not valid YAML: {' '.join(redact(str(error)).split())[:300]}"], source) from None
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError, AttributeError) as error:
+        raise ConfigError([f"it is not valid YAML: {_said(error)}"], source) from None
     if not isinstance(document, Mapping):
         raise ConfigError(["it holds no settings; `cascade init` writes an example"], source)
+    if _depth(document) > MAX_DEPTH:
+        raise ConfigError([f"it is nested deeper than {MAX_DEPTH} levels"], source)
     return document
+
+
+def _said(error: Exception) -> str:
+    """Return what a YAML error says without the line it quotes: a key may stand there."""
+    problem = getattr(error, "problem", None) or (str(error) if isinstance(error, yaml.YAMLError) else "")
+    mark = getattr(error, "problem_mark", None)
+    where = f", line {mark.line + 1}" if mark else ""
+    return f"{quote(str(problem)) or 'a value that cannot be read'}{where}"
+
+
+def _depth(value: object, level: int = 0) -> int:
+    """Return how deep a document is nested; one that holds itself is as deep as is looked."""
+    if level > MAX_DEPTH or not isinstance(value, Mapping | list):
+        return level
+    inner = value.values() if isinstance(value, Mapping) else value
+    return max((_depth(item, level + 1) for item in inner), default=level)

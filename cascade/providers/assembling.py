@@ -12,7 +12,7 @@ from typing import Any
 
 from cascade.errors import StreamInterruptedError
 from cascade.providers.base import Payload
-from cascade.providers.reading import MAX_TEXT_CHARS, raise_error_inside
+from cascade.providers.reading import MAX_TEXT_CHARS, as_storable, raise_error_inside
 from cascade.types import Request
 
 
@@ -21,6 +21,7 @@ class Assembler:
     """Collects chunks. `add` returns the new text of a chunk; `payload` the whole, once the stream has ended."""
 
     request: Request
+    secrets: tuple[str, ...] = field(default=(), repr=False)
     _texts: list[str] = field(default_factory=list)
     _logprobs: list[Any] = field(default_factory=list)
     _head: dict[str, Any] = field(default_factory=dict)
@@ -30,27 +31,30 @@ class Assembler:
 
     def add(self, chunk: Payload) -> str:
         """Take one chunk in and return the text it adds, possibly empty."""
-        raise_error_inside(chunk, self.request)
+        raise_error_inside(chunk, self.request, self.secrets)
         for name in ("id", "model"):
             if chunk.get(name):
                 self._head.setdefault(name, chunk[name])
         if chunk.get("usage") is not None:
             self._usage = chunk["usage"]
         choices = chunk.get("choices")
-        first = choices[0] if isinstance(choices, list) and choices else None
-        return self._add_choice(first) if isinstance(first, Mapping) else ""
+        for choice in choices if isinstance(choices, list) else ():
+            if isinstance(choice, dict) and choice.get("index") in {0, None}:  # others were not asked for (F30)
+                return self._add_choice(choice)
+        return ""
 
     def _add_choice(self, choice: Mapping[str, Any]) -> str:
         finish = choice.get("finish_reason")
         if isinstance(finish, str):
             self._finish = finish
         logprobs = choice.get("logprobs")
-        if isinstance(logprobs, Mapping) and isinstance(logprobs.get("content"), list):
+        if isinstance(logprobs, dict) and isinstance(logprobs.get("content"), list):
             self._logprobs.extend(logprobs["content"])
         delta = choice.get("delta")
-        text = delta.get("content") if isinstance(delta, Mapping) else None
+        text = delta.get("content") if isinstance(delta, dict) else None
         if not isinstance(text, str) or self._length > MAX_TEXT_CHARS:
             return ""
+        text = as_storable(text)
         self._texts.append(text)
         self._length += len(text)
         return text

@@ -35,6 +35,7 @@ class Guard:
         per_call_s: wall clock of one call, its retries included.
         retry: when a failed call is made again.
         sleep, asleep: how waits are spent; tests pass their own.
+        secrets: keys that no error may repeat, whatever the server says.
     """
 
     provider: Provider
@@ -42,6 +43,7 @@ class Guard:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     sleep: Callable[[float], None] = time.sleep
     asleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    secrets: tuple[str, ...] = field(default=(), repr=False)
     _without_logprobs: set[str] = field(default_factory=set)
     _warned: set[str] = field(default_factory=set)
 
@@ -86,7 +88,7 @@ class Guard:
             return
         deadline = deadline.within(self.per_call_s)
         started, asked = time.monotonic(), self._asked(request)
-        assembler = Assembler(asked)
+        assembler = Assembler(asked, self.secrets)
         try:
             for chunk in self.provider.stream(asked, _time_left(asked, deadline)):
                 if text := assembler.add(chunk):
@@ -105,7 +107,7 @@ class Guard:
             return
         deadline = deadline.within(self.per_call_s)
         started, asked = time.monotonic(), self._asked(request)
-        assembler = Assembler(asked)
+        assembler = Assembler(asked, self.secrets)
         try:
             async for chunk in self.provider.astream(asked, _time_left(asked, deadline)):
                 if text := assembler.add(chunk):
@@ -134,7 +136,7 @@ class Guard:
         return request
 
     def _checked(self, payload: Payload, request: Request, started: float) -> Completion:
-        completion = read_completion(payload, request, time.monotonic() - started)
+        completion = read_completion(payload, request, time.monotonic() - started, self.secrets)
         if request.top_logprobs is not None and completion.tokens is None:
             self._without_logprobs.add(request.model)
             note = f"{request.model} gives no log-probs"
@@ -162,8 +164,5 @@ def _time_left(request: Request, deadline: Deadline) -> float:
 
 def _interrupted(error: ProviderError, assembler: Assembler) -> ProviderError:
     """A break after the first text is an interruption; before it, it is what it is."""
-    if isinstance(error, StreamInterruptedError) or not assembler.text:
-        return error
-    if isinstance(error, BadResponseError | ProviderTimeoutError) or error.retryable:
-        return assembler.interrupted(str(error))
-    return error
+    broke = isinstance(error, StreamInterruptedError | BadResponseError | ProviderTimeoutError) or error.retryable
+    return assembler.interrupted(str(error)) if broke and assembler.text else error

@@ -11,9 +11,7 @@ import asyncio
 import functools
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +26,7 @@ from cascade.errors import (
 )
 from cascade.providers.base import Payload, wire_body
 from cascade.providers.openai_http import Endpoint, retry_after_s
+from cascade.resilience.wallclock import OutOfTimeError, call_within, iterate_within
 from cascade.types import Request
 
 _BEFORE_IMPORT = {
@@ -35,7 +34,7 @@ _BEFORE_IMPORT = {
     "LITELLM_MODE": "PRODUCTION",  # else it loads .env from the working folder, which can redirect every call
     "HF_HUB_OFFLINE": "1",  # else counting tokens of some models goes to a model hub
 }
-_MAX_THREADS = 64
+_STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 _lock = threading.Lock()
 
 
@@ -79,57 +78,53 @@ class LiteLLM:
     """
 
     endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
-    _threads: ThreadPoolExecutor | None = field(default=None, repr=False)
 
     def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request. The wait ends on time even where litellm's does not; the call is then left behind."""
-        arguments = self._arguments(request, timeout_s)
-        litellm = load_litellm()
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="cascade-litellm")
-        future = self._threads.submit(self._mapped, request, functools.partial(litellm.completion, **arguments))
+        litellm, arguments = load_litellm(), self._arguments(request, timeout_s)
         try:
-            return _plain(future.result(timeout=timeout_s))
-        except FutureTimeoutError:
-            future.cancel()
-            raise _late(request, timeout_s) from None
-
-    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
-        """Answer a request without blocking; cancelled on time."""
-        arguments = self._arguments(request, timeout_s)
-        litellm = load_litellm()
-        try:
-            return _plain(await asyncio.wait_for(litellm.acompletion(**arguments), timeout_s))
-        except TimeoutError:
-            raise _late(request, timeout_s) from None
+            return _plain(call_within(timeout_s, lambda: litellm.completion(**arguments)))
         except Exception as error:  # noqa: BLE001 - litellm raises what any of its providers raises
             raise self._error(request, error) from None
 
-    def stream(self, request: Request, timeout_s: float) -> Iterator[Payload]:
-        """Yield chunks; the guard holds the clock between them."""
-        litellm = load_litellm()
-        arguments = self._arguments(request, timeout_s) | {"stream": True, "stream_options": {"include_usage": True}}
+    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
+        """Answer a request without blocking; cancelled on time."""
+        litellm, arguments = load_litellm(), self._arguments(request, timeout_s)
         try:
-            for chunk in litellm.completion(**arguments):
-                yield _plain(chunk)
-        except Exception as error:  # noqa: BLE001 - see acomplete
+            return _plain(await asyncio.wait_for(litellm.acompletion(**arguments), timeout_s))
+        except Exception as error:  # noqa: BLE001 - see complete
             raise self._error(request, error) from None
+
+    def stream(self, request: Request, timeout_s: float) -> Iterator[Payload]:
+        """Yield chunks, all of them on time."""
+        litellm, arguments = load_litellm(), self._arguments(request, timeout_s) | _STREAMED
+        wrapper: list[Any] = []
+
+        def start() -> Iterator[Any]:
+            wrapper.append(litellm.completion(**arguments))
+            yield from wrapper[0]
+
+        try:
+            for chunk in iterate_within(timeout_s, start):
+                yield _streamed(chunk)
+        except Exception as error:  # noqa: BLE001 - see complete
+            raise self._error(request, error) from None
+        yield _ending(request, wrapper[0])
 
     async def astream(self, request: Request, timeout_s: float) -> AsyncIterator[Payload]:
-        """Yield chunks without blocking."""
-        litellm = load_litellm()
-        arguments = self._arguments(request, timeout_s) | {"stream": True, "stream_options": {"include_usage": True}}
+        """Yield chunks without blocking, all of them on time."""
+        litellm, arguments = load_litellm(), self._arguments(request, timeout_s) | _STREAMED
         try:
-            async for chunk in await litellm.acompletion(**arguments):
-                yield _plain(chunk)
-        except Exception as error:  # noqa: BLE001 - see acomplete
+            async with asyncio.timeout(timeout_s):
+                wrapper = await litellm.acompletion(**arguments)
+                async for chunk in wrapper:
+                    yield _streamed(chunk)
+        except Exception as error:  # noqa: BLE001 - see complete
             raise self._error(request, error) from None
+        yield _ending(request, wrapper)
 
     def close(self) -> None:
-        """Let the threads go; calls under way are not waited for."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._threads = None
+        """Nothing to give back: litellm keeps its connections for the process."""
 
     def _arguments(self, request: Request, timeout_s: float) -> dict[str, Any]:
         endpoint = self.endpoints.get(request.model) or self.endpoints.get("")
@@ -143,12 +138,6 @@ class LiteLLM:
                 arguments["custom_llm_provider"] = "openai"
         return arguments
 
-    def _mapped(self, request: Request, call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except Exception as error:  # noqa: BLE001 - see acomplete
-            raise self._error(request, error) from None
-
     def _error(self, request: Request, error: Exception) -> ProviderError:
         """Map by status and by the class's name; litellm's classes differ between releases, their names hardly do."""
         if isinstance(error, ProviderError):
@@ -156,7 +145,7 @@ class LiteLLM:
         name, text = type(error).__name__, str(error)
         endpoint = self.endpoints.get(request.model) or self.endpoints.get("")
         secrets = tuple(e.api_key for e in (endpoint,) if e is not None and e.api_key)
-        if "Timeout" in name:
+        if "Timeout" in name or isinstance(error, OutOfTimeError):
             return ProviderTimeoutError(f"{request.model} was not done in time ({name}).", model=request.model)
         if "MidStream" in name:
             return StreamInterruptedError(f"the stream of {request.model} broke ({name}).", model=request.model)
@@ -175,11 +164,27 @@ class LiteLLM:
         )
 
 
-def _late(request: Request, timeout_s: float) -> ProviderTimeoutError:
-    return ProviderTimeoutError(f"{request.model} was not done in {timeout_s:.1f} s.", model=request.model)
-
-
 def _plain(response: Any) -> Payload:
     """Return litellm's object as plain values; log-probs are an attribute only where some were asked for."""
     payload: Payload = response.model_dump() if hasattr(response, "model_dump") else dict(response)
     return payload
+
+
+def _streamed(chunk: Any) -> Payload:
+    """Return a chunk without its usage and finish reason, both of which litellm makes up where none came (F27)."""
+    payload = dict(_plain(chunk))
+    payload.pop("usage", None)
+    payload["choices"] = [{**choice, "finish_reason": None} for choice in payload.get("choices") or ()]
+    return payload
+
+
+def _ending(request: Request, wrapper: Any) -> Payload:
+    """Return a last chunk with the finish reason and usage that the provider sent, as litellm's wrapper remembers."""
+    finish = getattr(wrapper, "received_finish_reason", None)
+    if finish is None:
+        raise StreamInterruptedError(
+            f"the stream of {request.model} ended without a finish reason.", model=request.model
+        )
+    sent = [usage for chunk in getattr(wrapper, "chunks", ()) if (usage := getattr(chunk, "usage", None)) is not None]
+    choice = {"index": 0, "delta": {}, "finish_reason": str(finish)}
+    return {"choices": [choice], "usage": _plain(sent[-1]) if sent else None}

@@ -104,27 +104,19 @@ class Local:
         body = wire_body(request, request.model) | {"stream": True, "stream_options": {"include_usage": True}}
         model = self._model(request)
         chunks: queue.SimpleQueue[Payload | BaseException | None] = queue.SimpleQueue()
-        stopped = threading.Event()
-
-        def take(chunk: Payload) -> bool:
-            chunks.put(chunk)
-            return stopped.is_set()
 
         def work() -> None:
             try:
-                model.ask(body, request, timeout_s, take)
+                model.ask(body, request, timeout_s, chunks.put)
                 chunks.put(None)
             except BaseException as error:  # noqa: BLE001 - handed to the reader, who raises it
                 chunks.put(error)
 
         threading.Thread(target=work, name="cascade-local-stream", daemon=True).start()
-        try:
-            while (chunk := chunks.get()) is not None:
-                if isinstance(chunk, BaseException):
-                    raise chunk
-                yield chunk
-        finally:
-            stopped.set()
+        while (chunk := chunks.get()) is not None:
+            if isinstance(chunk, BaseException):
+                raise chunk
+            yield chunk
 
     async def astream(self, request: Request, timeout_s: float) -> AsyncIterator[Payload]:
         """Yield chunks as the model writes them, without blocking."""

@@ -27,6 +27,7 @@ from cascade.errors import (
     quote,
 )
 from cascade.providers.base import Payload, wire_body
+from cascade.resilience.wallclock import OutOfTimeError, call_within, iterate_within
 from cascade.types import Request
 
 if TYPE_CHECKING:
@@ -62,16 +63,24 @@ class OpenAIHTTP:
     def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request in one piece."""
         exchange = _Exchange(self._endpoint(request), request, timeout_s)
-        with exchange.mapping_errors(), self._sync().stream("POST", **exchange.arguments(stream=False)) as response:
-            for piece in response.iter_bytes():
-                exchange.take(piece)
+        client = self._sync()
+
+        def whole() -> httpx.Response:
+            with client.stream("POST", **exchange.arguments(stream=False)) as response:
+                for piece in response.iter_bytes():
+                    exchange.take(piece)
+            return response
+
+        with exchange.mapping_errors():
+            response = call_within(timeout_s, whole)
         return exchange.finish(response)
 
     async def acomplete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request in one piece without blocking."""
         exchange = _Exchange(self._endpoint(request), request, timeout_s)
+        arguments = exchange.arguments(stream=False)
         with exchange.mapping_errors():
-            async with self._async().stream("POST", **exchange.arguments(stream=False)) as response:
+            async with asyncio.timeout(timeout_s), self._async().stream("POST", **arguments) as response:
                 async for piece in response.aiter_bytes():
                     exchange.take(piece)
         return exchange.finish(response)
@@ -79,16 +88,23 @@ class OpenAIHTTP:
     def stream(self, request: Request, timeout_s: float) -> Iterator[Payload]:
         """Yield the chunks of a server-sent stream."""
         exchange = _Exchange(self._endpoint(request), request, timeout_s)
-        with exchange.mapping_errors(), self._sync().stream("POST", **exchange.arguments(stream=True)) as response:
-            for piece in response.iter_bytes():
-                yield from exchange.events(piece, response)
-        yield from exchange.end_of_stream(response)
+        client = self._sync()
+
+        def chunks() -> Iterator[Payload]:
+            with client.stream("POST", **exchange.arguments(stream=True)) as response:
+                for piece in response.iter_bytes():
+                    yield from exchange.events(piece, response)
+            yield from exchange.end_of_stream(response)
+
+        with exchange.mapping_errors():
+            yield from iterate_within(timeout_s, chunks)
 
     async def astream(self, request: Request, timeout_s: float) -> AsyncIterator[Payload]:
         """Yield the chunks of a server-sent stream without blocking."""
         exchange = _Exchange(self._endpoint(request), request, timeout_s)
+        arguments = exchange.arguments(stream=True)
         with exchange.mapping_errors():
-            async with self._async().stream("POST", **exchange.arguments(stream=True)) as response:
+            async with asyncio.timeout(timeout_s), self._async().stream("POST", **arguments) as response:
                 async for piece in response.aiter_bytes():
                     for chunk in exchange.events(piece, response):
                         yield chunk
@@ -174,12 +190,14 @@ class _Exchange:
             )
         self.body += piece
         if time.monotonic() > self.ends_at_s:
-            raise self._late()
+            raise self.late()
 
     def finish(self, response: httpx.Response) -> Payload:
         """Return the payload of a whole answer, or raise what it means."""
         if response.status_code != 200:
             raise self._refused(response)
+        if "json" not in response.headers.get("content-type", ""):
+            raise self._not_json()
         try:
             payload = json.loads(bytes(self.body))
         except (ValueError, RecursionError):
@@ -240,7 +258,7 @@ class _Exchange:
             f"{self.request.model} sent something other than a completion: {seen}", model=self.request.model, status=200
         )
 
-    def _late(self) -> ProviderTimeoutError:
+    def late(self) -> ProviderTimeoutError:
         return ProviderTimeoutError(
             f"{self.request.model} was not done in {self.timeout_s:.1f} s.", model=self.request.model
         )
@@ -261,9 +279,10 @@ class _Mapping:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         import httpx
 
-        if error is None or not isinstance(error, httpx.HTTPError | httpx.InvalidURL | httpx.StreamError):
-            return
-        raise self._mapped(error) from None
+        if isinstance(error, OutOfTimeError | TimeoutError):
+            raise self._exchange.late() from None
+        if isinstance(error, httpx.HTTPError | httpx.InvalidURL | httpx.StreamError):
+            raise self._mapped(error) from None
 
     def _mapped(self, error: Exception) -> ProviderError:
         import httpx
@@ -304,7 +323,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 def _seconds_until(http_date: str) -> float | None:
     try:
         moment = parsedate_to_datetime(http_date)
-    except ValueError:
+    except (ValueError, OverflowError, TypeError):
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

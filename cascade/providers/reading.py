@@ -28,14 +28,14 @@ MAX_TOKEN_COUNT = 10**9
 _UNSTORABLE = re.compile("[\ud800-\udfff\x00]")
 
 
-def read_completion(payload: Payload, request: Request, latency_s: float) -> Completion:
-    """Check a payload and return what it says.
+def read_completion(payload: Payload, request: Request, latency_s: float, secrets: tuple[str, ...] = ()) -> Completion:
+    """Check a payload and return what it says; no error's text holds one of `secrets`.
 
     Raises:
         ProviderError: whichever of the tree fits; `usage` holds what was charged all the same.
     """
     notes: list[str] = []
-    raise_error_inside(payload, request)
+    raise_error_inside(payload, request, secrets)
     if not isinstance(payload.get("choices"), list):
         raise BadResponseError(f"{request.model} sent no list of choices.", model=request.model)
     choice = first_choice(payload["choices"], notes)
@@ -61,7 +61,7 @@ def read_completion(payload: Payload, request: Request, latency_s: float) -> Com
     )
 
 
-def raise_error_inside(payload: Payload, request: Request) -> None:
+def raise_error_inside(payload: Payload, request: Request, secrets: tuple[str, ...] = ()) -> None:
     """Refuse an error object that came with status 200, by the code it carries (F19)."""
     if not isinstance(payload, dict):
         raise BadResponseError(f"{request.model} sent {type(payload).__name__}, not an object.", model=request.model)
@@ -70,7 +70,7 @@ def raise_error_inside(payload: Payload, request: Request) -> None:
         return
     said = error if isinstance(error, dict) else {"message": str(error)}
     text = f"{said.get('message') or ''} ({said.get('type') or said.get('code') or 'no type'})"
-    raise from_status(status_of(said), text, model=request.model)
+    raise from_status(status_of(said), text, model=request.model, secrets=secrets)
 
 
 _STATUS_WORDS = {
@@ -161,7 +161,7 @@ def storable(text: str, notes: list[str]) -> str:
         text = text[:MAX_TEXT_CHARS]
     if not is_storable(text):
         notes.append("NUL or lone surrogates replaced")
-        text = _UNSTORABLE.sub("�", text)
+        text = as_storable(text)
     return text
 
 
@@ -170,13 +170,22 @@ def is_storable(text: str) -> bool:
     return "\x00" not in text and (text.isascii() or _UNSTORABLE.search(text) is None)
 
 
+def as_storable(text: str) -> str:
+    """Return a text with a replacement character for each NUL and lone surrogate."""
+    return text if is_storable(text) else _UNSTORABLE.sub("\ufffd", text)
+
+
+_DATED = re.compile(r"[-@:._](?:v?\d[\w.:-]*|latest)")
+
+
 def echoed_model(payload: Payload, request: Request, notes: list[str]) -> str | None:
     """Return the name that the server says answered; note a difference. Prices go by the configured name (F22)."""
     echo = payload.get("model")
     if not isinstance(echo, str) or not echo:
         return None
-    asked = request.model.rsplit("/", 1)[-1]
-    if not echo.rsplit("/", 1)[-1].startswith(asked):
+    asked, told = request.model.rsplit("/", 1)[-1], echo.rsplit("/", 1)[-1]
+    # "gpt-4o-2024-08-06" is a dated gpt-4o; "gpt-4o-mini" is another model.
+    if told != asked and not (told.startswith(asked) and _DATED.fullmatch(told[len(asked) :])):
         notes.append(f"asked for {request.model}, answered by {echo[:100]}")
     return echo[:200]
 
@@ -194,27 +203,30 @@ def read_tokens(raw: object, notes: list[str], wanted: int | None = None) -> tup
     for entry in content:
         if not isinstance(entry, dict):
             continue
-        value = logprob(entry.get("logprob"))
-        bad += value is None
-        tokens.append(Token(_token_text(entry), value, _alternatives(entry) if wanted and wanted > 1 else ()))
+        token = _token(entry, alternatives=wanted is not None and wanted > 1)
+        bad += token.logprob is None
+        tokens.append(token)
     if bad:
         notes.append(f"{bad} of {len(tokens)} log-probs are not log-probabilities")
     return tuple(tokens) or None
 
 
-def _alternatives(entry: dict[str, Any]) -> tuple[tuple[str, float], ...]:
-    top = entry.get("top_logprobs")
-    if not isinstance(top, list):
-        return ()
+def _token(entry: dict[str, Any], *, alternatives: bool) -> Token:
+    """Return one token. One bad alternative makes its place unknown: the rest would look surer than it is."""
+    value = logprob(entry.get("logprob"))
+    top = entry.get("top_logprobs") if alternatives else None
+    if not isinstance(top, list) or not top:
+        return Token(_token_text(entry), value)
     pairs = [(_token_text(other), logprob(other.get("logprob"))) for other in top if isinstance(other, dict)]
-    return tuple([(text, value) for text, value in pairs if value is not None])
+    known = tuple([(text, other) for text, other in pairs if other is not None])
+    return Token(_token_text(entry), value, known) if len(known) == len(pairs) else Token(_token_text(entry), None)
 
 
 def _token_text(entry: dict[str, Any]) -> str:
     text = entry.get("token")
     if not isinstance(text, str):
         return ""
-    return text if is_storable(text) else _UNSTORABLE.sub("\ufffd", text)
+    return as_storable(text)
 
 
 _ROUNDING = 1e-4
@@ -227,4 +239,7 @@ def logprob(value: object) -> float | None:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return (min(0.0, value)) if value <= _ROUNDING else None
+    try:
+        return min(0.0, float(value)) if value <= _ROUNDING else None  # NaN is not below anything
+    except OverflowError:  # JSON integers have no largest
+        return None

@@ -25,6 +25,16 @@ class ProviderSettings:
 Factory = Callable[[ProviderSettings], Provider]
 
 
+OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "litellm": (),
+    "openai_http": (),
+    "local": ("context_tokens", "threads"),
+    "replay": ("path",),
+    "fake": ("replies",),
+}
+"""The options of the built-in providers. An installed provider checks its own."""
+
+
 def names() -> tuple[str, ...]:
     """Return every provider that can be named, built in or installed."""
     return (*_BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP)))

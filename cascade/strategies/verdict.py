@@ -104,11 +104,13 @@ def read_text(text: str) -> tuple[bool | None, str | None]:
 
 def _read_json(text: str) -> tuple[bool | None, str | None]:
     try:
-        reply = json.loads(text)
+        pairs = json.loads(text, object_pairs_hook=list)
+        reply = dict(pairs)
         verdict = reply["verdict"].strip().lower()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None, None
-    if verdict not in {"yes", "no"}:
+    # A second "verdict" or a key that was not asked for is not the reply that was asked for (F42).
+    if verdict not in {"yes", "no"} or len(pairs) != len(reply) or not reply.keys() <= {"verdict", "answer"}:
         return None, None
     answer = reply.get("answer")
     return verdict == "yes", _clean(answer) if verdict == "no" and isinstance(answer, str) else None

@@ -1,0 +1,156 @@
+"""What `cascade` itself costs: imports, an ask's own overhead, many asks at once, memory. `make bench` runs it.
+
+Every figure is a ratio or a percentile measured in this one run on this machine; it prints both, and the limits that
+the project holds itself to. With --json it prints one JSON document.
+
+    python benchmarks/overhead.py            about a minute
+    python benchmarks/overhead.py --long     100,000 asks for the memory figure (a few minutes)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from cascade import Orchestrator
+from cascade.providers.fake import FakeProvider, reply
+from cascade.types import Request
+
+ROUNDS = 4
+BASE_SAYS = reply("Reasoning: The Danube flows through Vienna.\nAnswer: The Danube")
+GUIDE_SAYS = reply("Yes", p_yes=0.55)  # too unsure for the threshold: all four rounds are run
+
+
+def script(request: Request) -> Any:
+    """Answer as the base or judge as the guide."""
+    return GUIDE_SAYS if request.purpose == "judge" else BASE_SAYS
+
+
+def orchestrator() -> Orchestrator:
+    """Return a four-round cascade on the fake provider, with known prices, so that costs are computed."""
+    models = {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}
+    config = {"models": models, "strategy": {"rounds": ROUNDS}, "provider": "fake"}
+    return Orchestrator.from_config(config, providers={"fake": FakeProvider(script, keep=0)})
+
+
+def import_s(statement: str, runs: int) -> float:
+    """Return the median wall-clock of an import in fresh processes, the interpreter's own start subtracted."""
+    code = f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
+    environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+    times = []
+    for _ in range(runs):
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+        times.append(float(run.stdout.split()[-1]))
+    return statistics.median(times)
+
+
+def timed_us(call: Callable[[], object], count: int) -> list[float]:
+    """Return the sorted wall-clock times of calls in microseconds."""
+    times = []
+    for _ in range(count):
+        started = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - started) * 1e6)
+    return sorted(times)
+
+
+def overhead() -> dict[str, float]:
+    """Time a four-round ask, and beside it one mocked call of litellm."""
+    with orchestrator() as cascade:
+        timed_us(lambda: cascade.ask("Which river runs through Vienna?"), 300)
+        asks = timed_us(lambda: cascade.ask("Which river runs through Vienna?"), 5_000)
+    found = {"ask_median_us": asks[len(asks) // 2], "ask_p99_us": asks[int(len(asks) * 0.99)]}
+    try:
+        from cascade.providers.litellm import load_litellm
+
+        litellm = load_litellm()
+    except ImportError:
+        return found
+    message = [{"role": "user", "content": "Which river runs through Vienna?"}]
+
+    def mocked() -> object:
+        return litellm.completion(model="openai/gpt-4o-mini", messages=message, mock_response="The Danube")
+
+    timed_us(mocked, 20)
+    calls = timed_us(mocked, 200)
+    found["litellm_mock_median_us"] = calls[len(calls) // 2]
+    found["litellm_ratio"] = found["litellm_mock_median_us"] / found["ask_median_us"]
+    return found
+
+
+async def concurrent(count: int) -> dict[str, float]:
+    """Run `count` asks at once in one process."""
+    async with orchestrator() as cascade:
+        started = time.perf_counter()
+        answers = await asyncio.gather(*(cascade.aask(f"question {i}") for i in range(count)))
+        elapsed = time.perf_counter() - started
+    return {"concurrent_asks": count, "concurrent_errors": sum(a.text is None for a in answers), "concurrent_s": elapsed}
+
+
+def memory(count: int) -> dict[str, float]:
+    """Return how much the resident set grows between a tenth of the asks and all of them, in percent."""
+    with orchestrator() as cascade:
+        for _ in range(count // 10):
+            cascade.ask("Which river runs through Vienna?")
+        gc.collect()
+        before = resident_bytes()
+        for number in range(count - count // 10):
+            cascade.ask(f"Which river runs through Vienna, number {number}?")
+        gc.collect()
+    return {"memory_asks": count, "memory_growth_percent": 100 * (resident_bytes() / before - 1)}
+
+
+def resident_bytes() -> float:
+    """Return the resident set of this process."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - not a file of ours
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+LIMITS: dict[str, tuple[str, float]] = {
+    "import_cascade_s": ("at most", 0.3),
+    "import_ratio": ("at least", 10),
+    "ask_median_us": ("at most", 200),
+    "ask_p99_us": ("at most", 1_000),
+    "litellm_ratio": ("at least", 10),
+    "concurrent_errors": ("at most", 0),
+    "memory_growth_percent": ("at most", 5),
+}
+
+
+def main() -> None:
+    """Measure and print."""
+    long = "--long" in sys.argv
+    found: dict[str, float] = {"import_cascade_s": import_s("import cascade; cascade.Orchestrator", 7)}
+    found |= overhead()
+    if "litellm_ratio" in found:
+        found["import_litellm_s"] = import_s("import litellm", 3)
+        found["import_ratio"] = found["import_litellm_s"] / found["import_cascade_s"]
+    found |= asyncio.run(concurrent(1_000))
+    found |= memory(100_000 if long else 10_000)
+    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    if "--json" in sys.argv:
+        print(json.dumps({"date": datetime.now(UTC).date().isoformat(), "machine": machine, **found}))
+        return
+    print(f"{datetime.now(UTC).date()}, {machine}")
+    for name, value in found.items():
+        way, limit = LIMITS.get(name, ("", None))
+        passed = "" if limit is None else "ok" if (value <= limit if way == "at most" else value >= limit) else "OVER"
+        print(f"  {name:26} {value:12.4g}   {f'{way} {limit:g}' if limit is not None else '':14} {passed}")
+
+
+if __name__ == "__main__":
+    main()

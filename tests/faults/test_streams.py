@@ -1,0 +1,178 @@
+"""F26-F29: an answer comes in pieces, or it comes in masses."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from cascade.errors import StreamInterruptedError
+from cascade.text import normalize_answer
+from cascade.types import Answer, TextDelta
+
+from .bench import PROVIDERS, SMALL_COST, Bench
+from .bodies import QUESTION
+
+PARTIAL = "Reasoning: It is on t"
+"""The first three pieces of seven characters."""
+
+
+def _told(events: list[Any]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta) and event.role != "guide")
+
+
+def _streamed(bench: Bench, mode: str, provider: str = "openai_http") -> tuple[str, Answer]:
+    """Return what was written on the way, and the answer."""
+    *events, answer = bench.alone(mode, provider).stream(QUESTION)
+    assert isinstance(answer, Answer)
+    return _told(events), answer
+
+
+def _interrupted(bench: Bench, mode: str, provider: str) -> None:
+    orchestrator = bench.alone(mode, provider)
+    told: list[Any] = []
+    with pytest.raises(StreamInterruptedError) as caught:
+        told.extend(orchestrator.stream(QUESTION))
+    error = caught.value
+    assert error.partial == PARTIAL
+    assert bench.server.count() == 1, "text was already shown, so there is no second try"
+    (call,) = error.calls
+    assert (call.billed, call.cost_nano_usd) == ("maybe", None)
+    assert call.cost_bound_nano_usd > 0
+
+
+def scenario_f26(bench: Bench, provider: str = "openai_http") -> None:
+    _interrupted(bench, "stream_reset", provider)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_f26_a_stream_that_is_reset_keeps_what_came(bench: Bench, provider: str) -> None:
+    scenario_f26(bench, provider)
+
+
+def test_f26_the_part_that_came_stands_in_the_trace(bench: Bench) -> None:
+    bench.server.modes["small"] = "stream_reset"
+    *_, answer = bench.served().stream(QUESTION)
+    assert isinstance(answer, Answer)
+    assert answer.text == "Danube"
+    assert PARTIAL in json.dumps(answer.to_dict())
+
+
+async def test_f26_without_blocking(bench: Bench) -> None:
+    async with bench.alone("stream_reset") as orchestrator:
+        with pytest.raises(StreamInterruptedError) as caught:
+            [event async for event in orchestrator.astream(QUESTION)]
+    assert caught.value.partial == PARTIAL
+
+
+def test_f26_an_error_inside_a_stream_interrupts_it(bench: Bench) -> None:
+    with pytest.raises(StreamInterruptedError, match="overloaded") as caught:
+        list(bench.alone("stream_error_inside").stream(QUESTION))
+    assert caught.value.partial == PARTIAL[:14]
+
+
+def scenario_f27(bench: Bench, provider: str = "openai_http") -> None:
+    _interrupted(bench, "stream_no_finish", provider)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_f27_a_stream_that_just_ends_was_cut(bench: Bench, provider: str) -> None:
+    scenario_f27(bench, provider)
+
+
+def scenario_f28(bench: Bench, mode: str = "stream_usage_doubled", provider: str = "openai_http") -> None:
+    told, answer = _streamed(bench, mode, provider)
+    assert told == "Reasoning: It is on the river.\nAnswer: Danube"
+    assert answer.text == "Danube"
+    assert answer.cost_nano_usd == SMALL_COST
+
+
+@pytest.mark.parametrize(
+    "mode",
+    ["ok", "stream_usage_doubled", "stream_usage_with_choices", "stream_usage_before_finish", "stream_empty_chunks"],
+)
+def test_f28_usage_wherever_it_stands_is_counted_once(bench: Bench, mode: str) -> None:
+    scenario_f28(bench, mode)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS[1:])
+@pytest.mark.parametrize("mode", ["ok", "stream_usage_doubled", "stream_usage_with_choices"])
+def test_f28_litellm_usage_wherever_it_stands_is_counted_once(bench: Bench, mode: str, provider: str) -> None:
+    scenario_f28(bench, mode, provider)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_f20_a_stream_without_usage_is_estimated(bench: Bench, provider: str) -> None:
+    _, answer = _streamed(bench, "stream_no_usage", provider)
+    completion = answer.calls[0].completion
+    assert completion is not None
+    assert completion.usage.estimated
+    assert answer.cost is None
+    assert answer.cost_bound is not None
+
+
+def test_f30_a_second_choice_in_a_stream_is_not_mixed_in(bench: Bench) -> None:
+    told, answer = _streamed(bench, "stream_two_choices")
+    assert "Elbe" not in told
+    assert answer.text == "Danube"
+
+
+def scenario_f29(bench: Bench, mode: str = "odd_characters", provider: str = "openai_http") -> None:
+    answer = bench.alone(mode, provider).ask(QUESTION)
+    assert answer.text is not None
+    assert normalize_answer(answer.text).startswith("danube")
+    stored = json.dumps(answer.to_dict(), ensure_ascii=False).encode()
+    assert b"\\u0000" not in stored
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("mode", ["odd_characters", "odd_names", "newlines"])
+def test_f29_every_text_can_be_stored(bench: Bench, mode: str, provider: str) -> None:
+    scenario_f29(bench, mode, provider)
+
+
+def test_f29_every_piece_of_a_stream_can_be_shown(bench: Bench) -> None:
+    told, answer = _streamed(bench, "stream_odd_characters")
+    assert b"\x00" not in told.encode()
+    json.dumps(answer.to_dict(), ensure_ascii=False).encode()
+
+
+def test_f29_the_question_may_hold_anything(bench: Bench) -> None:
+    assert bench.served().ask("Which \ud800 river \x00 \u202e?").text == "Danube"
+
+
+@pytest.mark.parametrize("provider", PROVIDERS[1:])
+def test_f29_litellm_the_question_may_hold_anything(bench: Bench, provider: str) -> None:
+    assert bench.served(provider).ask("Which \ud800 river \x00 \u202e?").text == "Danube"
+
+
+@pytest.mark.timeout(20)
+def test_f29_ten_megabytes_are_cut_and_said_to_be(bench: Bench) -> None:
+    completion = bench.answer("huge").calls[0].completion
+    assert completion is not None
+    assert len(completion.text) == 1_000_000
+    assert any("cut" in note for note in completion.notes)
+
+
+@pytest.mark.parametrize("mode", ["huge", "newlines", "token_marks"])
+def test_f29_no_text_takes_more_than_linear_time(bench: Bench, mode: str) -> None:
+    """The whole walk, guide included: quadratic work on these would take minutes."""
+    started = time.process_time()
+    assert bench.answer(mode).text
+    assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    ["\n" * 200_000, "final\n" * 100_000, "final " + " " * 200_000, "-" * 200_000, "reasoning" + ":" * 200_000]
+    + ["answer" + "*" * 200_000, "Answer: " + '"*' * 100_000, "a " * 100_000, "<|" * 30_000 + "|>" * 30_000]
+    + ["No " + "the answer is " * 20_000, "Yes" + " " * 200_000, "{" * 200_000, "\u200b" * 200_000],
+)
+def test_f29_no_reader_of_text_is_slow(bench: Bench, hostile: str) -> None:
+    """Base and guide both say it; nothing that reads text may be superlinear (ReDoS)."""
+    orchestrator, _ = bench.scripted(lambda _request: f"{hostile}\nAnswer: Danube")
+    started = time.process_time()
+    assert orchestrator.ask(QUESTION).text == "Danube"
+    assert time.process_time() - started < 3

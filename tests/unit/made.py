@@ -1,0 +1,102 @@
+"""Small values that many tests need, made with one call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cascade.errors import ProviderError
+from cascade.money import Price
+from cascade.providers.fake import FakeProvider, Reply, reply
+from cascade.types import Call, Candidate, Completion, Decision, Message, Question, Request, Step, Token, Usage
+
+RIVER = Question("Which river runs through Vienna?")
+CHEAP = Price.per_million(input="0.1", output="0.4")
+DEAR = Price.per_million(input="1", output="4")
+PRICES = {"small": CHEAP, "large": DEAR}
+TWO_MODELS = {"models": {"base": "small", "guide": "large"}, "provider": "fake"}
+
+
+def request(**fields: Any) -> Request:
+    given = {
+        "model": "small",
+        "messages": (Message("user", "Which river runs through Vienna?"),),
+        "role": "base",
+        "purpose": "answer",
+        "step": 1,
+        "question": RIVER,
+        "max_tokens": 64,
+    }
+    return Request(**(given | fields))
+
+
+def completion(text: str = "Answer: Danube", **fields: Any) -> Completion:
+    given = {"text": text, "finish_reason": "stop", "usage": Usage(100, 10)}
+    return Completion(**(given | fields))
+
+
+def yes_no(p_yes: float, text: str | None = None) -> Completion:
+    """Return a verdict with log-probs: P(yes) over {Yes, No} is `p_yes`."""
+    said = text or ("Yes" if p_yes >= 0.5 else "No")
+    top = tuple((word, math.log(p) if p > 0 else -math.inf) for word, p in (("Yes", p_yes), ("No", 1 - p_yes)))
+    first = "Yes" if said.lower().startswith("yes") else "No"
+    return completion(said, tokens=(Token(first, dict(top)[first], top),), usage=Usage(100, 1))
+
+
+def candidate(text: str, source: str = "base", confidence: float | None = None) -> Candidate:
+    return Candidate(text, source, "small" if source == "base" else "large", confidence)
+
+
+def step(number: int, *candidates: Candidate, keep: tuple[int, ...] | None = None, **fields: Any) -> Step:
+    decision = None if keep is None else Decision(keep, False, (), 0.0, 0.0, "because")
+    return Step(number, candidates, **({"signals": {}, "decision": decision} | fields))
+
+
+def call(cost: int | None, bound: int | None = None, model: str = "small", **fields: Any) -> Call:
+    return Call(request(model=model), completion(), cost, cost if bound is None else bound, **fields)
+
+
+def payload(content: Any = "Danube", **fields: Any) -> dict[str, Any]:
+    """Return a chat completion payload; `fields` replace its top level."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
+    return {"choices": [choice], "usage": {"prompt_tokens": 10, "completion_tokens": 2}, **fields}
+
+
+def two_models(base: Reply | None = None, guide: Reply | None = None) -> FakeProvider:
+    """Return a provider where "small" always answers with `base` and "large" with `guide`."""
+    return FakeProvider(
+        {
+            "small": [base if base is not None else "Reasoning: it flows there.\nAnswer: Danube"],
+            "large": [guide if guide is not None else reply("Yes", p_yes=0.97)],
+        }
+    )
+
+
+def by_purpose(replies: Mapping[str, Reply]) -> Callable[[Request], Reply]:
+    """Return a script that answers "base", "judge" and "direct" calls with fixed replies."""
+    return lambda asked: replies["base" if asked.role == "base" else asked.purpose]
+
+
+class Failing:
+    """A provider without streams that raises, in order, what it is given, and then answers."""
+
+    def __init__(self, *errors: ProviderError, then: Any = None) -> None:
+        self.errors = list(errors)
+        self.then = payload() if then is None else then
+        self.asked: list[Request] = []
+        self.timeouts: list[float] = []
+        self.closed = 0
+
+    def complete(self, request: Request, timeout_s: float) -> Any:
+        self.asked.append(request)
+        self.timeouts.append(timeout_s)
+        if self.errors:
+            raise self.errors.pop(0)
+        return self.then
+
+    async def acomplete(self, request: Request, timeout_s: float) -> Any:
+        return self.complete(request, timeout_s)
+
+    def close(self) -> None:
+        self.closed += 1

@@ -1,0 +1,234 @@
+"""Money is exact, an unknown price is None, and a call's bound is never below its cost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from datetime import date
+from decimal import Decimal
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from cascade import money
+from cascade.money import Price, PriceTable, compact_map, nano_usd, price_from_entry, total_nano_usd, usd
+from cascade.types import Usage
+
+PLAIN = Price.per_million(input=3, output=15)
+
+
+def test_usd_is_exact_down_to_one_nano_dollar() -> None:
+    assert usd(1) == Decimal("0.000000001")
+    assert usd(10**18 + 1) == Decimal("1000000000.000000001")
+
+
+@pytest.mark.parametrize(
+    ("amount", "nano"),
+    [("0.02", 20_000_000), (0.1, 100_000_000), ("0.0000000019", 1), (Decimal("1e-10"), 0), (50, 50_000_000_000)],
+)
+def test_a_cap_in_usd_is_rounded_down_to_nano_dollars(amount: Decimal | float | str, nano: int) -> None:
+    assert nano_usd(amount) == nano
+
+
+def test_per_million_keeps_pico_dollars_per_token() -> None:
+    price = Price.per_million(input="0.15", output=0.6, cached_input="0.075", reasoning=1.2, request="0.005", note="n")
+    assert price == Price(150_000, 600_000, 75_000, 1_200_000, 5_000_000_000, (), "config", "n")
+
+
+def test_per_million_rounds_half_up_below_one_pico_dollar() -> None:
+    assert Price.per_million(input="0.0000005", output="0.00000049").input == 1
+    assert Price.per_million(input="0.0000005", output="0.00000049").output == 0
+
+
+def test_a_rate_of_zero_is_not_an_unknown_rate() -> None:
+    price = Price.per_million(input=1, output=1, cached_input=0, reasoning=0)
+    assert (price.cached_input, price.reasoning) == (0, 0)
+    assert price.cost_nano_usd(Usage(10, 10, 10, 10)) == 0
+
+
+def test_cost_adds_input_and_output() -> None:
+    assert PLAIN.cost_nano_usd(Usage(1000, 10)) == 1000 * 3_000 + 10 * 15_000
+
+
+def test_cost_is_rounded_up_once_a_call() -> None:
+    tenth_of_a_nano = Price(input=100, output=100)
+    assert tenth_of_a_nano.cost_nano_usd(Usage(1, 1)) == 1
+    assert tenth_of_a_nano.cost_nano_usd(Usage(5, 5)) == 1
+    assert tenth_of_a_nano.cost_nano_usd(Usage(6, 5)) == 2
+    assert tenth_of_a_nano.cost_nano_usd(Usage(0, 0)) == 0
+
+
+@pytest.mark.parametrize("usage", [Usage(None, 1), Usage(1, None), Usage(None, None)])
+def test_cost_is_none_where_usage_is_unknown(usage: Usage) -> None:
+    assert PLAIN.cost_nano_usd(usage) is None
+
+
+def test_cached_and_reasoning_tokens_are_part_of_the_counts_not_added_to_them() -> None:
+    price = replace(PLAIN, cached_input=300_000, reasoning=30_000_000)
+    cost = price.cost_nano_usd(Usage(1000, 100, cached_input_tokens=400, reasoning_tokens=60))
+    assert cost == 600 * 3_000 + 400 * 300 + 40 * 15_000 + 60 * 30_000
+
+
+def test_without_rates_of_their_own_cached_and_reasoning_tokens_cost_the_plain_rate() -> None:
+    assert PLAIN.cost_nano_usd(Usage(1000, 100, 400, 60)) == PLAIN.cost_nano_usd(Usage(1000, 100))
+
+
+def test_more_cached_tokens_than_tokens_cannot_make_a_cost_negative() -> None:
+    price = replace(PLAIN, cached_input=0, reasoning=0)
+    assert price.cost_nano_usd(Usage(10, 10, cached_input_tokens=99, reasoning_tokens=99)) == 0
+
+
+def test_a_request_fee_is_charged_once() -> None:
+    assert replace(PLAIN, request=7_000).cost_nano_usd(Usage(1, 0)) == 3_000 + 7
+
+
+def test_the_tier_of_a_long_prompt_prices_the_whole_call() -> None:
+    dear, dearest = Price(6_000_000, 30_000_000), Price(9_000_000, 45_000_000)
+    tiered = replace(PLAIN, above=((200, dear), (300, dearest)))
+    costs = [tiered.cost_nano_usd(Usage(tokens, 1)) for tokens in (200, 201, 300, 301)]
+    assert costs == [200 * 3_000 + 15_000, 201 * 6_000 + 30_000, 300 * 6_000 + 30_000, 301 * 9_000 + 45_000]
+
+
+def test_the_bound_takes_the_dearest_rate_of_every_tier() -> None:
+    tier = Price(input=5_000, output=1_000, cached_input=9_000, reasoning=8_000, request=3_000)
+    price = Price(input=1_000, output=2_000, request=1_000, above=((10, tier),))
+    assert price.bound_nano_usd(10, 10) == 10 * 9 + 10 * 8 + 3
+
+
+def test_the_bound_is_rounded_up() -> None:
+    assert Price(input=1, output=0).bound_nano_usd(1, 1) == 1
+
+
+def test_rates_are_shown_as_price_lists_print_them() -> None:
+    shown = Price.per_million(input="0.15", output="0.60", cached_input=0, request="0.01").usd_per_million()
+    assert shown == {
+        "input": Decimal("0.15"),
+        "cached_input": Decimal(0),
+        "output": Decimal("0.6"),
+        "reasoning": None,
+        "request": Decimal("0.01"),
+    }
+
+
+def test_the_bundled_table_carries_its_day_source_and_hash() -> None:
+    table = PriceTable.bundled()
+    raw = resources.files("cascade.data").joinpath("prices.json").read_bytes()
+    assert table.digest == hashlib.sha256(raw).hexdigest()
+    assert table.as_of == date.fromisoformat(json.loads(raw)["as_of"])
+    assert table.source
+
+
+def test_every_bundled_price_can_be_read_and_is_not_negative() -> None:
+    table = PriceTable.bundled()
+    prices = [table.price(name) for name in table.prices]
+    assert len(prices) > 100
+    assert all(price is not None and price.input >= 0 and price.output >= 0 for price in prices)
+
+
+def test_an_override_comes_before_the_table() -> None:
+    assert PriceTable.bundled({"openai/gpt-4o-mini": PLAIN}).price("openai/gpt-4o-mini") is PLAIN
+
+
+def test_a_providers_prefix_may_be_left_out() -> None:
+    table = PriceTable.bundled()
+    assert table.price("openai/gpt-4o-mini") == table.price("gpt-4o-mini") != None  # noqa: E711 - both and known
+
+
+def test_a_price_names_where_it_comes_from() -> None:
+    table = PriceTable.bundled()
+    price = table.price("gpt-4o-mini")
+    assert price is not None
+    assert price.source == f"{table.source}, {table.as_of}"
+
+
+def test_nobody_knows_the_price_of_an_unknown_model() -> None:
+    assert PriceTable.bundled().price("nobody/knows-this") is None
+
+
+def test_the_age_is_in_days() -> None:
+    table = replace(PriceTable.bundled(), as_of=date(2026, 1, 1))
+    assert table.age_days(date(2026, 2, 1)) == 31
+
+
+def test_an_entry_with_tiers_keeps_them_and_its_source() -> None:
+    entry = {"input": 1, "output": 2, "request": 0.5, "above": [{"tokens": 200_000, "input": 3, "output": 4}]}
+    price = price_from_entry(entry, "here")
+    assert price.above == ((200_000, Price.per_million(input=3, output=4, source="here")),)
+    assert (price.input, price.request, price.source) == (1_000_000, 5 * 10**11, "here")
+
+
+MAP = {
+    "sample_spec": {"mode": "chat", "input_cost_per_token": 1, "output_cost_per_token": 1},
+    "an-embedder": {"mode": "embedding", "input_cost_per_token": 1e-6, "output_cost_per_token": 0},
+    "half-known": {"mode": "chat", "input_cost_per_token": 1e-6},
+    "worded": {"mode": "chat", "input_cost_per_token": "dear", "output_cost_per_token": 1e-6},
+    "plain": {"mode": "chat", "input_cost_per_token": 1.5e-7, "output_cost_per_token": 6e-7},
+    "full": {
+        "mode": "responses",
+        "input_cost_per_token": 1e-6,
+        "output_cost_per_token": 2e-6,
+        "cache_read_input_token_cost": 1e-7,
+        "output_cost_per_reasoning_token": 3e-6,
+        "input_cost_per_request": 0.005,
+        "input_cost_per_token_above_200k_tokens": 4e-6,
+    },
+}
+
+
+def test_only_models_priced_by_the_token_are_taken_from_litellms_map() -> None:
+    assert compact_map(MAP).keys() == {"plain", "full"}
+
+
+def test_amounts_of_litellms_map_become_usd_per_million() -> None:
+    assert compact_map(MAP)["plain"] == {"input": 0.15, "output": 0.6}
+
+
+def test_a_tier_of_litellms_map_inherits_what_it_does_not_change() -> None:
+    full = compact_map(MAP)["full"]
+    rates = {"input": 1.0, "output": 2.0, "cached_input": 0.1, "reasoning": 3.0, "request": 0.005}
+    assert full == {**rates, "above": [{"tokens": 200_000, **rates, "input": 4.0}]}
+
+
+def test_a_tiered_call_of_the_map_costs_what_the_map_says() -> None:
+    price = price_from_entry(compact_map(MAP)["full"], "here")
+    assert price.cost_nano_usd(Usage(200_001, 1)) == 200_001 * 4_000 + 2_000 + 5_000_000
+
+
+@pytest.fixture
+def installed_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "map.json"
+    path.write_text(json.dumps(MAP))
+    monkeypatch.setattr(money, "litellm_map_path", lambda: path)
+    return path
+
+
+def test_litellms_own_map_is_read_from_its_file(installed_map: Path) -> None:
+    table = PriceTable.from_litellm({"mine": PLAIN})
+    assert table is not None
+    assert table.digest == hashlib.sha256(installed_map.read_bytes()).hexdigest()
+    price = table.price("plain")
+    assert price is not None
+    assert price.input == 150_000
+    assert table.price("mine") is PLAIN
+
+
+def test_without_litellm_there_is_no_such_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(money.util, "find_spec", lambda _name: None)
+    assert money.litellm_map_path() is None
+    assert PriceTable.from_litellm() is None
+
+
+def test_a_litellm_without_its_map_is_no_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Spec:
+        submodule_search_locations = (str(tmp_path),)
+
+    monkeypatch.setattr(money.util, "find_spec", lambda _name: Spec)
+    assert money.litellm_map_path() is None
+
+
+def test_one_unknown_cost_makes_the_sum_unknown() -> None:
+    assert total_nano_usd([1, 2, 3]) == 6
+    assert total_nano_usd([]) == 0
+    assert total_nano_usd([1, None, 3]) is None

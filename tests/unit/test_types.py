@@ -1,0 +1,103 @@
+"""What an answer says of itself: cost, path, and a JSON form that holds everything."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import pickle
+from decimal import Decimal
+
+import pytest
+
+from cascade import types
+from cascade.types import Answer, Decision
+from unit.made import RIVER, call, candidate, completion, step
+
+
+def answer(*steps: types.Step, **fields: object) -> Answer:
+    given = {"question": RIVER, "text": "Danube", "answers": ("Danube",), "steps": steps}
+    return Answer(**(given | {"stopped": "policy", "latency_s": 0.5} | fields))
+
+
+def test_every_value_is_frozen_and_slotted() -> None:
+    classes = [kind for kind in vars(types).values() if dataclasses.is_dataclass(kind)]
+    assert len(classes) >= 13
+    for kind in classes:
+        assert kind.__dataclass_params__.frozen, kind
+        assert "__slots__" in vars(kind), kind
+
+
+def test_a_completion_cut_at_the_limit_is_truncated() -> None:
+    assert completion(finish_reason="length").truncated
+    assert not completion(finish_reason="stop").truncated
+
+
+def test_the_cost_of_a_step_is_the_sum_of_its_calls() -> None:
+    assert step(1, calls=(call(3), call(4))).cost_nano_usd == 7
+    assert step(1, calls=(call(3), call(None, 9))).cost_nano_usd is None
+
+
+def test_the_cost_of_an_answer_counts_every_call_of_an_unfinished_step_too() -> None:
+    done = answer(step(1, calls=(call(10),)), step(2, calls=(call(20),)), loose_calls=(call(30),))
+    assert [made.cost_nano_usd for made in done.calls] == [10, 20, 30]
+    assert done.cost == Decimal("0.000000060")
+    assert done.cost_nano_usd == 60
+
+
+def test_one_unknown_cost_makes_the_cost_unknown_and_leaves_the_bound() -> None:
+    done = answer(step(1, calls=(call(10), call(None, 25))))
+    assert done.cost is None
+    assert done.cost_bound == Decimal("0.000000035")
+
+
+def test_without_a_price_there_is_no_bound() -> None:
+    unknown = dataclasses.replace(call(None), cost_bound_nano_usd=None)
+    assert answer(step(1, calls=(call(1), unknown))).cost_bound is None
+
+
+def test_cost_by_model_keeps_an_unknown_apart_from_the_known() -> None:
+    done = answer(step(1, calls=(call(5), call(7, model="large"), call(None, 9, model="large"), call(6))))
+    assert done.cost_by_model == {"small": Decimal("0.000000011"), "large": None}
+
+
+def test_explain_says_each_step_its_notes_the_warnings_and_the_end() -> None:
+    first = step(1, candidate("Rhine"), candidate("Danube", "guide"), keep=(1,), notes=("odd",))
+    done = answer(first, step(2), warnings=("careful",), stopped="horizon")
+    assert done.explain().splitlines() == [
+        "step 1: base: 'Rhine', guide: 'Danube' -> because",
+        "  note: odd",
+        "step 2: no usable answer -> not decided",
+        "warning: careful",
+        "stopped: horizon",
+    ]
+
+
+def test_to_dict_is_json_with_infinite_scores_as_words() -> None:
+    decision = Decision((0,), False, (float("inf"), float("-inf")), float("nan"), 0.3, "because")
+    done = answer(step(1, candidate("Danube"), decision=decision, calls=(call(1_500),)))
+    document = json.loads(json.dumps(done.to_dict(), allow_nan=False))
+    assert document["steps"][0]["decision"]["scores"] == ["inf", "-inf"]
+    assert document["steps"][0]["decision"]["next_score"] == "nan"
+    assert document["question"] == {"text": RIVER.text, "context": None}
+    assert document["cost_usd"] == document["cost_bound_usd"] == 0.0000015
+    assert document["cost_by_model_usd"] == {"small": 0.0000015}
+
+
+def test_to_dict_says_null_where_a_cost_is_unknown() -> None:
+    unknown = dataclasses.replace(call(None), cost_bound_nano_usd=None)
+    document = answer(step(1, calls=(unknown,))).to_dict()
+    assert document["cost_usd"] is None
+    assert document["cost_bound_usd"] is None
+    assert document["cost_by_model_usd"] == {"small": None}
+
+
+def test_an_answer_crosses_a_process_border_whole() -> None:
+    done = answer(step(1, candidate("Danube"), keep=(0,), calls=(call(1),)))
+    assert pickle.loads(pickle.dumps(done)) == done  # noqa: S301 - what was just made here
+
+
+@pytest.mark.parametrize("kind", [types.Question, types.Message])
+def test_a_value_refuses_a_field_that_it_does_not_have(kind: type) -> None:
+    value = kind("user", "text")
+    with pytest.raises((AttributeError, TypeError)):
+        value.price = 1
