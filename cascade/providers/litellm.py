@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import re
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from cascade.errors import (
     ProviderUnavailableError,
     StreamInterruptedError,
     from_status,
+    quote,
 )
 from cascade.providers.base import Payload, wire_body
 from cascade.providers.openai_http import Endpoint, retry_after_s
@@ -139,29 +141,42 @@ class LiteLLM:
         return arguments
 
     def _error(self, request: Request, error: Exception) -> ProviderError:
-        """Map by status and by the class's name; litellm's classes differ between releases, their names hardly do."""
+        """Map by status, text and the class's name: litellm's classes differ between releases, these hardly do."""
         if isinstance(error, ProviderError):
             return error
-        name, text = type(error).__name__, str(error)
         endpoint = self.endpoints.get(request.model) or self.endpoints.get("")
-        secrets = tuple(e.api_key for e in (endpoint,) if e is not None and e.api_key)
-        if "Timeout" in name or isinstance(error, OutOfTimeError):
-            return ProviderTimeoutError(f"{request.model} was not done in time ({name}).", model=request.model)
-        if "MidStream" in name:
-            return StreamInterruptedError(f"the stream of {request.model} broke ({name}).", model=request.model)
-        if "JSON" in text and ("pars" in text or "decode" in text or "Expecting" in text):
-            return BadResponseError(f"{request.model} sent something other than a completion.", model=request.model)
-        status = getattr(error, "status_code", None)
-        if "Connection" in name or "Connection error" in text:
-            return ProviderUnavailableError(f"{request.model} could not be reached ({name}).", model=request.model)
-        response = getattr(error, "response", None)
-        return from_status(
-            status if isinstance(status, int) else 500,
-            f"{name}: {text}",
-            model=request.model,
-            secrets=secrets,
-            retry_after_s=retry_after_s(getattr(response, "headers", None) or {}),
-        )
+        secrets = (endpoint.api_key,) if endpoint is not None and endpoint.api_key else ()
+        return map_error(request.model, error, secrets)
+
+
+_NO_COMPLETION = re.compile(
+    r"invalid response|Received response - |'choices' that is not"
+    r"|Expecting value|JSONDecodeError|Unable to (?:get|parse) json",
+    re.IGNORECASE,
+)
+
+
+def map_error(model: str, error: Exception, secrets: tuple[str, ...] = ()) -> ProviderError:
+    """Return the error of ours that one of litellm's means, with nothing of it chained: it holds the request's key."""
+    name, text = type(error).__name__, str(error)
+    status = getattr(error, "status_code", None)
+    if isinstance(error, OutOfTimeError | TimeoutError) or ("Timeout" in name and status != 504):
+        return ProviderTimeoutError(f"{model} was not done in time ({name}).", model=model)
+    if "MidStream" in name:
+        return StreamInterruptedError(f"the stream of {model} broke ({name}).", model=model)
+    if _NO_COMPLETION.search(text):
+        said = quote(text, secrets)
+        return BadResponseError(f"{model} sent something other than a completion: {said}", model=model)
+    if "Connection" in name or "Connection error" in text:
+        return ProviderUnavailableError(f"{model} could not be reached ({name}). Is the address right?", model=model)
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    return from_status(
+        504 if "Timeout" in name else status if isinstance(status, int) else 500,
+        f"{name}: {text}",
+        model=model,
+        secrets=secrets,
+        retry_after_s=retry_after_s(headers),
+    )
 
 
 def _plain(response: Any) -> Payload:

@@ -120,7 +120,7 @@ PAYLOADS: dict[str, Any] = {
     "text_logprob": _first_logprob("-0.1"),
     "gigantic_logprob": _first_logprob(-(10**400)),
     "huge": _answer(LONG_LINE),
-    "newlines": _answer("\n" * 1_000_000 + "Answer: Danube"),
+    "newlines": _answer("\n" * 900_000 + "Answer: Danube"),
     "odd_characters": _answer(ODD),
     "odd_names": lambda body: good(body, model="small\ud800", id="id\ud800"),
     "token_marks": _answer("Reasoning: " + "<|" * 20_000 + "|>" * 20_000 + "\nAnswer: Danube"),
