@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet --quiet --constraint constraints.txt
 
 .PHONY: demo test check long bench docs clean
 

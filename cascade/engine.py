@@ -148,7 +148,7 @@ def _pay(
     assert completion is not None  # noqa: S101 - drivers answer a request with a completion
     call = paid_call(request, completion, price)
     record.calls.append(call)
-    purse.settle(hold, call.cost_nano_usd)
+    purse.settle(hold, call.cost_nano_usd if call.cost_nano_usd is not None else call.cost_bound_nano_usd)
     try:
         return plan.send(completion)
     except StopIteration:
@@ -163,10 +163,14 @@ def _resume(plan: Plan, error: ProviderError) -> Request | Step | None:
 
 
 def paid_call(request: Request, completion: Completion, price: Price | None) -> Call:
-    """Return the record of a call that was answered. An estimated usage gives a bound, not a cost (F20)."""
+    """Return the record of a call that was answered.
+
+    An estimated usage (F20), or an earlier try that may be billed (F10), gives a bound instead of a cost.
+    """
     cost = None if price is None else price.cost_nano_usd(completion.usage)
-    known = None if completion.usage.estimated else cost
-    return Call(request, completion, known, cost)
+    if cost is None or price is None or not (completion.usage.estimated or completion.maybe_billed):
+        return Call(request, completion, cost, cost)
+    return Call(request, completion, None, cost + completion.maybe_billed * most_nano_usd(request, price))
 
 
 def failed_call(request: Request, error: ProviderError, price: Price | None) -> Call:

@@ -77,7 +77,11 @@ class Token(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """A checked answer of a provider. `tokens` is None where no log-probs came; `model` is the name it echoed."""
+    """A checked answer of a provider.
+
+    `tokens` is None where no log-probs came; `model` is the name it echoed; `maybe_billed` counts earlier tries of the
+    same call that failed and may be charged all the same.
+    """
 
     text: str
     finish_reason: str
@@ -87,6 +91,7 @@ class Completion(NamedTuple):
     request_id: str | None = None
     latency_s: float = 0.0
     notes: tuple[str, ...] = ()
+    maybe_billed: int = 0
 
     @property
     def truncated(self) -> bool:

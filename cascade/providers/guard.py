@@ -49,35 +49,36 @@ class Guard:
 
     def complete(self, request: Request, deadline: Deadline) -> Completion:
         """Answer a request, checked and in time."""
-        deadline = deadline.within(self.per_call_s)
-        asked = self._asked(request)
-        for retries in range(1 + self.retry.max_retries):
+        deadline, asked = deadline.within(self.per_call_s), self._asked(request)
+        failed: list[ProviderError] = []
+        while True:
             started = time.monotonic()
             try:
-                payload = self.provider.complete(asked, _time_left(asked, deadline))
-                return self._checked(payload, request, started)
+                payload = self.provider.complete(asked, _time_left(asked, deadline, started))
+                return self._checked(payload, request, started, failed)
             except ProviderError as error:
-                delay = self.retry.delay_s(error, retries, deadline)
-                if delay is None:
-                    raise
-            self.sleep(delay)
-        raise AssertionError("the retry policy gives up by itself")  # pragma: no cover
+                failed.append(error)
+                self.sleep(self._wait_s(failed, deadline))
 
     async def acomplete(self, request: Request, deadline: Deadline) -> Completion:
         """Answer a request, checked and in time, without blocking the event loop."""
-        deadline = deadline.within(self.per_call_s)
-        asked = self._asked(request)
-        for retries in range(1 + self.retry.max_retries):
+        deadline, asked = deadline.within(self.per_call_s), self._asked(request)
+        failed: list[ProviderError] = []
+        while True:
             started = time.monotonic()
             try:
-                payload = await self.provider.acomplete(asked, _time_left(asked, deadline))
-                return self._checked(payload, request, started)
+                payload = await self.provider.acomplete(asked, _time_left(asked, deadline, started))
+                return self._checked(payload, request, started, failed)
             except ProviderError as error:
-                delay = self.retry.delay_s(error, retries, deadline)
-                if delay is None:
-                    raise
-            await self.asleep(delay)
-        raise AssertionError("the retry policy gives up by itself")  # pragma: no cover
+                failed.append(error)
+                await self.asleep(self._wait_s(failed, deadline))
+
+    def _wait_s(self, failed: list[ProviderError], deadline: Deadline) -> float:
+        """Return how long to wait before the next try, or raise the last error if there is to be none."""
+        delay = self.retry.delay_s(failed[-1], len(failed) - 1, deadline)
+        if delay is None:
+            raise failed[-1]
+        return delay
 
     def stream(self, request: Request, deadline: Deadline) -> Iterator[TextDelta | Completion]:
         """Yield text as it is written and end with the checked completion. Never retried: text is already out."""
@@ -90,13 +91,13 @@ class Guard:
         started, asked = time.monotonic(), self._asked(request)
         assembler = Assembler(asked, self.secrets)
         try:
-            for chunk in self.provider.stream(asked, _time_left(asked, deadline)):
+            for chunk in self.provider.stream(asked, _time_left(asked, deadline, started)):
                 if text := assembler.add(chunk):
                     yield TextDelta(text, request.role, request.step)
-                _time_left(asked, deadline)
+                _time_left(asked, deadline, time.monotonic(), billed="maybe")
         except ProviderError as error:
             raise _interrupted(error, assembler) from None
-        yield self._checked(assembler.payload(), request, started)
+        yield self._checked(assembler.payload(), request, started, [])
 
     async def astream(self, request: Request, deadline: Deadline) -> AsyncIterator[TextDelta | Completion]:
         """Yield text as it is written and end with the checked completion, without blocking the event loop."""
@@ -109,13 +110,13 @@ class Guard:
         started, asked = time.monotonic(), self._asked(request)
         assembler = Assembler(asked, self.secrets)
         try:
-            async for chunk in self.provider.astream(asked, _time_left(asked, deadline)):
+            async for chunk in self.provider.astream(asked, _time_left(asked, deadline, started)):
                 if text := assembler.add(chunk):
                     yield TextDelta(text, request.role, request.step)
-                _time_left(asked, deadline)
+                _time_left(asked, deadline, time.monotonic(), billed="maybe")
         except ProviderError as error:
             raise _interrupted(error, assembler) from None
-        yield self._checked(assembler.payload(), request, started)
+        yield self._checked(assembler.payload(), request, started, [])
 
     def close(self) -> None:
         """Close the provider."""
@@ -135,12 +136,16 @@ class Guard:
             return request._replace(top_logprobs=None)
         return request
 
-    def _checked(self, payload: Payload, request: Request, started: float) -> Completion:
+    def _checked(self, payload: Payload, request: Request, started: float, failed: list[ProviderError]) -> Completion:
         completion = read_completion(payload, request, time.monotonic() - started, self.secrets)
         if request.top_logprobs is not None and completion.tokens is None:
             self._without_logprobs.add(request.model)
             note = f"{request.model} gives no log-probs"
             completion = completion._replace(notes=(*completion.notes, note))
+        if failed:
+            note = f"earlier tries failed: {', '.join(type(error).__name__ for error in failed)}"
+            maybe = sum(error.billed != "no" for error in failed)
+            completion = completion._replace(notes=(*completion.notes, note), maybe_billed=maybe)
         for note in completion.notes:
             self._warn_once(request.model, note)
         return completion
@@ -152,13 +157,11 @@ class Guard:
             logger.warning("%s: %s", model, note)
 
 
-def _time_left(request: Request, deadline: Deadline) -> float:
-    remaining = deadline.remaining_s()
+def _time_left(request: Request, deadline: Deadline, now_s: float, *, billed: str = "no") -> float:
+    remaining = deadline.at_s - now_s
     if remaining <= 0:
-        raise ProviderTimeoutError(
-            f"{request.model} was not done in time. Raise timeouts.per_call_s or timeouts.per_question_s.",
-            model=request.model,
-        )
+        says = f"{request.model} was not done in time. Raise timeouts.per_call_s or timeouts.per_question_s."
+        raise ProviderTimeoutError(says, model=request.model, billed=billed)
     return remaining
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing.reduction
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,12 @@ CHEAP = Price.per_million(input="0.1", output="0.4")
 DEAR = Price.per_million(input="1", output="4")
 PRICES = {"small": CHEAP, "large": DEAR}
 TWO_MODELS = {"models": {"base": "small", "guide": "large"}, "provider": "fake"}
+
+
+def roundtrip(value: Any) -> Any:
+    """Return what another process would get of a value."""
+    packed = multiprocessing.reduction.ForkingPickler.dumps(value)
+    return multiprocessing.reduction.ForkingPickler.loads(packed)
 
 
 def request(**fields: Any) -> Request:
@@ -49,11 +56,12 @@ def candidate(text: str, source: str = "base", confidence: float | None = None) 
 
 
 def step(number: int, *candidates: Candidate, keep: tuple[int, ...] | None = None, **fields: Any) -> Step:
-    decision = None if keep is None else Decision(keep, False, (), 0.0, 0.0, "because")
+    decision = None if keep is None else Decision(keep, False, (), 0.0, 0.0)
     return Step(number, candidates, **({"signals": {}, "decision": decision} | fields))
 
 
 def call(cost: int | None, bound: int | None = None, model: str = "small", **fields: Any) -> Call:
+    """Return the record of a call; without a bound it is its cost."""
     return Call(request(model=model), completion(), cost, cost if bound is None else bound, **fields)
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
-import pickle
 from decimal import Decimal
 
 import pytest
 
 from cascade import types
 from cascade.types import Answer, Decision
-from unit.made import RIVER, call, candidate, completion, step
+from unit.made import RIVER, call, candidate, completion, roundtrip, step
 
 
 def answer(*steps: types.Step, **fields: object) -> Answer:
@@ -19,12 +19,35 @@ def answer(*steps: types.Step, **fields: object) -> Answer:
     return Answer(**(given | {"stopped": "policy", "latency_s": 0.5} | fields))
 
 
-def test_every_value_is_frozen_and_slotted() -> None:
-    classes = [kind for kind in vars(types).values() if dataclasses.is_dataclass(kind)]
-    assert len(classes) >= 13
-    for kind in classes:
-        assert kind.__dataclass_params__.frozen, kind
-        assert "__slots__" in vars(kind), kind
+VALUES = [
+    RIVER,
+    types.Message("user", "text"),
+    types.TextDelta("text", "base", 1),
+    types.Certificate("coverage", 0.1, 100, "id"),
+    types.Usage(1, 1),
+    types.Token("a", -0.1),
+    candidate("Danube"),
+    completion(),
+    call(1),
+    step(1, candidate("Danube"), keep=(0,)),
+    Decision((0,), False, (1.0,), 0.0, 0.3),
+    Answer(RIVER, None, (), (), "policy", 0.5),
+    call(1).request,
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_a_value_cannot_be_changed(value: object) -> None:
+    names = getattr(value, "_fields", None) or [field.name for field in dataclasses.fields(value)]
+    for name in (*names, "nonsense"):
+        with pytest.raises((AttributeError, TypeError)):
+            setattr(value, name, 1)
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+def test_a_value_crosses_a_process_border_whole(value: object) -> None:
+    assert copy.deepcopy(value) == value
+    assert roundtrip(value) == value
 
 
 def test_a_completion_cut_at_the_limit_is_truncated() -> None:
@@ -51,7 +74,7 @@ def test_one_unknown_cost_makes_the_cost_unknown_and_leaves_the_bound() -> None:
 
 
 def test_without_a_price_there_is_no_bound() -> None:
-    unknown = dataclasses.replace(call(None), cost_bound_nano_usd=None)
+    unknown = call(None)
     assert answer(step(1, calls=(call(1), unknown))).cost_bound is None
 
 
@@ -61,10 +84,11 @@ def test_cost_by_model_keeps_an_unknown_apart_from_the_known() -> None:
 
 
 def test_explain_says_each_step_its_notes_the_warnings_and_the_end() -> None:
-    first = step(1, candidate("Rhine"), candidate("Danube", "guide"), keep=(1,), notes=("odd",))
+    decision = Decision((1,), False, (-1.0, 1.0), 0.1, 0.3)
+    first = step(1, candidate("Rhine"), candidate("Danube", "guide"), decision=decision, notes=("odd",))
     done = answer(first, step(2), warnings=("careful",), stopped="horizon")
     assert done.explain().splitlines() == [
-        "step 1: base: 'Rhine', guide: 'Danube' -> because",
+        "step 1: base: 'Rhine', guide: 'Danube' -> next 0.1 < kappa 0.3: keep guide",
         "  note: odd",
         "step 2: no usable answer -> not decided",
         "warning: careful",
@@ -73,7 +97,7 @@ def test_explain_says_each_step_its_notes_the_warnings_and_the_end() -> None:
 
 
 def test_to_dict_is_json_with_infinite_scores_as_words() -> None:
-    decision = Decision((0,), False, (float("inf"), float("-inf")), float("nan"), 0.3, "because")
+    decision = Decision((0,), False, (float("inf"), float("-inf")), float("nan"), 0.3)
     done = answer(step(1, candidate("Danube"), decision=decision, calls=(call(1_500),)))
     document = json.loads(json.dumps(done.to_dict(), allow_nan=False))
     assert document["steps"][0]["decision"]["scores"] == ["inf", "-inf"]
@@ -84,20 +108,32 @@ def test_to_dict_is_json_with_infinite_scores_as_words() -> None:
 
 
 def test_to_dict_says_null_where_a_cost_is_unknown() -> None:
-    unknown = dataclasses.replace(call(None), cost_bound_nano_usd=None)
+    unknown = call(None)
     document = answer(step(1, calls=(unknown,))).to_dict()
     assert document["cost_usd"] is None
     assert document["cost_bound_usd"] is None
     assert document["cost_by_model_usd"] == {"small": None}
 
 
-def test_an_answer_crosses_a_process_border_whole() -> None:
-    done = answer(step(1, candidate("Danube"), keep=(0,), calls=(call(1),)))
-    assert pickle.loads(pickle.dumps(done)) == done  # noqa: S301 - what was just made here
+@pytest.mark.parametrize(
+    ("decision", "signals", "said"),
+    [
+        (Decision((), True, (), 0.5, 0.3), {}, "next 0.5 ≥ kappa 0.3: go on"),
+        (
+            Decision((0,), True, (), 0.5, 0.3),
+            {"p_yes": 0.25},
+            "P(yes) 0.250, next 0.5 ≥ kappa 0.3: go on, keeping base",
+        ),
+        (Decision((0, 1), False, (), 0.1, 0.3), {"p_yes": None}, "next 0.1 < kappa 0.3: keep base and guide"),
+        (Decision((), False, (), 0.1, 0.3), {}, "next 0.1 < kappa 0.3: nothing to keep"),
+        (Decision((1,), False, (), 0.5, 0.3), {}, "last step (next 0.5 ≥ kappa 0.3): keep guide"),
+    ],
+)
+def test_the_reason_says_what_was_compared_and_what_follows(decision: Decision, signals: dict, said: str) -> None:
+    made = step(1, candidate("Rhine"), candidate("Danube", "guide"), decision=decision, signals=signals)
+    assert made.reason == said
 
 
-@pytest.mark.parametrize("kind", [types.Question, types.Message])
-def test_a_value_refuses_a_field_that_it_does_not_have(kind: type) -> None:
-    value = kind("user", "text")
-    with pytest.raises((AttributeError, TypeError)):
-        value.price = 1
+def test_the_reason_of_a_forced_stop_names_the_setting() -> None:
+    forced = step(1, candidate("Rhine"), keep=(0,), forced="accept")
+    assert forced.reason == "the guide could not be asked; on_guide_error is 'accept'"
