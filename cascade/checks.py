@@ -22,13 +22,17 @@ def checked_base(value: str) -> str:
     return value
 
 
+# Where Alibaba Cloud and, over IPv6, AWS keep theirs: not link-local by their numbers.
+_METADATA = {ipaddress.ip_address("100.100.100.200"), ipaddress.ip_address("fd00:ec2::254")}
+
+
 def is_link_local(host: str) -> bool:
     """Whether a host is where clouds keep their metadata, in any spelling of the address.
 
     >>> is_link_local("169.254.169.254"), is_link_local("0xA9FEA9FE"), is_link_local("127.0.0.1")
     (True, True, False)
     """
-    if host.lower().rstrip(".") in {"metadata", "metadata.google.internal"} or host == "100.100.100.200":
+    if host.lower().rstrip(".") in {"metadata", "metadata.google.internal"}:
         return True
     try:
         address = ipaddress.ip_address(host)
@@ -38,7 +42,7 @@ def is_link_local(host: str) -> bool:
         except OSError:
             return False
     mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_link_local
+    return (mapped or address).is_link_local or address in _METADATA
 
 
 _SECRET_NAMES = re.compile(r"(?i)^(?:api_?key|key|token|secret|password|authorization)$")

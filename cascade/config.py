@@ -114,12 +114,12 @@ class RandomConfig(_Section):
 
 
 class ThresholdConfig(_Section):
-    """UALA: go on while the guide is uncertain. `threshold` in nats, or in probability for when: p_yes."""
+    """UALA: go on while there is doubt. `threshold` in nats, or in probability for when: p_yes."""
 
     kind: Literal["threshold"] = "threshold"
     threshold: _NotNegative = 0.3
     keep: Literal["judged", "both"] = "judged"
-    when: Literal["uncertain", "p_yes"] = "uncertain"
+    when: Literal["uncertain", "p_yes", "answer_logprob"] = "uncertain"
 
 
 class BudgetConfig(_Section):
@@ -216,10 +216,8 @@ class CascadeConfig(_Section):
     def prices(self) -> dict[str, Price | None]:
         """Return every configured model's price: as configured, else from the bundled table, else None."""
         table = PriceTable.bundled()
-        found: dict[str, Price | None] = {}
-        for entry in self.models.values():
-            found[entry.model] = entry.price.price() if entry.price else table.price(entry.model)
-        return found
+        found = {entry.model: table.price(entry.model) for entry in self.models.values()}
+        return found | {entry.model: entry.price.price() for entry in self.models.values() if entry.price}
 
 
 def _strategy_problems(config: CascadeConfig) -> Iterable[str]:
@@ -309,13 +307,14 @@ def _problems(error: ValidationError) -> list[str]:
 
 def _problems_behind(document: Mapping[str, Any], error: ValidationError) -> list[str]:
     """Return what is wrong besides, seen once the settings that are wrong by themselves are left out."""
-    rest = copy.deepcopy(dict(document))
+    rest, left_out = copy.deepcopy(dict(document)), set()
     for problem in error.errors(include_url=False):
         _leave_out(rest, problem["loc"])
+        left_out.add(_path(problem["loc"]))
     try:
         CascadeConfig.model_validate(rest)
     except ValidationError as more:
-        return [said for said in _problems(more) if not said.endswith("is missing")]
+        return [said for said in _problems(more) if said.split(": ")[0] not in left_out and "is missing" not in said]
     return []
 
 

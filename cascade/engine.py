@@ -116,7 +116,8 @@ def _walk(
         if isinstance(item, Request):
             item = yield from _pay(item, plan, prices, purse, record)
             continue
-        decision = decide(policy, Observation(question, (*record.steps, item), horizon), item)
+        observation = Observation(question, (*record.steps, item), horizon)
+        decision = decide(policy, observation)
         step = Step(item.number, item.candidates, item.signals, item.notes, tuple(record.calls), decision, item.forced)
         record.calls.clear()
         record.steps.append(step)
@@ -124,7 +125,7 @@ def _walk(
         if not decision.proceed:
             if item.forced:
                 return "guide error"
-            return "horizon" if item.number >= horizon else "policy"
+            return "horizon" if observation.last else "policy"
         item = next(plan, None)
     return "horizon"
 
@@ -185,8 +186,9 @@ def failed_call(request: Request, error: ProviderError, price: Price | None) -> 
     return Call(request, None, cost, most_nano_usd(request, price) if cost is None else cost, error.billed, said)
 
 
-def decide(policy: Policy, observation: Observation, step: Step) -> Decision:
+def decide(policy: Policy, observation: Observation) -> Decision:
     """Turn a policy's scores at its threshold into a decision."""
+    step = observation.step
     if step.forced is not None:
         keep = tuple(range(len(step.candidates))) if step.forced == "accept" else ()
         return Decision(keep, proceed=False, scores=(), next_score=0.0, kappa=policy.kappa)

@@ -180,10 +180,13 @@ class PriceTable:
         """
         if model in self.overrides:
             return self.overrides[model]
-        for name in (model, model.split("/", 1)[-1]):
-            if name in self.prices:
-                return price_from_entry(self.prices[name], source=f"{self.source}, {self.as_of}")
-        return None
+        entry = self.prices.get(model)
+        if entry is None:
+            # "openai/gpt-4o" is listed as "gpt-4o" of openai; at another host it is another price.
+            host, _, name = model.partition("/")
+            listed = self.prices.get(name)
+            entry = listed if listed is not None and listed.get("provider") == host else None
+        return None if entry is None else price_from_entry(entry, source=f"{self.source}, {self.as_of}")
 
     def age_days(self, today: date) -> int:
         """Return how many days old the table is."""
@@ -233,6 +236,8 @@ def compact_map(litellm_map: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[
                 tiers.append({"tokens": tokens, **rates, **tier})
         if tiers:
             rates["above"] = tiers
+        if entry.get("litellm_provider") and "/" not in name:
+            rates["provider"] = entry["litellm_provider"]
         found[name] = rates
     return found
 

@@ -140,7 +140,7 @@ class Step(NamedTuple):
     """One paid stage: candidates, named signals (None = not known), the calls that made it, what was decided.
 
     `forced` is set where the configuration leaves the policy no choice: "accept" keeps every candidate and stops,
-    "abstain" stops without an answer.
+    "abstain" stops without an answer. `final` marks a step that none can follow, before the horizon or at it.
     """
 
     number: int
@@ -150,6 +150,7 @@ class Step(NamedTuple):
     calls: tuple[Call, ...] = ()
     decision: Decision | None = None
     forced: str | None = None
+    final: bool = False
 
     @property
     def cost_nano_usd(self) -> int | None:

@@ -22,7 +22,7 @@ class Observation(NamedTuple):
     @property
     def last(self) -> bool:
         """Whether no further step is possible."""
-        return self.step.number >= self.horizon
+        return self.step.final or self.step.number >= self.horizon
 
 
 class Scores(NamedTuple):

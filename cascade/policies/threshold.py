@@ -1,4 +1,4 @@
-"""UALA: go on while the guide is uncertain.
+"""UALA: go on while there is doubt.
 
 The uncertainty of a verdict is u = −ln max(p, 1 − p) with p = P(yes), the guide's probability of "Yes" over {Yes, No}:
 0 for a sure verdict, ln 2 ≈ 0.693 for a coin flip. A step's answer is accepted once u is below the threshold.
@@ -16,6 +16,7 @@ from typing import Literal
 
 from cascade.policies.base import Observation, Scores
 from cascade.policies.fixed import ALWAYS, NEVER
+from cascade.types import Step
 
 
 def uncertainty(p_yes: float | None) -> float:
@@ -31,28 +32,39 @@ def uncertainty(p_yes: float | None) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ThresholdPolicy:
-    """Go on while the guide's uncertainty is at least `kappa` (nats); else keep what the guide judged right.
+    """Go on while the doubt about a step is at least `kappa`, else keep what was judged right.
 
-    `keep="judged"` keeps the base's answer after a yes and the guide's after a no; `keep="both"` keeps both answers of
-    every step that was paid. `when="p_yes"` goes on while 1 − P(yes) ≥ kappa instead, so that a sure "no" is not enough
-    to stop: use it where the guide's corrections are weaker than its judgement.
+    `when` says what the doubt is: "uncertain" the guide's uncertainty in nats; "p_yes" 1 − P(yes), so that a sure "no"
+    is not enough to stop (for guides whose corrections are weaker than their judgement); "answer_logprob" minus the
+    mean log-prob of the answer's own tokens in nats, which asks nobody (for ladders). Unknown is full doubt.
+
+    `keep="judged"` keeps the base's answer after a yes and the guide's after a no, and the newest where nothing was
+    judged; `keep="both"` keeps every answer of every step that was paid.
     """
 
     kappa: float = 0.3
     keep: Literal["judged", "both"] = "judged"
-    when: Literal["uncertain", "p_yes"] = "uncertain"
+    when: Literal["uncertain", "p_yes", "answer_logprob"] = "uncertain"
 
     def scores(self, observation: Observation) -> Scores:
-        """Give "next" its uncertainty as score, so that kappa is the threshold on it."""
+        """Give "next" the doubt as its score, so that kappa is the threshold on it."""
         step = observation.step
-        p_yes = step.signals.get("p_yes")
-        doubt = uncertainty(p_yes) if self.when == "uncertain" or p_yes is None else 1.0 - p_yes
-        stops = observation.last or doubt < self.kappa
+        doubt = self._doubt(step)
         if self.keep == "both":
             return Scores((ALWAYS,) * len(step.candidates), doubt)
-        if not stops:
-            return Scores((NEVER,) * len(step.candidates), ALWAYS if math.isinf(doubt) else doubt)
+        if doubt >= self.kappa and not observation.last:
+            return Scores((NEVER,) * len(step.candidates), doubt)
+        p_yes = step.signals.get("p_yes")
         judged = "guide" if p_yes is not None and p_yes < 0.5 else "base"
         sources = [candidate.source for candidate in step.candidates]
         kept = judged if judged in sources else (sources[-1] if sources else judged)
-        return Scores(tuple(ALWAYS if source == kept else NEVER for source in sources), doubt)
+        return Scores(tuple([ALWAYS if source == kept else NEVER for source in sources]), doubt)
+
+    def _doubt(self, step: Step) -> float:
+        if self.when == "uncertain":
+            return uncertainty(step.signals.get("p_yes"))
+        name = "p_yes" if self.when == "p_yes" else "answer_mean_logprob"
+        value = step.signals.get(name)
+        if value is None:
+            return ALWAYS
+        return 1.0 - value if self.when == "p_yes" else -value

@@ -55,9 +55,11 @@ class _Round:
     notes: list[str] = field(default_factory=list)
     verdict: Verdict = verdicts.NO_VERDICT
     forced: str | None = None
+    final: bool = False
 
     def step(self) -> Step:
-        return Step(self.number, tuple(self.candidates), self.signals, tuple(self.notes), forced=self.forced)
+        candidates, notes = tuple(self.candidates), tuple(self.notes)
+        return Step(self.number, candidates, self.signals, notes, forced=self.forced, final=self.final)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ class BaseGuide:
                 yield from self._base_answers(question, current, messages, done)
             except ProviderError as error:
                 current.notes.append(f"base error: {type(error).__name__}: {error}")
+                current.final = True  # what failed after its retries would fail again in the next round
                 yield from self._guide_answers(question, current)
             if current.answer is not None:
                 yield from self._guide_judges(question, current)
@@ -109,6 +112,8 @@ class BaseGuide:
                 yield from self._guide_answers(question, current)
             done.append(current)
             yield current.step()
+            if current.final:
+                return
             if current.answer is not None and current.text is not None:
                 messages = (*messages, Message("assistant", defuse(current.text)), *self._again(current.verdict))
 
@@ -145,7 +150,7 @@ class BaseGuide:
             current.signals["p_yes"] = None
             current.forced = {"accept": "accept", "abstain": "abstain"}.get(self.on_guide_error)
             return
-        current.verdict = verdict
+        current.verdict = verdict = verdicts.sensible(verdict, answer)
         current.signals |= {"p_yes": verdict.p_yes, "verdict_mass": verdict.mass}
         if verdict.p_yes is None:
             current.notes.append("no verdict: the guide's reply was neither a clear yes nor a clear no")

@@ -63,6 +63,14 @@ def read(completion: Completion) -> Verdict:
     return Verdict(p_yes, says_yes, correction, mass, "none" if p_yes is None else "logprobs")
 
 
+def sensible(verdict: Verdict, answer: str) -> Verdict:
+    """Return the verdict, or none where the correction is a bare "yes" to an answer that was not "no"."""
+    correction = verdict.correction
+    if correction is not None and normalize_answer(correction) == "yes" and normalize_answer(answer) != "no":
+        return NO_VERDICT
+    return verdict
+
+
 def combine(completions: Sequence[Completion]) -> Verdict:
     """Return the verdict of several samples: P(yes) = (yeses + ½) / (verdicts + 1), the commonest correction.
 

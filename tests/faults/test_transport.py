@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ from cascade.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
     RateLimitedError,
+    StreamInterruptedError,
 )
 
 from .bench import KEY, PROVIDERS, Bench
@@ -148,6 +150,16 @@ def test_f07_the_wall_clock_holds_over_a_stream(bench: Bench, provider: str) -> 
     with pytest.raises(ProviderTimeoutError):
         list(orchestrator.stream(QUESTION))
     assert time.monotonic() - started < 0.4
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+async def test_f07_the_wall_clock_of_a_stream_never_cancels_its_reader(bench: Bench, provider: str) -> None:
+    """The clock runs out while the reader is busy with a piece: the reader is told, not cancelled."""
+    async with bench.alone("stream_empty_chunks", provider, timeouts={"per_question_s": 0.15}) as orchestrator:
+        with pytest.raises((ProviderTimeoutError, StreamInterruptedError)):
+            async for _ in orchestrator.astream(QUESTION):
+                await asyncio.sleep(0.2)
+    await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -232,3 +232,8 @@ def test_one_unknown_cost_makes_the_sum_unknown() -> None:
     assert total_nano_usd([1, 2, 3]) == 6
     assert total_nano_usd([]) == 0
     assert total_nano_usd([1, None, 3]) is None
+
+
+@pytest.mark.parametrize("name", ["nobody/gpt-4o", "my-proxy/gpt-4o-mini"])
+def test_another_host_is_not_given_the_makers_price(name: str) -> None:
+    assert PriceTable.bundled().price(name) is None

@@ -1,0 +1,40 @@
+"""One question: the answer, its exact cost, and the path that led to it.
+
+    python examples/ask.py
+
+It runs offline: the fake provider says what the script below tells it to.
+"""
+
+from cascade import Orchestrator
+from cascade.providers.fake import FakeProvider, reply
+
+CONFIG = {
+    "models": {
+        "base": {"model": "small", "price": {"input": 0.15, "output": 0.6}},  # USD per million tokens
+        "guide": {"model": "large", "price": {"input": 2.5, "output": 10.0}},
+    },
+    "provider": "fake",
+}
+SCRIPT = {
+    "small": [
+        "Reasoning: Vienna lies on the Rhine.\nAnswer: The Rhine",
+        "Reasoning: Not the Rhine; the Danube flows through Vienna.\nAnswer: The Danube",
+    ],
+    "large": [reply("No, the Danube", p_yes=0.4), reply("Yes", p_yes=0.98)],
+}
+
+
+def main() -> None:
+    """Ask, and print what came of it."""
+    with Orchestrator.from_config(CONFIG, providers={"fake": FakeProvider(SCRIPT)}) as orchestrator:
+        answer = orchestrator.ask("Which river runs through Vienna?")
+    print(f"answer  {answer.text}")
+    print(f"kept    {answer.answers}")
+    print(f"cost    {answer.cost} USD")
+    for model, cost in answer.cost_by_model.items():
+        print(f"        {model}: {cost}")
+    print(answer.explain())
+
+
+if __name__ == "__main__":
+    main()

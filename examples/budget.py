@@ -1,0 +1,38 @@
+"""A hard cap on what one question may cost: refuse the next call, or answer with what there is.
+
+    python examples/budget.py
+
+Each call is held at the most it can cost before it is made, so the cap is not passed. It runs offline.
+"""
+
+from cascade import BudgetExceededError, CascadeConfig, Orchestrator
+from cascade.config import BudgetConfig, load
+from cascade.providers.fake import FakeProvider, reply
+
+CONFIG = load(
+    {
+        "models": {
+            "base": {"model": "small", "price": {"input": 0.15, "output": 0.6}, "max_tokens": 64},
+            "guide": {"model": "large", "price": {"input": 2.5, "output": 10.0}, "max_tokens": 64},
+        },
+        "provider": "fake",
+    }
+)
+UNSURE = FakeProvider({"small": ["Answer: maybe Oslo"], "large": [reply("Yes", p_yes=0.55)]})
+
+
+def capped(on_exhausted: str) -> CascadeConfig:
+    """Return the configuration with a cap of a third of a cent."""
+    budget = BudgetConfig.model_validate({"per_question": 0.0033, "on_exhausted": on_exhausted})
+    return CONFIG.model_copy(update={"budget": budget})
+
+
+if __name__ == "__main__":
+    question = "What is the capital of Norway?"
+    answer = Orchestrator.from_config(capped("answer"), providers={"fake": UNSURE}).ask(question)
+    print(f"{answer.text!r}, stopped: {answer.stopped}, spent {answer.cost}, {len(answer.steps)} steps")
+    print(f"warning: {answer.warnings[0]}")
+    try:
+        Orchestrator.from_config(capped("refuse"), providers={"fake": UNSURE}).ask(question)
+    except BudgetExceededError as error:
+        print(f"refused after {len(error.calls)} calls: {error}")

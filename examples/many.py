@@ -1,0 +1,38 @@
+"""Many questions at once, without threads; one that fails does not lose the others.
+
+    python examples/many.py
+
+`aask_many` keeps the order. `ask_many` is its blocking twin. It runs offline.
+"""
+
+import asyncio
+
+from cascade import Answer, BatchError, Orchestrator
+from cascade.errors import AuthenticationError
+from cascade.providers.fake import FakeProvider, Reply, reply
+from cascade.types import Request
+
+
+def script(request: Request) -> Reply:
+    """Answer arithmetic; the question with a 7 in it is refused by both models."""
+    asked = request.question.text
+    if "7" in asked:
+        return AuthenticationError(f"{request.model} refused the key.", model=request.model)
+    if request.purpose == "judge":
+        return reply("Yes", p_yes=0.95)
+    return f"Reasoning: I add.\nAnswer: {sum(int(word) for word in asked.split() if word.isdigit())}"
+
+
+async def main() -> None:
+    """Ask nine questions, four at a time."""
+    settings = {"models": {"base": "small", "guide": "large"}, "provider": "fake"}
+    async with Orchestrator.from_config(settings, providers={"fake": FakeProvider(script)}) as orchestrator:
+        try:
+            await orchestrator.aask_many([f"What is {n} plus {n} ?" for n in range(1, 10)], concurrency=4)
+        except BatchError as error:
+            for number, result in enumerate(error.results, 1):
+                print(number, result.text if isinstance(result, Answer) else type(result).__name__)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

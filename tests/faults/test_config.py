@@ -1,0 +1,254 @@
+"""F65-F67 and F74: a configuration that is wrong, hostile, or holds what it must not."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade import Orchestrator
+from cascade.config import load
+from cascade.errors import ConfigError
+
+from .bench import KEY, KEY_VARIABLE, Bench
+
+MODELS = {"base": "small", "guide": "large"}
+PLAIN_KEY = "0123456789abcdef0123456789abcdef"
+"""A key without a telling shape, as Azure gives them."""
+
+
+def problems(source: Any) -> tuple[str, ...]:
+    """Return everything that is wrong with a configuration."""
+    with pytest.raises(ConfigError) as caught:
+        load(source)
+    assert caught.value.problems, "an error without a problem helps nobody"
+    return caught.value.problems
+
+
+def written(bench: Bench, text: str) -> Path:
+    """Return a file with that text."""
+    path = bench.folder / "cascade.yaml"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def scenario_f65(bench: Bench) -> None:
+    found = problems(
+        {
+            "models": {
+                "base": {"model": "small", "price": {"input": 1.0}, "max_tokens": "many"},
+                "guide": {"model": "large", "temprature": 1},
+            },
+            "budgt": {},
+            "budget": {"per_question": -1.0},
+            "policy": {"kind": "treshold"},
+            "timeouts": {"per_call_s": 0},
+            "strategy": {"rounds": 0},
+        }
+    )
+    for path, said in {
+        "models.base.price.output": "missing",
+        "models.base.max_tokens": "integer",
+        "models.guide.temprature": "did you mean temperature?",
+        "budgt": "did you mean budget?",
+        "budget.per_question": "greater than 0",
+        "policy": "did you mean threshold?",
+        "timeouts.per_call_s": "greater than 0",
+        "strategy.rounds": "greater than or equal to 1",
+    }.items():
+        assert [line for line in found if line.startswith(f"{path}:") and said in line], f"{path} not in {found}"
+
+
+def test_f65_every_problem_is_listed_at_once_with_its_path(bench: Bench) -> None:
+    scenario_f65(bench)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"models": {}}, "models.base"),
+        ({"models": {"base": "small"}}, "models.guide"),
+        ({"models": MODELS, "strategy": {"kind": "ladder", "models": []}}, "at least 1"),
+        ({"models": MODELS, "strategy": {"kind": "ladder", "models": ["base", "base"]}}, "more than once"),
+        ({"models": MODELS, "strategy": {"kind": "ladder", "models": ["bose"]}}, "did you mean base?"),
+        ({"models": {"base": {"model": "small", "price": 0.15}, "guide": "large"}}, "models.base.price"),
+        ({"models": MODELS, "budget": {"per_question": float("nan")}}, "budget.per_question"),
+        ({"models": MODELS, "budget": {"per_question": float("inf")}}, "budget.per_question"),
+        ({"models": MODELS, "provider": "litelm"}, "did you mean litellm?"),
+        ({"models": MODELS, "provider": {"kind": "local", "options": {"contxt_tokens": 5}}}, "contxt_tokens"),
+        ({"models": MODELS, "provider": {"kind": "fake", "options": {"repliez": {}}}}, "repliez"),
+        ({"models": MODELS, 1: 2}, "strings"),
+        ({"models": None}, "models"),
+        ({}, "models"),
+    ],
+)
+def test_f65_what_can_be_wrong(settings: dict[Any, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Orchestrator.from_config(settings)
+    assert any(said in problem for problem in caught.value.problems), caught.value
+
+
+def test_f65_a_problem_of_form_does_not_hide_one_of_sense() -> None:
+    found = problems({"models": {"base": "small"}, "budgt": {}})
+    assert any(line.startswith("budgt:") for line in found)
+    assert any(line.startswith("models.guide:") for line in found)
+
+
+def test_f65_a_setting_that_stands_twice(bench: Bench) -> None:
+    (problem,) = problems(written(bench, "models:\n  base: small\n  base: large\n"))
+    assert "'base' stands twice" in problem
+
+
+def scenario_f66(bench: Bench) -> None:
+    aliases = "\n".join(f"x{number}: *a" for number in range(60))
+    found = problems(written(bench, f"models: {{base: small, guide: &a large}}\n{aliases}\n"))
+    assert len(found) == 1
+    assert "aliases" in found[0]
+    assert "larger than" in problems(written(bench, "# " + "x" * 2_000_000 + "\nmodels: {}\n"))[0]
+    marker = bench.folder / "made"
+    found = problems(written(bench, f"models: !!python/object/apply:pathlib.Path.touch [{marker}]\n"))
+    assert "python/object" in found[0]
+    assert not marker.exists()
+
+
+def test_f66_tags_aliases_and_size(bench: Bench) -> None:
+    scenario_f66(bench)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "models: &a [*a]\n",
+        "x: &a {y: *a}\nmodels: {base: small, guide: large}\n",
+        "seed: 2026-13-45\n",
+        "models: !!int abc\n",
+        "models: !!map [a, b]\n",
+        "models: !!timestamp x\n",
+        "{[1]: 2}\n",
+        "[" * 3_000,
+        "x: " * 50,
+        "\x00",
+        "",
+        "- 1\n",
+        "just text",
+    ],
+)
+def test_f66_what_is_no_settings_file_is_a_config_error(bench: Bench, text: str) -> None:
+    assert problems(written(bench, text))
+
+
+def _nested_aliases(levels: int, width: int) -> str:
+    lines = [f"l0: &l0 [{', '.join('x' * width)}]"]
+    for level in range(1, levels):
+        lines.append(f"l{level}: &l{level} [{', '.join([f'*l{level - 1}'] * width)}]")
+    return "\n".join(lines) + "\nmodels: {base: small, guide: large}\n"
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize(
+    "text",
+    [_nested_aliases(16, 3), _nested_aliases(5, 2), f"x: &a [{', '.join(['*a'] * 8)}]\nmodels: {MODELS}\n"],
+    ids=["3 to the 16th", "under the limit", "holds itself 8 times"],
+)
+def test_f66_no_bomb_takes_long(bench: Bench, text: str) -> None:
+    path = written(bench, text)
+    started = time.process_time()
+    assert problems(path)
+    assert time.process_time() - started < 1
+
+
+@pytest.mark.parametrize("kind", ["folder", "bytes", "absent"])
+def test_f66_a_file_that_cannot_be_read(bench: Bench, kind: str) -> None:
+    path = bench.folder / "odd"
+    if kind == "folder":
+        path.mkdir()
+    if kind == "bytes":
+        path.write_bytes(b"\xff\xfe\x00")
+    assert problems(path)
+
+
+def _with_key(place: str, value: Any = KEY) -> dict[str, Any]:
+    models: dict[str, Any] = {"base": {"model": "small"}, "guide": "large"}
+    provider: dict[str, Any] = {"kind": "openai_http"}
+    (models["base"] if place.startswith("model") else provider)[place.split(".")[1]] = value
+    return {"models": models, "provider": provider}
+
+
+def scenario_f67(bench: Bench) -> None:
+    for settings in (_with_key("model.api_key"), _with_key("provider.api_key_env"), _with_key("model.model")):
+        found = problems(settings)
+        assert any("api_key_env: NAME" in line for line in found), found
+        assert KEY not in "\n".join(found)
+
+
+def test_f67_a_key_in_the_settings_is_refused_with_advice(bench: Bench) -> None:
+    scenario_f67(bench)
+
+
+@pytest.mark.parametrize("value", [PLAIN_KEY, 12345678, None, ["a"], {"env": "X"}])
+@pytest.mark.parametrize("place", ["model.api_key", "provider.token", "provider.password"])
+def test_f67_a_key_of_any_type_is_refused(place: str, value: Any) -> None:
+    found = problems(_with_key(place, value))
+    assert any(line.startswith(f"{'models.base' if place[0] == 'm' else 'provider'}.") for line in found)
+    assert PLAIN_KEY not in "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "address", [f"http://h/v1?key={KEY}", f"http://user:{PLAIN_KEY}@h/v1", "http://h/v1?key=AIzaSyA12345678901234567890"]
+)
+def test_f67_a_key_in_an_address_is_refused(address: str) -> None:
+    found = problems(_with_key("provider.api_base", address))
+    assert not any(key in "\n".join(found) for key in (KEY, PLAIN_KEY, "AIzaSyA12345678901234567890"))
+
+
+@pytest.mark.parametrize("text", ['api_key: "{}\n', "api_key: {}: x: y\n", "[api_key, {}\n", "? - api_key: {}\n: *none\n"])
+def test_f67_nor_does_a_file_that_cannot_be_read_show_it(bench: Bench, text: str) -> None:
+    found = problems(written(bench, text.replace("{}", PLAIN_KEY)))
+    assert PLAIN_KEY not in "\n".join(found)
+
+
+def test_f67_a_key_from_the_environment_is_in_no_repr(bench: Bench) -> None:
+    orchestrator = bench.served()
+    provider = orchestrator._own[0].provider
+    shown = f"{orchestrator!r} {orchestrator.config!r} {orchestrator.config} {provider!r} {orchestrator._own!r}"
+    assert KEY_VARIABLE in shown
+    assert KEY not in shown
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://169.254.169.254/latest",
+        "http://2852039166/",
+        "http://0xA9FEA9FE/",
+        "http://0251.0376.0251.0376/",
+        "http://[fe80::1]/",
+        "http://[::ffff:169.254.169.254]/",
+        "http://metadata.google.internal/v1",
+        "HTTP://METADATA.GOOGLE.INTERNAL/",
+        "http://100.100.100.200/",
+        "http://[fd00:ec2::254]/",
+        "ftp://h/",
+        "file:///etc/passwd",
+        "h:8000",
+        "http://",
+        "http://[::1",
+        "http://h:99999999/",
+    ],
+)
+@pytest.mark.parametrize("place", ["model.api_base", "provider.api_base"])
+def test_f74_metadata_addresses_and_what_is_none_are_refused(place: str, address: str) -> None:
+    assert any("api_base" in line for line in problems(_with_key(place, address)))
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8000/v1", "https://api.example.com/v1", "http://[::1]:8000/v1"])
+def test_f74_other_addresses_are_taken(address: str) -> None:
+    assert load(_with_key("provider.api_base", address)).provider.api_base == address
+
+
+def test_f74_no_text_of_a_user_chooses_an_address(bench: Bench) -> None:
+    orchestrator, fake = bench.scripted(None)
+    orchestrator.ask("http://169.254.169.254/ api_base=http://169.254.169.254/")
+    assert {request.model for request in fake.requests} == {"small", "large"}

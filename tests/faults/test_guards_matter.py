@@ -1,0 +1,178 @@
+"""Take each guard out, and the scenario of its fault must fail: no test here passes for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cascade import checks, config, engine, money, orchestrator, types, yamlfile
+from cascade.conformal.rollout import Actions
+from cascade.providers import assembling, guard, openai_http, reading
+from cascade.strategies import base_guide, signals, verdict
+from cascade.types import Usage
+
+from . import test_config, test_guide, test_payload, test_process, test_streams, test_transport
+from .bench import Bench, needs_litellm
+
+Scenario = Callable[[Bench], None]
+TakeOut = Callable[[Bench], Any]
+
+
+def instead(home: Any, name: str, naive: Any) -> TakeOut:
+    """Return what puts something naive in a guard's place."""
+    return lambda bench: bench.patch.setattr(home, name, naive)
+
+
+def first_in_subprocess(code: str) -> TakeOut:
+    """Return what runs code first in the scenario's subprocess."""
+    return lambda bench: setattr(bench, "prefix", code)
+
+
+def _wall_clock(bench: Bench) -> None:
+    backwards: Iterator[float] = iter(range(10**9, 0, -3600))
+    for module in (engine, guard):
+        bench.patch.setattr(module, "time", SimpleNamespace(monotonic=lambda: float(next(backwards))))
+
+
+def _null_is_empty(payload: Any, *rest: Any) -> Any:
+    return reading.read_completion({**payload, "choices": payload.get("choices") or []}, *rest)
+
+
+def _no_mapping(bench: Bench) -> None:
+    bench.patch.setattr(openai_http._Mapping, "__exit__", lambda *_: None)
+
+
+def _ignore_errors(bench: Bench) -> None:
+    for module in (reading, assembling):
+        bench.patch.setattr(module, "raise_error_inside", lambda *_: None)
+
+
+def _usage_as_told(raw: Any, *_: Any) -> Usage:
+    told = raw or {}
+    return Usage(told.get("prompt_tokens", 0), told.get("completion_tokens", 0))
+
+
+def _stop_where_it_ends(bench: Bench) -> None:
+    whole = assembling.Assembler.payload
+
+    def payload(self: assembling.Assembler) -> Any:
+        self._finish = self._finish or "stop"
+        return whole(self)
+
+    bench.patch.setattr(assembling.Assembler, "payload", payload)
+
+
+def _first_usage_counts(bench: Bench) -> None:
+    add = assembling.Assembler.add
+
+    def naive(self: assembling.Assembler, chunk: Any) -> str:
+        return add(self, chunk if self._usage is None else {**chunk, "usage": None})
+
+    bench.patch.setattr(assembling.Assembler, "add", naive)
+
+
+def _naive_block(fields: Any) -> str:
+    lines = "\n".join(f"{name}: {text}" for name, text in fields.items())
+    return f"<data-00000000>\n{lines}\n</data-00000000>"
+
+
+def _naive_verdict(text: str) -> tuple[bool, None]:
+    return "yes" in text.lower() or "ja" in text.lower(), None
+
+
+def _accept_anything(scores: Any, *_: Any, **__: Any) -> Actions:
+    return Actions(tuple(range(len(scores))), proceed=False)
+
+
+def _no_limits(name: str) -> TakeOut:
+    return instead(yamlfile, name, 10**9)
+
+
+def _free_if_unknown(self: Any, model: str) -> money.Price:
+    return money.Price(0, 0)
+
+
+class _NothingError(Exception):
+    """Is never raised, so that whoever catches it catches nothing."""
+
+
+def _safe_loader_off(bench: Bench) -> None:
+    import yaml
+
+    bench.patch.setattr(yamlfile._Loader, "yaml_constructors", yaml.UnsafeLoader.yaml_constructors)
+    bench.patch.setattr(yamlfile._Loader, "yaml_multi_constructors", yaml.UnsafeLoader.yaml_multi_constructors)
+    for name in ("make_python_instance", "find_python_name", "construct_python_object_apply"):
+        bench.patch.setattr(yamlfile._Loader, name, getattr(yaml.UnsafeLoader, name), raising=False)
+
+
+_BEFORE_IMPORT_OUT = "import cascade.providers.litellm as adapter\nadapter._BEFORE_IMPORT = {}"
+_EXTRAS_REQUIRED = "import cascade.providers.registry as r\nr._BUILT_IN = {**r._BUILT_IN, 'litellm': lambda _: 1 / 0}"
+
+GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
+    "F12 quote": (test_transport.scenario_f12, instead(openai_http, "quote", lambda text, _secrets: text)),
+    "F12 retry": (test_transport.scenario_f12, instead(reading.BadResponseError, "retryable", False)),
+    "F13": (test_transport.scenario_f13, _wall_clock),
+    "F14": (test_payload.scenario_f14, instead(reading, "first_choice", lambda choices, _notes: choices[0])),
+    "F15": (test_payload.scenario_f15, instead(guard, "read_completion", _null_is_empty)),
+    "F16": (test_payload.scenario_f16, instead(reading, "raise_refusal", lambda *_: None)),
+    "F17": (test_payload.scenario_f17, instead(types.Completion, "truncated", property(lambda _self: False))),
+    "F18": (test_payload.scenario_f18, _no_mapping),
+    "F19": (test_payload.scenario_f19, _ignore_errors),
+    "F20": (test_payload.scenario_f20, instead(reading, "read_usage", _usage_as_told)),
+    "F21": (test_payload.scenario_f21, instead(reading, "is_count", lambda value: isinstance(value, int))),
+    "F22": (test_payload.scenario_f22, instead(reading, "echoed_model", lambda payload, *_: payload.get("model"))),
+    "F23": (test_payload.scenario_f23, instead(money.PriceTable, "price", _free_if_unknown)),
+    "F24 off": (test_payload.scenario_f24, instead(guard.Guard, "_asked", lambda _self, request: request)),
+    "F24 sampled": (test_payload.scenario_f24, instead(base_guide.BaseGuide, "_sampled", lambda *_: iter(()))),
+    "F25": (test_payload.scenario_f25, instead(reading, "logprob", lambda value: value)),
+    "F26 mapping": (test_streams.scenario_f26, _no_mapping),
+    "F26 partial": (test_streams.scenario_f26, instead(guard, "_interrupted", lambda error, _assembler: error)),
+    "F27": (test_streams.scenario_f27, _stop_where_it_ends),
+    "F28": (test_streams.scenario_f28, _first_usage_counts),
+    "F29": (test_streams.scenario_f29, instead(reading, "storable", lambda text, _notes: text)),
+    "F30": (test_payload.scenario_f30, instead(reading, "first_choice", lambda choices, _notes: choices[0])),
+    "F40": (test_guide.scenario_f40, instead(base_guide, "data_block", _naive_block)),
+    "F40 tokens": (test_guide.scenario_f40, instead(base_guide, "defuse", lambda text: text)),
+    "F41": (test_guide.scenario_f41, instead(signals, "is_answer", bool)),
+    "F42": (test_guide.scenario_f42, instead(verdict, "read_text", _naive_verdict)),
+    "F43": (test_guide.scenario_f43, instead(base_guide, "ProviderError", _NothingError)),
+    "F43 closed": (test_guide.scenario_f43, instead(engine, "actions", _accept_anything)),
+    "F49": (test_guide.scenario_f49, instead(orchestrator.Orchestrator, "_no_event_loop", lambda *_: None)),
+    "F65 all": (test_config.scenario_f65, lambda bench: _only_the_first(bench)),
+    "F65 hints": (test_config.scenario_f65, instead(config, "did_you_mean", lambda *_: "")),
+    "F66 aliases": (test_config.scenario_f66, _no_limits("MAX_ALIASES")),
+    "F66 size": (test_config.scenario_f66, _no_limits("MAX_FILE_BYTES")),
+    "F66 tags": (test_config.scenario_f66, _safe_loader_off),
+    "F67": (test_config.scenario_f67, instead(config, "secret_problems", lambda *_: ())),
+    "F67 shape": (test_config.scenario_f67, instead(checks, "_SECRET_SHAPE", checks._SECRET_NAMES)),
+    "F71": (test_process.scenario_f71, first_in_subprocess(_BEFORE_IMPORT_OUT)),
+    "F73": (test_process.scenario_f73, first_in_subprocess(_EXTRAS_REQUIRED)),
+}
+_NUMBERS = {*range(12, 31), 40, 41, 42, 43, 49, 65, 66, 67, 71, 73}
+
+
+def _only_the_first(bench: Bench) -> None:
+    listed = config._problems
+    bench.patch.setattr(config, "_problems", lambda error: listed(error)[:1])
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=needs_litellm if name == "F71" else ()) for name in GUARDS]
+)
+def test_without_its_guard_the_fault_gets_through(bench: Bench, name: str) -> None:
+    scenario, take_out = GUARDS[name]
+    take_out(bench)
+    with pytest.raises((Exception, pytest.fail.Exception)):
+        scenario(bench)
+
+
+def test_every_fault_of_this_suite_has_its_guard_taken_out() -> None:
+    assert {int(name.split()[0][1:]) for name in GUARDS} == _NUMBERS
+
+
+@pytest.mark.parametrize("name", [name for name in GUARDS if name != "F71"])
+def test_with_its_guard_the_fault_does_not(bench: Bench, name: str) -> None:
+    GUARDS[name][0](bench)

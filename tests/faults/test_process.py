@@ -1,0 +1,221 @@
+"""F46, F68, F69, F71 and F73: what crosses a process border, leaks, or is not installed."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+import logging
+import os
+import pickle  # noqa: TID251 - errors and answers must survive it
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade import errors
+from cascade.errors import BudgetExceededError, CascadeError, ProviderError
+from cascade.types import Question
+
+from .bench import KEY, KEY_VARIABLE, PROVIDERS, Bench, needs_litellm
+from .bodies import QUESTION
+from .server import FaultServer
+
+_LOGGERS = ("cascade", "httpx", "httpcore")
+"""The loggers that are ours to answer for; litellm's own, at DEBUG, writes whatever a server sends."""
+ROOT = Path(__file__).parents[2]
+ERROR_MODES = ["400", "401", "403", "404", "429", "500", "echo_key_in_200", "html_200", "bad_json", "empty_choices"]
+ERROR_MODES += ["no_choices", "null_content_filter", "error_401_in_200", "reset", "cut_short", "redirect", "invalid_utf8"]
+
+
+def _classes(kind: type[CascadeError] = CascadeError) -> list[type[CascadeError]]:
+    return [kind, *(deeper for below in kind.__subclasses__() for deeper in _classes(below))]
+
+
+def _example(kind: type[CascadeError]) -> CascadeError:
+    if kind is errors.ConfigError:
+        return kind(["a: is wrong", "b: too"], "cascade.yaml")
+    if kind is errors.MissingExtraError:
+        return kind("torch", "training", extra="train")
+    return kind("it went wrong", calls=(1, 2), model="small", partial="so far", results=("x",))
+
+
+@pytest.mark.parametrize("kind", _classes(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("travel", [lambda e: pickle.loads(pickle.dumps(e)), copy.copy, copy.deepcopy])
+def test_f46_every_error_crosses_a_border_whole(kind: type[CascadeError], travel: Any) -> None:
+    error = _example(kind)
+    again = travel(error)
+    assert (type(again), str(again), again.args) == (kind, str(error), error.args)
+    assert vars(again) == vars(error)
+
+
+def test_f46_an_answer_crosses_a_border_whole(bench: Bench) -> None:
+    answer = bench.served().ask(Question(QUESTION, "Vienna lies on the Danube."))
+    assert pickle.loads(pickle.dumps(answer)) == answer
+    assert copy.deepcopy(answer) == answer
+    json.dumps(answer.to_dict(), allow_nan=False)
+
+
+def test_f46_a_real_error_crosses_with_what_was_paid(bench: Bench) -> None:
+    error = bench.error("empty_choices", errors.EmptyCompletionError)
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.usage, again.calls) == (error.usage, error.calls)
+    assert again.calls[0].cost_nano_usd
+
+
+def _shown(error: BaseException | None) -> str:
+    """Return everything that a person, a log or another process could see of an error."""
+    if error is None:
+        return ""
+    out = io.StringIO()
+    traceback.TracebackException.from_exception(error, capture_locals=False).print(file=out)
+    if isinstance(error, CascadeError):
+        out.write(repr(pickle.dumps(error)))
+    return f"{error!s} {error!r} {vars(error)!r} {out.getvalue()}"
+
+
+def _everything(bench: Bench, mode: str, provider: str, key: str) -> str:
+    bench.patch.setenv(KEY_VARIABLE, key)
+    bench.log.set_level(logging.DEBUG)
+    shown = ""
+    orchestrator = bench.alone(mode, provider)
+    bench.patch.setenv(KEY_VARIABLE, key)
+    for ask in (orchestrator.ask, lambda question: list(orchestrator.stream(question))):
+        try:
+            shown += repr(ask(QUESTION))
+        except CascadeError as error:
+            logging.getLogger("cascade").exception("it failed")
+            shown += _shown(error) + _shown(error.__cause__)
+    answer = bench.answer(mode, provider)
+    shown += json.dumps(answer.to_dict()) + answer.explain() + repr(answer) + repr(pickle.dumps(answer))
+    formatter = logging.Formatter()
+    return shown + "\n".join(formatter.format(record) for record in bench.log.records if record.name.startswith(_LOGGERS))
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("mode", ERROR_MODES)
+def test_f68_the_key_is_nowhere(bench: Bench, mode: str, provider: str) -> None:
+    bench.server.text = f"{bench.server.address}/elsewhere" if mode == "redirect" else "no such key: KEY"
+    shown = _everything(bench, mode, provider, KEY)
+    assert bench.server.keys[0] == f"Bearer {KEY}"
+    assert KEY not in shown
+    assert KEY[:20] not in shown
+
+
+@pytest.mark.parametrize("mode", ["401", "echo_key_in_200"])
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_f68_nor_one_without_the_shape_of_a_key(bench: Bench, mode: str, provider: str) -> None:
+    key = "0123456789abcdef0123456789abcdef"
+    bench.server.text = "no such key: KEY"
+    bench.patch.setattr("faults.bench.KEY", key)
+    shown = _everything(bench, mode, provider, key)
+    assert bench.server.keys[0] == f"Bearer {key}"
+    assert key not in shown
+
+
+@pytest.mark.parametrize("blanks", [780, 785, 790])
+def test_f68_nor_a_part_of_it_where_a_text_is_cut(bench: Bench, blanks: int) -> None:
+    bench.server.text = " " * blanks + "KEY"
+    assert "sk-test" not in str(bench.error("401", errors.AuthenticationError))
+
+
+def test_f69_escape_codes_and_markup_do_not_reach_the_terminal(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from cascade.cli.main import main
+
+    path = bench.folder / "cascade.yaml"
+    replies = {"small": ["Answer: \x1b[31mred\x1b]0;title\x07 [bold]x[/bold]"], "large": ["Yes"]}
+    document = {"models": {"base": "small", "guide": "large"}, "provider": {"kind": "fake", "options": {"replies": replies}}}
+    path.write_text(json.dumps(document), "utf-8")
+    for options in (["--explain"], ["--stream"]):
+        bench.patch.setattr(sys, "argv", ["cascade", "ask", "\x1b[2J what?", "--config", str(path), *options])
+        with pytest.raises(SystemExit):
+            main()
+            raise SystemExit(0)
+        said = capsys.readouterr()
+        assert "red" in said.out
+        assert not {"\x1b", "\x07"} & set(said.out + said.err)
+
+
+def run_python(bench: Bench, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh interpreter, in an empty folder that is its own."""
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{bench.prefix}\n{code}"],
+        cwd=bench.folder,
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+_LOAD_LITELLM = """
+import os
+before = dict(os.environ)
+from cascade.providers.litellm import load_litellm
+load_litellm()
+assert dict(os.environ) == before, set(os.environ.items()) ^ set(before.items())
+"""
+
+
+def scenario_f71(bench: Bench) -> None:
+    with FaultServer() as evil:
+        (bench.folder / ".env").write_text(f"OPENAI_BASE_URL={evil.address}\nOPENAI_API_KEY={KEY}\n", "utf-8")
+        done = run_python(bench, _LOAD_LITELLM, LITELLM_MODEL_COST_MAP_URL=f"{evil.address}/prices.json")
+    assert done.returncode == 0, done.stderr[-2_000:]
+    assert (evil.requests, evil.paths) == ([], [])
+
+
+@pytest.mark.litellm
+@needs_litellm[2]
+def test_f71_importing_litellm_reads_no_env_file_and_fetches_nothing(bench: Bench) -> None:
+    scenario_f71(bench)
+
+
+_WITHOUT_EXTRAS = """
+for name in ("litellm", "torch", "xllamacpp", "tiktoken", "pyarrow", "sklearn", "fastapi"):
+    sys.modules[name] = None
+import cascade
+from cascade import Orchestrator
+from cascade.errors import MissingExtraError
+assert Orchestrator("small", "large", provider="fake").ask("what?").text
+served = {"kind": "openai_http", "api_base": "ADDRESS"}
+assert Orchestrator("small", "large", provider=served).ask("what?").text == "Danube"
+for kind, command in (("litellm", "litellm"), ("local", "cascade-orchestrator[local]")):
+    try:
+        Orchestrator("qwen2.5-coder-0.5b", "large", provider=kind).ask("what?")
+    except MissingExtraError as error:
+        assert "pip install" in str(error) and command in str(error), str(error)
+    else:
+        raise AssertionError(f"{kind} worked")
+"""
+
+
+def scenario_f73(bench: Bench) -> None:
+    done = run_python(bench, _WITHOUT_EXTRAS.replace("ADDRESS", bench.server.address))
+    assert done.returncode == 0, done.stderr[-2_000:]
+    assert bench.server.count() == 2
+
+
+def test_f73_without_the_optional_packages(bench: Bench) -> None:
+    scenario_f73(bench)
+
+
+def test_f73_importing_cascade_imports_none_of_them(bench: Bench) -> None:
+    heavy = {"litellm", "torch", "xllamacpp", "tiktoken", "httpx", "numpy"}
+    done = run_python(bench, f"import cascade\nassert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)")
+    assert done.returncode == 0, done.stderr
+
+
+def test_f68_a_budget_error_holds_no_key_either(bench: Bench) -> None:
+    orchestrator = bench.served(budget={"per_question": 0.000_001})
+    with pytest.raises(BudgetExceededError) as caught:
+        orchestrator.ask(QUESTION)
+    assert KEY not in _shown(caught.value)
+    assert not isinstance(caught.value, ProviderError)

@@ -1,0 +1,298 @@
+"""A configuration is whole and consistent, or one error names every problem with its path."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from cascade.config import (
+    BaseGuideConfig,
+    CascadeConfig,
+    FixedConfig,
+    LadderConfig,
+    RandomConfig,
+    ThresholdConfig,
+    environment,
+    load,
+)
+from cascade.errors import ConfigError
+from cascade.money import Price, PriceTable
+
+MODELS: dict[str, Any] = {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}
+
+
+def made(**settings: Any) -> CascadeConfig:
+    return load({"models": MODELS, "provider": "fake", **settings})
+
+
+def problems(**settings: Any) -> tuple[str, ...]:
+    with pytest.raises(ConfigError) as caught:
+        made(**settings)
+    assert caught.value.__cause__ is None
+    return caught.value.problems
+
+
+def only_problem(**settings: Any) -> str:
+    found = problems(**settings)
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_two_model_names_are_enough() -> None:
+    config = load({"models": MODELS})
+    assert config.models["base"].model == "openai/gpt-4o-mini"
+    assert isinstance(config.strategy, BaseGuideConfig)
+    assert isinstance(config.policy, ThresholdConfig)
+    assert (config.strategy.rounds, config.policy.threshold, config.provider.kind) == (4, 0.3, "litellm")
+    assert config.budget.per_question is None
+
+
+def test_a_configuration_is_returned_as_it_is() -> None:
+    config = made()
+    assert load(config) is config
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError):
+        made().budget = None
+
+
+@pytest.mark.parametrize("name", ["cascade.yaml", "cascade_local.yaml"])
+@pytest.mark.parametrize("as_text", [True, False])
+def test_the_shipped_examples_are_whole(name: str, as_text: bool, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(resources.files("cascade.data").joinpath(name).read_text("utf-8"), "utf-8")
+    assert load(str(path) if as_text else path).models.keys() == {"base", "guide"}
+
+
+def test_a_problem_in_a_file_names_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("models: {base: a}")
+    with pytest.raises(ConfigError, match=r"mine\.yaml"):
+        load(path)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kind"),
+    [
+        ({"kind": "fixed", "keep": "guide"}, FixedConfig),
+        ({"kind": "random", "seed": 3}, RandomConfig),
+        ({"kind": "threshold", "when": "p_yes"}, ThresholdConfig),
+        ({"threshold": 0.1}, ThresholdConfig),
+    ],
+)
+def test_a_policy_is_told_by_its_kind(wanted: dict[str, Any], kind: type) -> None:
+    assert type(made(policy=wanted).policy) is kind
+
+
+def test_a_strategy_is_told_by_its_kind() -> None:
+    assert isinstance(made(strategy={"kind": "ladder", "models": ["base", "guide"]}).strategy, LadderConfig)
+    assert isinstance(made(strategy={"rounds": 2}).strategy, BaseGuideConfig)
+
+
+@pytest.mark.parametrize("section", ["policy", "strategy"])
+def test_an_unknown_kind_is_said_in_words(section: str) -> None:
+    said = only_problem(**{section: {"kind": "treshold"}})
+    assert said.startswith(f"{section}: there is no kind 'treshold'")
+
+
+def test_a_bare_word_for_a_policy_says_how_it_is_written() -> None:
+    assert only_problem(policy="threshold") == "policy: a setting here starts with its kind, as in {kind: threshold}"
+
+
+@pytest.mark.parametrize("value", [7, ["threshold"], None])
+def test_a_policy_of_another_type_is_one_problem(value: object) -> None:
+    assert only_problem(policy=value).startswith("policy")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"budgt": {}}, "budgt: there is no such setting; did you mean budget?"),
+        ({"budget": {"per_quest": 1}}, "budget.per_quest: there is no such setting; did you mean per_question?"),
+        ({"policy": {"treshold": 1}}, "policy.treshold: there is no such setting; did you mean threshold?"),
+        ({"strategy": {"round": 1}}, "strategy.round: there is no such setting; did you mean rounds?"),
+        ({"timeouts": {"per_call": 1}}, "timeouts.per_call: there is no such setting; did you mean per_call_s?"),
+        (
+            {"provider": {"kind": "fake", "option": {}}},
+            "provider.option: there is no such setting; did you mean options?",
+        ),
+    ],
+)
+def test_a_misspelt_setting_is_named_with_its_path_and_the_word_meant(settings: dict[str, Any], said: str) -> None:
+    assert only_problem(**settings).startswith(said)
+
+
+def test_a_misspelt_setting_of_a_model_is_named() -> None:
+    base = {"model": "a", "max_token": 5, "price": {"input": 1, "output": 1, "cached": 0}}
+    found = problems(models={**MODELS, "base": base})
+    assert found[0].startswith("models.base.price.cached: there is no such setting; did you mean cached_input?")
+    assert found[1].startswith("models.base.max_token: there is no such setting; did you mean max_tokens?")
+
+
+@pytest.mark.parametrize(
+    ("settings", "path"),
+    [
+        ({"budget": {"per_question": 0}}, "budget.per_question"),
+        ({"budget": {"per_question": float("nan")}}, "budget.per_question"),
+        ({"budget": {"per_question": float("inf")}}, "budget.per_question"),
+        ({"budget": {"on_exhausted": "stop"}}, "budget.on_exhausted"),
+        ({"timeouts": {"per_call_s": -1}}, "timeouts.per_call_s"),
+        ({"policy": {"threshold": -0.1}}, "policy.threshold"),
+        ({"policy": {"kind": "fixed", "depth": 0}}, "policy.depth"),
+        ({"strategy": {"rounds": 0}}, "strategy.rounds"),
+        ({"strategy": {"rounds": 101}}, "strategy.rounds"),
+        ({"strategy": {"samples": 0}}, "strategy.samples"),
+        ({"strategy": {"verdict": "guess"}}, "strategy.verdict"),
+        ({"models": {**MODELS, "base": {"model": ""}}}, "models.base.model"),
+        ({"models": {**MODELS, "base": {"model": "a", "temperature": 3}}}, "models.base.temperature"),
+        ({"models": {**MODELS, "base": {"model": "a", "max_tokens": 0}}}, "models.base.max_tokens"),
+        (
+            {"models": {**MODELS, "base": {"model": "a", "price": {"input": -1, "output": 0}}}},
+            "models.base.price.input",
+        ),
+        ({"models": {**MODELS, "base": 7}}, "models.base"),
+        ({"models": []}, "models"),
+        ({"provider": 7}, "provider"),
+        ({"provider": "nobody"}, "provider.kind"),
+        ({"provider": {"kind": "fake", "api_base": "nowhere"}}, "provider.api_base"),
+        ({"models": {**MODELS, "base": {"model": "a", "api_base": "http://169.254.169.254"}}}, "models.base.api_base"),
+    ],
+)
+def test_a_value_out_of_range_is_one_problem_with_its_path(settings: dict[str, Any], path: str) -> None:
+    assert only_problem(**settings).split(": ")[0] == path
+
+
+def test_a_wrong_value_is_shown_but_a_key_in_it_is_not() -> None:
+    assert only_problem(strategy={"rounds": "many"}).endswith("not 'many'")
+    assert "sk-abcdefgh" not in only_problem(strategy={"rounds": "sk-abcdefgh"})
+
+
+def test_missing_models_are_missing() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load({})
+    assert caught.value.problems == ("models: is missing",)
+
+
+def test_all_problems_come_at_once_the_inconsistent_ones_too() -> None:
+    found = problems(
+        models={"base": "a"}, budgt={}, strategy={"rounds": 0}, policy={"kind": "fixed", "depth": 9}, api_key="x"
+    )
+    paths = {said.split(": ")[0] for said in found}
+    assert {"budgt", "strategy.rounds", "api_key", "models.guide", "policy.depth"} <= paths
+
+
+def test_no_problem_is_said_twice() -> None:
+    found = problems(models={"base": {"model": "a", "api_key": "sk-abcdefghijklmnop"}}, budgt={})
+    assert len(found) == len(set(found)) == 3
+
+
+@pytest.mark.parametrize("value", ["sk-abcdefghijklmnop", "short", 12345, None])
+def test_a_key_in_a_configuration_is_refused_without_showing_it(value: object) -> None:
+    said = only_problem(models={**MODELS, "base": {"model": "a", "api_key": value}})
+    assert said.startswith("models.base.api_key: keys do not belong")
+    assert str(value) not in said
+
+
+def test_a_key_in_an_option_is_refused() -> None:
+    assert only_problem(provider={"kind": "fake", "options": {"replies": {"a": ["sk-abcdefghijklmnop"]}}}).startswith(
+        "provider.options.replies.a[0]: this looks like a key"
+    )
+
+
+def test_base_guide_needs_both_models() -> None:
+    assert only_problem(models={"base": "a", "gide": "b"}).startswith(
+        "models.guide: the base_guide strategy needs it; did you mean gide?"
+    )
+
+
+def test_a_ladder_needs_the_models_that_it_names_once_each() -> None:
+    assert only_problem(strategy={"kind": "ladder", "models": ["base", "huge"]}).startswith("models.huge: the ladder")
+    twice = only_problem(strategy={"kind": "ladder", "models": ["base", "base"]})
+    assert twice == "strategy.models: base stands more than once"
+    assert only_problem(strategy={"kind": "ladder", "models": []}).startswith("strategy.models")
+
+
+@pytest.mark.parametrize("strategy", [{"rounds": 2}, {"kind": "ladder", "models": ["base", "guide"]}])
+def test_a_fixed_depth_fits_the_strategy(strategy: dict[str, Any]) -> None:
+    assert made(strategy=strategy, policy={"kind": "fixed", "depth": 2})
+    said = only_problem(strategy=strategy, policy={"kind": "fixed", "depth": 3})
+    assert said == "policy.depth: 3 is more than the 2 steps that the strategy has"
+
+
+def test_one_model_has_one_price() -> None:
+    def entry(output: float) -> dict[str, Any]:
+        return {"model": "same", "price": {"input": 1, "output": output}}
+
+    assert made(models={"base": entry(2), "guide": entry(2)})
+    said = only_problem(models={"base": entry(2), "guide": entry(3)})
+    assert said == "models.guide.price: same stands here with another price"
+
+
+def test_a_hard_cap_needs_every_price() -> None:
+    unpriced = {"base": "openai/gpt-4o-mini", "guide": "mine"}
+    assert made(models=unpriced)
+    said = only_problem(models=unpriced, budget={"per_question": 0.02})
+    assert said.startswith("models.guide.price: mine has no known price")
+    priced = {**unpriced, "guide": {"model": "mine", "price": {"input": 1, "output": 4}}}
+    assert made(models=priced, budget={"per_question": 0.02})
+
+
+def test_prices_are_the_configured_ones_then_the_tables_then_unknown() -> None:
+    entry = {"model": "openai/gpt-4o", "price": {"input": 1, "output": 4, "note": "made up"}}
+    config = made(models={"base": "openai/gpt-4o-mini", "guide": entry, "other": "mine"})
+    assert config.prices() == {
+        "openai/gpt-4o-mini": PriceTable.bundled().price("openai/gpt-4o-mini"),
+        "openai/gpt-4o": Price.per_million(input=1, output=4, note="made up"),
+        "mine": None,
+    }
+
+
+def test_a_price_given_in_one_place_holds_wherever_the_model_stands() -> None:
+    entry = {"model": "mine", "price": {"input": 1, "output": 4}}
+    for models in ({"base": entry, "guide": "mine"}, {"base": "mine", "guide": entry}):
+        config = made(models=models, budget={"per_question": 1})
+        assert config.prices() == {"mine": Price.per_million(input=1, output=4)}
+
+
+def test_a_provider_is_named_by_a_word_or_with_its_file() -> None:
+    assert made(provider="local").provider.kind == "local"
+    replay = made(provider="replay:C:/log.jsonl").provider
+    assert (replay.kind, dict(replay.options)) == ("replay", {"path": "C:/log.jsonl"})
+
+
+@pytest.mark.parametrize("provider", ["replay", "replay:", {"kind": "replay"}])
+def test_replay_needs_its_log(provider: object) -> None:
+    assert only_problem(provider=provider).startswith("provider: replay needs a log")
+
+
+def test_an_option_that_a_provider_has_not_is_named() -> None:
+    said = only_problem(provider={"kind": "local", "options": {"contxt_tokens": 5}})
+    assert said.startswith("provider.options.contxt_tokens: local has no such option; did you mean context_tokens?")
+    assert only_problem(provider={"kind": "openai_http", "options": {"a": 5}}).endswith("; it has none")
+
+
+def test_a_models_own_provider_is_checked() -> None:
+    said = only_problem(models={**MODELS, "base": {"model": "a", "provider": "locl"}})
+    assert said.startswith("models.base.provider: there is no provider 'locl'; did you mean local?")
+
+
+def test_an_empty_environment_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINE", "value")
+    assert environment("MINE") == "value"
+    monkeypatch.setenv("MINE", "")
+    assert environment("MINE") is None
+    monkeypatch.delenv("MINE")
+    assert environment("MINE") is None
+    assert environment(None) is None
+
+
+def test_loading_leaves_the_document_as_it_was() -> None:
+    document = {"models": {"base": "a"}, "policy": {"kind": "fixed", "depht": 1}}
+    with pytest.raises(ConfigError):
+        load(document)
+    assert document == {"models": {"base": "a"}, "policy": {"kind": "fixed", "depht": 1}}

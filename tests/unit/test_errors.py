@@ -1,0 +1,184 @@
+"""The error tree: exit codes, what may be retried, what crosses a process border, and no key anywhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from cascade import errors
+from cascade.errors import CascadeError, ConfigError, MissingExtraError, ProviderError, from_status, quote, redact
+from unit.made import roundtrip
+
+EXIT_CODES = {
+    "CascadeError": 1,
+    "ConfigError": 2,
+    "UsageError": 2,
+    "MissingExtraError": 2,
+    "ModelFileError": 2,
+    "NotCertifiedError": 3,
+    "BudgetExceededError": 4,
+    "BatchError": 5,
+}
+
+
+def tree(kind: type[CascadeError] = CascadeError) -> Iterator[type[CascadeError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        if child.__module__ == "cascade.errors":
+            yield from tree(child)
+
+
+def test_every_error_has_the_exit_code_of_the_contract() -> None:
+    for kind in tree():
+        wanted = 5 if issubclass(kind, ProviderError) else EXIT_CODES[kind.__name__]
+        assert kind.exit_code == wanted, kind
+
+
+def test_the_tree_drawn_at_the_top_names_every_error_with_its_exit_code() -> None:
+    drawn = dict(re.findall(r"(\w+Error)\s+(?:exit (\d))?", (errors.__doc__ or "").split("Every error pickles")[0]))
+    assert drawn.keys() == {kind.__name__ for kind in tree()}
+    for kind in tree():
+        assert drawn[kind.__name__] in {"", str(kind.exit_code)}
+
+
+def test_only_these_may_be_made_again() -> None:
+    retryable = {kind.__name__: kind.max_retries for kind in tree(ProviderError) if kind.retryable}
+    assert retryable == {"ProviderUnavailableError": 2, "RateLimitedError": 2, "BadResponseError": 1}
+
+
+def test_what_may_have_been_charged() -> None:
+    billed = {kind.__name__: kind.billed for kind in tree(ProviderError) if kind.billed != "no"}
+    assert billed == {
+        "ProviderTimeoutError": "maybe",
+        "BadResponseError": "maybe",
+        "EmptyCompletionError": "yes",
+        "RefusedError": "yes",
+        "StreamInterruptedError": "maybe",
+    }
+
+
+def example(kind: type[CascadeError]) -> CascadeError:
+    if kind is ConfigError:
+        return ConfigError(["a: wrong", "b: wrong"], "cascade.yaml")
+    if kind is MissingExtraError:
+        return MissingExtraError("xllamacpp", "provider: local", extra="local")
+    return kind("it went wrong", calls=(1, 2), model="small", retry_after_s=3.5)
+
+
+@pytest.mark.parametrize("kind", list(tree()), ids=lambda kind: kind.__name__)
+def test_every_error_crosses_a_process_border_whole(kind: type[CascadeError]) -> None:
+    error = example(kind)
+    error.add_note("a note")
+    back = roundtrip(error)
+    assert type(back) is kind
+    assert str(back) == str(error)
+    assert vars(back) == vars(error)
+
+
+def test_a_config_error_lists_every_problem_and_where() -> None:
+    error = ConfigError(iter(["a: wrong", "b: wrong"]), "cascade.yaml")
+    assert error.problems == ("a: wrong", "b: wrong")
+    assert str(error) == "2 problems in cascade.yaml:\n  - a: wrong\n  - b: wrong"
+    assert str(ConfigError(["a: wrong"])) == "1 problem:\n  - a: wrong"
+
+
+def test_a_missing_package_comes_with_the_pip_command() -> None:
+    assert str(MissingExtraError("litellm", "provider: litellm")).endswith('pip install "litellm"')
+    assert str(example(MissingExtraError)).endswith('pip install "cascade-orchestrator[local]"')
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "Bearer abcdefgh12345678",
+        "sk-proj-abcdefgh12345678",
+        "gsk_abcdefgh12345678",
+        "xai-abcdefgh12345678",
+        "AIzaSyA1234567890abcdefghijk",
+        "user:hunter2@",
+    ],
+)
+def test_what_has_the_shape_of_a_key_is_taken_out(secret: str) -> None:
+    text = redact(f"failed at https://{secret} with it" if secret.endswith("@") else f"failed with {secret}, sorry")
+    assert secret.rstrip("@") not in text
+    assert "[redacted]" in text
+
+
+def test_a_known_secret_is_taken_out_whatever_its_shape() -> None:
+    assert redact("failed with hunter2", ["hunter2", ""]) == "failed with [redacted]"
+
+
+@pytest.mark.parametrize("text", ["the task-oriented sketch", "skills", "http://127.0.0.1:8080/v1", "a bearer of news"])
+def test_ordinary_text_is_not_redacted(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_a_quote_is_short_on_one_line_and_without_keys() -> None:
+    said = quote("a\n\tb   sk-abcdefgh12345678 " + "x" * 500)
+    assert said.startswith("a b [redacted] x")
+    assert len(said) == 200
+
+
+@pytest.mark.parametrize("blanks", [0, 150, 185, 780, 795, 5_000])
+def test_no_cut_leaves_a_piece_of_a_key(blanks: int) -> None:
+    said = quote(" " * blanks + "y" * 180 + " sk-abcdefgh12345678")
+    assert "sk-" not in said
+
+
+@pytest.mark.parametrize(
+    ("status", "name"),
+    [
+        (400, "BadRequestError"),
+        (401, "AuthenticationError"),
+        (403, "AuthenticationError"),
+        (404, "BadRequestError"),
+        (408, "ProviderTimeoutError"),
+        (413, "ContextTooLongError"),
+        (422, "BadRequestError"),
+        (429, "RateLimitedError"),
+        (500, "ProviderUnavailableError"),
+        (503, "ProviderUnavailableError"),
+        (599, "ProviderUnavailableError"),
+        (302, "BadResponseError"),
+        (418, "BadResponseError"),
+    ],
+)
+def test_a_status_becomes_the_error_that_says_what_to_do(status: int, name: str) -> None:
+    error = from_status(status, "no", model="small", retry_after_s=2.0, request_id="r")
+    assert type(error).__name__ == name
+    assert (error.model, error.status, error.retry_after_s, error.request_id) == ("small", status, 2.0, "r")
+    assert str(error).startswith(f"small answered {status}: no. ")
+    assert str(error).count(".") >= 2, "a next action is named"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "This model's maximum context length is 4096 tokens",
+        "exceed_context_size_error",
+        "too many tokens",
+        "the request exceeds the available context size",
+    ],
+)
+def test_a_prompt_that_does_not_fit_is_told_from_other_bad_requests(said: str) -> None:
+    assert type(from_status(400, said)).__name__ == "ContextTooLongError"
+    assert type(from_status(401, said)).__name__ == "AuthenticationError"
+
+
+def test_an_error_without_a_model_speaks_of_the_provider() -> None:
+    assert str(from_status(500, "no")).startswith("the provider answered 500")
+
+
+def test_a_status_error_holds_no_secret() -> None:
+    error = from_status(401, "your key hunter2 is wrong", secrets=("hunter2",))
+    assert "hunter2" not in str(error) + repr(vars(error))
+
+
+def test_errors_need_no_other_package() -> None:
+    code = "import sys, cascade.errors; print(sorted({'httpx', 'pydantic', 'litellm', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
