@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 def checked_base(value: str) -> str:
     """Return a server's address, or raise ValueError for one that is none or must not be asked (F74)."""
     parts = urlsplit(value)
+    if parts.port == 0:  # reading it also refuses what is no port
+        raise ValueError("port 0 is no address")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("an address starts with http:// or https:// and names a host")
     if parts.username or parts.password or parts.query or parts.fragment:

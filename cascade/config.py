@@ -320,12 +320,11 @@ def _problems_behind(document: Mapping[str, Any], error: ValidationError) -> lis
 
 def _leave_out(document: Any, location: tuple[int | str, ...]) -> None:
     """Take the setting at a location out of a document, as far as it is there."""
-    for part in location[:-1]:
-        if part in _UNION_TAGS and not (isinstance(document, Mapping) and part in document):
-            continue
+    *inside, last = _settings(location) or ("",)
+    for part in inside:
         document = document.get(part) if isinstance(document, dict) else None
-    if location and isinstance(document, dict):
-        document.pop(location[-1], None)
+    if isinstance(document, dict):
+        document.pop(last, None)
 
 
 def _seen(problem: Any) -> str:
@@ -333,16 +332,17 @@ def _seen(problem: Any) -> str:
     return f", not {redact(repr(value))[:60]}" if isinstance(value, str | int | float | bool | None) else ""
 
 
-_UNION_TAGS = {"base_guide", "ladder", "fixed", "random", "threshold"}
-
-
 def _path(location: tuple[int | str, ...]) -> str:
     path = ""
-    for part in location:
-        if part in _UNION_TAGS and path in {"strategy", "policy"}:
-            continue
+    for part in _settings(location):
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
     return path
+
+
+def _settings(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    """Return where a problem is, without the kind that pydantic puts after "strategy" and "policy"."""
+    tagged = len(location) > 1 and location[0] in {"strategy", "policy"}
+    return (location[0], *location[2:]) if tagged else location
 
 
 def _fields_at(location: tuple[int | str, ...]) -> Iterable[str]:

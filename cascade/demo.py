@@ -1,7 +1,8 @@
 """The demonstration: real models on the questions that ship with the package, and an honest table of what it cost.
 
-Each question is walked through the cascade, and asked of the guide outright. Base only and both-at-depth-1 are read off
-the first round of the same walk: the calls are the same ones, so they are not made, or paid, twice.
+Each question is walked through the cascade, and asked of the guide outright. Base only, both answers of round 1, and
+the ladder (the base, then the guide where the base's own log-prob is low) are made of the same calls, to the letter, so
+those are not made twice; each row is charged for every call that it uses.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ BASE_PRICE = {"input": 0.1, "output": 0.4, "note": MADE_UP}
 GUIDE_PRICE = {"input": 1.0, "output": 4.0, "note": MADE_UP}
 ROUNDS = 4
 THRESHOLD = 0.3
+LADDER_THRESHOLD = 0.1
+"""Nats per answer token, read off the log split (`benchmarks/ladder_threshold.py`), never off the live one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,12 @@ class Outcome:
     def base_answer(self) -> str | None:
         """The base's answer of the first round."""
         return next((c.text for c in self.walked.steps[0].candidates if c.source == "base"), None)
+
+    @property
+    def climbs(self) -> bool:
+        """Whether a ladder goes on from the base to the guide: the base's answer is missing or unsure of itself."""
+        value = self.walked.steps[0].signals.get("answer_mean_logprob")
+        return self.base_answer is None or value is None or -value >= LADDER_THRESHOLD
 
     @property
     def base_calls(self) -> tuple[Call, ...]:
@@ -145,10 +154,14 @@ def table(outcomes: Sequence[Outcome]) -> list[Row]:
     distinct = sum(len(set(texts)) for texts in first)
     steps = sum(len(o.walked.steps) for o in outcomes)
     sizes = sum(len(o.walked.answers) for o in outcomes)
+    ladder = [o.right(o.outright.text if o.climbs else o.base_answer) for o in outcomes]
+    climbed = [o.base_calls + (o.outright.calls if o.climbs else ()) for o in outcomes]
+    up = sum(o.climbs for o in outcomes)
     one_round = [o.walked.steps[0].calls for o in outcomes]
     return [
         row("base only", base, base, [o.base_calls for o in outcomes], count, count),
         row("guide only", outright, outright, [o.outright.calls for o in outcomes], count, count),
+        row("ladder, log-prob", ladder, ladder, climbed, count + up, count),
         row(f"threshold, ≤ {ROUNDS} rounds", walked, kept, [o.walked.calls for o in outcomes], steps, sizes),
         row("both, round 1", judged, either, one_round, count, distinct),
     ]

@@ -149,7 +149,9 @@ def _pay(
     assert completion is not None  # noqa: S101 - drivers answer a request with a completion
     call = paid_call(request, completion, price)
     record.calls.append(call)
-    purse.settle(hold, call.cost_nano_usd if call.cost_nano_usd is not None else call.cost_bound_nano_usd)
+    purse.settle(
+        hold, call.cost_nano_usd if call.cost_nano_usd is not None else max(hold, call.cost_bound_nano_usd or 0)
+    )
     try:
         return plan.send(completion)
     except StopIteration:

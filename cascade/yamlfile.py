@@ -11,8 +11,8 @@ import yaml
 from cascade.errors import ConfigError, quote
 
 MAX_FILE_BYTES = 1_000_000
-MAX_ALIASES = 8
-"""More YAML aliases than this is a bomb, not a configuration (F66): eight can make at most 2⁸ copies of anything."""
+MAX_ALIASES = 0
+"""A configuration has no use for YAML aliases; bombs are made of them (F66)."""
 MAX_DEPTH = 20
 
 
@@ -27,7 +27,7 @@ class _Loader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             self._aliases += 1
             if self._aliases > MAX_ALIASES:
-                raise yaml.YAMLError(f"more than {MAX_ALIASES} aliases")
+                raise yaml.YAMLError("aliases (*name) are not allowed")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:

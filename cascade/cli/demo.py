@@ -62,6 +62,7 @@ def demo(
     out.print(
         "right: the answer served. in set: one of the answers kept. cost: USD per question. × guide: beside guide only."
     )
+    out.print("ladder: the base, then the guide where the base's own log-prob is low. threshold: the guide judges.")
     out.print(f"Prices are {demonstration.MADE_UP} (USD per million tokens in/out: 0.1/0.4 base, 1/4 guide).")
     if even is not None:
         out.print(even.says())
@@ -143,9 +144,7 @@ def _cut(text: str, width: int) -> str:
 
 def _table(rows: list[Row]) -> Table:
     outright = next(row.cost_usd for row in rows if row.policy.startswith("guide only"))
-    table = Table(
-        "way to answer", "right", "right among kept", "answers", "rounds", "cost per question", "× guide only"
-    )
+    table = Table("way to answer", "right", "in set", "answers", "rounds", "cost", "× guide")
     for row in rows:
         ratio = "" if not outright or row.cost_usd is None else f"{row.cost_usd / outright:.2f}"
         cost = dollars(row.cost_usd)

@@ -44,11 +44,16 @@ class Streams(Protocol):
         ...
 
 
+def sendable(text: str) -> str:
+    """Return a text that can be sent as UTF-8: lone surrogates become question marks."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
 def wire_body(request: Request, model: str) -> dict[str, Any]:
     """Return the JSON body of a chat completion request, as OpenAI-compatible servers read it."""
     body: dict[str, Any] = {
         "model": model,
-        "messages": [{"role": message.role, "content": message.content} for message in request.messages],
+        "messages": [{"role": message.role, "content": sendable(message.content)} for message in request.messages],
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,
     }

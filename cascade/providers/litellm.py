@@ -12,7 +12,7 @@ import functools
 import os
 import re
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,7 @@ from cascade.errors import (
 )
 from cascade.providers.base import Payload, wire_body
 from cascade.providers.openai_http import Endpoint, retry_after_s
-from cascade.resilience.wallclock import OutOfTimeError, call_within, iterate_within
+from cascade.resilience.wallclock import OutOfTimeError, aiterate_within, call_within, iterate_within
 from cascade.types import Request
 
 _BEFORE_IMPORT = {
@@ -116,14 +116,19 @@ class LiteLLM:
     async def astream(self, request: Request, timeout_s: float) -> AsyncIterator[Payload]:
         """Yield chunks without blocking, all of them on time."""
         litellm, arguments = load_litellm(), self._arguments(request, timeout_s) | _STREAMED
+        wrapper: list[Any] = []
+
+        async def start() -> AsyncGenerator[Any, None]:
+            wrapper.append(await litellm.acompletion(**arguments))
+            async for chunk in wrapper[0]:
+                yield chunk
+
         try:
-            async with asyncio.timeout(timeout_s):
-                wrapper = await litellm.acompletion(**arguments)
-                async for chunk in wrapper:
-                    yield _streamed(chunk)
+            async for chunk in aiterate_within(timeout_s, start()):
+                yield _streamed(chunk)
         except Exception as error:  # noqa: BLE001 - see complete
             raise self._error(request, error) from None
-        yield _ending(request, wrapper)
+        yield _ending(request, wrapper[0])
 
     def close(self) -> None:
         """Nothing to give back: litellm keeps its connections for the process."""

@@ -10,7 +10,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -27,7 +27,7 @@ from cascade.errors import (
     quote,
 )
 from cascade.providers.base import Payload, wire_body
-from cascade.resilience.wallclock import OutOfTimeError, call_within, iterate_within
+from cascade.resilience.wallclock import OutOfTimeError, aiterate_within, call_within, iterate_within
 from cascade.types import Request
 
 if TYPE_CHECKING:
@@ -102,14 +102,19 @@ class OpenAIHTTP:
     async def astream(self, request: Request, timeout_s: float) -> AsyncIterator[Payload]:
         """Yield the chunks of a server-sent stream without blocking."""
         exchange = _Exchange(self._endpoint(request), request, timeout_s)
-        arguments = exchange.arguments(stream=True)
-        with exchange.mapping_errors():
-            async with asyncio.timeout(timeout_s), self._async().stream("POST", **arguments) as response:
+        client = self._async()
+
+        async def chunks() -> AsyncGenerator[Payload, None]:
+            async with client.stream("POST", **exchange.arguments(stream=True)) as response:
                 async for piece in response.aiter_bytes():
                     for chunk in exchange.events(piece, response):
                         yield chunk
-        for chunk in exchange.end_of_stream(response):
-            yield chunk
+            for chunk in exchange.end_of_stream(response):
+                yield chunk
+
+        with exchange.mapping_errors():
+            async for chunk in aiterate_within(timeout_s, chunks()):
+                yield chunk
 
     def close(self) -> None:
         """Close the connections."""

@@ -51,11 +51,11 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
     raise_refusal(message, text, finish, request, usage)
     return Completion(
         text=storable(text, notes),
-        finish_reason=finish if isinstance(finish, str) else "unknown",
+        finish_reason=as_storable(finish)[:40] if isinstance(finish, str) else "unknown",
         usage=usage,
         tokens=read_tokens(choice.get("logprobs"), notes, request.top_logprobs),
         model=echoed_model(payload, request, notes),
-        request_id=payload["id"] if isinstance(payload.get("id"), str) else None,
+        request_id=as_storable(payload["id"])[:200] if isinstance(payload.get("id"), str) else None,
         latency_s=latency_s,
         notes=tuple(notes),
     )
@@ -183,11 +183,12 @@ def echoed_model(payload: Payload, request: Request, notes: list[str]) -> str | 
     echo = payload.get("model")
     if not isinstance(echo, str) or not echo:
         return None
+    echo = as_storable(echo[:200])
     asked, told = request.model.rsplit("/", 1)[-1], echo.rsplit("/", 1)[-1]
     # "gpt-4o-2024-08-06" is a dated gpt-4o; "gpt-4o-mini" is another model.
     if told != asked and not (told.startswith(asked) and _DATED.fullmatch(told[len(asked) :])):
-        notes.append(f"asked for {request.model}, answered by {echo[:100]}")
-    return echo[:200]
+        notes.append(f"asked for {request.model}, answered by {echo}")
+    return echo
 
 
 def read_tokens(raw: object, notes: list[str], wanted: int | None = None) -> tuple[Token, ...] | None:

@@ -7,10 +7,11 @@ result dropped.
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import TypeVar, cast
 
 _T = TypeVar("_T")
@@ -56,3 +57,20 @@ def iterate_within(timeout_s: float, start: Callable[[], Iterator[_T]]) -> Itera
             yield cast("_T", item)
     finally:
         stopped.set()
+
+
+async def aiterate_within(timeout_s: float, source: AsyncGenerator[_T, None]) -> AsyncIterator[_T]:
+    """Do as `iterate_within` without blocking. No time-out stands over a yield, so the reader is never cancelled."""
+    ends_at_s = time.monotonic() + timeout_s
+    try:
+        while True:
+            try:
+                async with asyncio.timeout(max(0.0, ends_at_s - time.monotonic())):
+                    item = await anext(source)
+            except StopAsyncIteration:
+                return
+            except TimeoutError:
+                raise OutOfTimeError from None
+            yield item
+    finally:
+        await source.aclose()

@@ -108,7 +108,7 @@ class BaseGuide:
                 yield from self._guide_answers(question, current)
             if current.answer is not None:
                 yield from self._guide_judges(question, current)
-            elif number == self.rounds and not any(r.candidates for r in (*done, current)):
+            elif not current.final and number == self.rounds and not any(r.candidates for r in (*done, current)):
                 yield from self._guide_answers(question, current)
             done.append(current)
             yield current.step()
@@ -177,7 +177,7 @@ class BaseGuide:
         first = yield self._request(
             self.guide, "guide", "judge", question, current.number, messages, logprobs=_VERDICT_ALTERNATIVES
         )
-        if first.tokens is None and self.verdict == "auto":
+        if self.verdict == "auto" and not any(token.top for token in first.tokens or ()):
             return (yield from self._sampled(question, current, messages, [first]))
         return verdicts.read(first)
 

@@ -22,7 +22,11 @@ MAX_CORRECTION_CHARS = 500
 _TOKENS_LOOKED_AT = 3
 """Some tokenizers begin an answer with an empty or a blank token; the verdict is the first that says something."""
 
-_SAYS = re.compile(r"^\W*(yes|no)\b[\s\"'`*:;,.–—-]*(.*)", re.IGNORECASE | re.DOTALL)
+_SAYS = re.compile(r"^\W*(yes|no)\b(?:[\s\"'`*:;,.–—]|-(?!\d))*(.*)", re.IGNORECASE | re.DOTALL)
+_ONLY_SAYS_WRONG = re.compile(
+    r"^(?:(?:the|that|this|it|your)\b[\w\s']*\b)?(?:is|was|'s)?\s*(?:not (?:correct|right|true)|incorrect|wrong)\W*$",
+    re.IGNORECASE,
+)
 _CONTRADICTS_YES = re.compile(r"\b(?:no|not|incorrect|wrong|false)\b", re.IGNORECASE)
 _CONTRADICTS_NO = re.compile(r"\byes\b", re.IGNORECASE)
 _LEAD_IN = re.compile(
@@ -128,7 +132,9 @@ def _clean(rest: str) -> str | None:
     """Return the correction that stands after a "No": one line, without lead-in, quotes and full stop."""
     line = next((line for line in rest.splitlines() if line.strip()), "")
     bare = _LEAD_IN.sub("", line.strip()).strip(" \t\"'`*“”").removesuffix(".").strip(" \t\"'`*“”")
-    return bare[:MAX_CORRECTION_CHARS] if any(char.isalnum() for char in bare) else None
+    if _ONLY_SAYS_WRONG.match(line.strip()) or not any(char.isalnum() for char in bare):
+        return None
+    return bare[:MAX_CORRECTION_CHARS]
 
 
 def read_logprobs(tokens: Sequence[Token]) -> tuple[float | None, float | None]:
@@ -139,12 +145,14 @@ def read_logprobs(tokens: Sequence[Token]) -> tuple[float | None, float | None]:
     for token in tokens[:_TOKENS_LOOKED_AT]:
         if not token.text.strip(" \t\r\n▁Ġ\"'`*"):
             continue
+        if not token.top:
+            return None, None  # the rest of the probability may be anywhere
         yes = no = 0.0
-        for text, value in token.top or ((token.text, token.logprob),):
+        for text, value in token.top:
             word = text.strip(" \t\r\n▁Ġ\"'`*.,:;").lower()
-            if value is not None and word == "yes":
+            if word == "yes":
                 yes += math.exp(value)
-            elif value is not None and word == "no":
+            elif word == "no":
                 no += math.exp(value)
         mass = yes + no
         if token.logprob is None or mass <= 0.0:

@@ -60,14 +60,11 @@ def load(folder: str | Path | None = None) -> Prompts:
     templates, problems = {}, []
     for name in _PLACEHOLDER:
         own = None if folder is None else Path(folder) / f"{name}.txt"
-        if own is not None and own.is_file():
-            text, where = own.read_text("utf-8"), str(own)
-        else:
-            text, where = resources.files(__name__).joinpath(f"{name}.txt").read_text("utf-8"), f"{name}.txt"
+        used = own if own is not None and own.is_file() else resources.files(__name__).joinpath(f"{name}.txt")
         try:
-            templates[name] = parse(text, _PLACEHOLDER[name])
-        except ValueError as error:
-            problems.append(f"strategy.prompts: {where}: {error}")
+            templates[name] = parse(used.read_text("utf-8"), _PLACEHOLDER[name])
+        except (ValueError, OSError) as error:
+            problems.append(f"strategy.prompts: {used}: {error}")
     if problems:
         raise ConfigError(problems)
     return Prompts(**templates)
