@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from cascade.budget.ledger import QuestionBudget, most_nano_usd
 from cascade.conformal.rollout import actions
-from cascade.errors import BudgetExceededError, ProviderError
+from cascade.errors import BudgetExceededError, ProviderError, ProviderUnavailableError
 from cascade.money import Price
 from cascade.policies.base import Observation, Policy
 from cascade.strategies.base import Plan, Strategy
@@ -30,6 +30,7 @@ class _Record:
     steps: list[Step] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)  # of the step in the making
     warnings: list[str] = field(default_factory=list)
+    one_way_out: bool = False  # the plan may be told once that there is no money, to make a step of what it has
 
     def all_calls(self) -> tuple[Call, ...]:
         return tuple(call for step in self.steps for call in step.calls) + tuple(self.calls)
@@ -68,7 +69,7 @@ def run(
         ProviderError: every model that could have answered failed; `calls` holds what was paid.
     """
     started = time.monotonic()
-    record = _Record()
+    record = _Record(one_way_out=on_exhausted == "answer")
     purse = budget or QuestionBudget()
     plan = strategy.plan(question)
     try:
@@ -118,7 +119,7 @@ def _walk(
             continue
         observation = Observation(question, (*record.steps, item), horizon)
         decision = decide(policy, observation)
-        step = Step(item.number, item.candidates, item.signals, item.notes, tuple(record.calls), decision, item.forced)
+        step = item._replace(calls=tuple(record.calls), decision=decision)
         record.calls.clear()
         record.steps.append(step)
         yield step
@@ -135,7 +136,13 @@ def _pay(
 ) -> Generator[Request, Completion | None, Request | Step | None]:
     """Hold the money, make the call, settle, write it down, and resume the plan with what came of it."""
     price = prices.get(request.model)
-    hold = purse.hold(request, price)
+    try:
+        hold = purse.hold(request, price)
+    except BudgetExceededError as error:
+        if not record.one_way_out:
+            raise
+        record.one_way_out = False
+        return _resume(plan, ProviderUnavailableError(f"not asked: {error}", model=request.model))
     try:
         completion = yield request
     except ProviderError as error:
@@ -179,13 +186,15 @@ def paid_call(request: Request, completion: Completion, price: Price | None) -> 
 def failed_call(request: Request, error: ProviderError, price: Price | None) -> Call:
     """Return the record of a call that failed: free, charged by its usage, or perhaps charged."""
     said = f"{type(error).__name__}: {error}"
-    if error.billed == "no":
+    if error.billed == "no" and not error.maybe_billed:
         return Call(request, None, 0, 0, "no", said)
+    billed = error.billed if error.billed != "no" else "maybe"
     if price is None:
-        return Call(request, None, None, None, error.billed, said)
+        return Call(request, None, None, None, billed, said)
     usage = error.usage if isinstance(error.usage, Usage) else None
-    cost = None if usage is None or usage.estimated else price.cost_nano_usd(usage)
-    return Call(request, None, cost, most_nano_usd(request, price) if cost is None else cost, error.billed, said)
+    cost = None if usage is None or usage.estimated or error.maybe_billed else price.cost_nano_usd(usage)
+    tries = error.maybe_billed + (error.billed != "no")
+    return Call(request, None, cost, tries * most_nano_usd(request, price) if cost is None else cost, billed, said)
 
 
 def decide(policy: Policy, observation: Observation) -> Decision:

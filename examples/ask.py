@@ -6,7 +6,7 @@ It runs offline: the fake provider says what the script below tells it to.
 """
 
 from cascade import Orchestrator
-from cascade.providers.fake import FakeProvider, reply
+from cascade.providers.fake import FakeProvider, Script, reply
 
 CONFIG = {
     "models": {
@@ -15,7 +15,7 @@ CONFIG = {
     },
     "provider": "fake",
 }
-SCRIPT = {
+SCRIPT: Script = {
     "small": [
         "Reasoning: Vienna lies on the Rhine.\nAnswer: The Rhine",
         "Reasoning: Not the Rhine; the Danube flows through Vienna.\nAnswer: The Danube",

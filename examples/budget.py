@@ -18,12 +18,12 @@ CONFIG = load(
         "provider": "fake",
     }
 )
-UNSURE = FakeProvider({"small": ["Answer: maybe Oslo"], "large": [reply("Yes", p_yes=0.55)]})
+UNSURE = FakeProvider({"small": ["Answer: Oslo"], "large": [reply("Yes", p_yes=0.55, input_tokens=250)]})
 
 
 def capped(on_exhausted: str) -> CascadeConfig:
-    """Return the configuration with a cap of a third of a cent."""
-    budget = BudgetConfig.model_validate({"per_question": 0.0033, "on_exhausted": on_exhausted})
+    """Return the configuration with a cap of a fifth of a cent."""
+    budget = BudgetConfig.model_validate({"per_question": 0.002, "on_exhausted": on_exhausted})
     return CONFIG.model_copy(update={"budget": budget})
 
 

@@ -1,13 +1,13 @@
-"""A ladder: models asked one after another, cheap to dear. Here the first is down and the next one answers.
+"""A ladder: models asked one after another, cheap to dear, until one is sure enough of its own answer.
 
     python examples/ladder.py
 
-With `{kind: fixed, depth: 1}` the question climbs only past a model that brings no answer. It runs offline.
+The first model is unsure, the second is down, the third answers. It runs offline.
 """
 
 from cascade import Orchestrator
 from cascade.errors import ProviderUnavailableError
-from cascade.providers.fake import FakeProvider
+from cascade.providers.fake import FakeProvider, Script, reply
 
 CONFIG = {
     "models": {
@@ -16,17 +16,18 @@ CONFIG = {
         "large": {"model": "large", "price": {"input": 2.5, "output": 10.0}},
     },
     "strategy": {"kind": "ladder", "models": ["small", "medium", "large"]},
-    "policy": {"kind": "fixed", "depth": 1},
+    "policy": {"kind": "threshold", "when": "answer_logprob", "threshold": 0.5},  # nats per token of the answer
     "provider": "fake",
 }
-SCRIPT = {
-    "small": [ProviderUnavailableError("small answered 503.", model="small", status=503)],
-    "medium": ["Reasoning: It burned down in 1834.\nAnswer: 1834"],
+SCRIPT: Script = {
+    "small": [reply("Answer: 1836", logprobs=[-0.1, -1.4])],
+    "medium": [ProviderUnavailableError("medium answered 503.", model="medium", status=503)],
+    "large": [reply("Answer: 1834", logprobs=[-0.1, -0.05])],
 }
 
 
 def main() -> None:
-    """Ask once; the retries of the first model take about a second."""
+    """Ask once; the retries of the second model take about a second."""
     with Orchestrator.from_config(CONFIG, providers={"fake": FakeProvider(SCRIPT)}) as orchestrator:
         answer = orchestrator.ask("In which year did the old Palace of Westminster burn?")
     print(answer.explain())

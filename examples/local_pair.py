@@ -24,7 +24,7 @@ def main() -> None:
     """Ask two questions, the second about a text."""
     with Orchestrator.from_config(CONFIG) as orchestrator:
         for question in (
-            Question("Which river runs through Vienna?"),
+            Question("In which country is the city of Kyoto?"),
             Question("When does the library open on Saturdays?", context=NOTICE),
         ):
             answer = orchestrator.ask(question)

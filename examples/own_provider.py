@@ -2,25 +2,19 @@
 
     python examples/own_provider.py
 
-An installed package names a factory in its entry points, and `provider: upper` finds it:
-
-    [project.entry-points."cascade.providers"]
-    upper = "your_package:make"
-
-Here nothing is installed, so the provider is handed over in place of the fake one. It runs offline.
+Here it is handed over in place of the fake one; `docs/python.md` says how a package makes it known. It runs offline.
 """
 
 from cascade import Orchestrator
 from cascade.providers.base import Payload
-from cascade.providers.registry import ProviderSettings
 from cascade.types import Request
 
 
 class Upper:
-    """Answers every question with its last word in capitals. A real one would ask a server."""
+    """Answers with the question's last word in capitals. A real one would ask a server."""
 
     def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
-        """Return a chat completion as plain JSON values; the guard checks it, retries and keeps the time."""
+        """Return a chat completion as plain JSON values. Checks, retries and prices are not its business."""
         said = "Yes" if request.purpose == "judge" else f"Answer: {request.question.text.split()[-1].upper()}"
         return {"choices": [{"index": 0, "message": {"content": said}, "finish_reason": "stop"}]}
 
@@ -30,11 +24,6 @@ class Upper:
 
     def close(self) -> None:
         """Nothing to give back."""
-
-
-def make(settings: ProviderSettings) -> Upper:  # noqa: ARG001 - it has no options
-    """Make the provider: what the entry point names."""
-    return Upper()
 
 
 if __name__ == "__main__":

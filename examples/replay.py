@@ -11,11 +11,11 @@ from pathlib import Path
 from cascade import Orchestrator
 from cascade.episodes.files import append_jsonl
 from cascade.episodes.schema import rows
-from cascade.providers.fake import FakeProvider, reply
+from cascade.providers.fake import FakeProvider, Script, reply
 
 MODELS = {"base": "small", "guide": "large"}
 ROUNDS = {"kind": "base_guide", "rounds": 2}
-SCRIPT = {
+SCRIPT: Script = {
     "small": ["Reasoning: By size.\nAnswer: Saturn", "Reasoning: By mass too.\nAnswer: Jupiter"],
     "large": [reply("No, Jupiter", p_yes=0.3), reply("Yes", p_yes=0.97)],
 }

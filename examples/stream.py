@@ -6,9 +6,9 @@ A base's text may still be judged wrong, so nothing is final before the `Answer`
 """
 
 from cascade import Answer, Orchestrator, Step, TextDelta
-from cascade.providers.fake import FakeProvider, reply
+from cascade.providers.fake import FakeProvider, Script, reply
 
-SCRIPT = {
+SCRIPT: Script = {
     "small": ["Reasoning: It is the capital.\nAnswer: Sydney", "Reasoning: The seat is inland.\nAnswer: Canberra"],
     "large": [reply("No, Canberra", p_yes=0.45), reply("Yes", p_yes=0.99)],
 }

@@ -77,7 +77,9 @@ class Guard:
         """Return how long to wait before the next try, or raise the last error if there is to be none."""
         delay = self.retry.delay_s(failed[-1], len(failed) - 1, deadline)
         if delay is None:
-            raise failed[-1]
+            last = failed[-1]
+            last.maybe_billed = sum(error.billed != "no" for error in failed[:-1])
+            raise last
         return delay
 
     def stream(self, request: Request, deadline: Deadline) -> Iterator[TextDelta | Completion]:

@@ -177,7 +177,7 @@ class BaseGuide:
         first = yield self._request(
             self.guide, "guide", "judge", question, current.number, messages, logprobs=_VERDICT_ALTERNATIVES
         )
-        if self.verdict == "auto" and not any(token.top for token in first.tokens or ()):
+        if self.verdict == "auto" and verdicts.without_alternatives(first):
             return (yield from self._sampled(question, current, messages, [first]))
         return verdicts.read(first)
 

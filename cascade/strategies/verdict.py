@@ -67,6 +67,14 @@ def read(completion: Completion) -> Verdict:
     return Verdict(p_yes, says_yes, correction, mass, "none" if p_yes is None else "logprobs")
 
 
+def without_alternatives(completion: Completion) -> bool:
+    """Whether the model gave no log-probs, or none but the chosen tokens' own: P(yes) then needs samples.
+
+    A log-prob that is none (F25) is another matter: that is no verdict.
+    """
+    return completion.tokens is None or all(token.logprob is not None and not token.top for token in completion.tokens)
+
+
 def sensible(verdict: Verdict, answer: str) -> Verdict:
     """Return the verdict, or none where the correction is a bare "yes" to an answer that was not "no"."""
     correction = verdict.correction

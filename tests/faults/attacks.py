@@ -55,13 +55,13 @@ def gullible_guide(request: Request) -> Any:
 def assert_contained(request: Request) -> None:
     """Assert that the texts of a judge's request are one JSON object of strings, and stand nowhere else."""
     block, rest = data_and_rest(request)
+    assert SENTINEL not in rest, rest
     fields = json.loads(block)
     assert {"question", "reasoning", "answer"} <= set(fields)
     assert all(isinstance(value, str) for value in fields.values())
     assert set(fields) <= {"text", "question", "reasoning", "answer"}
     assert "<" not in block
     assert SENTINEL in "".join(fields.values())
-    assert SENTINEL not in rest
 
 
 def assert_defused(request: Request) -> None:

@@ -95,7 +95,10 @@ class Bench:
 
 
 def _settings() -> dict[str, Any]:
-    models = {"base": {"model": "small", "price": PRICES["small"]}, "guide": {"model": "large", "price": PRICES["large"]}}
+    models = {
+        "base": {"model": "small", "price": PRICES["small"]},
+        "guide": {"model": "large", "price": PRICES["large"]},
+    }
     return {"models": models, "strategy": {"rounds": 2}, "timeouts": {"per_call_s": 20.0}}
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cascade import checks, config, engine, money, orchestrator, types, yamlfile
+from cascade import checks, config, engine, money, orchestrator, text, types, yamlfile
 from cascade.conformal.rollout import Actions
 from cascade.providers import assembling, guard, openai_http, reading
 from cascade.strategies import base_guide, signals, verdict
@@ -75,12 +75,12 @@ def _first_usage_counts(bench: Bench) -> None:
 
 
 def _naive_block(fields: Any) -> str:
-    lines = "\n".join(f"{name}: {text}" for name, text in fields.items())
+    lines = "\n".join(f"{name}: {said}" for name, said in fields.items())
     return f"<data-00000000>\n{lines}\n</data-00000000>"
 
 
-def _naive_verdict(text: str) -> tuple[bool, None]:
-    return "yes" in text.lower() or "ja" in text.lower(), None
+def _naive_verdict(said: str) -> tuple[bool, None]:
+    return "yes" in said.lower(), None
 
 
 def _accept_anything(scores: Any, *_: Any, **__: Any) -> Actions:
@@ -93,6 +93,11 @@ def _no_limits(name: str) -> TakeOut:
 
 def _free_if_unknown(self: Any, model: str) -> money.Price:
     return money.Price(0, 0)
+
+
+def _no_samples(*_: Any) -> Generator[Any, Any, verdict.Verdict]:
+    yield from ()
+    return verdict.NO_VERDICT
 
 
 class _NothingError(Exception):
@@ -108,11 +113,18 @@ def _safe_loader_off(bench: Bench) -> None:
         bench.patch.setattr(yamlfile._Loader, name, getattr(yaml.UnsafeLoader, name), raising=False)
 
 
+def _only_the_first(bench: Bench) -> None:
+    listed = config._problems
+    bench.patch.setattr(config, "_problems", lambda error: listed(error)[:1])
+
+
 _BEFORE_IMPORT_OUT = "import cascade.providers.litellm as adapter\nadapter._BEFORE_IMPORT = {}"
-_EXTRAS_REQUIRED = "import cascade.providers.registry as r\nr._BUILT_IN = {**r._BUILT_IN, 'litellm': lambda _: 1 / 0}"
+_EXTRAS_REQUIRED = (
+    "import cascade.providers.registry as r\nr._BUILT_IN = {**r._BUILT_IN, 'litellm': lambda _: __import__('litellm')}"
+)
 
 GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
-    "F12 quote": (test_transport.scenario_f12, instead(openai_http, "quote", lambda text, _secrets: text)),
+    "F12 quote": (test_transport.scenario_f12, instead(openai_http, "quote", lambda said, _secrets: said)),
     "F12 retry": (test_transport.scenario_f12, instead(reading.BadResponseError, "retryable", False)),
     "F13": (test_transport.scenario_f13, _wall_clock),
     "F14": (test_payload.scenario_f14, instead(reading, "first_choice", lambda choices, _notes: choices[0])),
@@ -126,22 +138,22 @@ GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
     "F22": (test_payload.scenario_f22, instead(reading, "echoed_model", lambda payload, *_: payload.get("model"))),
     "F23": (test_payload.scenario_f23, instead(money.PriceTable, "price", _free_if_unknown)),
     "F24 off": (test_payload.scenario_f24, instead(guard.Guard, "_asked", lambda _self, request: request)),
-    "F24 sampled": (test_payload.scenario_f24, instead(base_guide.BaseGuide, "_sampled", lambda *_: iter(()))),
+    "F24 sampled": (test_payload.scenario_f24, instead(base_guide.BaseGuide, "_sampled", _no_samples)),
     "F25": (test_payload.scenario_f25, instead(reading, "logprob", lambda value: value)),
     "F26 mapping": (test_streams.scenario_f26, _no_mapping),
     "F26 partial": (test_streams.scenario_f26, instead(guard, "_interrupted", lambda error, _assembler: error)),
     "F27": (test_streams.scenario_f27, _stop_where_it_ends),
     "F28": (test_streams.scenario_f28, _first_usage_counts),
-    "F29": (test_streams.scenario_f29, instead(reading, "storable", lambda text, _notes: text)),
+    "F29": (test_streams.scenario_f29, instead(reading, "storable", lambda said, _notes: said)),
     "F30": (test_payload.scenario_f30, instead(reading, "first_choice", lambda choices, _notes: choices[0])),
     "F40": (test_guide.scenario_f40, instead(base_guide, "data_block", _naive_block)),
-    "F40 tokens": (test_guide.scenario_f40, instead(base_guide, "defuse", lambda text: text)),
+    "F40 tokens": (test_guide.scenario_f40, instead(text, "defuse", lambda said: said)),
     "F41": (test_guide.scenario_f41, instead(signals, "is_answer", bool)),
     "F42": (test_guide.scenario_f42, instead(verdict, "read_text", _naive_verdict)),
     "F43": (test_guide.scenario_f43, instead(base_guide, "ProviderError", _NothingError)),
     "F43 closed": (test_guide.scenario_f43, instead(engine, "actions", _accept_anything)),
     "F49": (test_guide.scenario_f49, instead(orchestrator.Orchestrator, "_no_event_loop", lambda *_: None)),
-    "F65 all": (test_config.scenario_f65, lambda bench: _only_the_first(bench)),
+    "F65 all": (test_config.scenario_f65, _only_the_first),
     "F65 hints": (test_config.scenario_f65, instead(config, "did_you_mean", lambda *_: "")),
     "F66 aliases": (test_config.scenario_f66, _no_limits("MAX_ALIASES")),
     "F66 size": (test_config.scenario_f66, _no_limits("MAX_FILE_BYTES")),
@@ -154,14 +166,7 @@ GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
 _NUMBERS = {*range(12, 31), 40, 41, 42, 43, 49, 65, 66, 67, 71, 73}
 
 
-def _only_the_first(bench: Bench) -> None:
-    listed = config._problems
-    bench.patch.setattr(config, "_problems", lambda error: listed(error)[:1])
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=needs_litellm if name == "F71" else ()) for name in GUARDS]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=needs_litellm if name == "F71" else ()) for name in GUARDS])
 def test_without_its_guard_the_fault_gets_through(bench: Bench, name: str) -> None:
     scenario, take_out = GUARDS[name]
     take_out(bench)
@@ -171,8 +176,3 @@ def test_without_its_guard_the_fault_gets_through(bench: Bench, name: str) -> No
 
 def test_every_fault_of_this_suite_has_its_guard_taken_out() -> None:
     assert {int(name.split()[0][1:]) for name in GUARDS} == _NUMBERS
-
-
-@pytest.mark.parametrize("name", [name for name in GUARDS if name != "F71"])
-def test_with_its_guard_the_fault_does_not(bench: Bench, name: str) -> None:
-    GUARDS[name][0](bench)

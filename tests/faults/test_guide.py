@@ -133,7 +133,7 @@ _DOWN = (ProviderUnavailableError("it is down"), ProviderTimeoutError("too late"
 
 
 def scenario_f43(bench: Bench, error: Exception = _DOWN[0]) -> None:
-    orchestrator, fake = bench.scripted({"small": ["Answer: Elbe"], "large": [error]})
+    orchestrator, _ = bench.scripted({"small": ["Answer: Elbe"], "large": [error]})
     answer = orchestrator.ask(QUESTION)
     assert len(answer.steps) == 2, "an answer that nobody judged ended the walk"
     assert answer.steps[0].decision is not None

@@ -28,11 +28,23 @@ _LOGGERS = ("cascade", "httpx", "httpcore")
 """The loggers that are ours to answer for; litellm's own, at DEBUG, writes whatever a server sends."""
 ROOT = Path(__file__).parents[2]
 ERROR_MODES = ["400", "401", "403", "404", "429", "500", "echo_key_in_200", "html_200", "bad_json", "empty_choices"]
-ERROR_MODES += ["no_choices", "null_content_filter", "error_401_in_200", "reset", "cut_short", "redirect", "invalid_utf8"]
+ERROR_MODES += [
+    "no_choices",
+    "null_content_filter",
+    "error_401_in_200",
+    "reset",
+    "cut_short",
+    "redirect",
+    "invalid_utf8",
+]
 
 
 def _classes(kind: type[CascadeError] = CascadeError) -> list[type[CascadeError]]:
     return [kind, *(deeper for below in kind.__subclasses__() for deeper in _classes(below))]
+
+
+def _travelled(thing: Any) -> Any:
+    return pickle.loads(pickle.dumps(thing))  # noqa: S301 - its own
 
 
 def _example(kind: type[CascadeError]) -> CascadeError:
@@ -44,7 +56,7 @@ def _example(kind: type[CascadeError]) -> CascadeError:
 
 
 @pytest.mark.parametrize("kind", _classes(), ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("travel", [lambda e: pickle.loads(pickle.dumps(e)), copy.copy, copy.deepcopy])
+@pytest.mark.parametrize("travel", [_travelled, copy.copy, copy.deepcopy])
 def test_f46_every_error_crosses_a_border_whole(kind: type[CascadeError], travel: Any) -> None:
     error = _example(kind)
     again = travel(error)
@@ -54,14 +66,14 @@ def test_f46_every_error_crosses_a_border_whole(kind: type[CascadeError], travel
 
 def test_f46_an_answer_crosses_a_border_whole(bench: Bench) -> None:
     answer = bench.served().ask(Question(QUESTION, "Vienna lies on the Danube."))
-    assert pickle.loads(pickle.dumps(answer)) == answer
+    assert _travelled(answer) == answer
     assert copy.deepcopy(answer) == answer
     json.dumps(answer.to_dict(), allow_nan=False)
 
 
 def test_f46_a_real_error_crosses_with_what_was_paid(bench: Bench) -> None:
     error = bench.error("empty_choices", errors.EmptyCompletionError)
-    again = pickle.loads(pickle.dumps(error))
+    again = _travelled(error)
     assert (again.usage, again.calls) == (error.usage, error.calls)
     assert again.calls[0].cost_nano_usd
 
@@ -92,7 +104,9 @@ def _everything(bench: Bench, mode: str, provider: str, key: str) -> str:
     answer = bench.answer(mode, provider)
     shown += json.dumps(answer.to_dict()) + answer.explain() + repr(answer) + repr(pickle.dumps(answer))
     formatter = logging.Formatter()
-    return shown + "\n".join(formatter.format(record) for record in bench.log.records if record.name.startswith(_LOGGERS))
+    return shown + "\n".join(
+        formatter.format(record) for record in bench.log.records if record.name.startswith(_LOGGERS)
+    )
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -129,7 +143,10 @@ def test_f69_escape_codes_and_markup_do_not_reach_the_terminal(
 
     path = bench.folder / "cascade.yaml"
     replies = {"small": ["Answer: \x1b[31mred\x1b]0;title\x07 [bold]x[/bold]"], "large": ["Yes"]}
-    document = {"models": {"base": "small", "guide": "large"}, "provider": {"kind": "fake", "options": {"replies": replies}}}
+    document = {
+        "models": {"base": "small", "guide": "large"},
+        "provider": {"kind": "fake", "options": {"replies": replies}},
+    }
     path.write_text(json.dumps(document), "utf-8")
     for options in (["--explain"], ["--stream"]):
         bench.patch.setattr(sys, "argv", ["cascade", "ask", "\x1b[2J what?", "--config", str(path), *options])
@@ -141,11 +158,25 @@ def test_f69_escape_codes_and_markup_do_not_reach_the_terminal(
         assert not {"\x1b", "\x07"} & set(said.out + said.err)
 
 
+_LOOPBACK_ONLY = """
+import socket
+connect = socket.socket.connect
+def checked(self, address):
+    assert not isinstance(address, tuple) or address[0] in {"127.0.0.1", "::1"}, address
+    return connect(self, address)
+socket.socket.connect = checked
+"""
+
+
 def run_python(bench: Bench, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run code in a fresh interpreter, in an empty folder that is its own."""
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
-        [sys.executable, "-c", f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{bench.prefix}\n{code}"],
+        [
+            sys.executable,
+            "-c",
+            f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{_LOOPBACK_ONLY}{bench.prefix}\n{code}",
+        ],
         cwd=bench.folder,
         env=inherited | environment,
         capture_output=True,

@@ -166,9 +166,21 @@ def test_f29_no_text_takes_more_than_linear_time(bench: Bench, mode: str) -> Non
 
 @pytest.mark.parametrize(
     "hostile",
-    ["\n" * 200_000, "final\n" * 100_000, "final " + " " * 200_000, "-" * 200_000, "reasoning" + ":" * 200_000]
-    + ["answer" + "*" * 200_000, "Answer: " + '"*' * 100_000, "a " * 100_000, "<|" * 30_000 + "|>" * 30_000]
-    + ["No " + "the answer is " * 20_000, "Yes" + " " * 200_000, "{" * 200_000, "\u200b" * 200_000],
+    [
+        "\n" * 200_000,
+        "final\n" * 100_000,
+        "final " + " " * 200_000,
+        "-" * 200_000,
+        "reasoning" + ":" * 200_000,
+        "answer" + "*" * 200_000,
+        "Answer: " + '"*' * 100_000,
+        "a " * 100_000,
+        "<|" * 30_000 + "|>" * 30_000,
+        "No " + "the answer is " * 20_000,
+        "Yes" + " " * 200_000,
+        "{" * 200_000,
+        "\u200b" * 200_000,
+    ],
     ids=lambda hostile: f"{hostile[:9]!a}",
 )
 def test_f29_no_reader_of_text_is_slow(bench: Bench, hostile: str) -> None:

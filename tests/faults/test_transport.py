@@ -63,7 +63,9 @@ def test_f02_retry_after_is_obeyed(bench: Bench, header: str, value: Any, longes
     assert bench.waits[0] > 0 or callable(value)
 
 
-@pytest.mark.parametrize("value", ["soon", "-5", "nan", "inf", "", "Mon, 99 Foo", "Mon, 01 Jan 99999999999 00:00:00 GMT"])
+@pytest.mark.parametrize(
+    "value", ["soon", "-5", "nan", "inf", "", "Mon, 99 Foo", "Mon, 01 Jan 99999999999 00:00:00 GMT"]
+)
 def test_f02_garbage_in_retry_after_means_our_own_backoff(bench: Bench, value: str) -> None:
     bench.server.headers["Retry_After"] = value
     assert bench.alone(["429", "ok"]).ask(QUESTION).text == "Danube"

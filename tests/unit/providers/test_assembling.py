@@ -1,0 +1,142 @@
+"""From the chunks of a stream to one payload: whole only if a finish reason came."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cascade.errors import BadResponseError, RateLimitedError, StreamInterruptedError
+from cascade.providers.assembling import Assembler
+from cascade.providers.reading import MAX_TEXT_CHARS
+from unit.made import request
+
+
+def chunk(text: Any = None, finish: Any = None, **fields: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": finish, **fields}]}
+
+
+def assembled(*chunks: Any) -> tuple[list[str], Assembler]:
+    made = Assembler(request())
+    return [made.add(one) for one in chunks], made
+
+
+def test_texts_are_joined_and_given_as_they_come() -> None:
+    texts, made = assembled(chunk("Dan"), chunk("ube"), chunk(finish="stop"))
+    assert texts == ["Dan", "ube", ""]
+    assert made.text == "Danube"
+    assert made.payload()["choices"] == [{"index": 0, "message": {"content": "Danube"}, "finish_reason": "stop"}]
+
+
+def test_a_stream_without_a_finish_reason_was_cut() -> None:
+    _, made = assembled(chunk("Dan"))
+    with pytest.raises(StreamInterruptedError, match="no finish reason") as caught:
+        made.payload()
+    assert (caught.value.partial, caught.value.model) == ("Dan", "small")
+
+
+def test_nothing_at_all_was_cut_too() -> None:
+    with pytest.raises(StreamInterruptedError):
+        Assembler(request()).payload()
+
+
+def test_the_last_usage_counts_once() -> None:
+    first, last = {"prompt_tokens": 1}, {"prompt_tokens": 2}
+    _, made = assembled({**chunk("a"), "usage": first}, {**chunk(finish="stop"), "usage": last}, {"usage": None})
+    assert made.payload()["usage"] == last
+
+
+def test_usage_may_come_after_the_end_without_a_choice() -> None:
+    _, made = assembled(chunk("a", "stop"), {"choices": [], "usage": {"prompt_tokens": 3}})
+    assert made.payload()["usage"] == {"prompt_tokens": 3}
+
+
+def test_without_usage_it_is_none() -> None:
+    assert assembled(chunk("a", "stop"))[1].payload()["usage"] is None
+
+
+def test_the_first_id_and_model_count() -> None:
+    _, made = assembled(
+        {"id": "", "model": None}, {"id": "1", "model": "m"}, {**chunk("a", "stop"), "id": "2", "model": "n"}
+    )
+    assert {name: made.payload()[name] for name in ("id", "model")} == {"id": "1", "model": "m"}
+
+
+def test_logprobs_are_collected_in_order() -> None:
+    entries = [{"token": "a"}, {"token": "b"}, {"token": "c"}]
+    _, made = assembled(
+        chunk("a", logprobs={"content": entries[:2]}), chunk("c", "stop", logprobs={"content": entries[2:]})
+    )
+    assert made.payload()["choices"][0]["logprobs"] == {"content": entries}
+
+
+def test_without_logprobs_there_are_none() -> None:
+    assert "logprobs" not in assembled(chunk("a", "stop", logprobs={"content": None}))[1].payload()["choices"][0]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {},
+        {"choices": None},
+        {"choices": {}},
+        {"choices": []},
+        {"choices": [None]},
+        {"choices": ["x"]},
+        {"choices": [{}]},
+        {"choices": [{"delta": None, "logprobs": 7}]},
+        {"choices": [{"delta": "x"}]},
+        chunk(7),
+        chunk(["x"]),
+        chunk("other", index=1),
+        chunk("other", "stop", index=1),
+    ],
+)
+def test_what_adds_nothing_changes_nothing(odd: dict[str, Any]) -> None:
+    texts, made = assembled(chunk("Danube"), odd, chunk(finish="stop"))
+    assert texts[1] == ""
+    assert made.payload()["choices"][0]["message"]["content"] == "Danube"
+
+
+def test_a_choice_of_another_index_does_not_end_the_stream() -> None:
+    _, made = assembled(chunk("Dan"), chunk("x", "stop", index=1))
+    with pytest.raises(StreamInterruptedError):
+        made.payload()
+
+
+def test_the_wanted_choice_is_found_behind_another() -> None:
+    both = {"choices": [{"index": 1, "delta": {"content": "x"}}, {"index": 0, "delta": {"content": "a"}}]}
+    assert assembled(both)[0] == ["a"]
+
+
+def test_a_finish_reason_that_is_no_word_ends_nothing() -> None:
+    with pytest.raises(StreamInterruptedError):
+        assembled(chunk("a", 7))[1].payload()
+
+
+def test_an_error_inside_a_stream_is_raised() -> None:
+    with pytest.raises(RateLimitedError):
+        assembled(chunk("a"), {"error": {"code": 429}})
+
+
+@pytest.mark.parametrize("odd", [None, [], "x"])
+def test_a_chunk_that_is_no_object_is_refused(odd: Any) -> None:
+    with pytest.raises(BadResponseError):
+        assembled(odd)
+
+
+def test_an_error_inside_a_stream_repeats_no_secret() -> None:
+    made = Assembler(request(), ("hunter2",))
+    with pytest.raises(RateLimitedError) as caught:
+        made.add({"error": {"code": 429, "message": "hunter2"}})
+    assert "hunter2" not in str(caught.value) + repr(made)
+
+
+def test_text_is_fit_to_be_stored() -> None:
+    assert assembled(chunk("a\x00\ud800"))[0] == ["a\ufffd\ufffd"]
+
+
+def test_an_endless_text_is_not_kept() -> None:
+    texts, made = assembled(chunk("x" * MAX_TEXT_CHARS), chunk("y"), chunk("z"))
+    assert [len(text) for text in texts] == [MAX_TEXT_CHARS, 1, 0]
+    assert len(made.text) == MAX_TEXT_CHARS + 1

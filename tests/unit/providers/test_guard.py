@@ -1,0 +1,299 @@
+"""The one door to every provider: clock, retries and checks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cascade.errors import (
+    AuthenticationError,
+    BadResponseError,
+    ProviderError,
+    ProviderTimeoutError,
+    ProviderUnavailableError,
+    RateLimitedError,
+    StreamInterruptedError,
+)
+from cascade.providers.fake import FakeProvider, reply
+from cascade.providers.guard import Guard
+from cascade.resilience.deadline import Deadline
+from cascade.types import Completion, TextDelta
+from unit.made import Failing, payload, request
+
+DOWN = ProviderUnavailableError("down")
+NEVER = Deadline()
+
+
+class Sleeps(list):
+    def __call__(self, seconds: float) -> None:
+        self.append(seconds)
+
+    async def later(self, seconds: float) -> None:
+        self.append(seconds)
+
+
+def guarded(provider: Any, **settings: Any) -> tuple[Guard, Sleeps]:
+    slept = Sleeps()
+    return Guard(provider, sleep=slept, asleep=slept.later, **settings), slept
+
+
+async def each_way(guard: Guard, way: str, asked: Any = None, deadline: Deadline = NEVER) -> Completion:
+    """Ask blocking or not."""
+    asked = asked or request()
+    return guard.complete(asked, deadline) if way == "complete" else await guard.acomplete(asked, deadline)
+
+
+BOTH = pytest.mark.parametrize("way", ["complete", "acomplete"])
+STREAMS = pytest.mark.parametrize("way", ["stream", "astream"])
+
+
+async def streamed(
+    guard: Guard, way: str, asked: Any = None, deadline: Deadline = NEVER, got: list[Any] | None = None
+) -> list[Any]:
+    got = [] if got is None else got
+    asked = asked or request()
+    if way == "stream":
+        for event in guard.stream(asked, deadline):
+            got.append(event)
+    else:
+        async for event in guard.astream(asked, deadline):
+            got.append(event)
+    return got
+
+
+@BOTH
+async def test_a_good_answer_is_checked_and_returned(way: str) -> None:
+    guard, slept = guarded(Failing())
+    made = await each_way(guard, way)
+    assert (made.text, made.maybe_billed, slept) == ("Danube", 0, [])
+    assert made.latency_s >= 0
+
+
+@BOTH
+async def test_a_failed_call_is_made_again_twice(way: str) -> None:
+    provider = Failing(DOWN, RateLimitedError("slow", retry_after_s=7.0))
+    guard, slept = guarded(provider)
+    assert (await each_way(guard, way)).text == "Danube"
+    assert len(provider.asked) == 3
+    assert len(slept) == 2
+    assert slept[1] == 7.0
+
+
+@BOTH
+async def test_a_third_failure_comes_out(way: str) -> None:
+    provider = Failing(DOWN, DOWN, RateLimitedError("enough"))
+    guard, _ = guarded(provider)
+    with pytest.raises(RateLimitedError, match="enough"):
+        await each_way(guard, way)
+    assert len(provider.asked) == 3
+
+
+@BOTH
+async def test_what_cannot_be_retried_comes_out_at_once(way: str) -> None:
+    guard, slept = guarded(Failing(AuthenticationError("no key")))
+    with pytest.raises(AuthenticationError):
+        await each_way(guard, way)
+    assert slept == []
+
+
+@BOTH
+async def test_a_bad_payload_is_asked_for_once_more(way: str) -> None:
+    provider = Failing(then={"html": True})
+    guard, _ = guarded(provider)
+    with pytest.raises(BadResponseError):
+        await each_way(guard, way)
+    assert len(provider.asked) == 2
+
+
+@BOTH
+async def test_a_try_that_may_be_billed_is_counted_in_the_answer(way: str) -> None:
+    guard, _ = guarded(Failing(BadResponseError("html"), DOWN))
+    assert (await each_way(guard, way)).maybe_billed == 1
+
+
+@BOTH
+async def test_a_try_that_may_be_billed_is_not_forgotten_when_the_last_one_was_free(way: str) -> None:
+    guard, _ = guarded(Failing(BadResponseError("html"), DOWN, DOWN))
+    with pytest.raises(ProviderUnavailableError) as caught:
+        await each_way(guard, way)
+    assert caught.value.billed == "maybe"
+
+
+@BOTH
+async def test_each_try_gets_what_is_left_of_the_shorter_clock(way: str) -> None:
+    provider = Failing(DOWN)
+    guard, _ = guarded(provider, per_call_s=30.0)
+    await each_way(guard, way, deadline=Deadline.after(500.0))
+    assert all(29.0 < timeout <= 30.0 for timeout in provider.timeouts)
+    short = Failing()
+    await each_way(guarded(short)[0], way, deadline=Deadline.after(5.0))
+    assert 4.0 < short.timeouts[0] <= 5.0
+
+
+@BOTH
+async def test_no_call_is_begun_after_the_deadline(way: str) -> None:
+    provider = Failing()
+    with pytest.raises(ProviderTimeoutError, match="per_question_s") as caught:
+        await each_way(guarded(provider)[0], way, deadline=Deadline.after(0.0))
+    assert provider.asked == []
+    assert caught.value.billed == "no"
+
+
+@BOTH
+async def test_a_model_without_logprobs_is_asked_for_none_from_then_on(way: str) -> None:
+    provider = Failing()
+    guard, _ = guarded(provider)
+    first = await each_way(guard, way, request(top_logprobs=20))
+    again = await each_way(guard, way, request(top_logprobs=20))
+    other = await each_way(guard, way, request(top_logprobs=20, model="large"))
+    assert [asked.top_logprobs for asked in provider.asked] == [20, None, 20]
+    assert first.notes == again.notes == ("small gives no log-probs",)
+    assert other.notes == ("large gives no log-probs",)
+
+
+@BOTH
+async def test_no_logprobs_are_missed_where_none_were_asked_for(way: str) -> None:
+    assert (await each_way(guarded(Failing())[0], way)).notes == ()
+
+
+async def test_an_oddity_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    guard, _ = guarded(Failing(then=payload(model="other")))
+    with caplog.at_level(logging.WARNING, "cascade"):
+        for _ in range(3):
+            guard.complete(request(), NEVER)
+    assert [record.getMessage() for record in caplog.records] == ["small: asked for small, answered by other"]
+
+
+async def test_counted_oddities_are_one_oddity(caplog: pytest.LogCaptureFixture) -> None:
+    def script(_: Any) -> Any:
+        return reply("a b c", logprobs=[9.0] * next(bad) + [-0.1] * 3)
+
+    bad = iter((1, 2, 3))
+    guard, _ = guarded(FakeProvider(script))
+    with caplog.at_level(logging.WARNING, "cascade"):
+        for _ in range(3):
+            guard.complete(request(top_logprobs=1), NEVER)
+    assert len({record.getMessage().split(": ")[0] for record in caplog.records}) == 1
+
+
+async def test_a_server_that_invents_oddities_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    provider = Failing()
+    guard, _ = guarded(provider)
+    with caplog.at_level(logging.WARNING, "cascade"):
+        for number in range(1_200):
+            provider.then = payload(model=f"odd{number}")
+            guard.complete(request(), NEVER)
+    assert len(caplog.records) == 1_000
+
+
+@STREAMS
+async def test_a_stream_ends_with_the_checked_completion(way: str) -> None:
+    guard, _ = guarded(FakeProvider({"small": [reply("Answer: the Danube")]}))
+    *deltas, last = await streamed(guard, way, request(role="base", step=2))
+    assert [delta.text for delta in deltas] == ["Answer:", " the", " Danube"]
+    assert {(delta.role, delta.step) for delta in deltas} == {("base", 2)}
+    assert last.text == "Answer: the Danube"
+    assert len(last.tokens or ()) == 3
+
+
+@STREAMS
+async def test_a_provider_without_streams_gives_its_answer_in_one_piece(way: str) -> None:
+    first, last = await streamed(guarded(Failing())[0], way)
+    assert first == TextDelta("Danube", "base", 1)
+    assert last.text == "Danube"
+
+
+class Breaking(Failing):
+    """Streams some chunks and then breaks."""
+
+    def __init__(self, chunks: list[Any], error: ProviderError | None) -> None:
+        super().__init__()
+        self.chunks, self.error = chunks, error
+        self.started = 0
+
+    def stream(self, request: Any, timeout_s: float) -> Iterator[Any]:
+        self.started += 1
+        yield from self.chunks
+        if self.error:
+            raise self.error
+
+    async def astream(self, request: Any, timeout_s: float) -> Any:
+        for chunk in self.stream(request, timeout_s):
+            yield chunk
+
+
+PIECE = {"choices": [{"index": 0, "delta": {"content": "Dan"}}]}
+
+
+@STREAMS
+@pytest.mark.parametrize(
+    "error", [DOWN, BadResponseError("x"), ProviderTimeoutError("x"), StreamInterruptedError("x"), None]
+)
+async def test_a_break_after_the_first_text_is_an_interruption_with_what_came(
+    way: str, error: ProviderError | None
+) -> None:
+    got: list[Any] = []
+    provider = Breaking([PIECE], error)
+    with pytest.raises(StreamInterruptedError) as caught:
+        await streamed(guarded(provider)[0], way, got=got)
+    assert caught.value.partial == "Dan"
+    assert [event.text for event in got] == ["Dan"]
+    assert provider.started == 1
+    assert caught.value.__cause__ is None
+
+
+@STREAMS
+async def test_a_break_before_any_text_is_what_it_is_and_not_retried(way: str) -> None:
+    provider = Breaking([], DOWN)
+    with pytest.raises(ProviderUnavailableError):
+        await streamed(guarded(provider)[0], way)
+    assert provider.started == 1
+
+
+@STREAMS
+async def test_a_refused_key_is_no_interruption(way: str) -> None:
+    with pytest.raises(AuthenticationError):
+        await streamed(guarded(Breaking([PIECE], AuthenticationError("no")))[0], way)
+
+
+@STREAMS
+async def test_no_stream_is_begun_after_the_deadline(way: str) -> None:
+    provider = Breaking([PIECE], None)
+    with pytest.raises(ProviderTimeoutError):
+        await streamed(guarded(provider)[0], way, deadline=Deadline.after(0.0))
+    assert provider.started == 0
+
+
+@STREAMS
+async def test_a_streaming_model_without_logprobs_is_noted(way: str) -> None:
+    done = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    guard, _ = guarded(Breaking([PIECE, done], None))
+    events = await streamed(guard, way, request(top_logprobs=1))
+    assert "small gives no log-probs" in events[-1].notes
+
+
+async def test_closing_closes_the_provider() -> None:
+    provider = Failing()
+    guard, _ = guarded(provider)
+    guard.close()
+    await guard.aclose()
+    assert provider.closed == 2
+
+
+async def test_a_provider_that_closes_asynchronously_is_closed_so() -> None:
+    class Async(Failing):
+        aclosed = 0
+
+        async def aclose(self) -> None:
+            self.aclosed += 1
+
+    provider = Async()
+    await guarded(provider)[0].aclose()
+    assert (provider.aclosed, provider.closed) == (1, 0)
+
+
+def test_a_guard_shows_no_secret() -> None:
+    assert "hunter2" not in repr(Guard(Failing(), secrets=("hunter2",)))

@@ -1,0 +1,260 @@
+"""A round: the base answers, the guide judges and corrects; what comes next never depends on the policy."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from cascade.errors import AuthenticationError, ProviderError, ProviderUnavailableError
+from cascade.strategies.base import ModelUse
+from cascade.strategies.base_guide import BaseGuide, question_text
+from cascade.types import Completion, Question, Request, Step, Token, Usage
+from unit.made import RIVER, completion, yes_no
+
+SMALL, LARGE = ModelUse("small", 64, 0.0, 11), ModelUse("large", 32, 0.2, 22)
+DOWN = ProviderUnavailableError("down")
+
+
+def guide(**settings: Any) -> BaseGuide:
+    return BaseGuide(SMALL, LARGE, **({"rounds": 2} | settings))
+
+
+def walked(
+    strategy: BaseGuide, *said: Completion | ProviderError | str, question: Question = RIVER
+) -> tuple[list[Request], list[Step]]:
+    """Drive a plan with the given replies, in order; return what it asked and its steps."""
+    plan, left = strategy.plan(question), list(said)
+    asked: list[Request] = []
+    steps: list[Step] = []
+    item = next(plan, None)
+    while item is not None:
+        if isinstance(item, Step):
+            steps.append(item)
+            item = next(plan, None)
+            continue
+        asked.append(item)
+        reply = left.pop(0)
+        try:
+            failed = isinstance(reply, ProviderError)
+            item = plan.throw(reply) if failed else plan.send(completion(reply) if isinstance(reply, str) else reply)
+        except StopIteration:
+            item = None
+    assert not left, "every reply was asked for"
+    return asked, steps
+
+
+def sources(step: Step) -> list[tuple[str, str]]:
+    return [(made.source, made.text) for made in step.candidates]
+
+
+def test_it_says_what_it_will_use() -> None:
+    strategy = guide(rounds=3)
+    assert (strategy.horizon, strategy.models) == (3, ("small", "large"))
+
+
+def test_after_a_yes_both_candidates_are_the_bases_answer() -> None:
+    asked, (step,) = walked(guide(rounds=1), "Reasoning: It flows.\nAnswer: Danube", yes_no(0.9))
+    assert sources(step) == [("base", "Danube"), ("guide", "Danube")]
+    assert [made.confidence for made in step.candidates] == pytest.approx([0.9, 0.9])
+    assert [made.model for made in step.candidates] == ["small", "large"]
+    assert step.signals["p_yes"] == pytest.approx(0.9)
+    assert step.signals["guide_agrees"] == 1.0
+    assert [(one.role, one.purpose, one.step) for one in asked] == [("base", "answer", 1), ("guide", "judge", 1)]
+
+
+def test_after_a_no_the_guides_correction_is_the_second_candidate() -> None:
+    _, (step,) = walked(guide(rounds=1), "Answer: Rhine", yes_no(0.2, "No, the Danube."))
+    assert sources(step) == [("base", "Rhine"), ("guide", "the Danube")]
+    assert [made.confidence for made in step.candidates] == pytest.approx([0.2, 0.8])
+    assert step.signals["guide_agrees"] == 0.0
+
+
+def test_after_a_no_without_a_correction_there_is_no_second_candidate() -> None:
+    _, (step,) = walked(guide(rounds=1), "Answer: Rhine", yes_no(0.2, "No."))
+    assert sources(step) == [("base", "Rhine")]
+    assert step.candidates[0].confidence == pytest.approx(0.2)
+    assert "guide_agrees" not in step.signals
+
+
+def test_a_correction_that_says_the_same_supports_the_answer() -> None:
+    _, (step,) = walked(guide(rounds=1), "Answer: Danube", yes_no(0.4, "No, the Danube"))
+    assert step.signals["guide_agrees"] == 1.0
+    assert step.candidates[1].confidence == pytest.approx(0.4)
+
+
+def test_the_models_are_asked_as_configured() -> None:
+    (base, judge), _ = walked(guide(rounds=1), "Answer: Danube", yes_no(0.9))
+    assert (base.model, base.max_tokens, base.temperature, base.seed, base.top_logprobs) == ("small", 64, 0.0, 11, 1)
+    assert (judge.model, judge.max_tokens, judge.temperature, judge.seed) == ("large", 32, 0.2, 22)
+    assert judge.top_logprobs == 20
+    assert base.question == judge.question == RIVER
+
+
+def test_a_context_stands_before_the_question_and_in_what_the_guide_sees() -> None:
+    question = Question("Which river?", "Vienna lies on the Danube.")
+    assert question_text(question) == "Text: Vienna lies on the Danube.\n\nQuestion: Which river?"
+    asked, _ = walked(guide(rounds=1), "Answer: Danube", yes_no(0.9), question=question)
+    data = json.loads(asked[1].messages[-1].content.split("\n")[1])
+    assert data == {"text": question.context, "question": "Which river?", "reasoning": "", "answer": "Danube"}
+
+
+def test_foreign_text_is_defused_in_every_prompt() -> None:
+    question = Question("Which <|im_start|>river?", "context</s>")
+    replies = ("Answer: Danube<|im_end|>", yes_no(0.1, "No, Rhine[INST]x"), "Answer: Rhine", yes_no(0.9))
+    asked, _ = walked(guide(), *replies, question=question)
+    text = "".join(message.content for one in asked for message in one.messages)
+    assert not [mark for mark in ("<|im_start|>", "<|im_end|>", "</s>", "[INST]") if mark in text]
+
+
+def test_the_second_round_sees_the_first_as_it_was_judged() -> None:
+    asked, _ = walked(guide(), "Answer: Rhine", yes_no(0.1, "No, Danube"), "Answer: Danube", yes_no(0.9))
+    first, second = asked[0].messages, asked[2].messages
+    assert second[: len(first)] == first
+    reply, again = second[len(first) :]
+    assert (reply.role, reply.content) == ("assistant", "Answer: Rhine")
+    assert json.loads(again.content.split("<data-")[1].split("\n")[1]) == {
+        "verdict": "no",
+        "suggested_answer": "Danube",
+    }
+
+
+@pytest.mark.parametrize(("verdict", "told"), [(yes_no(0.9), "yes"), (completion("Hm"), "unclear")])
+def test_the_base_is_told_a_yes_and_an_unclear_verdict(verdict: Completion, told: str) -> None:
+    asked, _ = walked(guide(verdict="logprobs"), "Answer: Rhine", verdict, "Answer: Rhine", verdict)
+    assert f'{{"verdict": "{told}"}}' in asked[2].messages[-1].content
+
+
+def test_a_later_round_knows_how_often_its_answer_came_before() -> None:
+    replies: list[Any] = []
+    for answer in ("Rhine", "the Danube", "Danube"):
+        replies += [f"Answer: {answer}", yes_no(0.9)]
+    _, steps = walked(guide(rounds=3), *replies)
+    assert [step.signals["agrees_with_earlier"] for step in steps] == [None, 0.0, 0.5]
+
+
+def test_a_reply_cut_at_the_limit_is_neither_judged_nor_offered() -> None:
+    cut = completion("Reasoning: It", finish_reason="length")
+    asked, steps = walked(guide(), cut, "Answer: Danube", yes_no(0.9))
+    assert [one.purpose for one in asked] == ["answer", "answer", "judge"]
+    assert steps[0].candidates == ()
+    assert "p_yes" not in steps[0].signals
+    assert "max_tokens" in steps[0].notes[0]
+    assert asked[1].messages == asked[0].messages
+
+
+@pytest.mark.parametrize("text", ["Thought process:", ":", "Answer: N/A"])
+def test_a_reply_without_an_answer_scores_0_without_asking_the_guide(text: str) -> None:
+    asked, steps = walked(guide(), text, "Answer: Danube", yes_no(0.9))
+    assert [one.role for one in asked] == ["base", "base", "guide"]
+    assert steps[0].candidates == ()
+    assert steps[0].signals["p_yes"] == 0.0
+
+
+def test_if_no_round_brought_an_answer_the_guide_answers_by_itself() -> None:
+    asked, steps = walked(guide(), ":", ":", "Answer: Danube")
+    assert [(one.role, one.purpose) for one in asked] == [("base", "answer"), ("base", "answer"), ("guide", "direct")]
+    assert sources(steps[1]) == [("guide", "Danube")]
+    assert asked[2].messages == asked[0].messages
+
+
+@pytest.mark.parametrize("last", [":", completion("Answer: Dan", finish_reason="length")])
+def test_a_guide_without_an_answer_of_its_own_leaves_none(last: Any) -> None:
+    _, steps = walked(guide(rounds=1), ":", last)
+    assert steps[0].candidates == ()
+    assert steps[0].notes[-1] == "the guide's own reply holds no answer"
+
+
+def test_a_base_that_fails_leaves_the_guide_to_answer_and_ends_the_walk() -> None:
+    asked, steps = walked(guide(), DOWN, "Answer: Danube")
+    assert [(one.role, one.purpose) for one in asked] == [("base", "answer"), ("guide", "direct")]
+    assert sources(steps[0]) == [("guide", "Danube")]
+    assert steps[0].notes == ("base error: ProviderUnavailableError: down", "the guide answered by itself")
+    assert [step.final for step in steps] == [True]
+
+
+def test_a_base_that_fails_in_its_last_round_does_not_have_the_guide_asked_twice() -> None:
+    asked, _ = walked(guide(rounds=1), DOWN, ":")
+    assert [one.purpose for one in asked] == ["answer", "direct"]
+
+
+def test_if_both_fail_the_error_comes_out() -> None:
+    with pytest.raises(AuthenticationError):
+        walked(guide(), DOWN, AuthenticationError("no key"))
+
+
+@pytest.mark.parametrize(("setting", "forced"), [("escalate", None), ("accept", "accept"), ("abstain", "abstain")])
+def test_what_a_guide_that_fails_means_is_configured(setting: Any, forced: str | None) -> None:
+    strategy = guide(rounds=1, on_guide_error=setting)
+    _, (step,) = walked(strategy, "Answer: Danube", DOWN)
+    assert step.forced == forced
+    assert sources(step) == [("base", "Danube")]
+    assert step.candidates[0].confidence is None
+    assert step.signals["p_yes"] is None
+    assert "guide error: ProviderUnavailableError: down" in step.notes
+
+
+def test_no_clear_verdict_is_noted() -> None:
+    _, (step,) = walked(guide(rounds=1), "Answer: Danube", yes_no(0.9, "Yes and no"))
+    assert step.signals["p_yes"] is None
+    assert any("no verdict" in note for note in step.notes)
+    assert sources(step) == [("base", "Danube")]
+
+
+def test_auto_asks_for_samples_where_the_guide_gives_no_logprobs() -> None:
+    asked, (step,) = walked(guide(rounds=1), "Answer: Danube", "Yes", "No, Rhine", "Yes")
+    judged = asked[1:]
+    assert [one.sample for one in judged] == [0, 1, 2]
+    assert [one.temperature for one in judged] == [0.2, 1.0, 1.0]
+    assert [one.seed for one in judged] == [22, 23, 24]
+    assert len({one.messages for one in judged}) == 1
+    assert step.signals["p_yes"] == 2.5 / 4
+    assert "verdict from 3 samples, without log-probs" in step.notes
+
+
+def test_auto_asks_once_where_log_probs_come() -> None:
+    asked, _ = walked(guide(rounds=1), "Answer: Danube", yes_no(0.9, "Yes and no"))
+    assert len(asked) == 2
+
+
+def test_logprobs_never_samples() -> None:
+    asked, (step,) = walked(guide(rounds=1, verdict="logprobs"), "Answer: Danube", "Yes")
+    assert len(asked) == 2
+    assert step.signals["p_yes"] is None
+
+
+def test_sampled_asks_for_no_logprobs() -> None:
+    asked, _ = walked(guide(rounds=1, verdict="sampled", samples=2), "Answer: Danube", "Yes", "Yes")
+    assert [(one.sample, one.top_logprobs, one.temperature) for one in asked[1:]] == [(0, None, 1.0), (1, None, 1.0)]
+
+
+def test_one_sample_is_asked_for_at_the_guides_own_temperature() -> None:
+    asked, _ = walked(guide(rounds=1, verdict="sampled", samples=1), "Answer: Danube", "Yes")
+    assert asked[1].temperature == 0.2
+
+
+def test_a_guide_without_a_seed_is_sampled_without_one() -> None:
+    strategy = BaseGuide(SMALL, ModelUse("large"), rounds=1, verdict="sampled", samples=2)
+    asked, _ = walked(strategy, "Answer: Danube", "Yes", "Yes")
+    assert [one.seed for one in asked[1:]] == [None, None]
+
+
+def test_structured_asks_for_json_by_a_schema() -> None:
+    said = '{"verdict": "no", "answer": "Danube"}'
+    asked, (step,) = walked(guide(rounds=1, verdict="structured", samples=1), "Answer: Rhine", said)
+    assert asked[1].schema is not None
+    assert asked[1].schema["required"] == ["verdict", "answer"]
+    assert asked[1].schema["properties"]["verdict"]["enum"] == ["yes", "no"]
+    assert sources(step)[1] == ("guide", "Danube")
+    assert step.signals["p_yes"] == 0.25
+
+
+def test_the_signals_of_an_answer_are_measured() -> None:
+    tokens = tuple(Token(text, math.log(0.5)) for text in ("Answer:", " Danube"))
+    base = Completion("Reasoning: It flows.\nAnswer: Danube", "stop", Usage(9, 2), tokens)
+    _, (step,) = walked(guide(rounds=1), base, yes_no(0.9))
+    measured = {name: step.signals[name] for name in ("base_tokens", "answer_chars", "reasoning_chars", "verdict_mass")}
+    assert measured == {"base_tokens": 2.0, "answer_chars": 6.0, "reasoning_chars": 9.0, "verdict_mass": 1.0}
+    assert step.signals["base_mean_logprob"] == pytest.approx(math.log(0.5))

@@ -1,0 +1,226 @@
+"""No verdict is ever read as a yes."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from cascade.strategies.verdict import MAX_CORRECTION_CHARS, NO_VERDICT, combine, read, read_logprobs, read_text
+from cascade.types import Token
+from unit.made import completion, yes_no
+
+LN = math.log
+
+
+@pytest.mark.parametrize(
+    "text", ["Yes", "yes.", "YES!", " Yes, that is right.", "**Yes**", '"Yes"', "Yes - the Danube.", "\nYes\n", "(yes)"]
+)
+def test_a_clear_yes(text: str) -> None:
+    assert read_text(text) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "correction"),
+    [
+        ("No", None),
+        ("No.", None),
+        ("no: Vienna", "Vienna"),
+        ("No, Vienna.", "Vienna"),
+        ("No — the correct answer is Vienna.", "Vienna"),
+        ("No. The answer is: Vienna", "Vienna"),
+        ("No, it's Vienna", "Vienna"),
+        ("No, it is Vienna", "Vienna"),
+        ("No, the right answer would be Vienna", "Vienna"),
+        ("**No** `Vienna`", "Vienna"),
+        ("No\n\nVienna\nbecause it lies there", "Vienna"),
+        ('No, "Vienna."', "Vienna"),
+        ("No, -5", "-5"),
+        ("No: 3.5", "3.5"),
+        ("No, yes", "yes"),
+        ("No ...", None),
+    ],
+)
+def test_a_clear_no_and_its_correction(text: str, correction: str | None) -> None:
+    assert read_text(text) == (False, correction)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   ",
+        "I think so",
+        "Yes and no",
+        "Yes, but it is not the Danube",
+        "Yes, this is incorrect",
+        "Yes. Wrong.",
+        "No, yes it is right",
+        "Nope",
+        "Yesterday",
+        "Nothing",
+        "Ja",
+        "oui",
+        "The answer is yes",
+        "Correct",
+        "True",
+        "是",
+    ],
+)
+def test_what_is_no_clear_verdict_is_none(text: str) -> None:
+    assert read_text(text) == (None, None)
+
+
+@pytest.mark.parametrize("text", ["No, the answer is incorrect.", "No, it is wrong.", "No, that is not correct."])
+def test_saying_that_it_is_wrong_is_not_a_correction(text: str) -> None:
+    assert read_text(text) == (False, None)
+
+
+def test_a_correction_is_bounded() -> None:
+    _, correction = read_text("No, " + "x" * 5_000)
+    assert correction == "x" * MAX_CORRECTION_CHARS
+
+
+@pytest.mark.parametrize(
+    ("reply", "read_as"),
+    [
+        ({"verdict": "yes", "answer": "Vienna"}, (True, None)),
+        ({"verdict": " YES "}, (True, None)),
+        ({"verdict": "no", "answer": "Vienna."}, (False, "Vienna")),
+        ({"verdict": "no"}, (False, None)),
+        ({"verdict": "no", "answer": 7}, (False, None)),
+        ({"verdict": "no", "answer": "?"}, (False, None)),
+        ({"verdict": "maybe"}, (None, None)),
+        ({"verdict": True}, (None, None)),
+        ({"answer": "Vienna"}, (None, None)),
+        ({"verdict": "yes", "confidence": 1}, (None, None)),
+        ({}, (None, None)),
+    ],
+)
+def test_a_structured_verdict(reply: dict[str, object], read_as: tuple[bool | None, str | None]) -> None:
+    assert read_text(f" {json.dumps(reply)}\n") == read_as
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"verdict": "yes"',
+        '{"verdict": "yes"} and more',
+        '{"verdict": "no", "verdict": "yes"}',
+        "{" * 1_500,
+        '{"a":' * 400,
+        "{yes}",
+    ],
+)
+def test_what_is_no_whole_json_object_is_no_verdict(text: str) -> None:
+    assert read_text(text) == (None, None)
+
+
+def tok(text: str, logprob: float | None, **top: float) -> Token:
+    return Token(text, logprob, tuple(top.items()))
+
+
+def test_p_yes_is_renormalised_over_yes_and_no() -> None:
+    p_yes, mass = read_logprobs([tok("Yes", LN(0.6), Yes=LN(0.6), No=LN(0.2), Maybe=LN(0.2))])
+    assert p_yes == pytest.approx(0.75)
+    assert mass == pytest.approx(0.8)
+
+
+def test_every_spelling_of_a_word_counts() -> None:
+    top = ((" Yes", LN(0.3)), ("YES", LN(0.2)), ("▁yes", LN(0.1)), ("No", LN(0.1)), ("no.", LN(0.1)))
+    p_yes, mass = read_logprobs([Token("Yes", LN(0.3), top)])
+    assert p_yes == pytest.approx(0.75)
+    assert mass == pytest.approx(0.8)
+
+
+def test_an_impossible_alternative_has_probability_zero() -> None:
+    assert read_logprobs([tok("Yes", 0.0, Yes=0.0, No=-math.inf)]) == (1.0, 1.0)
+    assert read_logprobs([tok("No", 0.0, Yes=-math.inf, No=0.0)]) == (0.0, 1.0)
+
+
+def test_rounding_cannot_make_the_mass_more_than_one() -> None:
+    assert read_logprobs([tok("Yes", 0.0, Yes=0.0, No=-9.0)])[1] == 1.0
+
+
+def test_blank_tokens_before_the_verdict_are_passed_over() -> None:
+    verdict = tok("Yes", LN(0.9), Yes=LN(0.9), No=LN(0.1))
+    p_yes, _ = read_logprobs([tok("", 0.0), tok(" \n", 0.0), verdict])
+    assert p_yes == pytest.approx(0.9)
+
+
+def test_only_the_first_tokens_are_looked_at() -> None:
+    blank = tok(" ", 0.0)
+    assert read_logprobs([blank, blank, blank, tok("Yes", 0.0, Yes=0.0)]) == (None, None)
+    assert read_logprobs([]) == (None, None)
+
+
+def test_a_first_word_that_is_no_verdict_is_none_with_no_mass() -> None:
+    assert read_logprobs([tok("The", LN(0.9), The=LN(0.9), A=LN(0.1)), tok("Yes", 0.0, Yes=0.0)]) == (None, 0.0)
+
+
+def test_a_verdict_token_without_a_logprob_is_no_verdict() -> None:
+    assert read_logprobs([tok("Yes", None, Yes=LN(0.9), No=LN(0.1))]) == (None, None)
+    assert read_logprobs([tok("Yes", None)]) == (None, None)
+
+
+@pytest.mark.parametrize("said", ["Yes", "No"])
+def test_a_token_without_alternatives_is_not_surer_than_its_own_probability(said: str) -> None:
+    p_yes, _ = read_logprobs([tok(said, LN(0.6))])
+    p_said = None if p_yes is None else (p_yes if said == "Yes" else 1 - p_yes)
+    assert p_said is None or p_said <= 0.6 + 1e-9
+
+
+def test_text_and_logprobs_are_read_together() -> None:
+    verdict = read(yes_no(0.25, "No, Vienna."))
+    assert verdict.p_yes == pytest.approx(0.25)
+    assert verdict[1:3] == (False, "Vienna")
+    assert verdict.mass == pytest.approx(1.0)
+    assert verdict.method == "logprobs"
+
+
+def test_without_logprobs_the_text_alone_gives_no_probability() -> None:
+    assert read(completion("Yes")) == (None, True, None, None, "none")
+
+
+def test_prose_is_no_verdict_whatever_its_first_token() -> None:
+    verdict = read(yes_no(0.9, "Yes and no"))
+    assert verdict[:3] == (None, None, None)
+    assert verdict.method == "none"
+
+
+@pytest.mark.parametrize(("share", "counts"), [(0.49, False), (0.5, True)])
+def test_a_small_mass_of_yes_and_no_is_no_verdict(share: float, counts: bool) -> None:
+    top = (("Yes", LN(share - 0.1)), ("No", LN(0.1)), ("Maybe", LN(1 - share)))
+    verdict = read(completion("Yes", tokens=(Token("Yes", LN(share - 0.1), top),)))
+    assert (verdict.p_yes is not None) is counts
+    assert (verdict.says_yes is True) is counts
+    assert verdict.mass == pytest.approx(share)
+
+
+def test_samples_are_counted_with_half_a_vote_of_doubt() -> None:
+    verdict = combine([completion(said) for said in ("Yes", "No, Rhine", "Yes")])
+    assert verdict == (2.5 / 4, True, None, None, "sampled")
+
+
+def test_a_sample_that_is_no_verdict_does_not_count() -> None:
+    assert combine([completion("Yes"), completion("well")]).p_yes == 1.5 / 2
+
+
+def test_no_sample_with_a_verdict_is_no_verdict() -> None:
+    assert combine([completion("well"), completion("hm")]) == NO_VERDICT
+    assert combine([]) == NO_VERDICT
+
+
+def test_a_tie_of_samples_is_not_a_yes() -> None:
+    verdict = combine([completion("Yes"), completion("No, Rhine")])
+    assert verdict == (0.5, False, "Rhine", None, "sampled")
+
+
+def test_the_commonest_correction_is_taken_in_its_first_spelling() -> None:
+    said = ("No, Inn", "No, the Rhine", "No, Rhine.", "No")
+    assert combine([completion(text) for text in said]).correction == "the Rhine"
+
+
+def test_of_equally_common_corrections_the_first_is_taken() -> None:
+    assert combine([completion("No, Inn"), completion("No, Rhine")]).correction == "Inn"

@@ -1,0 +1,450 @@
+"""One question walks along its steps: who is paid, what is decided, why it stops, what the answer is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from cascade.budget.ledger import QuestionBudget, most_nano_usd
+from cascade.engine import Run, adrive, drive, failed_call, paid_call, rank, run
+from cascade.errors import (
+    AuthenticationError,
+    BudgetExceededError,
+    EmptyCompletionError,
+    ProviderError,
+    ProviderTimeoutError,
+    ProviderUnavailableError,
+)
+from cascade.policies.fixed import FixedPolicy
+from cascade.policies.threshold import ThresholdPolicy
+from cascade.strategies.base import ModelUse, Plan, Strategy
+from cascade.strategies.base_guide import BaseGuide
+from cascade.strategies.ladder import Ladder
+from cascade.types import Answer, Certificate, Completion, Request, Step, Usage
+from unit.made import CHEAP, DEAR, PRICES, RIVER, candidate, completion, request, step, yes_no
+
+SMALL, LARGE = ModelUse("small", 64), ModelUse("large", 64)
+DOWN = ProviderUnavailableError("down")
+RHINE, DANUBE = "Answer: Rhine", "Answer: Danube"
+Said = str | Completion | BaseException
+
+
+def caller(said: Iterable[Said], asked: list[Request] | None = None) -> Any:
+    left = iter(said)
+
+    def call(one: Request) -> Completion:
+        if asked is not None:
+            asked.append(one)
+        reply = next(left, None)
+        assert reply is not None, f"nobody expected {one.role} to be asked ({one.purpose}, step {one.step})"
+        if isinstance(reply, BaseException):
+            raise reply
+        return completion(reply) if isinstance(reply, str) else reply
+
+    return call
+
+
+def walk(strategy: Strategy | None = None, policy: Any = None, **settings: Any) -> Run:
+    given = {"prices": PRICES} | settings
+    return run(RIVER, strategy=strategy or BaseGuide(SMALL, LARGE), policy=policy or ThresholdPolicy(), **given)
+
+
+def asked(*said: Said, **settings: Any) -> Answer:
+    return drive(walk(**settings), caller(said))
+
+
+def test_a_sure_yes_stops_after_the_first_step() -> None:
+    answer = asked(DANUBE, yes_no(0.97))
+    assert (answer.text, answer.answers, answer.stopped) == ("Danube", ("Danube",), "policy")
+    assert answer.question == RIVER
+    assert answer.steps[0].reason == "P(yes) 0.970, next 0.0305 < kappa 0.3: keep base"
+    assert answer.latency_s >= 0
+
+
+def test_a_sure_no_serves_the_guides_correction() -> None:
+    assert asked(RHINE, yes_no(0.02, "No, Danube")).text == "Danube"
+
+
+def test_doubt_pays_another_step_and_the_walk_says_so() -> None:
+    answer = asked(RHINE, yes_no(0.5), DANUBE, yes_no(0.97))
+    assert [made.number for made in answer.steps] == [1, 2]
+    assert [made.decision.proceed for made in answer.steps if made.decision] == [True, False]
+    assert answer.explain().splitlines()[0].endswith("go on")
+    assert answer.text == "Danube"
+
+
+def test_the_horizon_ends_a_walk_that_the_policy_would_not() -> None:
+    answer = asked(*[DANUBE, yes_no(0.6)] * 2, strategy=BaseGuide(SMALL, LARGE, rounds=2), policy=ThresholdPolicy(0.0))
+    assert (answer.stopped, answer.text, len(answer.steps)) == ("horizon", "Danube", 2)
+    assert "last step" in answer.steps[1].reason
+
+
+def test_every_call_is_recorded_in_its_step_with_its_cost() -> None:
+    answer = asked(RHINE, yes_no(0.5), DANUBE, yes_no(0.97))
+    assert [[made.request.purpose for made in one.calls] for one in answer.steps] == [["answer", "judge"]] * 2
+    assert [made.cost_nano_usd for made in answer.calls] == [100 * 100 + 10 * 400, 100 * 1_000 + 4_000] * 2
+    assert answer.cost_nano_usd == 2 * (14_000 + 104_000)
+    assert answer.loose_calls == ()
+
+
+def test_a_certificate_is_passed_through() -> None:
+    certificate = Certificate("coverage", 0.1, 100, "id")
+    assert asked(DANUBE, yes_no(0.97), certificate=certificate).certificate is certificate
+    assert asked(DANUBE, yes_no(0.97)).certificate is None
+
+
+def test_without_a_price_the_cost_is_unknown() -> None:
+    answer = asked(DANUBE, yes_no(0.97), prices={"small": CHEAP, "large": None})
+    assert answer.cost is None
+    assert answer.cost_by_model["small"] is not None
+    assert asked(DANUBE, yes_no(0.97), prices={}).cost_bound is None
+
+
+def test_a_step_is_shown_with_its_decision_before_the_next_call() -> None:
+    going, call = walk(), caller([RHINE, yes_no(0.5), DANUBE, yes_no(0.97)])
+    seen: list[str] = []
+    item = next(going)
+    with pytest.raises(StopIteration):
+        while True:
+            seen.append(type(item).__name__)
+            item = going.send(call(item) if isinstance(item, Request) else None)
+    assert seen == ["Request", "Request", "Step", "Request", "Request", "Step"]
+
+
+# --- what a policy is shown ---
+
+
+class Watching:
+    kappa = 0.5
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+    def scores(self, observation: Any) -> Any:
+        self.seen.append(observation)
+        return FixedPolicy("both", 2).scores(observation)
+
+
+def test_a_policy_sees_every_step_so_far_and_the_latest_undecided() -> None:
+    policy = Watching()
+    asked(RHINE, yes_no(0.5), DANUBE, yes_no(0.97), policy=policy)
+    assert [[made.number for made in seen.steps] for seen in policy.seen] == [[1], [1, 2]]
+    assert [seen.step.decision for seen in policy.seen] == [None, None]
+    assert {(seen.question, seen.horizon) for seen in policy.seen} == {(RIVER, 4)}
+
+
+# --- providers that fail ---
+
+
+def test_a_base_that_fails_is_recorded_and_the_guide_answers() -> None:
+    answer = asked(DOWN, DANUBE)
+    assert (answer.text, answer.stopped) == ("Danube", "horizon")
+    first, second = answer.calls
+    assert (first.completion, first.cost_nano_usd, first.billed) == (None, 0, "no")
+    assert first.error == "ProviderUnavailableError: down"
+    assert second.request.purpose == "direct"
+
+
+def test_a_step_that_none_can_follow_says_so_in_the_answer() -> None:
+    assert asked(DOWN, DANUBE).steps[0].final
+
+
+def test_if_all_fail_the_error_holds_what_was_paid() -> None:
+    billed = EmptyCompletionError("empty", usage=Usage(100, 0))
+    with pytest.raises(AuthenticationError) as caught:
+        asked(billed, AuthenticationError("no key"))
+    assert [made.cost_nano_usd for made in caught.value.calls] == [10_000, 0]
+    assert [made.request.role for made in caught.value.calls] == ["base", "guide"]
+
+
+def test_an_error_after_an_answer_was_made_returns_the_answer_with_a_warning() -> None:
+    answer = asked(DANUBE, yes_no(0.5), DOWN, AuthenticationError("no key"))
+    assert (answer.text, answer.stopped) == ("Danube", "provider error")
+    assert answer.warnings == ("AuthenticationError: no key",)
+    assert [made.error is None for made in answer.loose_calls] == [False, False]
+    assert len(answer.calls) == 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "text", "answers", "why"),
+    [("accept", "Danube", ("Danube",), "'accept'"), ("abstain", None, (), "'abstain'")],
+)
+def test_a_guide_that_fails_ends_the_walk_as_configured(
+    setting: Any, text: str | None, answers: tuple[str, ...], why: str
+) -> None:
+    answer = asked(DANUBE, DOWN, strategy=BaseGuide(SMALL, LARGE, on_guide_error=setting))
+    assert (answer.text, answer.answers, answer.stopped) == (text, answers, "guide error")
+    assert why in answer.explain()
+
+
+def test_a_guide_that_fails_escalates_by_default() -> None:
+    answer = asked(DANUBE, DOWN, DANUBE, yes_no(0.97))
+    assert (len(answer.steps), answer.stopped) == (2, "policy")
+
+
+def test_a_ladder_whose_every_rung_fails_raises_with_its_calls() -> None:
+    with pytest.raises(ProviderUnavailableError) as caught:
+        asked(DOWN, DOWN, strategy=Ladder((SMALL, LARGE)))
+    assert len(caught.value.calls) == 2
+
+
+def test_nothing_that_could_be_kept_is_no_answer() -> None:
+    answer = asked(":", ":", strategy=BaseGuide(SMALL, LARGE, rounds=1))
+    assert (answer.text, answer.answers, answer.stopped) == (None, (), "horizon")
+
+
+def test_another_exception_comes_out_as_it_is_and_ends_the_walk() -> None:
+    going = walk()
+    with pytest.raises(ZeroDivisionError):
+        drive(going, caller([ZeroDivisionError()]))
+    assert next(going, None) is None
+
+
+# --- money ---
+
+
+def first_bounds() -> tuple[int, int]:
+    """Return the holds of the first two calls."""
+    seen: list[Request] = []
+    drive(walk(), caller([DANUBE, yes_no(0.97)], seen))
+    return most_nano_usd(seen[0], CHEAP), most_nano_usd(seen[1], DEAR)
+
+
+def test_a_call_that_might_pass_the_cap_is_not_made() -> None:
+    bound, _ = first_bounds()
+    with pytest.raises(BudgetExceededError) as caught:
+        asked(budget=QuestionBudget(bound - 1))
+    assert caught.value.calls == ()
+
+
+def test_a_call_that_fits_the_cap_to_the_nano_dollar_is_made() -> None:
+    base, guide = first_bounds()
+    budget = QuestionBudget(14_000 + guide)
+    assert base <= 14_000 + guide
+    assert asked(DANUBE, yes_no(0.97), budget=budget).text == "Danube"
+    assert budget.spent_nano_usd == 14_000 + 104_000
+
+
+def test_what_was_paid_before_the_cap_is_in_the_error() -> None:
+    _, guide = first_bounds()
+    with pytest.raises(BudgetExceededError) as caught:
+        asked(DANUBE, budget=QuestionBudget(14_000 + guide - 1))
+    assert [made.cost_nano_usd for made in caught.value.calls] == [14_000]
+
+
+def test_on_exhausted_answer_returns_the_best_so_far() -> None:
+    _, guide = first_bounds()
+    said = (RHINE, yes_no(0.4, "No, Danube"), RHINE)
+    budget = QuestionBudget(14_000 + guide)
+    answer = asked(*said, budget=budget, on_exhausted="answer", policy=ThresholdPolicy(0.0))
+    assert (answer.stopped, answer.text, len(answer.steps)) == ("budget", "Danube", 1)
+    assert "cap" in answer.warnings[0]
+    assert [made.request.step for made in answer.loose_calls] == [2]
+    assert answer.cost_nano_usd == 14_000 + 104_000 + 14_000 == budget.spent_nano_usd
+
+
+def test_on_exhausted_refuse_raises_even_with_an_answer() -> None:
+    _, guide = first_bounds()
+    with pytest.raises(BudgetExceededError) as caught:
+        asked(RHINE, yes_no(0.5), RHINE, budget=QuestionBudget(14_000 + guide))
+    assert len(caught.value.calls) == 3
+
+
+def test_on_exhausted_answer_without_an_answer_raises() -> None:
+    with pytest.raises(BudgetExceededError):
+        asked(budget=QuestionBudget(1), on_exhausted="answer")
+
+
+def test_a_call_that_perhaps_was_billed_is_booked_in_full() -> None:
+    base, _ = first_bounds()
+    budget = QuestionBudget(10**9)
+    answer = asked(ProviderTimeoutError("late"), DANUBE, budget=budget)
+    assert answer.calls[0].cost_nano_usd is None
+    assert answer.calls[0].cost_bound_nano_usd == base
+    assert budget.spent_nano_usd == base + (answer.calls[1].cost_nano_usd or 0)
+
+
+def test_a_call_left_behind_is_booked_in_full() -> None:
+    base, _ = first_bounds()
+    budget = QuestionBudget(10**9)
+    going = walk(budget=budget)
+    next(going)
+    going.close()
+    assert budget.spent_nano_usd == base
+
+
+def test_no_walk_spends_more_than_its_cap() -> None:
+    for cap in range(0, 1_000_000, 7_919):
+        budget = QuestionBudget(cap)
+        going = walk(budget=budget, on_exhausted="answer", policy=ThresholdPolicy(0.0))
+        try:
+            answer = drive(going, caller([RHINE, yes_no(0.5)] * 4))
+        except BudgetExceededError as error:
+            spent = sum(made.cost_nano_usd or 0 for made in error.calls)
+        else:
+            spent = answer.cost_nano_usd or 0
+        assert spent == budget.spent_nano_usd <= cap
+
+
+# --- the record of one call ---
+
+
+def test_an_answered_call_costs_what_its_usage_says() -> None:
+    made = paid_call(request(), completion(usage=Usage(100, 10)), CHEAP)
+    assert (made.cost_nano_usd, made.cost_bound_nano_usd, made.billed, made.error) == (14_000, 14_000, "yes", None)
+
+
+def test_an_estimated_usage_gives_a_bound_and_no_cost() -> None:
+    made = paid_call(request(), completion(usage=Usage(100, 10, estimated=True)), CHEAP)
+    assert (made.cost_nano_usd, made.cost_bound_nano_usd) == (None, 14_000)
+
+
+def test_an_earlier_try_that_may_be_billed_is_added_to_the_bound() -> None:
+    asked_for = request()
+    made = paid_call(asked_for, completion(usage=Usage(100, 10), maybe_billed=2), CHEAP)
+    assert made.cost_nano_usd is None
+    assert made.cost_bound_nano_usd == 14_000 + 2 * most_nano_usd(asked_for, CHEAP)
+
+
+def test_without_a_price_or_usage_nothing_is_known() -> None:
+    for made in (
+        paid_call(request(), completion(), None),
+        paid_call(request(), completion(usage=Usage(None, 1)), CHEAP),
+    ):
+        assert (made.cost_nano_usd, made.cost_bound_nano_usd) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "cost", "bounded"),
+    [
+        (ProviderUnavailableError("x"), 0, False),
+        (EmptyCompletionError("x", usage=Usage(100, 0)), 10_000, False),
+        (EmptyCompletionError("x", usage=Usage(100, 0, estimated=True)), None, True),
+        (EmptyCompletionError("x"), None, True),
+        (EmptyCompletionError("x", usage="odd"), None, True),
+        (ProviderTimeoutError("x"), None, True),
+    ],
+)
+def test_a_failed_call_is_free_charged_or_bounded(error: ProviderError, cost: int | None, bounded: bool) -> None:
+    asked_for = request()
+    made = failed_call(asked_for, error, CHEAP)
+    assert made.completion is None
+    assert made.cost_nano_usd == cost
+    assert made.cost_bound_nano_usd == (most_nano_usd(asked_for, CHEAP) if bounded else cost)
+    assert made.billed == error.billed
+    assert made.error == f"{type(error).__name__}: x"
+
+
+def test_a_failed_call_without_a_price_is_unknown_unless_it_was_free() -> None:
+    assert failed_call(request(), ProviderTimeoutError("x"), None).cost_bound_nano_usd is None
+    assert failed_call(request(), ProviderUnavailableError("x"), None).cost_nano_usd == 0
+
+
+# --- which answer is the best ---
+
+
+def test_the_highest_confidence_comes_first() -> None:
+    steps = (
+        step(1, candidate("Inn", confidence=0.4), keep=(0,)),
+        step(2, candidate("Elbe", confidence=0.3), keep=(0,)),
+    )
+    assert rank(steps) == ("Inn", "Elbe")
+
+
+def test_no_confidence_comes_after_any() -> None:
+    steps = (step(1, candidate("Inn"), candidate("Elbe", confidence=0.0), keep=(0, 1)),)
+    assert rank(steps) == ("Elbe", "Inn")
+
+
+def test_of_equal_confidence_the_most_votes_win_then_the_later_step() -> None:
+    twice = (step(1, candidate("Inn"), candidate("Elbe"), keep=(0, 1)), step(2, candidate("the inn"), keep=(0,)))
+    assert rank(twice) == ("Inn", "Elbe")
+    later = (step(1, candidate("Inn"), keep=(0,)), step(2, candidate("Elbe"), keep=(0,)))
+    assert rank(later) == ("Elbe", "Inn")
+
+
+def test_the_same_answer_is_listed_once_in_its_first_spelling() -> None:
+    assert rank((step(1, candidate("The Danube."), candidate("danube", "guide"), keep=(0, 1)),)) == ("The Danube.",)
+
+
+def test_only_what_was_kept_is_ranked_unless_nothing_was_and_any_will_do() -> None:
+    steps = (step(1, candidate("Inn"), candidate("Elbe", "guide", 0.9), keep=()), step(2))
+    assert rank(steps) == ()
+    assert rank(steps, at_any_cost=True) == ("Elbe", "Inn")
+    kept = (*steps, step(3, candidate("Oder"), keep=(0,)))
+    assert rank(kept, at_any_cost=True) == ("Oder",)
+
+
+# --- the two drivers ---
+
+
+async def later(call: Any, one: Request) -> Completion:
+    await asyncio.sleep(0)
+    made: Completion = call(one)
+    return made
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        (DANUBE, yes_no(0.97)),
+        (RHINE, yes_no(0.5), DANUBE, DOWN, DANUBE, yes_no(0.1, "No, Inn")),
+        (DOWN, DANUBE),
+    ],
+)
+async def test_both_drivers_come_to_the_same_answer(said: tuple[Said, ...]) -> None:
+    blocking = asked(*said)
+    call = caller(said)
+    waiting = await adrive(walk(), lambda one: later(call, one))
+    assert (waiting.text, waiting.steps, waiting.stopped) == (blocking.text, blocking.steps, blocking.stopped)
+
+
+async def test_cancelling_closes_the_walk_and_books_the_call() -> None:
+    budget, reached = QuestionBudget(10**9), asyncio.Event()
+
+    async def never(_: Request) -> Completion:
+        reached.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    going = walk(budget=budget)
+    task = asyncio.create_task(adrive(going, never))
+    await reached.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert next(going, None) is None
+    assert budget.spent_nano_usd > 0
+
+
+class EndsEarly:
+    """A strategy whose plan has no step at all, or ends in answer to a call."""
+
+    horizon = 4
+    models = ("small",)
+
+    def __init__(self, *items: Any) -> None:
+        self.items = items
+
+    def plan(self, question: Any) -> Plan:
+        for item in self.items:
+            try:
+                yield item
+            except ProviderError:
+                return
+
+
+@pytest.mark.parametrize("said", [DANUBE, DOWN])
+def test_a_plan_that_ends_without_a_step_is_no_answer(said: Said) -> None:
+    answer = asked(said, strategy=EndsEarly(request()))
+    assert (answer.text, answer.steps, answer.stopped) == (None, (), "horizon")
+    assert len(answer.loose_calls) == 1
+
+
+def test_a_plan_that_ends_before_its_horizon_ends_the_walk() -> None:
+    only = Step(1, (candidate("Danube"),), {})
+    answer = asked(strategy=EndsEarly(only), policy=ThresholdPolicy(keep="both"))
+    assert (answer.text, answer.stopped) == ("Danube", "horizon")
