@@ -186,15 +186,15 @@ def paid_call(request: Request, completion: Completion, price: Price | None) -> 
 def failed_call(request: Request, error: ProviderError, price: Price | None) -> Call:
     """Return the record of a call that failed: free, charged by its usage, or perhaps charged."""
     said = f"{type(error).__name__}: {error}"
-    if error.billed == "no" and not error.maybe_billed:
+    if error.billed == "no":
         return Call(request, None, 0, 0, "no", said)
-    billed = error.billed if error.billed != "no" else "maybe"
     if price is None:
-        return Call(request, None, None, None, billed, said)
-    usage = error.usage if isinstance(error.usage, Usage) else None
-    cost = None if usage is None or usage.estimated or error.maybe_billed else price.cost_nano_usd(usage)
-    tries = error.maybe_billed + (error.billed != "no")
-    return Call(request, None, cost, tries * most_nano_usd(request, price) if cost is None else cost, billed, said)
+        return Call(request, None, None, None, error.billed, said)
+    usage, tries = error.usage if isinstance(error.usage, Usage) else None, max(1, error.maybe_billed)
+    cost = None if usage is None or usage.estimated or tries > 1 else price.cost_nano_usd(usage)
+    return Call(
+        request, None, cost, tries * most_nano_usd(request, price) if cost is None else cost, error.billed, said
+    )
 
 
 def decide(policy: Policy, observation: Observation) -> Decision:

@@ -148,8 +148,8 @@ class ProviderError(CascadeError):
     """One call to one model failed.
 
     `model` and `status` say where, `retryable` whether the same call may be made again, `retry_after_s` when,
-    `billed` whether the provider may charge for it all the same, `maybe_billed` how many earlier tries of it that holds for
-    too, `usage` what it charged for, if it said so.
+    `billed` whether the provider may charge for it all the same, `maybe_billed` how many tries that
+    holds for, `usage` what it charged for, if it said so.
     """
 
     exit_code = 5

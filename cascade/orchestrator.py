@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -131,11 +132,12 @@ class Orchestrator:
         walk, deadline = self._run(question), self._deadline()
         return _stream(walk, lambda request: self._guard(request).stream(request, deadline))
 
-    async def astream(self, question: str | Question) -> AsyncIterator[TextDelta | Step | Answer]:
+    async def astream(self, question: str | Question) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream` without blocking the event loop."""
         walk, deadline = self._run(question), self._deadline()
-        async for event in _astream(walk, lambda request: self._guard(request).astream(request, deadline)):
-            yield event
+        async with aclosing(_astream(walk, lambda request: self._guard(request).astream(request, deadline))) as events:
+            async for event in events:
+                yield event
 
     def ask_many(self, questions: Iterable[str | Question], *, concurrency: int = 8) -> list[Answer]:
         """Answer questions, at most `concurrency` at a time, in the order they were asked.
@@ -322,8 +324,8 @@ def _stream(
 
 
 async def _astream(
-    walk: Run, answer: Callable[[Request], AsyncIterator[TextDelta | Completion]]
-) -> AsyncIterator[TextDelta | Step | Answer]:
+    walk: Run, answer: Callable[[Request], AsyncGenerator[TextDelta | Completion, None]]
+) -> AsyncGenerator[TextDelta | Step | Answer, None]:
     try:
         item = next(walk)
         while True:
@@ -333,11 +335,12 @@ async def _astream(
                 continue
             try:
                 completion = None
-                async for event in answer(item):
-                    if isinstance(event, Completion):
-                        completion = event
-                    else:
-                        yield event
+                async with aclosing(answer(item)) as events:
+                    async for event in events:
+                        if isinstance(event, Completion):
+                            completion = event
+                        else:
+                            yield event
             except ProviderError as error:
                 item = walk.throw(error)
             else:

@@ -206,8 +206,8 @@ class Answer:
 
     `text` is the best single answer, None if the cascade abstained. `answers` holds every distinct answer kept, best
     first: the prediction set that a certificate speaks of. `stopped` is one of "policy" (the policy had enough),
-    "horizon" (the last step was reached), "budget", "guide error", "provider error" (a later step's models failed). `calls` made outside a finished step (an interrupted
-    last one) are in `loose_calls` and in the cost.
+    "horizon" (the last step was reached), "budget", "guide error", "provider error" (a later step failed).
+    `calls` made outside a finished step (an interrupted last one) are in `loose_calls` and in the cost.
     """
 
     question: Question

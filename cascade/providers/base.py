@@ -6,7 +6,7 @@ nothing else: retries, clocks, checks and prices are `guard`'s and the engine's.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from cascade.types import Request
@@ -39,7 +39,7 @@ class Streams(Protocol):
         """Yield chunks as they come."""
         ...
 
-    def astream(self, request: Request, timeout_s: float) -> AsyncIterator[Payload]:
+    def astream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """The same without blocking the event loop."""
         ...
 

@@ -10,7 +10,7 @@ for an echo. A reply is a text, a payload from `reply`, or an exception, which i
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -102,7 +102,7 @@ class FakeProvider:
         """Yield the reply word by word."""
         yield from _chunks(self.complete(request, timeout_s))
 
-    async def astream(self, request: Request, timeout_s: float) -> AsyncIterator[Payload]:
+    async def astream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield the reply word by word."""
         for chunk in _chunks(self.complete(request, timeout_s)):
             yield chunk

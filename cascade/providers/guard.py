@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from cascade.errors import BadResponseError, ProviderError, ProviderTimeoutError, StreamInterruptedError
@@ -78,7 +79,9 @@ class Guard:
         delay = self.retry.delay_s(failed[-1], len(failed) - 1, deadline)
         if delay is None:
             last = failed[-1]
-            last.maybe_billed = sum(error.billed != "no" for error in failed[:-1])
+            last.maybe_billed = sum(error.billed != "no" for error in failed)
+            if last.maybe_billed and last.billed == "no":
+                last.billed = "maybe"
             raise last
         return delay
 
@@ -101,7 +104,7 @@ class Guard:
             raise _interrupted(error, assembler) from None
         yield self._checked(assembler.payload(), request, started, [])
 
-    async def astream(self, request: Request, deadline: Deadline) -> AsyncIterator[TextDelta | Completion]:
+    async def astream(self, request: Request, deadline: Deadline) -> AsyncGenerator[TextDelta | Completion, None]:
         """Yield text as it is written and end with the checked completion, without blocking the event loop."""
         if not isinstance(self.provider, Streams):
             completion = await self.acomplete(request, deadline)
@@ -112,10 +115,11 @@ class Guard:
         started, asked = time.monotonic(), self._asked(request)
         assembler = Assembler(asked, self.secrets)
         try:
-            async for chunk in self.provider.astream(asked, _time_left(asked, deadline, started)):
-                if text := assembler.add(chunk):
-                    yield TextDelta(text, request.role, request.step)
-                _time_left(asked, deadline, time.monotonic(), billed="maybe")
+            async with aclosing(self.provider.astream(asked, _time_left(asked, deadline, started))) as chunks:
+                async for chunk in chunks:
+                    if text := assembler.add(chunk):
+                        yield TextDelta(text, request.role, request.step)
+                    _time_left(asked, deadline, time.monotonic(), billed="maybe")
         except ProviderError as error:
             raise _interrupted(error, assembler) from None
         yield self._checked(assembler.payload(), request, started, [])

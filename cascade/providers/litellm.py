@@ -12,7 +12,8 @@ import functools
 import os
 import re
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,7 +114,7 @@ class LiteLLM:
             raise self._error(request, error) from None
         yield _ending(request, wrapper[0])
 
-    async def astream(self, request: Request, timeout_s: float) -> AsyncIterator[Payload]:
+    async def astream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield chunks without blocking, all of them on time."""
         litellm, arguments = load_litellm(), self._arguments(request, timeout_s) | _STREAMED
         wrapper: list[Any] = []
@@ -124,8 +125,9 @@ class LiteLLM:
                 yield chunk
 
         try:
-            async for chunk in aiterate_within(timeout_s, start()):
-                yield _streamed(chunk)
+            async with aclosing(aiterate_within(timeout_s, start())) as chunks:
+                async for chunk in chunks:
+                    yield _streamed(chunk)
         except Exception as error:  # noqa: BLE001 - see complete
             raise self._error(request, error) from None
         yield _ending(request, wrapper[0])

@@ -11,7 +11,7 @@ import asyncio
 import os
 import queue
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -118,7 +118,7 @@ class Local:
                 raise chunk
             yield chunk
 
-    async def astream(self, request: Request, timeout_s: float) -> AsyncIterator[Payload]:
+    async def astream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield chunks as the model writes them, without blocking."""
         chunks = self.stream(request, timeout_s)
         try:

@@ -10,7 +10,8 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -99,7 +100,7 @@ class OpenAIHTTP:
         with exchange.mapping_errors():
             yield from iterate_within(timeout_s, chunks)
 
-    async def astream(self, request: Request, timeout_s: float) -> AsyncIterator[Payload]:
+    async def astream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield the chunks of a server-sent stream without blocking."""
         exchange = _Exchange(self._endpoint(request), request, timeout_s)
         client = self._async()
@@ -113,8 +114,9 @@ class OpenAIHTTP:
                 yield chunk
 
         with exchange.mapping_errors():
-            async for chunk in aiterate_within(timeout_s, chunks()):
-                yield chunk
+            async with aclosing(aiterate_within(timeout_s, chunks())) as whole:
+                async for chunk in whole:
+                    yield chunk
 
     def close(self) -> None:
         """Close the connections."""

@@ -11,7 +11,7 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import TypeVar, cast
 
 _T = TypeVar("_T")
@@ -59,7 +59,7 @@ def iterate_within(timeout_s: float, start: Callable[[], Iterator[_T]]) -> Itera
         stopped.set()
 
 
-async def aiterate_within(timeout_s: float, source: AsyncGenerator[_T, None]) -> AsyncIterator[_T]:
+async def aiterate_within(timeout_s: float, source: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
     """Do as `iterate_within` without blocking. No time-out stands over a yield, so the reader is never cancelled."""
     ends_at_s = time.monotonic() + timeout_s
     try:

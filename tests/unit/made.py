@@ -81,7 +81,7 @@ def two_models(base: Reply | None = None, guide: Reply | None = None) -> FakePro
     )
 
 
-def by_purpose(replies: Mapping[str, Reply]) -> Callable[[Request], Reply]:
+def by_purpose(replies: Mapping[str, Any]) -> Callable[[Request], Any]:
     """Return a script that answers "base", "judge" and "direct" calls with fixed replies."""
     return lambda asked: replies["base" if asked.role == "base" else asked.purpose]
 

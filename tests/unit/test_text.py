@@ -27,7 +27,17 @@ def test_the_same_answer_written_otherwise(one: str, other: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"), [("Danube", "Rhine"), ("10", "100"), ("Theo", "o"), ("theatre", "atre"), ("é", "e")]
+    ("one", "other"),
+    [
+        ("Danube", "Rhine"),
+        ("10", "100"),
+        ("Theo", "o"),
+        ("theatre", "atre"),
+        ("é", "e"),
+        ("3.5", "35"),
+        ("-5", "5"),
+        ("1.25", "12.5"),
+    ],
 )
 def test_different_answers_stay_different(one: str, other: str) -> None:
     assert normalize_answer(one) != normalize_answer(other)

@@ -1,0 +1,161 @@
+"""What a model said then, it says again, to the letter; what it never said is an error."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.engine import drive, run
+from cascade.episodes.files import append_jsonl
+from cascade.episodes.schema import rows
+from cascade.errors import BadRequestError, CascadeError, MissingExtraError, UsageError
+from cascade.orchestrator import Orchestrator
+from cascade.policies.threshold import ThresholdPolicy
+from cascade.providers.guard import Guard
+from cascade.providers.replay import Replay
+from cascade.resilience.deadline import Deadline
+from cascade.strategies.base import ModelUse
+from cascade.strategies.base_guide import BaseGuide
+from cascade.types import Answer, Completion, Request, Token, Usage
+from unit.made import PRICES, RIVER, TWO_MODELS, by_purpose, completion, request, two_models, yes_no
+
+BASE = Completion(
+    "Reasoning: It flows.\nAnswer: Danube",
+    "stop",
+    Usage(40, 9, 8, 2),
+    (Token("Answer:", -0.1), Token(" Danube", -0.5)),
+)
+
+
+def logged(base: Completion, judge: Completion, rounds: int = 1) -> Answer:
+    strategy = BaseGuide(ModelUse("small"), ModelUse("large"), rounds=rounds)
+    said = by_purpose({"base": base, "judge": judge, "direct": base})
+    return drive(run(RIVER, strategy=strategy, policy=ThresholdPolicy(0.0), prices=PRICES), said)
+
+
+def replayed(answer: Answer, one: Request) -> Completion:
+    return Guard(Replay.of(rows(answer))).complete(one, Deadline())
+
+
+def alike(made: Completion) -> Completion:
+    """Return what a log keeps: no latency, name or notes."""
+    return made._replace(latency_s=0.0, model=None, notes=())
+
+
+@pytest.mark.parametrize(
+    "base",
+    [
+        BASE,
+        BASE._replace(tokens=None),
+        BASE._replace(usage=Usage(40, 9)),
+        BASE._replace(tokens=(Token("Answer:", None), Token(" Danube", -0.5))),
+        BASE._replace(tokens=(Token("Answer:", -math.inf), Token(" Danube", -0.5))),
+        BASE._replace(text='Answer: naïve 🙂 \u2028 "quoted"'),
+    ],
+)
+def test_a_call_comes_back_to_the_letter(base: Completion) -> None:
+    answer = logged(base, yes_no(0.25, "No, Inn"))
+    for call in answer.calls:
+        assert call.completion is not None
+        assert alike(replayed(answer, call.request)) == alike(call.completion)
+
+
+def test_an_impossible_alternative_stays_impossible() -> None:
+    answer = logged(BASE, yes_no(1.0))
+    again = drive(
+        run(
+            RIVER,
+            strategy=BaseGuide(ModelUse("small"), ModelUse("large"), rounds=1),
+            policy=ThresholdPolicy(0.0),
+            prices={},
+        ),
+        lambda one: replayed(answer, one),
+    )
+    assert again.steps[0].signals == answer.steps[0].signals
+
+
+def test_an_estimated_usage_is_estimated_again() -> None:
+    answer = logged(BASE._replace(usage=Usage(40, 9, estimated=True)), yes_no(0.9))
+    assert replayed(answer, answer.calls[0].request).usage.estimated
+
+
+def test_a_cut_reply_is_cut_again() -> None:
+    answer = logged(completion("Answer: Dan", finish_reason="length"), yes_no(0.9))
+    assert replayed(answer, answer.calls[0].request).truncated
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"step": 2}, {"role": "guide"}, {"purpose": "direct"}, {"sample": 1}, {"question": RIVER.__class__("Another?")}],
+)
+async def test_a_call_that_was_never_made_is_an_error(changed: dict[str, Any]) -> None:
+    answer = logged(BASE, yes_no(0.9))
+    other = answer.calls[0].request._replace(**changed)
+    with pytest.raises(BadRequestError, match="holds no call"):
+        replayed(answer, other)
+    with pytest.raises(BadRequestError):
+        await Replay.of(rows(answer)).acomplete(other, 1.0)
+
+
+def test_the_context_is_part_of_the_question() -> None:
+    answer = logged(BASE, yes_no(0.9))
+    with_context = answer.calls[0].request._replace(question=RIVER.__class__(RIVER.text, "a text"))
+    with pytest.raises(BadRequestError):
+        replayed(answer, with_context)
+
+
+def test_of_two_rows_of_the_same_call_the_first_counts() -> None:
+    first, second = (list(rows(logged(BASE._replace(text=f"Answer: {name}"), yes_no(0.9)))) for name in ("Inn", "Oder"))
+    said = Replay.of([*first, *second]).complete(request(), 1.0)
+    assert said["choices"][0]["message"]["content"] == "Answer: Inn"
+
+
+def test_a_log_file_answers_a_whole_question(tmp_path: Path) -> None:
+    with Orchestrator.from_config(TWO_MODELS, providers={"fake": two_models()}) as live:
+        before = live.ask(RIVER)
+    log = tmp_path / "log.jsonl"
+    append_jsonl(log, rows(before))
+    with Orchestrator.from_config(TWO_MODELS | {"provider": f"replay:{log}"}) as again:
+        after = again.ask(RIVER)
+    assert (after.text, after.answers, after.explain()) == (before.text, before.answers, before.explain())
+    assert after.cost_nano_usd == before.cost_nano_usd
+
+
+def test_closing_gives_nothing_back() -> None:
+    Replay({}).close()
+
+
+def test_a_missing_log_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        Replay.open(str(tmp_path / "nothing.jsonl"))
+
+
+def test_parquet_without_pyarrow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(MissingExtraError, match="fit"):
+        Replay.open("log.parquet")
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"a": 1},
+        {"question": "x"},
+        {"schema_version": "2"},
+        {"schema_version": [1], "signals": {}},
+        {"question": "x", "signals": 7, "step": 1, "source": "base"},
+        {"question": 7, "signals": {}, "step": [1], "source": {}},
+        {"question": "x", "signals": {"tokens": [7]}, "step": 1, "source": "base", "text": "x"},
+    ],
+)
+def test_a_log_of_another_shape_is_a_usage_error(row: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "odd.jsonl"
+    path.write_text(json.dumps(row))
+    with pytest.raises(CascadeError):
+        Replay.open(str(path))
