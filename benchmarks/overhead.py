@@ -95,7 +95,8 @@ async def concurrent(count: int) -> dict[str, float]:
         started = time.perf_counter()
         answers = await asyncio.gather(*(cascade.aask(f"question {i}") for i in range(count)))
         elapsed = time.perf_counter() - started
-    return {"concurrent_asks": count, "concurrent_errors": sum(a.text is None for a in answers), "concurrent_s": elapsed}
+    errors = sum(answer.text is None for answer in answers)
+    return {"concurrent_asks": count, "concurrent_errors": errors, "concurrent_s": elapsed}
 
 
 def memory(count: int) -> dict[str, float]:

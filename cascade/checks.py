@@ -73,6 +73,9 @@ def secret_problems(value: object, path: str = "") -> Iterable[str]:
         yield f"{path}: this looks like a key; {advice}"
 
 
+_LIST_AT_MOST = 12
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a hint at the nearest known word, and all of them if there are few.
 
@@ -82,4 +85,6 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(word, names, n=1)
     hint = f"; did you mean {near[0]}?" if near else ""
-    return f"{hint} Known: {', '.join(names)}" if hint and len(names) <= 12 else hint or f"; known: {', '.join(names)}"
+    if len(names) > _LIST_AT_MOST:
+        return hint
+    return f"{hint} Known: {', '.join(names)}" if hint else f"; known: {', '.join(names)}"

@@ -119,7 +119,7 @@ class ThresholdConfig(_Section):
     kind: Literal["threshold"] = "threshold"
     threshold: _NotNegative = 0.3
     keep: Literal["judged", "both"] = "judged"
-    when: Literal["uncertain", "p_yes", "answer_logprob"] = "uncertain"
+    when: Literal["uncertain", "p_yes", "reply_logprob"] = "uncertain"
 
 
 class BudgetConfig(_Section):
@@ -205,9 +205,23 @@ class CascadeConfig(_Section):
         default_factory=lambda: ProviderConfig(kind="litellm")
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _ladder_default(cls, data: Any) -> Any:
+        """A ladder has no verdicts, so its policy looks at log-probs unless another is given."""
+        strategy = data.get("strategy") if isinstance(data, Mapping) else None
+        if isinstance(strategy, Mapping) and strategy.get("kind") == "ladder" and "policy" not in data:
+            return {**data, "policy": {"kind": "threshold", "when": "reply_logprob"}}
+        return data
+
     @model_validator(mode="after")
     def _consistent(self) -> CascadeConfig:
-        problems = [*_strategy_problems(self), *_price_problems(self), *_provider_problems(self)]
+        problems = [
+            *_strategy_problems(self),
+            *_place_problems(self),
+            *_price_problems(self),
+            *_provider_problems(self),
+        ]
         if problems:
             # One error object carries them all; `load` takes them apart again.
             raise ValueError("\n".join(problems))
@@ -229,6 +243,19 @@ def _strategy_problems(config: CascadeConfig) -> Iterable[str]:
         horizon = config.strategy.rounds if isinstance(config.strategy, BaseGuideConfig) else len(wanted)
         if config.policy.depth > horizon:
             yield f"policy.depth: {config.policy.depth} is more than the {horizon} steps that the strategy has"
+    judged = isinstance(config.policy, ThresholdConfig) and config.policy.when != "reply_logprob"
+    if isinstance(config.strategy, LadderConfig) and judged:
+        yield "policy.when: a ladder has no verdicts; use when: reply_logprob, or {kind: fixed, depth: …}"
+
+
+def _place_problems(config: CascadeConfig) -> Iterable[str]:
+    """One model name is one model: it cannot be served in two places."""
+    first: dict[str, ModelConfig] = {}
+    for place, entry in config.models.items():
+        other = first.setdefault(entry.model, entry)
+        for name in ("provider", "api_base", "api_key_env"):
+            if getattr(entry, name) != getattr(other, name):
+                yield f"models.{place}.{name}: {entry.model} stands under models twice, with another {name}"
 
 
 def _price_problems(config: CascadeConfig) -> Iterable[str]:

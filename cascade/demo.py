@@ -26,8 +26,8 @@ BASE_PRICE = {"input": 0.1, "output": 0.4, "note": MADE_UP}
 GUIDE_PRICE = {"input": 1.0, "output": 4.0, "note": MADE_UP}
 ROUNDS = 4
 THRESHOLD = 0.3
-LADDER_THRESHOLD = 0.1
-"""Nats per answer token, read off the log split (`benchmarks/ladder_threshold.py`), never off the live one."""
+LADDER_THRESHOLD = 0.16
+"""Nats per token of the reply, read off the log split (`benchmarks/ladder_threshold.py`), never off the live one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Outcome:
     @property
     def climbs(self) -> bool:
         """Whether a ladder goes on from the base to the guide: the base's answer is missing or unsure of itself."""
-        value = self.walked.steps[0].signals.get("answer_mean_logprob")
+        value = self.walked.steps[0].signals.get("base_mean_logprob")
         return self.base_answer is None or value is None or -value >= LADDER_THRESHOLD
 
     @property

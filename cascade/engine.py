@@ -30,7 +30,8 @@ class _Record:
     steps: list[Step] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)  # of the step in the making
     warnings: list[str] = field(default_factory=list)
-    one_way_out: bool = False  # the plan may be told once that there is no money, to make a step of what it has
+    may_finish: bool = False  # where the money ends, the plan may still make a step of what it has
+    exhausted: BudgetExceededError | None = None
 
     def all_calls(self) -> tuple[Call, ...]:
         return tuple(call for step in self.steps for call in step.calls) + tuple(self.calls)
@@ -69,7 +70,7 @@ def run(
         ProviderError: every model that could have answered failed; `calls` holds what was paid.
     """
     started = time.monotonic()
-    record = _Record(one_way_out=on_exhausted == "answer")
+    record = _Record(may_finish=on_exhausted == "answer")
     purse = budget or QuestionBudget()
     plan = strategy.plan(question)
     try:
@@ -123,6 +124,8 @@ def _walk(
         record.calls.clear()
         record.steps.append(step)
         yield step
+        if record.exhausted is not None:
+            raise record.exhausted
         if not decision.proceed:
             if item.forced:
                 return "guide error"
@@ -139,12 +142,12 @@ def _pay(
     try:
         hold = purse.hold(request, price)
     except BudgetExceededError as error:
-        if not record.one_way_out:
+        if not record.may_finish or record.exhausted is not None:
             raise
-        record.one_way_out = False
+        record.exhausted = error
         return _resume(plan, ProviderUnavailableError(f"not asked: {error}", model=request.model))
     try:
-        completion = yield request
+        completion = yield request if purse.limit_nano_usd is None else request._replace(at_most_once=True)
     except ProviderError as error:
         call = failed_call(request, error, price)
         record.calls.append(call)

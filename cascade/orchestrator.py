@@ -56,7 +56,8 @@ class Orchestrator:
             raise UsageError(
                 'Orchestrator needs two models: Orchestrator(base="…", guide="…"), or from_config("file").'
             )
-        models = {**settings.pop("models", {}), "base": base, "guide": guide}
+        others = settings.pop("models", {})
+        models = {**(others if isinstance(others, Mapping) else {}), "base": base, "guide": guide}
         self._wire(configuration.load({"models": models, **settings}), {})
 
     @classmethod
@@ -146,7 +147,7 @@ class Orchestrator:
             BatchError: some failed; `results` holds every answer and every error.
         """
         self._no_event_loop("ask_many", "aask_many")
-        _check_concurrency(concurrency)
+        _check_many(questions, concurrency)
 
         def one(question: str | Question) -> Answer | CascadeError:
             try:
@@ -159,7 +160,7 @@ class Orchestrator:
 
     async def aask_many(self, questions: Iterable[str | Question], *, concurrency: int = 32) -> list[Answer]:
         """Answer questions without blocking, at most `concurrency` at a time. Raises as `ask_many` does."""
-        _check_concurrency(concurrency)
+        _check_many(questions, concurrency)
         places = asyncio.Semaphore(concurrency)
 
         async def one(question: str | Question) -> Answer | CascadeError:
@@ -351,7 +352,9 @@ async def _astream(
         walk.close()
 
 
-def _check_concurrency(concurrency: int) -> None:
+def _check_many(questions: object, concurrency: int) -> None:
+    if isinstance(questions, str | Question):
+        raise UsageError("ask_many takes a list of questions; for one question use ask.")
     if concurrency < 1:
         raise UsageError("concurrency must be at least 1.")
 

@@ -10,7 +10,8 @@ from functools import lru_cache
 from hashlib import sha256
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-_PUNCTUATION = re.compile(r"[^\w\s]|_")
+# All punctuation but the decimal point and the sign of a number: 3.5 is not 35, and -5 is not 5.
+_PUNCTUATION = re.compile(r"(?!(?<=\d)\.(?=\d)|(?<![\w.])[-−](?=\d))[^\w\s]|_")
 _NORMALIZE_AT_MOST = 2_000
 """Longer answers are compared by their start: two texts that agree so far are the same answer."""
 
@@ -19,8 +20,8 @@ _NORMALIZE_AT_MOST = 2_000
 def normalize_answer(text: str) -> str:
     """Return an answer as it is compared: NFKC, casefolded, without punctuation, articles and extra space.
 
-    The rule is SQuAD's (Rajpurkar et al. 2016), with Unicode punctuation and width variants included; an answer that
-    is nothing but punctuation stays as it is.
+    The rule is SQuAD's (Rajpurkar et al. 2016), with Unicode punctuation and width variants included, but for the
+    decimal point and the sign of a number, which stay; an answer that is nothing but punctuation stays as it is.
 
     >>> normalize_answer("The  Danube."), normalize_answer("1,851"), normalize_answer("?!")
     ('danube', '1851', '?!')

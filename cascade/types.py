@@ -37,7 +37,8 @@ class Request(NamedTuple):
     """One call to one model. It holds no key and no address, so it can be logged whole.
 
     `role` names the model's place in the strategy ("base", "guide", a rung of a ladder) and `purpose` what the call is
-    for ("answer", "judge", "direct"). Neither is sent. `top_logprobs` is how many alternatives per token are wanted;
+    for ("answer", "judge", "direct"). Neither is sent. `at_most_once` forbids to repeat a call that may have been
+    billed, as under a hard cap. `top_logprobs` is how many alternatives per token are wanted;
     None asks for no log-probs at all. `sample` numbers repeated calls of the same prompt.
     """
 
@@ -53,6 +54,7 @@ class Request(NamedTuple):
     seed: int | None = None
     schema: Mapping[str, Any] | None = None
     sample: int = 0
+    at_most_once: bool = False
 
 
 class Usage(NamedTuple):

@@ -98,6 +98,17 @@ def _configuration(path: Path) -> Iterator[Finding]:
         yield Finding("provider", "ok", config.provider.kind)
 
 
+def _litellm_key(place: str, model: str) -> Iterator[Finding]:
+    from cascade.providers.litellm import missing_keys
+
+    try:
+        missing = missing_keys(model)
+    except CascadeError:
+        return  # not installed: said already
+    if missing:
+        yield Finding(f"key of {place}", "problem", f"{model} needs {' or '.join(missing)}, which is not set")
+
+
 def _models(config: CascadeConfig) -> Iterator[Finding]:
     prices, table = config.prices(), PriceTable.bundled()
     for place, entry in config.models.items():
@@ -112,6 +123,8 @@ def _models(config: CascadeConfig) -> Iterator[Finding]:
         key_env = entry.api_key_env or config.provider.api_key_env
         if key_env and environment(key_env) is None:
             yield Finding(f"key of {place}", "problem", f"the environment variable {key_env} is not set")
+        elif not key_env and (entry.provider or config.provider.kind) == "litellm" and not entry.api_base:
+            yield from _litellm_key(place, entry.model)
     names = [entry.model for entry in config.models.values()]
     if len(names) > len(set(names)):
         yield Finding("models", "note", "one model judges itself: models prefer their own answers")

@@ -35,4 +35,4 @@ def init(
     out.print("next:")
     out.print(f"  {fetch}")
     out.print(f"  cascade doctor --config {plain(str(path))}")
-    out.print(f'  cascade ask "Which river runs through Vienna?" --config {plain(str(path))}')
+    out.print(f'  cascade ask "What is the capital of Spain?" --config {plain(str(path))}')

@@ -10,7 +10,6 @@ import logging
 import sys
 from typing import Annotated
 
-import click
 import typer
 
 from cascade._version import __version__
@@ -55,23 +54,10 @@ def _options(
 def main() -> None:
     """Run the command line; every error of ours is one message and its exit code."""
     try:
-        code = app(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except click.exceptions.Abort:
-        notes().print("stopped")
-        code = 130
-    except KeyboardInterrupt:
-        notes().print("stopped")
-        code = 130
+        app()
     except CascadeError as error:
         notes().print(f"[bold red]error:[/] {plain(str(error))}", soft_wrap=True)
-        code = error.exit_code
-    except BrokenPipeError:
-        sys.stderr.close()
-        code = 1
-    sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(error.exit_code)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def prices(
     exact = table.price(pattern)
     names = [pattern] if exact else [name for name in table.prices if pattern.lower() in name.lower()]
     if not names:
-        raise UsageError(f"No price is known for {pattern!r}{did_you_mean(pattern, table.prices)[:200]}")
+        raise UsageError(f"No price is known for {pattern!r}{did_you_mean(pattern, table.prices)}")
     age = table.age_days(datetime.now(UTC).date())
     if age > STALE_AFTER_DAYS:
         notes().print(f"[yellow]these prices are {age} days old[/]; check those you rely on, or set your own")

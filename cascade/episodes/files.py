@@ -40,6 +40,7 @@ def read_jsonl(path: Path, bad: list[str] | None = None) -> Iterator[dict[str, A
                 if bad is not None:
                     bad.append(f"{path}:{number}: not a JSON object")
                 continue
-            if (row.get("schema_version") or 1) > SCHEMA_VERSION:
+            written = row.get("schema_version")
+            if isinstance(written, int) and written > SCHEMA_VERSION:
                 raise UsageError(f"{path}:{number} was written by a newer version of cascade; please upgrade.")
             yield row

@@ -1,8 +1,9 @@
-"""The row form of an episode: one row per call, so that nothing that was paid for is lost.
+"""The row form of an episode: one row per call that came back, so that nothing that was paid for is lost.
 
 The columns are those of `COLUMNS`. A row whose call produced a candidate has its index in `candidate` and its answer in
-`answer`; the others (a sampled verdict, a failed call) have null there. Unknown is null. The step's signals and what
-is needed to replay the call to the letter (tokens with log-probs, purpose, sample, finish reason) stand in `signals`.
+`answer`; the others (a sampled verdict, a call of an unfinished step) have null there. Unknown is null. The step's
+signals and what is needed to replay the call to the letter (tokens with log-probs, purpose, sample, finish reason)
+stand in `signals`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from cascade.types import Answer, Call, Step, Token
+from cascade.types import Answer, Call, Completion, Step, Token
 
 SCHEMA_VERSION = 1
+IMPOSSIBLE_LOGPROB = -1e9
+"""Stands for −inf in a file."""
 COLUMNS = (
     "episode_id",
     "dataset",
@@ -62,15 +65,18 @@ def rows(answer: Answer, *, dataset: str | None = None, horizon: int | None = No
         "created_at": now,
         "schema_version": SCHEMA_VERSION,
     }
+    blank = dict.fromkeys(COLUMNS)
     for step in answer.steps:
         for call in step.calls:
             if call.completion is not None:
-                yield dict.fromkeys(COLUMNS) | head | _call_columns(step, call)
+                yield blank | head | _call_columns(step, call, call.completion)
+    for call in answer.loose_calls:
+        if call.completion is not None:
+            unfinished = Step(call.request.step, (), {})
+            yield blank | head | _call_columns(unfinished, call, call.completion)
 
 
-def _call_columns(step: Step, call: Call) -> dict[str, Any]:
-    completion = call.completion
-    assert completion is not None  # noqa: S101 - rows() passes only such calls
+def _call_columns(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
     made = _candidate_of(step, call)
     usage = completion.usage
     return {
@@ -81,7 +87,7 @@ def _call_columns(step: Step, call: Call) -> dict[str, Any]:
         "answer": None if made is None else step.candidates[made].text,
         "text": completion.text,
         "kept": None if made is None or step.decision is None else made in step.decision.keep,
-        "signals": _signals(step, call),
+        "signals": _signals(step, call, completion),
         "input_tokens": usage.input_tokens,
         "cached_input_tokens": usage.cached_input_tokens,
         "output_tokens": usage.output_tokens,
@@ -102,9 +108,7 @@ def _candidate_of(step: Step, call: Call) -> int | None:
     return None
 
 
-def _signals(step: Step, call: Call) -> dict[str, Any]:
-    completion = call.completion
-    assert completion is not None  # noqa: S101 - see _call_columns
+def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
     tokens = None if completion.tokens is None else [_token(token) for token in completion.tokens]
     replay = {"purpose": call.request.purpose, "sample": call.request.sample, "finish_reason": completion.finish_reason}
     return {**step.signals, **replay, "usage_estimated": completion.usage.estimated, "tokens": tokens}
@@ -116,8 +120,8 @@ def _token(token: Token) -> list[Any]:
 
 
 def _finite(value: float | None) -> float | None:
-    """−inf has no place in JSON; −1e9 is as impossible."""
-    return None if value is None else max(value, -1e9)
+    """Return a log-prob as JSON can hold it: −inf has no place there."""
+    return None if value is None else max(value, IMPOSSIBLE_LOGPROB)
 
 
 def _cost_source(call: Call) -> str:

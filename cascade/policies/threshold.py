@@ -35,8 +35,8 @@ class ThresholdPolicy:
     """Go on while the doubt about a step is at least `kappa`, else keep what was judged right.
 
     `when` says what the doubt is: "uncertain" the guide's uncertainty in nats; "p_yes" 1 − P(yes), so that a sure "no"
-    is not enough to stop (for guides whose corrections are weaker than their judgement); "answer_logprob" minus the
-    mean log-prob of the answer's own tokens in nats, which asks nobody (for ladders). Unknown is full doubt.
+    is not enough to stop (for guides whose corrections are weaker than their judgement); "reply_logprob" minus the
+    mean log-prob of the reply's tokens in nats, which asks nobody (for ladders). Unknown is full doubt.
 
     `keep="judged"` keeps the base's answer after a yes and the guide's after a no, and the newest where nothing was
     judged; `keep="both"` keeps every answer of every step that was paid.
@@ -44,7 +44,7 @@ class ThresholdPolicy:
 
     kappa: float = 0.3
     keep: Literal["judged", "both"] = "judged"
-    when: Literal["uncertain", "p_yes", "answer_logprob"] = "uncertain"
+    when: Literal["uncertain", "p_yes", "reply_logprob"] = "uncertain"
 
     def scores(self, observation: Observation) -> Scores:
         """Give "next" the doubt as its score, so that kappa is the threshold on it."""
@@ -63,7 +63,7 @@ class ThresholdPolicy:
     def _doubt(self, step: Step) -> float:
         if self.when == "uncertain":
             return uncertainty(step.signals.get("p_yes"))
-        name = "p_yes" if self.when == "p_yes" else "answer_mean_logprob"
+        name = "p_yes" if self.when == "p_yes" else "base_mean_logprob"
         value = step.signals.get(name)
         if value is None:
             return ALWAYS

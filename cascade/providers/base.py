@@ -16,7 +16,7 @@ Payload: TypeAlias = Mapping[str, Any]
 
 
 class Provider(Protocol):
-    """Answers requests. Raises `ProviderError`s only; every foreign exception is mapped, unchained."""
+    """Answers requests. Raises `ProviderError`s, or what says that it is not set up, never a foreign one."""
 
     def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer within `timeout_s` seconds of wall clock, or raise `ProviderTimeoutError`."""

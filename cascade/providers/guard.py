@@ -59,7 +59,7 @@ class Guard:
                 return self._checked(payload, request, started, failed)
             except ProviderError as error:
                 failed.append(error)
-                self.sleep(self._wait_s(failed, deadline))
+                self.sleep(self._wait_s(asked, failed, deadline))
 
     async def acomplete(self, request: Request, deadline: Deadline) -> Completion:
         """Answer a request, checked and in time, without blocking the event loop."""
@@ -72,13 +72,13 @@ class Guard:
                 return self._checked(payload, request, started, failed)
             except ProviderError as error:
                 failed.append(error)
-                await self.asleep(self._wait_s(failed, deadline))
+                await self.asleep(self._wait_s(asked, failed, deadline))
 
-    def _wait_s(self, failed: list[ProviderError], deadline: Deadline) -> float:
+    def _wait_s(self, asked: Request, failed: list[ProviderError], deadline: Deadline) -> float:
         """Return how long to wait before the next try, or raise the last error if there is to be none."""
-        delay = self.retry.delay_s(failed[-1], len(failed) - 1, deadline)
-        if delay is None:
-            last = failed[-1]
+        last = failed[-1]
+        delay = self.retry.delay_s(last, len(failed) - 1, deadline)
+        if delay is None or (asked.at_most_once and last.billed != "no"):
             last.maybe_billed = sum(error.billed != "no" for error in failed)
             if last.maybe_billed and last.billed == "no":
                 last.billed = "maybe"

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cascade.errors import (
+    AuthenticationError,
     BadResponseError,
     MissingExtraError,
     ProviderError,
@@ -163,6 +164,15 @@ _NO_COMPLETION = re.compile(
 )
 
 
+_NO_KEY = re.compile(r"missing credentials|api_key client option must be set|missing.{0,40}api[_ ]key", re.IGNORECASE)
+
+
+def missing_keys(model: str) -> list[str]:
+    """Return the environment variables that litellm would need for a model and does not find."""
+    found = load_litellm().validate_environment(model)
+    return [] if found.get("keys_in_environment") else list(found.get("missing_keys") or ())
+
+
 def map_error(model: str, error: Exception, secrets: tuple[str, ...] = ()) -> ProviderError:
     """Return the error of ours that one of litellm's means, with nothing of it chained: it holds the request's key."""
     name, text = type(error).__name__, str(error)
@@ -171,6 +181,9 @@ def map_error(model: str, error: Exception, secrets: tuple[str, ...] = ()) -> Pr
         return ProviderTimeoutError(f"{model} was not done in time ({name}).", model=model)
     if "MidStream" in name:
         return StreamInterruptedError(f"the stream of {model} broke ({name}).", model=model)
+    if _NO_KEY.search(text):
+        says = f"{model}: no key was found. Set the environment variable of its provider, or name one: api_key_env."
+        return AuthenticationError(says, model=model)
     if _NO_COMPLETION.search(text):
         said = quote(text, secrets)
         return BadResponseError(f"{model} sent something other than a completion: {said}", model=model)

@@ -184,7 +184,7 @@ def echoed_model(payload: Payload, request: Request, notes: list[str]) -> str | 
     if not isinstance(echo, str) or not echo:
         return None
     echo = as_storable(echo[:200])
-    asked, told = request.model.rsplit("/", 1)[-1], echo.rsplit("/", 1)[-1]
+    asked, told = request.model.rsplit("/", 1)[-1].removesuffix(".gguf"), echo.rsplit("/", 1)[-1]
     # "gpt-4o-2024-08-06" is a dated gpt-4o; "gpt-4o-mini" is another model.
     if told != asked and not (told.startswith(asked) and _DATED.fullmatch(told[len(asked) :])):
         notes.append(f"asked for {request.model}, answered by {echo}")

@@ -6,14 +6,15 @@ error, not a guess.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cascade.episodes.files import read_jsonl
-from cascade.episodes.schema import question_id
-from cascade.errors import BadRequestError, MissingExtraError
+from cascade.episodes.schema import IMPOSSIBLE_LOGPROB, question_id
+from cascade.errors import BadRequestError, MissingExtraError, UsageError
 from cascade.providers.base import Payload
 from cascade.types import Request
 
@@ -28,23 +29,28 @@ class Replay:
 
     @classmethod
     def open(cls, path: str) -> Replay:
-        """Read a log: JSON lines, or Parquet where pyarrow is installed."""
-        return cls.of(_parquet(path) if path.endswith(".parquet") else read_jsonl(Path(path)))
+        """Read a log: JSON lines, or Parquet where pyarrow is installed.
+
+        Raises:
+            UsageError: it is missing, or not a log of episodes.
+        """
+        return cls.of(_parquet(path) if path.endswith(".parquet") else read_jsonl(Path(path)), path)
 
     @classmethod
-    def of(cls, rows: Iterable[Mapping[str, Any]]) -> Replay:
-        """Index rows as `episodes.schema.rows` makes them."""
+    def of(cls, rows: Iterable[Mapping[str, Any]], source: str = "the log") -> Replay:
+        """Index rows as `episodes.schema.rows` makes them.
+
+        Raises:
+            UsageError: a row is not of that form.
+        """
         calls: dict[_Key, Payload] = {}
-        for row in rows:
-            signals = row["signals"] or {}
-            key = (
-                question_id(row["question"], row.get("context")),
-                row["step"],
-                row["source"],
-                signals.get("purpose", "answer"),
-                signals.get("sample", 0),
-            )
-            calls.setdefault(key, _payload(row, signals))
+        for number, row in enumerate(rows, 1):
+            try:
+                key, payload = _indexed(row)
+            except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+                said = f"{type(error).__name__} {error}"
+                raise UsageError(f"Row {number} of {source} is not a row of an episode log: {said}") from None
+            calls.setdefault(key, payload)
         return cls(calls)
 
     def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
@@ -65,6 +71,15 @@ class Replay:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+
+def _indexed(row: Mapping[str, Any]) -> tuple[_Key, Payload]:
+    signals = row["signals"] or {}
+    if isinstance(signals, str):
+        signals = json.loads(signals)
+    asked = question_id(row["question"], row.get("context"))
+    key = (asked, row["step"], row["source"], signals.get("purpose", "answer"), signals.get("sample", 0))
+    return key, _payload(row, signals)
 
 
 def _payload(row: Mapping[str, Any], signals: Mapping[str, Any]) -> Payload:
@@ -88,16 +103,17 @@ def _payload(row: Mapping[str, Any], signals: Mapping[str, Any]) -> Payload:
 
 def _token(token: list[Any]) -> dict[str, Any]:
     top = token[2] if len(token) > 2 else []
-    alternatives = [{"token": text, "logprob": value} for text, value in top]
-    return {"token": token[0], "logprob": token[1], "top_logprobs": alternatives}
+    alternatives = [{"token": text, "logprob": _logprob(value)} for text, value in top]
+    return {"token": token[0], "logprob": _logprob(token[1]), "top_logprobs": alternatives}
 
 
-def _parquet(path: str) -> Iterable[Mapping[str, Any]]:
+def _logprob(value: float | None) -> float | None:
+    return float("-inf") if value is not None and value <= IMPOSSIBLE_LOGPROB else value
+
+
+def _parquet(path: str) -> Iterator[Mapping[str, Any]]:
     try:
         import pyarrow.parquet
     except ModuleNotFoundError:
         raise MissingExtraError("pyarrow", "reading Parquet", extra="fit") from None
-    import json
-
-    for row in pyarrow.parquet.read_table(path).to_pylist():
-        yield {**row, "signals": json.loads(row["signals"] or "{}")}
+    yield from pyarrow.parquet.read_table(path).to_pylist()

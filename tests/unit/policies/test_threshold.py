@@ -87,11 +87,11 @@ def test_when_p_yes_the_last_step_keeps_the_guides_answer_after_a_no() -> None:
     assert done(ThresholdPolicy(0.3, when="p_yes"), 0.01, number=4) == ((1,), False)
 
 
-def test_when_answer_logprob_nobody_is_asked() -> None:
-    policy = ThresholdPolicy(0.3, when="answer_logprob")
+def test_when_reply_logprob_nobody_is_asked() -> None:
+    policy = ThresholdPolicy(0.3, when="reply_logprob")
     rung = (candidate("Rhine", "small"),)
-    assert done(policy, None, candidates=rung, answer_mean_logprob=-0.1) == ((0,), False)
-    assert done(policy, None, candidates=rung, answer_mean_logprob=-0.5) == ((), True)
+    assert done(policy, None, candidates=rung, base_mean_logprob=-0.1) == ((0,), False)
+    assert done(policy, None, candidates=rung, base_mean_logprob=-0.5) == ((), True)
     assert done(policy, None, candidates=rung) == ((), True)
 
 

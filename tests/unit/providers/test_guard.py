@@ -23,7 +23,11 @@ from cascade.resilience.deadline import Deadline
 from cascade.types import Completion, TextDelta
 from unit.made import Failing, payload, request
 
-DOWN = ProviderUnavailableError("down")
+
+def down() -> ProviderUnavailableError:
+    return ProviderUnavailableError("down")
+
+
 NEVER = Deadline()
 
 
@@ -74,7 +78,7 @@ async def test_a_good_answer_is_checked_and_returned(way: str) -> None:
 
 @BOTH
 async def test_a_failed_call_is_made_again_twice(way: str) -> None:
-    provider = Failing(DOWN, RateLimitedError("slow", retry_after_s=7.0))
+    provider = Failing(down(), RateLimitedError("slow", retry_after_s=7.0))
     guard, slept = guarded(provider)
     assert (await each_way(guard, way)).text == "Danube"
     assert len(provider.asked) == 3
@@ -84,7 +88,7 @@ async def test_a_failed_call_is_made_again_twice(way: str) -> None:
 
 @BOTH
 async def test_a_third_failure_comes_out(way: str) -> None:
-    provider = Failing(DOWN, DOWN, RateLimitedError("enough"))
+    provider = Failing(down(), down(), RateLimitedError("enough"))
     guard, _ = guarded(provider)
     with pytest.raises(RateLimitedError, match="enough"):
         await each_way(guard, way)
@@ -110,13 +114,13 @@ async def test_a_bad_payload_is_asked_for_once_more(way: str) -> None:
 
 @BOTH
 async def test_a_try_that_may_be_billed_is_counted_in_the_answer(way: str) -> None:
-    guard, _ = guarded(Failing(BadResponseError("html"), DOWN))
+    guard, _ = guarded(Failing(BadResponseError("html"), down()))
     assert (await each_way(guard, way)).maybe_billed == 1
 
 
 @BOTH
 async def test_a_try_that_may_be_billed_is_not_forgotten_when_the_last_one_was_free(way: str) -> None:
-    guard, _ = guarded(Failing(BadResponseError("html"), DOWN, DOWN))
+    guard, _ = guarded(Failing(BadResponseError("html"), down(), down()))
     with pytest.raises(ProviderUnavailableError) as caught:
         await each_way(guard, way)
     assert caught.value.billed == "maybe"
@@ -124,7 +128,7 @@ async def test_a_try_that_may_be_billed_is_not_forgotten_when_the_last_one_was_f
 
 @BOTH
 async def test_each_try_gets_what_is_left_of_the_shorter_clock(way: str) -> None:
-    provider = Failing(DOWN)
+    provider = Failing(down())
     guard, _ = guarded(provider, per_call_s=30.0)
     await each_way(guard, way, deadline=Deadline.after(500.0))
     assert all(29.0 < timeout <= 30.0 for timeout in provider.timeouts)
@@ -230,7 +234,7 @@ PIECE = {"choices": [{"index": 0, "delta": {"content": "Dan"}}]}
 
 @STREAMS
 @pytest.mark.parametrize(
-    "error", [DOWN, BadResponseError("x"), ProviderTimeoutError("x"), StreamInterruptedError("x"), None]
+    "error", [down(), BadResponseError("x"), ProviderTimeoutError("x"), StreamInterruptedError("x"), None]
 )
 async def test_a_break_after_the_first_text_is_an_interruption_with_what_came(
     way: str, error: ProviderError | None
@@ -247,7 +251,7 @@ async def test_a_break_after_the_first_text_is_an_interruption_with_what_came(
 
 @STREAMS
 async def test_a_break_before_any_text_is_what_it_is_and_not_retried(way: str) -> None:
-    provider = Breaking([], DOWN)
+    provider = Breaking([], down())
     with pytest.raises(ProviderUnavailableError):
         await streamed(guarded(provider)[0], way)
     assert provider.started == 1

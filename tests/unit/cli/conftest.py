@@ -1,0 +1,51 @@
+"""How the command line is run in tests: in this process, as `cascade` would be, with its two outputs apart."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from cascade.cli.main import main
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Ran]:
+    """Run one command in an empty folder on a wide screen without colours."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}.items():
+        monkeypatch.setenv(name, value)
+
+    def run(*arguments: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["cascade", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        code = ended.value.code
+        return Ran(code if isinstance(code, int) else 0, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture
+def fake_config(tmp_path: Path) -> Path:
+    """Write a configuration of two priced, scripted models."""
+    path = tmp_path / "cascade.yaml"
+    path.write_text(
+        "models:\n"
+        "  base: {model: small, price: {input: 0.1, output: 0.4}}\n"
+        "  guide: {model: large, price: {input: 1, output: 4}}\n"
+        "provider: {kind: fake, options: {replies: {small: ['Answer: Danube'], large: ['Yes']}}}\n"
+        "strategy: {verdict: sampled, samples: 1}\n"
+        "policy: {kind: fixed, keep: both}\n"
+    )
+    return path

@@ -1,0 +1,107 @@
+"""Exit codes, help and version; every error of ours is one message on stderr."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from cascade import __version__
+from cascade.cli import main as module
+from cascade.errors import BatchError, BudgetExceededError, CascadeError, ConfigError, NotCertifiedError, ProviderError
+
+Cli = Callable[..., Any]
+
+
+def test_the_version_is_the_packages(cli: Cli) -> None:
+    assert cli("--version") == (0, f"cascade {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--help",), ("-h",), ("ask", "--help"), ("models", "--help"), ("models", "pull", "-h")]
+)
+def test_help_is_no_error(cli: Cli, arguments: tuple[str, ...]) -> None:
+    ran = cli(*arguments)
+    assert ran.code == 0
+    assert "Usage: " in ran.out
+
+
+def test_every_command_has_an_example_in_its_help(cli: Cli) -> None:
+    for command in (
+        "ask",
+        "demo",
+        "doctor",
+        "init",
+        "prices",
+        "models pull",
+        "models list",
+        "models path",
+        "models serve",
+    ):
+        assert f"Example: cascade {command}" in cli(*command.split(), "--help").out
+
+
+@pytest.mark.parametrize(
+    "arguments", [("nonsense",), ("ask",), ("ask", "x", "--nonsense"), ("demo", "-n", "0"), ("demo", "-n", "many")]
+)
+def test_bad_usage_is_2_and_says_so_on_stderr(cli: Cli, arguments: tuple[str, ...]) -> None:
+    ran = cli(*arguments)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert ran.err
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (CascadeError("it went wrong"), 1),
+        (ConfigError(["a: wrong"]), 2),
+        (NotCertifiedError("it went wrong"), 3),
+        (BudgetExceededError("it went wrong"), 4),
+        (ProviderError("it went wrong"), 5),
+        (BatchError("it went wrong", results=()), 5),
+        (KeyboardInterrupt(), 130),
+        (click.exceptions.Abort(), 130),
+        (click.UsageError("it went wrong"), 2),
+    ],
+)
+def test_every_error_ends_with_its_exit_code(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int
+) -> None:
+    def raises(**_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(module, "app", raises)
+    ran = cli("ask", "x")
+    assert (ran.code, ran.out) == (code, "")
+    assert "wrong" in ran.err or "stopped" in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_an_errors_text_cannot_write_markup_or_escapes(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(**_: Any) -> None:
+        raise ProviderError("\x1b[31mred [bold]bold[/bold] [/nonsense]")
+
+    monkeypatch.setattr(module, "app", raises)
+    ran = cli("ask", "x")
+    assert "\x1b" not in ran.err
+    assert "[bold]bold[/bold] [/nonsense]" in ran.err
+
+
+def test_it_runs_as_a_module_and_as_a_process(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "cascade.cli.main", "ask", "x"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(Path(module.__file__).parents[2]), "PATH": "", "HOME": str(tmp_path)},
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cascade init" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,251 @@
+"""`cascade init`, `prices`, `models` and `doctor`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.cli import doctor, models
+from cascade.config import load
+from cascade.money import PriceTable
+from cascade.providers import weights
+from cascade.providers.weights import Weights, Wheel
+
+Cli = Callable[..., Any]
+
+
+# --- init ---
+
+
+@pytest.mark.parametrize(("flags", "provider"), [((), "litellm"), (("--local",), "local")])
+def test_init_writes_a_configuration_that_loads(
+    cli: Cli, tmp_path: Path, flags: tuple[str, ...], provider: str
+) -> None:
+    ran = cli("init", "mine.yaml", *flags)
+    assert (ran.code, ran.err) == (0, "")
+    assert load(tmp_path / "mine.yaml").provider.kind == provider
+    assert "wrote mine.yaml" in ran.out
+    assert "cascade doctor --config mine.yaml" in ran.out
+
+
+def test_init_does_not_write_over_a_file_unless_told(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "cascade.yaml").write_text("mine")
+    ran = cli("init")
+    assert (ran.code, (tmp_path / "cascade.yaml").read_text()) == (2, "mine")
+    assert "--force" in ran.err
+    assert cli("init", "--force").code == 0
+    assert load(tmp_path / "cascade.yaml")
+
+
+def test_init_into_a_missing_folder_is_2(cli: Cli) -> None:
+    ran = cli("init", "nowhere/cascade.yaml")
+    assert ran.code == 2
+    assert "cannot be written" in ran.err
+
+
+# --- prices ---
+
+
+@pytest.fixture
+def today(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    age = [0]
+    monkeypatch.setattr(PriceTable, "age_days", lambda _self, _today: age[0])
+    return age
+
+
+@pytest.mark.usefixtures("today")
+def test_a_price_is_looked_up(cli: Cli) -> None:
+    ran = cli("prices", "openai/gpt-4o-mini")
+    assert (ran.code, ran.err) == (0, "")
+    assert "0.15" in ran.out
+    assert "USD per million tokens" in ran.out
+
+
+@pytest.mark.usefixtures("today")
+def test_prices_as_json_say_their_unit_and_source(cli: Cli) -> None:
+    ran = cli("prices", "openai/gpt-4o-mini", "--json")
+    document = json.loads(ran.out)
+    assert document["models"] == {
+        "openai/gpt-4o-mini": {"input": 0.15, "cached_input": 0.075, "output": 0.6, "reasoning": None, "request": 0.0}
+    }
+    assert date.fromisoformat(document["as_of"])
+    assert len(document["sha256"]) == 64
+
+
+@pytest.mark.usefixtures("today")
+def test_a_part_of_a_name_lists_all_that_hold_it(cli: Cli) -> None:
+    found = json.loads(cli("prices", "GPT-4O-MINI", "--json").out)["models"]
+    assert len(found) > 3
+    assert all("gpt-4o-mini" in name.lower() for name in found)
+    assert "more; give a longer part" in cli("prices", "gpt").out
+
+
+@pytest.mark.usefixtures("today")
+def test_an_unknown_name_is_2(cli: Cli) -> None:
+    ran = cli("prices", "no-such-model-at-all")
+    assert (ran.code, ran.out) == (2, "")
+    assert "No price is known" in ran.err
+
+
+def test_stale_prices_are_said_to_be_stale_on_stderr(cli: Cli, today: list[int]) -> None:
+    today[0] = 31
+    ran = cli("prices", "openai/gpt-4o-mini", "--json")
+    assert "31 days old" in ran.err
+    assert json.loads(ran.out)
+    today[0] = 30
+    assert cli("prices", "openai/gpt-4o-mini").err == ""
+
+
+def test_without_litellm_its_map_is_2(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PriceTable, "from_litellm", classmethod(lambda _cls: None))
+    ran = cli("prices", "gpt", "--litellm")
+    assert ran.code == 2
+    assert "litellm is not installed" in ran.err
+
+
+# --- models ---
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weights:
+    made = Weights("tiny", "Tiny [bold]", 5, "0" * 64, "MIT", (Wheel("tiny", "1", "0" * 64),))
+    folder = tmp_path / "models"
+    folder.mkdir()
+    monkeypatch.setattr(weights, "models_folder", lambda: folder)
+    monkeypatch.setattr(weights, "registry", lambda: {"tiny": made})
+    return made
+
+
+def test_models_are_listed_with_whether_they_are_here(cli: Cli, tiny: Weights) -> None:
+    assert json.loads(cli("models", "list", "--json").out)[0]["here"] is False
+    tiny.path.write_bytes(b"12345")
+    (row,) = json.loads(cli("models", "list", "--json").out)
+    assert row == {
+        "name": "tiny",
+        "title": "Tiny [bold]",
+        "bytes": 5,
+        "licence": "MIT",
+        "sha256": "0" * 64,
+        "here": True,
+    }
+    assert "Tiny" in cli("models", "list").out
+
+
+def test_a_path_is_printed_if_the_file_is_there(cli: Cli, tiny: Weights) -> None:
+    missing = cli("models", "path", "tiny")
+    assert (missing.code, missing.out) == (2, "")
+    assert "cascade models pull tiny" in missing.err
+    tiny.path.write_bytes(b"12345")
+    assert cli("models", "path", "tiny") == (0, f"{tiny.path}\n", "")
+
+
+def test_a_file_that_is_not_the_pinned_one_is_2_when_checked(cli: Cli, tiny: Weights) -> None:
+    tiny.path.write_bytes(b"12345")
+    ran = cli("models", "path", "tiny", "--check")
+    assert (ran.code, ran.out) == (2, "")
+    assert "not the pinned file" in ran.err
+
+
+def test_pull_fetches_what_is_missing_and_says_so_on_stderr(
+    cli: Cli, tiny: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulled: list[str] = []
+
+    def pull(entry: Weights, progress: Any) -> None:
+        progress("fetching", 1, 2)
+        pulled.append(entry.name)
+        entry.path.write_bytes(b"12345")
+
+    monkeypatch.setattr(models.weights, "pull", pull)
+    ran = cli("models", "pull")
+    assert (ran.code, ran.out, pulled) == (0, "", ["tiny"])
+    assert "tiny: 0 MB, SHA-256 as pinned" in ran.err
+    assert cli("models", "pull", "tiny").code == 0
+    assert pulled == ["tiny"]
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("command", ["pull", "path", "serve"])
+def test_an_unknown_model_is_2(cli: Cli, command: str) -> None:
+    ran = cli("models", command, "nobody")
+    assert (ran.code, ran.out) == (2, "")
+    assert "There is no local model 'nobody'" in ran.err
+
+
+# --- doctor ---
+
+
+def findings(cli: Cli, *flags: str) -> tuple[int, dict[str, tuple[str, str]]]:
+    ran = cli("doctor", "--json", *flags)
+    return ran.code, {one["what"]: (one["state"], one["says"]) for one in json.loads(ran.out)}
+
+
+def test_a_sound_set_up_is_0(cli: Cli, fake_config: Path) -> None:
+    code, found = findings(cli)
+    assert code == 0
+    assert found[fake_config.name] == ("ok", "well-formed")
+    assert found["provider"] == ("ok", "fake")
+    assert found["price of base"][0] == "ok"
+    assert found["Python"][0] == "ok"
+
+
+def test_without_a_configuration_it_is_a_note(cli: Cli) -> None:
+    code, found = findings(cli)
+    assert code == 0
+    assert found["configuration"][0] == "note"
+
+
+def test_every_problem_of_a_configuration_is_a_line(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "cascade.yaml").write_text("models: {base: a}\nbudgt: {}")
+    ran = cli("doctor", "--json")
+    problems = [one["says"] for one in json.loads(ran.out) if one["state"] == "problem"]
+    assert ran.code == 2
+    assert {said.split(":")[0] for said in problems} == {"budgt", "models.guide"}
+
+
+def test_a_missing_key_and_an_unknown_price_are_named(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "cascade.yaml").write_text(
+        "models: {base: {model: same, api_key_env: NO_SUCH_KEY}, guide: same}\nprovider: fake\n"
+    )
+    code, found = findings(cli)
+    assert code == 2
+    assert found["key of base"] == ("problem", "the environment variable NO_SUCH_KEY is not set")
+    assert found["price of base"][0] == "note"
+    assert "judges itself" in found["models"][1]
+
+
+def test_a_provider_that_cannot_be_made_is_a_problem(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "cascade.yaml").write_text("models: {base: a, guide: b}\nprovider: replay:nothing.jsonl\n")
+    code, found = findings(cli)
+    assert (code, found["provider"][0]) == (2, "problem")
+
+
+def test_a_litellm_that_carried_malware_is_a_problem(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version", lambda _name: "1.82.7")
+    code, found = findings(cli)
+    assert code == 2
+    assert "malware" in found["litellm"][1]
+
+
+def test_the_address_of_a_server_is_shown_without_its_key(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "hunter2")
+    (tmp_path / "cascade.yaml").write_text(
+        "models: {base: a, guide: b}\nprovider: {kind: openai_http, api_base: 'http://127.0.0.1:1/v1', api_key_env: MY_KEY}\n"
+    )
+    ran = cli("doctor", "--json")
+    assert "hunter2" not in ran.out + ran.err
+    found = {one["what"]: one["says"] for one in json.loads(ran.out)}
+    assert found["address of a"] == "http://127.0.0.1:1/v1, with a key"
+
+
+def test_the_doctor_speaks_to_people_too(cli: Cli, fake_config: Path) -> None:
+    ran = cli("doctor", "-c", str(fake_config))
+    assert (ran.code, ran.err) == (0, "")
+    assert "well-formed" in ran.out

@@ -1,0 +1,125 @@
+"""What the code may not do, read off its syntax trees."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import cascade
+
+ROOT = Path(cascade.__file__).parent
+SOURCES = {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in SOURCES.items()}
+
+ONLY_IN = {
+    "litellm": {"providers/litellm.py"},
+    "xllamacpp": {"providers/local.py"},
+    "tenacity": {"resilience/retry.py"},
+    "torch": set(),
+    "pickle": set(),
+    "marshal": set(),
+    "shelve": set(),
+    "dill": set(),
+    "cloudpickle": set(),
+    "requests": set(),
+    "yaml": {"yamlfile.py"},
+    "httpx": {"providers/openai_http.py"},
+}
+FORBIDDEN_CALLS = {
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "yaml.unsafe_load",
+    "yaml.full_load",
+    "torch.load",
+    "time.time",
+    "os.system",
+    "time.localtime",
+}
+READS_ENVIRONMENT = {"config.py", "providers/litellm.py", "providers/local.py"}
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def test_the_sources_were_found() -> None:
+    assert len(TREES) >= 45
+
+
+@pytest.mark.parametrize("package", sorted(ONLY_IN))
+def test_a_package_is_imported_only_where_it_may_be(package: str) -> None:
+    users = {name for name, tree in TREES.items() if package in {one.split(".")[0] for one in imported(tree)}}
+    assert users == ONLY_IN[package]
+
+
+@pytest.mark.parametrize("name", sorted(TREES))
+def test_nothing_dangerous_is_called(name: str) -> None:
+    called = {dotted(node.func) for node in ast.walk(TREES[name]) if isinstance(node, ast.Call)}
+    assert not called & FORBIDDEN_CALLS
+    from_time = [one for one in imported(TREES[name]) if one == "time.time"]
+    assert not from_time
+
+
+def test_yaml_is_loaded_with_a_subclass_of_the_safe_loader_only() -> None:
+    from cascade.yamlfile import _Loader, yaml
+
+    assert issubclass(_Loader, yaml.SafeLoader)
+    calls = [
+        node
+        for node in ast.walk(TREES["yamlfile.py"])
+        if isinstance(node, ast.Call) and dotted(node.func) == "yaml.load"
+    ]
+    assert [dotted(call.args[1]) for call in calls] == ["_Loader"]
+
+
+def test_the_environment_is_read_only_where_it_may_be() -> None:
+    readers = set()
+    for name, tree in TREES.items():
+        used = {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        if used & {"os.environ", "os.getenv", "os.environb", "os.putenv"} or "os.environ" in set(imported(tree)):
+            readers.add(name)
+    assert readers == READS_ENVIRONMENT
+
+
+def test_nothing_is_printed_outside_the_command_line() -> None:
+    for name, tree in TREES.items():
+        called = {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        assert "print" not in called, name
+        assert name.startswith("cli/") or "sys.exit" not in called, name
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert [name for name, tree in TREES.items() if not ast.get_docstring(tree)] == []
+
+
+def test_no_foreign_exception_is_swallowed_whole() -> None:
+    bare = [
+        name
+        for name, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ExceptHandler) and node.type is None
+    ]
+    assert bare == []
+
+
+def test_the_changelogs_newest_version_is_the_packages() -> None:
+    path = ROOT.parent / "CHANGELOG.md"
+    versions = re.findall(r"^## (\d+\.\d+\.\d+)", path.read_text("utf-8"), re.MULTILINE)
+    assert versions[0] == cascade.__version__

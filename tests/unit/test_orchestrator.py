@@ -1,0 +1,456 @@
+"""The configuration wired together: four ways to ask, batches, closing, and who is asked where."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade import orchestrator as module
+from cascade.config import load
+from cascade.errors import (
+    AuthenticationError,
+    BatchError,
+    BudgetExceededError,
+    CascadeError,
+    ConfigError,
+    ProviderUnavailableError,
+    StreamInterruptedError,
+    UsageError,
+)
+from cascade.orchestrator import MAX_QUESTION_CHARS, Orchestrator, build_policy, build_strategy, endpoints
+from cascade.policies.fixed import FixedPolicy, RandomPolicy
+from cascade.policies.threshold import ThresholdPolicy
+from cascade.providers.fake import FakeProvider, reply
+from cascade.providers.openai_http import Endpoint
+from cascade.strategies.base import ModelUse
+from cascade.strategies.base_guide import BaseGuide
+from cascade.strategies.ladder import Ladder
+from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
+from unit.made import RIVER, TWO_MODELS, Failing, by_purpose, two_models
+
+
+def wired(provider: Any = None, **settings: Any) -> Orchestrator:
+    return Orchestrator.from_config(TWO_MODELS | settings, providers={"fake": provider or two_models()})
+
+
+def same(one: Answer, other: Answer) -> bool:
+    """Whether two answers are the same but for the clock."""
+
+    def kept(answer: Answer) -> Any:
+        calls = [
+            (c.request, c.completion and c.completion._replace(latency_s=0.0), c.cost_nano_usd) for c in answer.calls
+        ]
+        steps = [(s.number, s.candidates, s.signals, s.decision) for s in answer.steps]
+        return answer.text, answer.answers, answer.stopped, calls, steps
+
+    return bool(kept(one) == kept(other))
+
+
+async def test_all_four_ways_to_ask_come_to_the_same_answer() -> None:
+    orchestrator = wired(two_models(guide=reply("Yes", p_yes=0.6)))
+    asked = await asyncio.to_thread(orchestrator.ask, RIVER)
+    streamed = await asyncio.to_thread(lambda: list(orchestrator.stream(RIVER)))
+    astreamed = [event async for event in orchestrator.astream(RIVER)]
+    for other in (await orchestrator.aask(RIVER), streamed[-1], astreamed[-1]):
+        assert isinstance(other, Answer)
+        assert same(asked, other)
+    assert [type(event) for event in streamed] == [type(event) for event in astreamed]
+
+
+def test_a_stream_is_text_steps_and_at_last_the_answer() -> None:
+    events = list(wired().stream("Which river?"))
+    assert isinstance(events[-1], Answer)
+    assert isinstance(events[-2], Step)
+    deltas = [event for event in events if isinstance(event, TextDelta)]
+    assert "".join(delta.text for delta in deltas if delta.role == "base").endswith("Answer: Danube")
+    assert "".join(delta.text for delta in deltas if delta.role == "guide") == "Yes"
+
+
+def test_a_stream_is_asked_for_piece_by_piece() -> None:
+    provider = two_models()
+    events = wired(provider).stream(RIVER)
+    next(events)
+    assert len(provider.requests) == 1
+    assert isinstance(events, Iterator)
+    events.close()  # type: ignore[attr-defined]
+    assert len(provider.requests) == 1
+
+
+async def test_an_astream_can_be_left() -> None:
+    provider = two_models()
+    events = wired(provider).astream(RIVER)
+    assert isinstance(events, AsyncIterator)
+    await anext(events)
+    await events.aclose()  # type: ignore[attr-defined]
+    assert len(provider.requests) == 1
+
+
+def broken_stream(request: Request) -> Any:
+    if request.role == "guide":
+        raise StreamInterruptedError("cut", partial="Ye")
+    return "Answer: Danube"
+
+
+async def test_an_error_inside_a_stream_goes_to_the_walk() -> None:
+    settings = {"strategy": {"on_guide_error": "accept"}}
+    streamed = await asyncio.to_thread(lambda: list(wired(FakeProvider(broken_stream), **settings).stream(RIVER)))
+    astreamed = [event async for event in wired(FakeProvider(broken_stream), **settings).astream(RIVER)]
+    for events in (streamed, astreamed):
+        assert isinstance(events[-1], Answer)
+        assert (events[-1].text, events[-1].stopped) == ("Danube", "guide error")
+
+
+async def test_if_all_fail_a_stream_raises() -> None:
+    failing = {"small": [AuthenticationError("no")], "large": [AuthenticationError("no")]}
+    with pytest.raises(AuthenticationError):
+        await asyncio.to_thread(lambda: list(wired(FakeProvider(failing)).stream(RIVER)))
+    with pytest.raises(AuthenticationError):
+        [event async for event in wired(FakeProvider(failing)).astream(RIVER)]
+
+
+async def test_blocking_calls_are_refused_inside_an_event_loop() -> None:
+    orchestrator = wired()
+    for name in ("ask", "stream"):
+        with pytest.raises(UsageError, match=f"await orchestrator.a{name}|a{name}"):
+            getattr(orchestrator, name)(RIVER)
+    with pytest.raises(UsageError, match="aask_many"):
+        orchestrator.ask_many([RIVER])
+
+
+@pytest.mark.parametrize("question", ["", " \n", None, 7, Question(""), Question(None), ["x"]])  # type: ignore[arg-type]
+async def test_asking_nothing_is_a_usage_error(question: Any) -> None:
+    provider = two_models()
+    with pytest.raises(UsageError, match="There is no question"):
+        await wired(provider).aask(question)
+    assert provider.requests == []
+
+
+async def test_a_question_too_long_is_refused() -> None:
+    asked = Question("x" * 10, "y" * (MAX_QUESTION_CHARS - 9))
+    with pytest.raises(UsageError, match="longer than"):
+        await wired().aask(asked)
+
+
+# --- batches ---
+
+
+def odd_one_fails(request: Request) -> Any:
+    if request.question.text == "odd":
+        raise AuthenticationError("no key")
+    return "Yes" if request.purpose == "judge" else f"Answer: about {request.question.text}"
+
+
+async def both_batches(orchestrator: Orchestrator, questions: Any, **settings: Any) -> list[Any]:
+    blocking = asyncio.to_thread(lambda: orchestrator.ask_many(list(questions), **settings))
+    results = []
+    for batch in (blocking, orchestrator.aask_many(list(questions), **settings)):
+        try:
+            results.append(await batch)
+        except BatchError as error:
+            results.append(error)
+    return results
+
+
+@pytest.mark.parametrize("concurrency", [1, 3, 50])
+async def test_a_batch_comes_in_the_order_asked(concurrency: int) -> None:
+    names = [f"question {n}" for n in range(20)]
+    for answers in await both_batches(wired(FakeProvider(odd_one_fails)), names, concurrency=concurrency):
+        assert [answer.text for answer in answers] == [f"about {name}" for name in names]
+
+
+async def test_an_empty_batch_is_empty() -> None:
+    assert await both_batches(wired(), []) == [[], []]
+
+
+async def test_a_batch_with_failures_holds_every_answer_and_every_error() -> None:
+    for error in await both_batches(wired(FakeProvider(odd_one_fails)), ["a", "odd", "b", ""]):
+        assert isinstance(error, BatchError)
+        kinds = [type(result) for result in error.results]
+        assert kinds == [Answer, AuthenticationError, Answer, UsageError]
+        assert error.results[2].text == "about b"
+        assert "2 of 4 questions failed, first AuthenticationError: no key" in str(error)
+
+
+@pytest.mark.parametrize("concurrency", [0, -1])
+async def test_a_concurrency_of_nothing_is_refused(concurrency: int) -> None:
+    orchestrator = wired()
+    with pytest.raises(UsageError):
+        await orchestrator.aask_many([RIVER], concurrency=concurrency)
+    with pytest.raises(UsageError):
+        await asyncio.to_thread(lambda: orchestrator.ask_many([RIVER], concurrency=concurrency))
+
+
+async def test_no_more_are_asked_at_once_than_allowed() -> None:
+    lock, busy, most = threading.Lock(), 0, 0
+
+    class Counting(Failing):
+        async def acomplete(self, request: Request, timeout_s: float) -> Any:
+            nonlocal busy, most
+            with lock:
+                busy += 1
+                most = max(most, busy)
+            await asyncio.sleep(0)
+            with lock:
+                busy -= 1
+            return reply("Answer: Danube")
+
+    await wired(Counting()).aask_many([f"q{n}" for n in range(30)], concurrency=4)
+    assert most == 4
+
+
+# --- opening and closing ---
+
+
+async def test_a_closed_orchestrator_answers_nothing() -> None:
+    for close in ("close", "aclose"):
+        orchestrator = wired()
+        closing = getattr(orchestrator, close)()
+        if closing is not None:
+            await closing
+        orchestrator.close()
+        with pytest.raises(UsageError, match="closed"):
+            await orchestrator.aask(RIVER)
+
+
+async def test_providers_of_its_own_are_closed_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, shared = two_models(), two_models()
+    monkeypatch.setattr(module.registry, "create", lambda _kind, _settings: mine)
+    with Orchestrator("small", "large", provider="fake"):
+        assert not mine.closed
+    assert mine.closed
+    with Orchestrator.from_config(TWO_MODELS, providers={"fake": shared}):
+        pass
+    assert not shared.closed
+    mine.closed = False
+    async with Orchestrator("small", "large", provider="fake"):
+        pass
+    assert mine.closed
+
+
+def test_it_shows_its_models_and_provider() -> None:
+    assert repr(wired()) == "Orchestrator(small, large, provider='fake')"
+
+
+@pytest.mark.parametrize("names", [(), ("small",), (None, "large")])
+def test_two_models_are_needed(names: tuple[Any, ...]) -> None:
+    with pytest.raises(UsageError, match="from_config"):
+        Orchestrator(*names, provider="fake")
+
+
+def test_two_names_and_settings_are_a_configuration() -> None:
+    made = Orchestrator("small", "large", provider="fake", policy={"kind": "fixed"}, models={"third": "x"})
+    assert made.config.models.keys() == {"third", "base", "guide"}
+    assert made.policy == FixedPolicy()
+
+
+def test_a_wrong_setting_is_a_configuration_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        Orchestrator("small", "large", provider="fake", polcy={})
+    with pytest.raises(ConfigError, match="cascade init"):
+        Orchestrator.from_config(tmp_path / "cascade.yaml")
+
+
+# --- budget and time ---
+
+
+def priced(**settings: Any) -> dict[str, Any]:
+    price = {"input": 1.0, "output": 4.0}
+    models = {"base": {"model": "small", "price": price}, "guide": {"model": "large", "price": price}}
+    return {"models": models, **settings}
+
+
+def test_the_cap_holds_for_each_question_anew() -> None:
+    orchestrator = wired(**priced(budget={"per_question": 0.003}))
+    costs = [orchestrator.ask(RIVER).cost for _ in range(20)]
+    assert all(cost is not None and cost <= 0.003 for cost in costs)
+    assert sum(cost or 0 for cost in costs) > 0
+    with pytest.raises(BudgetExceededError):
+        wired(**priced(budget={"per_question": 0.000001})).ask(RIVER)
+
+
+def test_on_exhausted_is_passed_on() -> None:
+    unsure = two_models(guide=reply("Yes", p_yes=0.5))
+    settings = priced(budget={"per_question": 0.0028, "on_exhausted": "answer"}, strategy={"rounds": 50})
+    answer = wired(unsure, **settings).ask(RIVER)
+    assert (answer.stopped, answer.text) == ("budget", "Danube")
+
+
+def test_the_questions_time_is_that_of_all_its_calls() -> None:
+    provider = Failing(then=reply("Answer: Danube"))
+    wired(provider, timeouts={"per_call_s": 50, "per_question_s": 7}).ask(RIVER)
+    assert all(timeout <= 7 for timeout in provider.timeouts)
+    assert provider.timeouts == sorted(provider.timeouts, reverse=True)
+
+
+# --- who is asked where ---
+
+
+def test_each_model_may_have_a_provider_of_its_own() -> None:
+    one, other = FakeProvider({"small": ["Answer: Danube"]}), FakeProvider({"large": [reply("Yes", p_yes=0.9)]})
+    models = {"base": "small", "guide": {"model": "large", "provider": "local"}}
+    orchestrator = Orchestrator.from_config(
+        {"models": models, "provider": "fake"}, providers={"fake": one, "local": other}
+    )
+    assert orchestrator.ask(RIVER).text == "Danube"
+    assert {asked.model for asked in one.requests} == {"small"}
+    assert {asked.model for asked in other.requests} == {"large"}
+
+
+def test_one_name_cannot_be_served_in_two_places() -> None:
+    models = {
+        "base": {"model": "m", "api_base": "http://127.0.0.1:1/v1"},
+        "guide": {"model": "m", "api_base": "http://127.0.0.1:2/v1"},
+    }
+    with pytest.raises(ConfigError):
+        Orchestrator.from_config({"models": models, "provider": "openai_http"})
+
+
+def test_the_strategy_and_its_models_are_those_of_the_configuration() -> None:
+    entry = {"model": "small", "max_tokens": 9, "temperature": 0.5, "seed": 3}
+    made = build_strategy(
+        load(
+            {
+                "models": {"base": entry, "guide": "large"},
+                "strategy": {"rounds": 2, "verdict": "sampled", "samples": 5, "on_guide_error": "accept"},
+            }
+        )
+    )
+    assert isinstance(made, BaseGuide)
+    assert made.base == ModelUse("small", 9, 0.5, 3)
+    assert (made.rounds, made.verdict, made.samples, made.on_guide_error) == (2, "sampled", 5, "accept")
+    ladder = build_strategy(
+        load({"models": {"a": "x", "b": "y"}, "strategy": {"kind": "ladder", "models": ["b", "a"]}})
+    )
+    assert isinstance(ladder, Ladder)
+    assert ladder.models == ("y", "x")
+
+
+def test_a_folder_of_prompts_is_used(tmp_path: Path) -> None:
+    (tmp_path / "answer.txt").write_text("[user]\nMine: {question}")
+    provider = two_models()
+    wired(provider, strategy={"prompts": str(tmp_path)}).ask(RIVER)
+    assert provider.requests[0].messages[-1].content.startswith("Mine: ")
+
+
+@pytest.mark.parametrize(
+    ("policy", "made"),
+    [
+        ({"kind": "fixed", "keep": "base", "depth": 2}, FixedPolicy("base", 2)),
+        ({"kind": "random", "seed": 9}, RandomPolicy(9)),
+        ({"threshold": 0.1, "keep": "both", "when": "p_yes"}, ThresholdPolicy(0.1, "both", "p_yes")),
+    ],
+)
+def test_the_policy_is_that_of_the_configuration(policy: dict[str, Any], made: Any) -> None:
+    assert build_policy(load(TWO_MODELS | {"policy": policy})) == made
+
+
+def served(kind: str, **settings: Any) -> dict[str, Endpoint]:
+    config = load({"models": {"base": "small", "guide": "large"}, "provider": {"kind": kind}} | settings)
+    return endpoints(config, kind, config.models.values())
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    monkeypatch.setenv("OPENAI_API_KEY", "default-key")
+    monkeypatch.setenv("MY_KEY", "my-key")
+    return monkeypatch
+
+
+@pytest.mark.usefixtures("keys")
+def test_openai_http_goes_to_openai_with_the_default_key() -> None:
+    assert served("openai_http")["small"] == Endpoint("https://api.openai.com/v1", "default-key")
+
+
+def test_the_default_address_may_be_another_without_the_default_key(keys: pytest.MonkeyPatch) -> None:
+    keys.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    assert served("openai_http")["small"] == Endpoint("http://127.0.0.1:1/v1", None)
+
+
+@pytest.mark.usefixtures("keys")
+def test_another_server_is_given_its_key_by_name_only() -> None:
+    shared = {"kind": "openai_http", "api_base": "http://127.0.0.1:1/v1"}
+    assert served("openai_http", provider=shared)["small"] == Endpoint("http://127.0.0.1:1/v1", None)
+    named = shared | {"api_key_env": "MY_KEY"}
+    assert served("openai_http", provider=named)["small"] == Endpoint("http://127.0.0.1:1/v1", "my-key")
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_models_own_address_comes_before_the_providers() -> None:
+    models = {
+        "base": {"model": "small", "api_base": "http://127.0.0.1:2/v1", "api_key_env": "MY_KEY"},
+        "guide": "large",
+    }
+    found = served("openai_http", models=models, provider={"kind": "openai_http", "api_base": "http://127.0.0.1:1/v1"})
+    assert found == {
+        "small": Endpoint("http://127.0.0.1:2/v1", "my-key"),
+        "large": Endpoint("http://127.0.0.1:1/v1", None),
+    }
+
+
+@pytest.mark.usefixtures("keys")
+def test_litellm_finds_its_own_address_where_none_is_configured() -> None:
+    assert served("litellm") == {}
+    assert served("litellm", provider={"kind": "litellm", "api_key_env": "MY_KEY"})["small"] == Endpoint(None, "my-key")
+
+
+@pytest.mark.usefixtures("keys")
+def test_the_shared_address_is_not_that_of_another_kind() -> None:
+    config = load(
+        {
+            "models": {"base": {"model": "s", "provider": "litellm"}, "guide": "l"},
+            "provider": {"kind": "openai_http", "api_base": "http://127.0.0.1:1/v1", "api_key_env": "MY_KEY"},
+        }
+    )
+    assert endpoints(config, "litellm", [config.models["base"]]) == {}
+
+
+@pytest.mark.usefixtures("keys")
+def test_a_key_that_a_server_repeats_is_in_no_error() -> None:
+    told = AuthenticationError("x")
+
+    class Repeats(Failing):
+        def complete(self, request: Request, timeout_s: float) -> Any:
+            return {"error": {"message": "bad key my-key", "code": 401}}
+
+    config = {"models": {"base": "small", "guide": "large"}, "provider": {"kind": "fake", "api_key_env": "MY_KEY"}}
+    with pytest.raises(type(told)) as caught:
+        Orchestrator.from_config(config, providers={"fake": Repeats()}).ask(RIVER)
+    assert "my-key" not in str(caught.value)
+    assert "my-key" not in "".join(str(call.error) for call in caught.value.calls)
+
+
+# --- many at once ---
+
+
+def test_it_can_be_shared_between_threads() -> None:
+    orchestrator = wired(FakeProvider(by_purpose({"base": "Answer: Danube", "judge": reply("Yes", p_yes=0.9)})))
+    answers: list[Any] = []
+
+    def work() -> None:
+        try:
+            answers.extend(orchestrator.ask(f"q{n}") for n in range(20))
+        except CascadeError as error:
+            answers.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [answer.text for answer in answers] == ["Danube"] * 160
+
+
+def test_a_provider_that_is_down_raises_what_is_wrong() -> None:
+    class Down(Failing):
+        def complete(self, request: Request, timeout_s: float) -> Any:
+            raise ProviderUnavailableError("down", retry_after_s=0.0)
+
+    with pytest.raises(ProviderUnavailableError) as caught:
+        wired(Down()).ask(RIVER)
+    assert [call.request.role for call in caught.value.calls] == ["base", "guide"]
+    assert not [call for call in caught.value.calls if isinstance(call.completion, Completion)]

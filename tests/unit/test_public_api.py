@@ -1,0 +1,58 @@
+"""The public names: sorted, loaded on first use, and all there."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import cascade
+
+
+def test_all_is_the_sorted_public_names() -> None:
+    assert cascade.__all__ == sorted(cascade.__all__)
+    assert set(cascade.__all__) == {*cascade._HOMES, "__version__"}
+    assert dir(cascade) == cascade.__all__
+
+
+@pytest.mark.parametrize("name", sorted(cascade._HOMES))
+def test_every_lazily_named_attribute_resolves_to_that_of_its_module(name: str) -> None:
+    home = importlib.import_module(f"cascade.{cascade._HOMES[name]}")
+    assert getattr(cascade, name) is getattr(home, name)
+    assert getattr(home, name).__module__ == home.__name__
+
+
+def test_what_type_checkers_see_is_what_is_there() -> None:
+    source = (cascade.__file__ or "").replace(".pyc", ".py")
+    with open(source, encoding="utf-8") as file:  # noqa: PTH123 - a package's own file
+        head = file.read().split("_HOMES = {")[0]
+    for name in cascade._HOMES:
+        assert f" {name}" in head.replace(",", " ,").replace("\n", " "), f"{name} is missing under TYPE_CHECKING"
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        _ = cascade.Nonsense
+
+
+def test_a_name_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(vars(cascade), "Usage", raising=False)
+    first: Any = cascade.Usage
+    assert vars(cascade)["Usage"] is first
+
+
+def test_importing_the_package_runs_nothing_else() -> None:
+    heavy = "pydantic httpx litellm xllamacpp tiktoken tenacity numpy yaml rich typer asyncio"
+    code = f"import sys, cascade; print(sorted(set({heavy.split()!r}) & set(sys.modules)), [m for m in sys.modules if m.startswith('cascade.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]", "['cascade._version']"]
+
+
+def test_everything_public_says_what_it_is() -> None:
+    for name in cascade._HOMES:
+        assert (getattr(cascade, name).__doc__ or "").strip().endswith((".", '"}', ")")) or "\n" in getattr(
+            cascade, name
+        ).__doc__
