@@ -30,7 +30,7 @@ class _Record:
     steps: list[Step] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)  # of the step in the making
     warnings: list[str] = field(default_factory=list)
-    may_finish: bool = False  # where the money ends, the plan may still make a step of what it has
+    may_finish: bool = False  # where the money ends, the plan may still make a step of what it has paid for
     exhausted: BudgetExceededError | None = None
 
     def all_calls(self) -> tuple[Call, ...]:
@@ -142,7 +142,7 @@ def _pay(
     try:
         hold = purse.hold(request, price)
     except BudgetExceededError as error:
-        if not record.may_finish or record.exhausted is not None:
+        if not (record.may_finish and record.calls) or record.exhausted is not None:
             raise
         record.exhausted = error
         return _resume(plan, ProviderUnavailableError(f"not asked: {error}", model=request.model))

@@ -21,8 +21,6 @@ def asked(number: int, right: str, kind: str = "fact") -> DemoQuestion:
 def script(request: Request) -> Any:
     """q1: the base is right. q2: it is wrong and the guide corrects it. q3: both are wrong."""
     number = request.question.text[-1]
-    if request.role == "qwen" or request.role == "guide" and request.purpose == "direct":
-        return reply("Answer: Elbe")
     if request.role == "guide":
         return {"1": reply("Yes", p_yes=0.95), "2": reply("No, Danube", p_yes=0.05), "3": reply("Yes", p_yes=0.9)}.get(
             number
@@ -30,7 +28,7 @@ def script(request: Request) -> Any:
     if request.role == "base":
         return reply({"1": "Answer: Inn", "2": "Answer: Rhine", "3": "Answer: Oder"}[number], output_tokens=10)
     return reply(
-        {"1": "Answer: Inn", "2": "Answer: Danube", "3": "Answer: Weser"}[number], input_tokens=50, output_tokens=20
+        {"1": "Answer: Inn", "2": "Answer: Danube", "3": "Answer: Weser"}[number], input_tokens=20, output_tokens=20
     )
 
 
@@ -39,8 +37,7 @@ QUESTIONS = [asked(1, "Inn"), asked(2, "Danube"), asked(3, "Elbe")]
 
 @pytest.fixture
 def outcomes() -> list[Outcome]:
-    config = demo_config("small", "large").model_copy(update={"provider": demo_config("small", "large").provider})
-    return list(run_demo(config, FakeProvider(script), QUESTIONS))
+    return list(run_demo(demo_config("small", "large"), FakeProvider(script), QUESTIONS))
 
 
 def test_the_demo_set_is_whole() -> None:
@@ -87,7 +84,7 @@ def test_the_table_counts_what_was_paid(outcomes: list[Outcome]) -> None:
     rows = {row.policy.split(",")[0]: row for row in table(outcomes)}
     base = Decimal(20 * 100 + 10 * 400) / 10**9
     assert rows["base only"].cost_usd == base
-    assert rows["guide only"].cost_usd == Decimal(50 * 1_000 + 20 * 4_000) / 10**9
+    assert rows["guide only"].cost_usd == Decimal(20 * 1_000 + 20 * 4_000) / 10**9
     assert rows["threshold"].cost_usd == rows["both"].cost_usd
     assert (rows["both"].cost_usd or 0) > base
 

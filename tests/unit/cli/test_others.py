@@ -210,7 +210,7 @@ def test_every_problem_of_a_configuration_is_a_line(cli: Cli, tmp_path: Path) ->
 
 def test_a_missing_key_and_an_unknown_price_are_named(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "cascade.yaml").write_text(
-        "models: {base: {model: same, api_key_env: NO_SUCH_KEY}, guide: same}\nprovider: fake\n"
+        "models: {base: same, guide: same}\nprovider: {kind: fake, api_key_env: NO_SUCH_KEY}\n"
     )
     code, found = findings(cli)
     assert code == 2
