@@ -58,6 +58,9 @@ def main() -> None:
     except CascadeError as error:
         notes().print(f"[bold red]error:[/] {plain(str(error))}", soft_wrap=True)
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        notes().print("stopped")
+        sys.exit(130)
 
 
 if __name__ == "__main__":
