@@ -115,7 +115,11 @@ class BaseGuide:
             if current.final:
                 return
             if current.answer is not None and current.text is not None:
-                messages = (*messages, Message("assistant", defuse(current.text)), *self._again(current.verdict))
+                messages = (
+                    *messages,
+                    Message("assistant", defuse(current.text)),
+                    *self._again(current.answer, current.verdict),
+                )
 
     def _base_answers(
         self, question: Question, current: _Round, messages: tuple[Message, ...], done: list[_Round]
@@ -207,12 +211,14 @@ class BaseGuide:
         current.notes.append("the guide answered by itself")
         current.candidates.append(Candidate(answer, "guide", self.guide.name))
 
-    def _again(self, verdict: Verdict) -> tuple[Message, ...]:
-        """Return what the base is told of its round before the next one."""
-        said = {True: "yes", False: "no", None: "unclear"}[verdict.says_yes]
-        fields = {"verdict": said}
-        if verdict.correction is not None:
-            fields["suggested_answer"] = verdict.correction
+    def _again(self, answer: str, verdict: Verdict) -> tuple[Message, ...]:
+        """Return what the base is told of its round before the next one: the guide's answer, not its yes or no.
+
+        A small base repeats the word it is told as its next answer: told "yes", it was right on 5 of 27 questions in
+        round 2, told the answer that the guide agreed to, on 12 of the same 27 (`design/strategies.md`).
+        """
+        suggested = answer if verdict.says_yes else verdict.correction
+        fields = {"opinion": "doubtful"} if suggested is None else {"suggested_answer": suggested}
         return self.prompts.again.fill(data_block(fields))
 
     @staticmethod

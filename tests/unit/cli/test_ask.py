@@ -18,7 +18,7 @@ def test_the_answer_and_its_cost_are_printed(cli: Cli) -> None:
     ran = cli("ask", "Which river?")
     first, *rest = ran.out.splitlines()
     assert (ran.code, first, ran.err) == (0, "Danube", "")
-    assert rest[-1].startswith("cost $0.000034")
+    assert rest[-1].startswith("cost $0.0000268 (small $0.00000280, large $0.0000240)")
     assert "1 steps" in rest[-1]
 
 
@@ -33,7 +33,7 @@ def test_json_is_one_document_on_stdout(cli: Cli) -> None:
     document = json.loads(ran.out)
     assert (ran.code, ran.err) == (0, "")
     assert (document["text"], document["answers"], document["stopped"]) == ("Danube", ["Danube"], "policy")
-    assert document["cost_usd"] == pytest.approx(0.0000344)
+    assert document["cost_usd"] == pytest.approx(0.0000268)
     assert document["steps"][0]["decision"]["scores"] == ["inf", "inf"]
 
 

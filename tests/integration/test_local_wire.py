@@ -1,0 +1,185 @@
+"""One small real model: in this process, and through each way over the wire to a server of it; the same each time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.config import load
+from cascade.errors import ContextTooLongError, ModelFileError, ProviderTimeoutError, ProviderUnavailableError
+from cascade.orchestrator import Orchestrator
+from cascade.providers.base import Provider
+from cascade.providers.guard import Guard
+from cascade.providers.litellm import LiteLLM
+from cascade.providers.local import Local, start_server
+from cascade.providers.openai_http import Endpoint, OpenAIHTTP
+from cascade.resilience.deadline import Deadline
+from cascade.types import Completion, Message, Question, Request, TextDelta
+
+pytestmark = pytest.mark.weights
+TINY = "smollm2-135m"
+ASKED = Question("What is the capital of France?")
+MESSAGES = (Message("system", "Answer in one short sentence."), Message("user", ASKED.text))
+
+
+def request(**fields: Any) -> Request:
+    given = {"model": TINY, "messages": MESSAGES, "role": "base", "purpose": "answer", "step": 1, "question": ASKED}
+    return Request(**(given | {"max_tokens": 16, "top_logprobs": 5, "seed": 1} | fields))
+
+
+async def every_way(provider: Provider, asked: Request) -> dict[str, Completion]:
+    """Ask blocking, not blocking, and as a stream of either kind."""
+    guard, never = Guard(provider), Deadline.after(100.0)
+    found = {"complete": guard.complete(asked, never), "acomplete": await guard.acomplete(asked, never)}
+    blocking = list(guard.stream(asked, never))
+    waiting = [event async for event in guard.astream(asked, never)]
+    for name, events in (("stream", blocking), ("astream", waiting)):
+        *deltas, last = events
+        assert isinstance(last, Completion)
+        written = [event.text for event in deltas if isinstance(event, TextDelta)]
+        assert "".join(written) == last.text
+        assert len(written) > 1
+        found[name] = last
+    return found
+
+
+def openai_http(address: str) -> Provider:
+    return OpenAIHTTP({TINY: Endpoint(address)})
+
+
+def litellm(address: str) -> Provider:
+    return LiteLLM({TINY: Endpoint(address)})
+
+
+WIRES = pytest.mark.parametrize("wire", [openai_http, pytest.param(litellm, marks=pytest.mark.litellm)])
+
+
+async def test_in_this_process_every_way_gives_the_same(local: Local) -> None:
+    found = await every_way(local, request())
+    first = found["complete"]
+    assert first.text.strip()
+    for made in found.values():
+        assert (made.text, made.usage, made.finish_reason) == (first.text, first.usage, first.finish_reason)
+
+
+async def test_log_probs_come_for_every_token_and_are_at_most_0(local: Local) -> None:
+    for made in (await every_way(local, request())).values():
+        assert made.tokens is not None
+        assert "".join(token.text for token in made.tokens).startswith(made.text)
+        for token in made.tokens:
+            assert token.logprob is not None
+            assert token.logprob <= 0
+            assert 1 <= len(token.top) <= 5
+            assert all(value <= 0 for _, value in token.top)
+
+
+def test_usage_is_counted_by_the_model(local: Local) -> None:
+    made = Guard(local).complete(request(), Deadline())
+    assert not made.usage.estimated
+    assert made.usage.input_tokens is not None
+    assert 15 <= made.usage.input_tokens <= 60
+    assert made.usage.output_tokens is not None
+    assert 1 <= made.usage.output_tokens <= 16
+
+
+def test_a_reply_is_cut_at_max_tokens(local: Local) -> None:
+    made = Guard(local).complete(request(max_tokens=2), Deadline())
+    assert made.truncated
+    assert made.usage.output_tokens == 2
+
+
+def test_without_log_probs_wanted_none_come(local: Local) -> None:
+    assert Guard(local).complete(request(top_logprobs=None), Deadline()).tokens is None
+
+
+TOO_LONG = request(messages=(Message("user", "river " * 6_000),))
+
+
+async def test_a_prompt_too_long_is_said_to_be_too_long(local: Local) -> None:
+    with pytest.raises(ContextTooLongError):
+        Guard(local).complete(TOO_LONG, Deadline())
+    with pytest.raises(ContextTooLongError):
+        await Guard(local).acomplete(TOO_LONG, Deadline())
+    with pytest.raises(ContextTooLongError):
+        list(Guard(local).stream(TOO_LONG, Deadline()))
+
+
+@WIRES
+async def test_a_prompt_too_long_is_said_to_be_too_long_over_the_wire(
+    tiny_server: str, wire: Callable[[str], Provider]
+) -> None:
+    guard = Guard(wire(tiny_server))
+    with pytest.raises(ContextTooLongError):
+        await guard.acomplete(TOO_LONG, Deadline.after(60.0))
+    await guard.aclose()
+
+
+def test_missing_and_broken_model_files_are_named(tmp_path: Path) -> None:
+    guard = Guard(Local())
+    with pytest.raises(ModelFileError, match="There is no file"):
+        guard.complete(request(model=str(tmp_path / "nothing.gguf")), Deadline())
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(1_000))
+    with pytest.raises(ModelFileError, match=r"broken\.gguf could not be loaded"):
+        guard.complete(request(model=str(broken)), Deadline())
+    with pytest.raises(ModelFileError, match="There is no local model"):
+        guard.complete(request(model="nobody"), Deadline())
+
+
+def test_a_closed_provider_answers_nothing() -> None:
+    provider = Local()
+    provider.close()
+    with pytest.raises(ProviderUnavailableError, match="closed"):
+        provider.complete(request(), 1.0)
+
+
+def test_a_model_that_is_busy_is_waited_for_on_time(local: Local) -> None:
+    guard = Guard(local)
+    guard.complete(request(), Deadline())
+    writing = local.stream(request(max_tokens=400), 60.0)
+    next(iter(writing))
+    with pytest.raises(ProviderTimeoutError, match="busy") as caught:
+        local.complete(request(), 0.01)
+    assert caught.value.billed == "no"
+    writing.close()  # type: ignore[attr-defined]
+    assert guard.complete(request(), Deadline.after(60.0)).text
+
+
+@WIRES
+async def test_the_wire_gives_the_same_text_and_counts(
+    local: Local, tiny_server: str, wire: Callable[[str], Provider]
+) -> None:
+    here = Guard(local).complete(request(), Deadline())
+    provider = wire(tiny_server)
+    for made in (await every_way(provider, request())).values():
+        assert (made.text, made.finish_reason) == (here.text, here.finish_reason)
+        counts = (made.usage.input_tokens, made.usage.output_tokens, made.usage.estimated)
+        assert counts == (here.usage.input_tokens, here.usage.output_tokens, False)
+        assert made.tokens is not None
+        assert [token.text for token in made.tokens] == [token.text for token in here.tokens or ()]
+    await Guard(provider).aclose()
+
+
+async def test_a_whole_question_costs_what_its_tokens_cost(local: Local) -> None:
+    price = {"input": 0.1, "output": 0.4}
+    model = {"model": TINY, "price": price, "max_tokens": 24}
+    config = load({"models": {"base": model, "guide": model}, "strategy": {"rounds": 1}, "provider": "local"})
+    orchestrator = Orchestrator.from_config(config, providers={"local": local})
+    answer = await orchestrator.aask(ASKED)
+    wanted = 0
+    for call in answer.calls:
+        assert call.completion is not None
+        usage = call.completion.usage
+        wanted += (usage.input_tokens or 0) * 100 + (usage.output_tokens or 0) * 400
+    assert answer.cost_nano_usd == wanted > 0
+
+
+def test_a_server_listens_on_loopback_only() -> None:
+    server = start_server(TINY, context_tokens=512)
+    try:
+        assert server.listening_address.startswith("http://127.0.0.1:")
+    finally:
+        del server

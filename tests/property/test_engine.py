@@ -1,0 +1,185 @@
+"""Random completions and errors through both drivers: the same answer, every cent accounted for, no cap passed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.made import PRICES, RIVER, completion, yes_no
+
+from cascade.budget.ledger import QuestionBudget
+from cascade.engine import adrive, drive, run
+from cascade.errors import (
+    AuthenticationError,
+    BudgetExceededError,
+    CascadeError,
+    EmptyCompletionError,
+    ProviderError,
+    ProviderTimeoutError,
+    ProviderUnavailableError,
+)
+from cascade.policies.fixed import FixedPolicy, RandomPolicy
+from cascade.policies.threshold import ThresholdPolicy
+from cascade.providers.guard import Guard
+from cascade.providers.replay import Replay
+from cascade.resilience.deadline import Deadline
+from cascade.strategies.base import ModelUse
+from cascade.strategies.base_guide import BaseGuide
+from cascade.strategies.ladder import Ladder
+from cascade.text import normalize_answer
+from cascade.types import Answer, Completion, Request, Usage
+
+SMALL, LARGE = ModelUse("small", 32), ModelUse("large", 32)
+
+TEXTS = st.sampled_from(
+    [
+        "Answer: Danube",
+        "Answer: Rhine",
+        "Answer: the danube.",
+        ":",
+        "Yes",
+        "No",
+        "No, Inn",
+        "Yes and no",
+        "Reasoning: x\nAnswer: 7",
+    ]
+)
+USAGES = st.builds(Usage, st.integers(1, 60), st.integers(0, 32), estimated=st.booleans())
+COMPLETIONS = st.builds(
+    lambda text, usage, finish: completion(text, usage=usage, finish_reason=finish),
+    TEXTS,
+    USAGES,
+    st.sampled_from(["stop", "stop", "length"]),
+) | st.builds(yes_no, st.floats(0, 1), st.sampled_from(["Yes", "No", "No, Inn"]))
+ERRORS = st.builds(
+    lambda kind, usage: kind("it broke", usage=usage),
+    st.sampled_from([ProviderUnavailableError, AuthenticationError, ProviderTimeoutError, EmptyCompletionError]),
+    st.none() | USAGES,
+)
+SCRIPTS = st.lists(COMPLETIONS | COMPLETIONS | ERRORS, min_size=40, max_size=40)
+STRATEGIES = st.builds(
+    lambda rounds, verdict, samples, setting: BaseGuide(SMALL, LARGE, rounds, verdict, samples, setting),
+    st.integers(1, 4),
+    st.sampled_from(["auto", "logprobs", "sampled", "structured"]),
+    st.integers(1, 3),
+    st.sampled_from(["escalate", "accept", "abstain"]),
+) | st.sampled_from([Ladder((SMALL,)), Ladder((SMALL, LARGE))])
+POLICIES = st.builds(
+    ThresholdPolicy, st.floats(0, 1), st.sampled_from(["judged", "both"]), st.sampled_from(["uncertain", "p_yes"])
+) | st.sampled_from([FixedPolicy(), FixedPolicy("guide", 3), RandomPolicy(1)])
+CAPS = st.none() | st.integers(0, 2_000_000)
+
+
+def settings(strategy: Any, policy: Any, cap: int | None, exhausted: str) -> dict[str, Any]:
+    return {
+        "strategy": strategy,
+        "policy": policy,
+        "prices": PRICES,
+        "budget": QuestionBudget(cap),
+        "on_exhausted": exhausted,
+    }
+
+
+def caller(script: list[Any]) -> Any:
+    left = iter(script)
+
+    def call(_: Request) -> Completion:
+        reply = next(left)
+        if isinstance(reply, ProviderError):
+            raise type(reply)("it broke", usage=reply.usage)
+        made: Completion = reply
+        return made
+
+    return call
+
+
+def outcome(result: Answer | CascadeError) -> Any:
+    """Return what must not depend on the driver."""
+    if isinstance(result, CascadeError):
+        return type(result), str(result), result.calls  # type: ignore[attr-defined]
+    return result.text, result.answers, result.steps, result.stopped, result.warnings, result.loose_calls
+
+
+def driven(given_settings: dict[str, Any], script: list[Any]) -> Answer | CascadeError:
+    try:
+        return drive(run(RIVER, **given_settings), caller(script))
+    except (ProviderError, BudgetExceededError) as error:
+        return error
+
+
+async def adriven(given_settings: dict[str, Any], script: list[Any]) -> Answer | CascadeError:
+    call = caller(script)
+
+    async def later(one: Request) -> Completion:
+        made: Completion = call(one)
+        return made
+
+    try:
+        return await adrive(run(RIVER, **given_settings), later)
+    except (ProviderError, BudgetExceededError) as error:
+        return error
+
+
+@given(STRATEGIES, POLICIES, CAPS, st.sampled_from(["refuse", "answer"]), SCRIPTS)
+def test_both_drivers_do_the_same_whatever_comes(
+    strategy: Any, policy: Any, cap: int | None, exhausted: str, script: list[Any]
+) -> None:
+    blocking = settings(strategy, policy, cap, exhausted)
+    waiting = settings(strategy, policy, cap, exhausted)
+    first = driven(blocking, script)
+    assert outcome(first) == outcome(asyncio.run(adriven(waiting, script)))
+    assert blocking["budget"] == waiting["budget"]
+
+
+@given(STRATEGIES, POLICIES, CAPS, st.sampled_from(["refuse", "answer"]), SCRIPTS)
+def test_no_cap_is_passed_and_every_call_is_accounted_for(
+    strategy: Any, policy: Any, cap: int | None, exhausted: str, script: list[Any]
+) -> None:
+    made = settings(strategy, policy, cap, exhausted)
+    result = driven(made, script)
+    spent = made["budget"].spent_nano_usd
+    bounds = [one.cost_bound_nano_usd for one in result.calls]  # type: ignore[union-attr]
+    known = [one.cost_nano_usd for one in result.calls if one.cost_nano_usd is not None]  # type: ignore[union-attr]
+    assert None not in bounds
+    assert all(one.cost_nano_usd in {None, one.cost_bound_nano_usd} for one in result.calls)  # type: ignore[union-attr]
+    if cap is not None:
+        assert sum(known) <= spent <= cap
+    if isinstance(result, Answer):
+        assert result.cost_nano_usd in {None, sum(known)}
+
+
+@given(STRATEGIES, POLICIES, SCRIPTS)
+def test_an_answer_keeps_its_promises(strategy: Any, policy: Any, script: list[Any]) -> None:
+    result = driven(settings(strategy, policy, None, "refuse"), script)
+    if not isinstance(result, Answer):
+        return
+    assert result.text == (result.answers[0] if result.answers else None)
+    keys = [normalize_answer(text) for text in result.answers]
+    assert len(set(keys)) == len(keys)
+    offered = {normalize_answer(made.text) for step in result.steps for made in step.candidates}
+    assert set(keys) <= offered
+    assert [step.number for step in result.steps] == list(range(1, len(result.steps) + 1))
+    assert len(result.steps) <= strategy.horizon
+    assert result.stopped in {"policy", "horizon", "guide error", "provider error"}
+    assert all(step.decision is not None for step in result.steps)
+    json.dumps(result.to_dict(), allow_nan=False)
+    assert result.explain().endswith(f"stopped: {result.stopped}")
+
+
+@given(STRATEGIES, st.lists(COMPLETIONS, min_size=40, max_size=40))
+def test_a_log_replays_to_the_same_answer(strategy: Any, script: list[Any]) -> None:
+    from cascade.episodes.schema import rows
+
+    made = settings(strategy, ThresholdPolicy(0.0), None, "refuse")
+    first = drive(
+        run(RIVER, **made), caller([one._replace(usage=one.usage._replace(estimated=False)) for one in script])
+    )
+    if first.loose_calls:
+        return
+    guard = Guard(Replay.of(json.loads(json.dumps(list(rows(first))))))
+    again = drive(run(RIVER, **made), lambda one: guard.complete(one, Deadline()))
+    assert (again.text, again.answers, again.explain()) == (first.text, first.answers, first.explain())
+    assert again.cost_nano_usd == first.cost_nano_usd

@@ -1,0 +1,111 @@
+"""Whatever JSON a server sends, it is a checked completion or an error of ours."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from unit.made import payload, request
+
+from cascade.errors import ProviderError
+from cascade.providers.assembling import Assembler
+from cascade.providers.reading import read_completion
+
+SCALAR = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+KEY = st.sampled_from(
+    [
+        "choices",
+        "usage",
+        "message",
+        "content",
+        "index",
+        "delta",
+        "error",
+        "code",
+        "type",
+        "model",
+        "id",
+        "logprobs",
+        "token",
+        "logprob",
+        "top_logprobs",
+        "prompt_tokens",
+        "completion_tokens",
+        "finish_reason",
+        "refusal",
+    ]
+)
+JSON = st.recursive(
+    SCALAR, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEY, inner, max_size=5), max_leaves=15
+)
+
+
+def merged(base: Any, odd: Any, places: list[str]) -> Any:
+    """Return a good payload with something odd at one place."""
+    copy = json.loads(json.dumps(base))
+    inner = copy
+    for place in places[:-1]:
+        inner = inner[0] if isinstance(inner, list) else inner[place]
+    (inner[0] if isinstance(inner, list) else inner)[places[-1]] = odd
+    return copy
+
+
+PLACES = st.sampled_from(
+    [
+        ["choices"],
+        ["usage"],
+        ["model"],
+        ["id"],
+        ["error"],
+        ["choices", "message"],
+        ["choices", "index"],
+        ["choices", "finish_reason"],
+        ["choices", "logprobs"],
+        ["usage", "prompt_tokens"],
+        ["usage", "prompt_tokens_details"],
+    ]
+)
+
+
+def check(given_payload: Any) -> None:
+    try:
+        made = read_completion(given_payload, request(top_logprobs=20), 0.1)
+    except ProviderError:
+        return
+    assert made.text.strip() or made.truncated
+    made.text.encode()
+    usage = made.usage
+    assert usage.input_tokens is not None
+    assert usage.input_tokens > 0
+    assert usage.output_tokens is not None
+    assert 0 <= (usage.cached_input_tokens or 0) <= usage.input_tokens
+    assert 0 <= (usage.reasoning_tokens or 0) <= usage.output_tokens
+    for token in made.tokens or ():
+        token.text.encode()
+        for value in (token.logprob, *(value for _, value in token.top)):
+            assert value is None or (value <= 0.0 and not math.isnan(value))
+
+
+@given(JSON)
+def test_any_json_is_a_completion_or_an_error_of_ours(odd: Any) -> None:
+    check(odd)
+
+
+@given(JSON, PLACES)
+def test_a_good_payload_with_one_odd_place_is_too(odd: Any, places: list[str]) -> None:
+    inner = merged(payload(model="small", id="1"), odd, places)
+    check(inner)
+
+
+@given(st.lists(JSON, max_size=5))
+def test_any_chunks_are_a_completion_or_an_error_of_ours(chunks: list[Any]) -> None:
+    made = Assembler(request())
+    try:
+        for chunk in chunks:
+            made.add(chunk)
+        check(made.payload())
+    except ProviderError:
+        return

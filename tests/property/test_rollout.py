@@ -1,0 +1,74 @@
+"""The set of actions: nested in kappa, never empty, always with its argmax, never beyond the last step."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cascade.conformal.rollout import Actions, actions
+
+SCORE = st.floats(-3, 3) | st.sampled_from([math.inf, -math.inf, math.nan])
+SCORES = st.lists(SCORE, max_size=4)
+KAPPA = st.floats(-3, 3) | st.sampled_from([math.inf, -math.inf])
+LAST = st.booleans()
+
+
+def taken(found: Actions) -> set[int | str]:
+    return set(found.keep) | ({"next"} if found.proceed else set())
+
+
+@given(SCORES, SCORE, KAPPA, KAPPA, LAST)
+def test_the_sets_grow_as_kappa_falls(scores: list[float], onward: float, one: float, other: float, last: bool) -> None:
+    high, low = max(one, other), min(one, other)
+    assert taken(actions(scores, onward, high, last=last)) <= taken(actions(scores, onward, low, last=last))
+
+
+@given(SCORES, SCORE, KAPPA, LAST)
+def test_a_set_is_empty_only_where_nothing_can_be_done(
+    scores: list[float], onward: float, kappa: float, last: bool
+) -> None:
+    empty = not taken(actions(scores, onward, kappa, last=last))
+    assert empty == (last and not scores)
+
+
+@given(st.lists(SCORE, min_size=1, max_size=4), SCORE, KAPPA)
+def test_the_last_step_always_keeps_an_answer_and_never_goes_on(
+    scores: list[float], onward: float, kappa: float
+) -> None:
+    found = actions(scores, onward, kappa, last=True)
+    assert found.keep
+    assert not found.proceed
+
+
+@given(SCORES, st.floats(-3, 3), KAPPA, LAST)
+def test_the_argmax_is_in_the_set(scores: list[float], onward: float, kappa: float, last: bool) -> None:
+    options = {index: -math.inf if math.isnan(score) else score for index, score in enumerate(scores)}
+    if not last:
+        options |= {len(scores): onward}
+    if not options:
+        return
+    best = min(options, key=lambda index: (-options[index], index))
+    wanted = "next" if best == len(scores) else best
+    assert wanted in taken(actions(scores, onward, kappa, last=last))
+
+
+@given(st.lists(st.floats(-3, 3), max_size=4), st.floats(-3, 3), st.floats(-3, 3), LAST)
+def test_what_reaches_kappa_is_in_the_set_and_little_else(
+    scores: list[float], onward: float, kappa: float, last: bool
+) -> None:
+    found = taken(actions(scores, onward, kappa, last=last))
+    reaching: set[int | str] = {index for index, score in enumerate(scores) if score >= kappa}
+    if not last and (onward >= kappa or not scores):
+        reaching.add("next")
+    assert reaching <= found
+    assert len(found - reaching) <= 1
+    assert not (reaching and found - reaching), "only where nothing reaches kappa does the argmax stand alone"
+
+
+@given(SCORES, SCORE, KAPPA, LAST)
+def test_kept_candidates_are_in_order_and_exist(scores: list[float], onward: float, kappa: float, last: bool) -> None:
+    keep = actions(scores, onward, kappa, last=last).keep
+    assert list(keep) == sorted(set(keep))
+    assert all(0 <= index < len(scores) for index in keep)

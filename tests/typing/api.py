@@ -1,0 +1,173 @@
+"""Not executed: pins the types of the public API, checked by `mypy` in strict mode."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, assert_type
+
+import cascade
+from cascade import (
+    Answer,
+    BatchError,
+    BudgetExceededError,
+    Candidate,
+    CascadeConfig,
+    CascadeError,
+    Certificate,
+    ConfigError,
+    MissingExtraError,
+    ModelFileError,
+    NotCertifiedError,
+    Orchestrator,
+    Price,
+    PriceTable,
+    ProviderError,
+    Question,
+    Step,
+    TextDelta,
+    Usage,
+    UsageError,
+)
+from cascade.engine import Run, adrive, drive
+from cascade.policies.base import Observation, Policy, Scores
+from cascade.policies.fixed import FixedPolicy, RandomPolicy
+from cascade.policies.threshold import ThresholdPolicy
+from cascade.providers.base import Payload, Provider, Streams
+from cascade.providers.fake import FakeProvider
+from cascade.providers.litellm import LiteLLM
+from cascade.providers.local import Local
+from cascade.providers.openai_http import OpenAIHTTP
+from cascade.providers.replay import Replay
+from cascade.strategies.base import Strategy
+from cascade.strategies.base_guide import BaseGuide
+from cascade.strategies.ladder import Ladder
+from cascade.types import Call, Completion, Decision, Request, Token
+
+assert_type(cascade.__version__, str)
+
+
+def makes(config: CascadeConfig, provider: Provider) -> None:
+    assert_type(Orchestrator("small", "large"), Orchestrator)
+    assert_type(Orchestrator(base="small", guide="large", provider="fake"), Orchestrator)
+    assert_type(Orchestrator.from_config(), Orchestrator)
+    assert_type(Orchestrator.from_config("cascade.yaml"), Orchestrator)
+    assert_type(Orchestrator.from_config(Path("cascade.yaml")), Orchestrator)
+    assert_type(Orchestrator.from_config({"models": {"base": "small", "guide": "large"}}), Orchestrator)
+    assert_type(Orchestrator.from_config(config, providers={"fake": provider}), Orchestrator)
+    with Orchestrator("small", "large") as opened:
+        assert_type(opened, Orchestrator)
+        assert_type(opened.config, CascadeConfig)
+    assert_type(config.prices(), dict[str, Price | None])
+
+
+def asks(orchestrator: Orchestrator) -> None:
+    assert_type(orchestrator.ask("Which river?"), Answer)
+    assert_type(orchestrator.ask(Question("Which river?", context=None)), Answer)
+    assert_type(orchestrator.stream("Which river?"), Iterator[TextDelta | Step | Answer])
+    assert_type(orchestrator.ask_many(["a", Question("b")], concurrency=2), list[Answer])
+
+
+async def asks_without_blocking(orchestrator: Orchestrator) -> None:
+    assert_type(await orchestrator.aask("Which river?"), Answer)
+    assert_type(orchestrator.astream("Which river?"), AsyncGenerator[TextDelta | Step | Answer, None])
+    assert_type(await orchestrator.aask_many(["a"]), list[Answer])
+    async with orchestrator as opened:
+        assert_type(opened, Orchestrator)
+    await orchestrator.aclose()
+
+
+def reads(answer: Answer) -> None:
+    assert_type(answer.text, str | None)
+    assert_type(answer.answers, tuple[str, ...])
+    assert_type(answer.cost, Decimal | None)
+    assert_type(answer.cost_bound, Decimal | None)
+    assert_type(answer.cost_nano_usd, int | None)
+    assert_type(answer.cost_by_model, dict[str, Decimal | None])
+    assert_type(answer.steps, tuple[Step, ...])
+    assert_type(answer.calls, tuple[Call, ...])
+    assert_type(answer.certificate, Certificate | None)
+    assert_type(answer.stopped, str)
+    assert_type(answer.warnings, tuple[str, ...])
+    assert_type(answer.explain(), str)
+    assert_type(answer.to_dict(), dict[str, Any])
+
+
+def reads_a_step(step: Step, call: Call, token: Token) -> None:
+    assert_type(step.number, int)
+    assert_type(step.candidates, tuple[Candidate, ...])
+    assert_type(step.signals.get("p_yes"), float | None)
+    assert_type(step.decision, Decision | None)
+    assert_type(step.reason, str)
+    assert_type(step.candidates[0].confidence, float | None)
+    assert_type(call.request, Request)
+    assert_type(call.completion, Completion | None)
+    assert_type(token.logprob, float | None)
+    assert_type(token.top, tuple[tuple[str, float], ...])
+
+
+def pays(price: Price, usage: Usage) -> None:
+    assert_type(Price.per_million(input=0.15, output="0.6", cached_input=Decimal(0)), Price)
+    assert_type(price.cost_nano_usd(usage), int | None)
+    assert_type(price.bound_nano_usd(1, 1), int)
+    assert_type(PriceTable.bundled(), PriceTable)
+    assert_type(PriceTable.from_litellm(), PriceTable | None)
+    assert_type(PriceTable.bundled().price("a"), Price | None)
+    assert_type(usage.input_tokens, int | None)
+
+
+def fails(batch: BatchError, config: ConfigError, provider: ProviderError, budget: BudgetExceededError) -> None:
+    assert_type(batch.exit_code, int)
+    assert_type(config.problems, tuple[str, ...])
+    assert_type(provider.retry_after_s, float | None)
+    assert_type(provider.status, int | None)
+    tree: tuple[CascadeError, ...] = (batch, config, provider, budget)
+    kinds: tuple[type[CascadeError], ...] = (MissingExtraError, ModelFileError, NotCertifiedError, UsageError)
+    assert_type(tree[0].exit_code, int)
+    assert_type(kinds[0].exit_code, int)
+
+
+def keeps_the_protocols() -> None:
+    """Every built-in plug-in is what its Protocol asks for."""
+    _providers: tuple[Provider, ...] = (FakeProvider(), OpenAIHTTP({}), LiteLLM(), Local(), Replay({}))
+    _streams: tuple[Streams, ...] = (FakeProvider(), OpenAIHTTP({}), LiteLLM(), Local())
+    _policies: tuple[Policy, ...] = (FixedPolicy(), RandomPolicy(), ThresholdPolicy())
+
+
+def keeps_the_strategies(base_guide: BaseGuide, ladder: Ladder) -> None:
+    _strategies: tuple[Strategy, ...] = (base_guide, ladder)
+
+
+class MyPolicy:
+    """A policy of somebody else."""
+
+    kappa = 0.5
+
+    def scores(self, observation: Observation) -> Scores:
+        return Scores((1.0,) * len(observation.step.candidates), 0.0)
+
+
+class MyProvider:
+    """A provider of somebody else."""
+
+    def complete(self, request: Request, timeout_s: float) -> Payload:
+        return {"choices": [], "model": request.model, "timeout": timeout_s}
+
+    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
+        return self.complete(request, timeout_s)
+
+    def close(self) -> None:
+        return None
+
+
+def takes_what_others_make() -> tuple[Policy, Provider]:
+    return MyPolicy(), MyProvider()
+
+
+async def drives(walk: Run, completion: Completion) -> None:
+    async def later(_: Request) -> Completion:
+        return completion
+
+    assert_type(drive(walk, lambda _: completion), Answer)
+    assert_type(await adrive(walk, later), Answer)
