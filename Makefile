@@ -19,7 +19,7 @@ check: $(VENV)/dev.done  ## lint, format, types, import rules, sizes
 	$(BIN)/lint-imports
 	$(BIN)/python tools/sizes.py
 
-long: $(VENV)/dev.done $(VENV)/demo.done  ## the slow suites: real pair of models, soak, statistics
+long: $(VENV)/dev.done $(VENV)/demo.done  ## the slow suites: the real pair of models, 100,000 asks
 	$(BIN)/python -m pytest -m "slow or long" --timeout 1800 $(ARGS)
 
 bench: $(VENV)/dev.done  ## the numbers of the README

@@ -12,7 +12,8 @@ import argparse
 from dataclasses import dataclass
 
 from cascade import Orchestrator
-from cascade.demo import BASE_PRICE, GUIDE_PRICE, demo_questions, sample
+from cascade.config import FixedConfig, LadderConfig
+from cascade.demo import PAIR, demo_config, demo_questions, sample
 from cascade.episodes.matching import exact_match
 from cascade.types import Step
 
@@ -32,23 +33,21 @@ class Pair:
 
 def run(count: int, seed: int) -> list[Pair]:
     """Ask both models every question."""
-    config = {
-        "models": {
-            "base": {"model": "qwen2.5-coder-0.5b", "price": BASE_PRICE, "max_tokens": 128},
-            "guide": {"model": "qwen2.5-coder-1.5b", "price": GUIDE_PRICE, "max_tokens": 128},
-        },
-        "strategy": {"kind": "ladder", "models": ["base", "guide"]},
-        "policy": {"kind": "fixed", "depth": 2},
-        "provider": "local",
+    changes = {
+        "strategy": LadderConfig(kind="ladder", models=("base", "guide")),
+        "policy": FixedConfig(kind="fixed", depth=2),
     }
+    config = demo_config(*PAIR).model_copy(update=changes)
     pairs = []
     with Orchestrator.from_config(config) as orchestrator:
         for asked in sample(demo_questions("log"), count, seed):
             base, guide = orchestrator.ask(asked.question).steps
-            value = base.signals.get("base_mean_logprob")
+            value = base.signals.get("reply_mean_logprob")
             doubt = float("inf") if value is None or not base.candidates else -value
-            costs = (base.cost_nano_usd or 0, guide.cost_nano_usd or 0)
-            pairs.append(Pair(_right(base, asked.answers), _right(guide, asked.answers), *costs, doubt))
+            if base.cost_nano_usd is None or guide.cost_nano_usd is None:
+                raise SystemExit(f"the cost of {asked.question_id} is unknown")
+            rights = _right(base, asked.answers), _right(guide, asked.answers)
+            pairs.append(Pair(*rights, base.cost_nano_usd, guide.cost_nano_usd, doubt))
     return pairs
 
 

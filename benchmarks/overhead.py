@@ -23,7 +23,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from cascade import Orchestrator
+from cascade import MissingExtraError, Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Request
 
@@ -75,7 +75,7 @@ def overhead() -> dict[str, float]:
         from cascade.providers.litellm import load_litellm
 
         litellm = load_litellm()
-    except ImportError:
+    except MissingExtraError:
         return found
     message = [{"role": "user", "content": "Which river runs through Vienna?"}]
 

@@ -9,6 +9,8 @@ import socket
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
+from cascade.errors import KEY_SHAPES
+
 
 def checked_base(value: str) -> str:
     """Return a server's address, or raise ValueError for one that is none or must not be asked (F74)."""
@@ -48,7 +50,6 @@ def is_link_local(host: str) -> bool:
 
 
 _SECRET_NAMES = re.compile(r"(?i)^(?:api_?key|key|token|secret|password|authorization)$")
-_SECRET_SHAPE = re.compile(r"(?i)\b(?:sk|pk|rk|gsk|xai)[-_][\w-]{16,}|\bAIza[\w-]{20,}|\bbearer \S{8}")
 
 
 def is_secret_name(name: object) -> bool:
@@ -69,7 +70,7 @@ def secret_problems(value: object, path: str = "") -> Iterable[str]:
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from secret_problems(item, f"{path}[{index}]")
-    elif isinstance(value, str) and _SECRET_SHAPE.search(value):
+    elif isinstance(value, str) and KEY_SHAPES.search(value):
         yield f"{path}: this looks like a key; {advice}"
 
 

@@ -1,7 +1,7 @@
 """The configuration: YAML, a dict or an object becomes one frozen `CascadeConfig`, or one error with every problem.
 
-Keys never stand in a configuration: it names the environment variable that holds one. The environment is read here and
-in `providers/litellm.py`, and nowhere else.
+Keys never stand in a configuration: it names the environment variable that holds one. The environment is read here, in
+`providers/litellm.py`, and for one variable of the engine's in `providers/local.py`.
 """
 
 from __future__ import annotations
@@ -243,6 +243,12 @@ def _strategy_problems(config: CascadeConfig) -> Iterable[str]:
         horizon = config.strategy.rounds if isinstance(config.strategy, BaseGuideConfig) else len(wanted)
         if config.policy.depth > horizon:
             yield f"policy.depth: {config.policy.depth} is more than the {horizon} steps that the strategy has"
+    if (
+        isinstance(config.strategy, LadderConfig)
+        and isinstance(config.policy, FixedConfig)
+        and config.policy.keep != "both"
+    ):
+        yield "policy.keep: a step of a ladder has one candidate; leave keep out"
     judged = isinstance(config.policy, ThresholdConfig) and config.policy.when != "reply_logprob"
     if isinstance(config.strategy, LadderConfig) and judged:
         yield "policy.when: a ladder has no verdicts; use when: reply_logprob, or {kind: fixed, depth: …}"

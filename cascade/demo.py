@@ -14,19 +14,23 @@ from dataclasses import dataclass
 from decimal import Decimal
 from importlib import resources
 
-from cascade.config import CascadeConfig
+from cascade.config import CascadeConfig, FixedConfig, LadderConfig, load
 from cascade.episodes.matching import exact_match
 from cascade.money import Price, total_nano_usd, usd
 from cascade.orchestrator import Orchestrator
+from cascade.policies.base import Observation
+from cascade.policies.threshold import ThresholdPolicy
 from cascade.providers.base import Provider
 from cascade.types import Answer, Call, Question
 
 MADE_UP = "made up: local models have no price"
 BASE_PRICE = {"input": 0.1, "output": 0.4, "note": MADE_UP}
 GUIDE_PRICE = {"input": 1.0, "output": 4.0, "note": MADE_UP}
+PAIR = ("qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
+TINY = ("smollm2-135m", "smollm2-135m")
 ROUNDS = 4
 THRESHOLD = 0.3
-LADDER_THRESHOLD = 0.16
+LADDER_POLICY = ThresholdPolicy(0.16, when="reply_logprob")
 """Nats per token of the reply, read off the log split (`benchmarks/ladder_threshold.py`), never off the live one."""
 
 
@@ -90,8 +94,9 @@ class Outcome:
     @property
     def climbs(self) -> bool:
         """Whether a ladder goes on from the base to the guide: the base's answer is missing or unsure of itself."""
-        value = self.walked.steps[0].signals.get("base_mean_logprob")
-        return self.base_answer is None or value is None or -value >= LADDER_THRESHOLD
+        first = self.walked.steps[0]
+        scores = LADDER_POLICY.scores(Observation(self.asked.question, (first,), horizon=2))
+        return self.base_answer is None or scores.next >= LADDER_POLICY.kappa
 
     @property
     def base_calls(self) -> tuple[Call, ...]:
@@ -114,23 +119,28 @@ class Row:
 def run_demo(config: CascadeConfig, provider: Provider, questions: Iterable[DemoQuestion]) -> Iterator[Outcome]:
     """Walk questions through the cascade and ask the guide outright, one after another, as they finish."""
     kind = config.provider.kind
-    alone = config.model_copy(update={"strategy": _ladder("guide"), "policy": _fixed()})
+    alone = config.model_copy(
+        update={"strategy": LadderConfig(kind="ladder", models=("guide",)), "policy": FixedConfig(kind="fixed")}
+    )
     cascade = Orchestrator.from_config(config, providers={kind: provider})
     guide = Orchestrator.from_config(alone, providers={kind: provider})
     for asked in questions:
         yield Outcome(asked, cascade.ask(asked.question), guide.ask(asked.question))
 
 
-def _ladder(model: str) -> object:
-    from cascade.config import LadderConfig
-
-    return LadderConfig(kind="ladder", models=(model,))
-
-
-def _fixed() -> object:
-    from cascade.config import FixedConfig
-
-    return FixedConfig(kind="fixed")
+def demo_config(base: str, guide: str) -> CascadeConfig:
+    """Return the demo's configuration; one model in both places has one price."""
+    return load(
+        {
+            "models": {
+                "base": {"model": base, "price": BASE_PRICE, "max_tokens": 128},
+                "guide": {"model": guide, "price": BASE_PRICE if base == guide else GUIDE_PRICE, "max_tokens": 128},
+            },
+            "strategy": {"kind": "base_guide", "rounds": ROUNDS},
+            "policy": {"kind": "threshold", "threshold": THRESHOLD},
+            "provider": "local",
+        }
+    )
 
 
 def table(outcomes: Sequence[Outcome]) -> list[Row]:
@@ -210,8 +220,11 @@ def break_even(outcomes: Sequence[Outcome], guide: Price) -> BreakEven | None:
     outright = total_nano_usd(c.cost_nano_usd for o in outcomes for c in o.outright.calls)
     if base is None or judging is None or outright is None or not count or not guide.output:
         return None
-    tokens = [c.completion.usage.output_tokens or 0 for o in outcomes for c in o.outright.calls if c.completion]
-    mean_tokens = sum(tokens) / count
+    lengths = [c.completion.usage.output_tokens if c.completion else None for o in outcomes for c in o.outright.calls]
+    tokens = total_nano_usd(lengths)
+    if tokens is None:
+        return None
+    mean_tokens = tokens / count
     gap = (base + judging - outright) / count
     needed = max(0.0, mean_tokens + gap * 1_000 / guide.output)
     return BreakEven(usd(base) / count, usd(judging) / count, usd(outright) / count, mean_tokens, needed)

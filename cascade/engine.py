@@ -127,8 +127,8 @@ def _walk(
         if record.exhausted is not None:
             raise record.exhausted
         if not decision.proceed:
-            if item.forced:
-                return "guide error"
+            if item.forced is not None:
+                return "forced"
             return "horizon" if observation.last else "policy"
         item = next(plan, None)
     return "horizon"
@@ -204,7 +204,7 @@ def decide(policy: Policy, observation: Observation) -> Decision:
     """Turn a policy's scores at its threshold into a decision."""
     step = observation.step
     if step.forced is not None:
-        keep = tuple(range(len(step.candidates))) if step.forced == "accept" else ()
+        keep = tuple(range(len(step.candidates))) if step.forced.action == "accept" else ()
         return Decision(keep, proceed=False, scores=(), next_score=0.0, kappa=policy.kappa)
     scores = policy.scores(observation)
     keep, proceed = actions(scores.candidates, scores.next, policy.kappa, last=observation.last)

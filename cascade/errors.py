@@ -32,7 +32,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-_KEY_SHAPES = re.compile(
+KEY_SHAPES = re.compile(
     r"(?i)bearer\s+[\w.~+/=-]{8,}"  # an Authorization header
     r"|\b(?:sk|pk|rk|gsk|xai|key)[-_][\w-]{8,}"  # the shapes that providers give their keys
     r"|\bAIza[\w-]{20,}"
@@ -53,7 +53,7 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     for secret in secrets:
         if secret:
             text = text.replace(secret, _REDACTED)
-    return _KEY_SHAPES.sub(_REDACTED, text)
+    return KEY_SHAPES.sub(_REDACTED, text)
 
 
 def quote(text: str, secrets: Iterable[str] = ()) -> str:
@@ -70,6 +70,9 @@ class CascadeError(Exception):
 
     def __init__(self, message: str, **fields: Any) -> None:
         super().__init__(message)
+        unknown = [name for name in fields if not hasattr(type(self), name)]
+        if unknown:  # a misspelt field would be silently ignored where it decides about money
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(unknown)}")
         self.__dict__.update(fields)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -88,7 +91,7 @@ class ConfigError(CascadeError):
     """A configuration that cannot be used. `problems` lists all of them as "path: what is wrong"."""
 
     exit_code = 2
-    problems: tuple[str, ...]
+    problems: tuple[str, ...] = ()
 
     def __init__(self, problems: Iterable[str], source: str | None = None) -> None:
         listed = tuple(problems)
@@ -109,9 +112,8 @@ class MissingExtraError(CascadeError):
 
     exit_code = 2
 
-    def __init__(self, package: str, needed_for: str, extra: str | None = None) -> None:
-        target = f'"cascade-orchestrator[{extra}]"' if extra else f'"{package}"'
-        super().__init__(f"{needed_for} needs the package {package}. Install it with: pip install {target}")
+    def __init__(self, package: str, needed_for: str) -> None:
+        super().__init__(f"{needed_for} needs the package {package}. Install it with: pip install {package}")
 
 
 class ModelFileError(CascadeError):
@@ -141,7 +143,7 @@ class BatchError(CascadeError):
     """
 
     exit_code = 5
-    results: tuple[Any, ...]
+    results: tuple[Any, ...] = ()
 
 
 class ProviderError(CascadeError):

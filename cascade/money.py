@@ -16,9 +16,10 @@ from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
 from importlib import resources, util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from cascade.types import Usage
+if TYPE_CHECKING:
+    from cascade.types import Usage
 
 PICO_PER_NANO = 1_000
 PICO_USD_PER_USD = 10**12
@@ -32,6 +33,11 @@ def usd(nano_usd: int) -> Decimal:
     Decimal('0.001500000')
     """
     return Decimal(nano_usd).scaleb(-9)
+
+
+def usd_or_none(nano_usd: int | None) -> Decimal | None:
+    """Return an exact amount in USD, or None for an unknown one."""
+    return None if nano_usd is None else usd(nano_usd)
 
 
 def nano_usd(amount_usd: Decimal | float | str) -> int:
@@ -94,6 +100,7 @@ class Price:
     def cost_nano_usd(self, usage: Usage) -> int | None:
         """Return the cost of a call in nano-dollars, rounded up; None where the usage is not known.
 
+        >>> from cascade.types import Usage
         >>> Price.per_million(input=0.15, output=0.6).cost_nano_usd(Usage(1000, 10))
         156000
         """
@@ -138,17 +145,16 @@ class Price:
 class PriceTable:
     """Prices by model name, with the day they were read and a hash of what they say.
 
-    A look-up tries the overrides, then the table, then (only if asked to be made with it) LiteLLM's installed map.
+    Models that the table does not know have no price.
     """
 
     prices: Mapping[str, Mapping[str, Any]]
     as_of: date
     source: str
     digest: str
-    overrides: Mapping[str, Price]
 
     @classmethod
-    def bundled(cls, overrides: Mapping[str, Price] | None = None) -> PriceTable:
+    def bundled(cls) -> PriceTable:
         """Return the table that ships with the package: no network, no other package needed."""
         document, digest = _bundled_document()
         return cls(
@@ -156,11 +162,10 @@ class PriceTable:
             as_of=date.fromisoformat(document["as_of"]),
             source=document["source"],
             digest=digest,
-            overrides=dict(overrides or {}),
         )
 
     @classmethod
-    def from_litellm(cls, overrides: Mapping[str, Price] | None = None) -> PriceTable | None:
+    def from_litellm(cls) -> PriceTable | None:
         """Return LiteLLM's own map, read from the installed package's file without importing it; None if absent."""
         path = litellm_map_path()
         if path is None:
@@ -168,7 +173,7 @@ class PriceTable:
         raw = path.read_bytes()
         models = compact_map(json.loads(raw))
         day = datetime.fromtimestamp(path.stat().st_mtime, tz=UTC).date()
-        return cls(models, day, "the installed litellm package", hashlib.sha256(raw).hexdigest(), dict(overrides or {}))
+        return cls(models, day, "the installed litellm package", hashlib.sha256(raw).hexdigest())
 
     def price(self, model: str) -> Price | None:
         """Return a model's price, or None where nobody has told it.
@@ -178,8 +183,6 @@ class PriceTable:
         >>> PriceTable.bundled().price("nobody/knows-this") is None
         True
         """
-        if model in self.overrides:
-            return self.overrides[model]
         entry = self.prices.get(model)
         if entry is None:
             # "openai/gpt-4o" is listed as "gpt-4o" of openai; at another host it is another price.

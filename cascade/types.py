@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
+from cascade.money import total_nano_usd, usd_or_none
+
 Role = Literal["system", "user", "assistant"]
 
 
@@ -138,11 +140,17 @@ class Decision(NamedTuple):
     kappa: float
 
 
+class Forced(NamedTuple):
+    """A decision that the configuration takes: "accept" keeps every candidate and stops, "abstain" keeps none."""
+
+    action: Literal["accept", "abstain"]
+    reason: str
+
+
 class Step(NamedTuple):
     """One paid stage: candidates, named signals (None = not known), the calls that made it, what was decided.
 
-    `forced` is set where the configuration leaves the policy no choice: "accept" keeps every candidate and stops,
-    "abstain" stops without an answer. `final` marks a step that none can follow, before the horizon or at it.
+    `forced` is set where the configuration leaves the policy no choice; `final` marks a step that none can follow.
     """
 
     number: int
@@ -151,13 +159,13 @@ class Step(NamedTuple):
     notes: tuple[str, ...] = ()
     calls: tuple[Call, ...] = ()
     decision: Decision | None = None
-    forced: str | None = None
+    forced: Forced | None = None
     final: bool = False
 
     @property
     def cost_nano_usd(self) -> int | None:
         """What this step cost; None if any of its calls has an unknown cost."""
-        return _total(self.calls)
+        return total_nano_usd(call.cost_nano_usd for call in self.calls)
 
     @property
     def reason(self) -> str:
@@ -166,7 +174,7 @@ class Step(NamedTuple):
         if decision is None:
             return "not decided"
         if self.forced is not None:
-            return f"the guide could not be asked; on_guide_error is {self.forced!r}"
+            return self.forced.reason
         p_yes = self.signals.get("p_yes")
         judged = "" if p_yes is None else f"P(yes) {p_yes:.3f}, "
         kept = " and ".join(self.candidates[index].source for index in decision.keep)
@@ -208,7 +216,7 @@ class Answer:
 
     `text` is the best single answer, None if the cascade abstained. `answers` holds every distinct answer kept, best
     first: the prediction set that a certificate speaks of. `stopped` is one of "policy" (the policy had enough),
-    "horizon" (the last step was reached), "budget", "guide error", "provider error" (a later step failed).
+    "horizon" (the last step was reached), "budget", "forced" (by the configuration), "provider error" (a later step).
     `calls` made outside a finished step (an interrupted last one) are in `loose_calls` and in the cost.
     """
 
@@ -230,26 +238,25 @@ class Answer:
     @property
     def cost_nano_usd(self) -> int | None:
         """The exact cost in nano-dollars; None if any call's cost is unknown."""
-        return _total(self.calls)
+        return total_nano_usd(call.cost_nano_usd for call in self.calls)
 
     @property
     def cost(self) -> Decimal | None:
         """The exact cost in USD; None where a price or a usage is unknown, never 0 instead."""
-        return _usd(self.cost_nano_usd)
+        return usd_or_none(self.cost_nano_usd)
 
     @property
     def cost_bound(self) -> Decimal | None:
         """The most that the question can have cost in USD, with unknown usage estimated; None without a price."""
-        bounds = [call.cost_bound_nano_usd for call in self.calls]
-        return None if None in bounds else _usd(sum(bound or 0 for bound in bounds))
+        return usd_or_none(total_nano_usd(call.cost_bound_nano_usd for call in self.calls))
 
     @property
     def cost_by_model(self) -> dict[str, Decimal | None]:
         """The exact cost in USD of each model."""
-        by_model: dict[str, list[Call]] = {}
+        by_model: dict[str, list[int | None]] = {}
         for call in self.calls:
-            by_model.setdefault(call.request.model, []).append(call)
-        return {model: _usd(_total(tuple(calls))) for model, calls in by_model.items()}
+            by_model.setdefault(call.request.model, []).append(call.cost_nano_usd)
+        return {model: usd_or_none(total_nano_usd(costs)) for model, costs in by_model.items()}
 
     def explain(self) -> str:
         """Return the path in words, a line a step, ending with why it stopped."""
@@ -286,16 +293,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and (value in {float("inf"), float("-inf")} or value != value):  # noqa: PLR0124 - NaN
         return str(value)
     return value
-
-
-def _total(calls: tuple[Call, ...]) -> int | None:
-    total = 0
-    for call in calls:
-        if call.cost_nano_usd is None:
-            return None
-        total += call.cost_nano_usd
-    return total
-
-
-def _usd(nano: int | None) -> Decimal | None:
-    return None if nano is None else Decimal(nano).scaleb(-9)

@@ -11,23 +11,16 @@ import yaml
 from cascade.errors import ConfigError, quote
 
 MAX_FILE_BYTES = 1_000_000
-MAX_ALIASES = 0
-"""A configuration has no use for YAML aliases; bombs are made of them (F66)."""
+REFUSE_ALIASES = True
 MAX_DEPTH = 20
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which also refuses duplicate keys and floods of aliases."""
-
-    def __init__(self, stream: Any) -> None:
-        super().__init__(stream)
-        self._aliases = 0
+    """The safe loader, which also refuses aliases: a configuration has no use for them, and bombs are made of them."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            self._aliases += 1
-            if self._aliases > MAX_ALIASES:
-                raise yaml.YAMLError("aliases (*name) are not allowed")
+        if REFUSE_ALIASES and self.check_event(yaml.AliasEvent):
+            raise yaml.YAMLError("aliases (*name) are not allowed")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
@@ -75,7 +68,7 @@ def _said(error: Exception) -> str:
 
 
 def _depth(value: object, level: int = 0) -> int:
-    """Return how deep a document is nested; one that holds itself is as deep as is looked."""
+    """Return how deep a document is nested, at most one more than is allowed."""
     if level > MAX_DEPTH or not isinstance(value, Mapping | list):
         return level
     inner = value.values() if isinstance(value, Mapping) else value

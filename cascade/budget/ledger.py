@@ -51,4 +51,4 @@ class QuestionBudget:
 
 def most_nano_usd(request: Request, price: Price) -> int:
     """Return the most that a call can cost: its prompt counted high, its answer as long as it may be."""
-    return price.bound_nano_usd(bound_tokens(request.messages), request.max_tokens)
+    return price.bound_nano_usd(bound_tokens(request), request.max_tokens)

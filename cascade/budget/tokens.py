@@ -6,13 +6,14 @@ file; without it, UTF-8 bytes / 3 stands in (English runs at about 4 bytes a tok
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from functools import cache
 from importlib import util
 from pathlib import Path
 from typing import Any
 
-from cascade.types import Message
+from cascade.types import Message, Request
 
 _BYTES_PER_TOKEN = 3
 _TOKENS_PER_MESSAGE = 8
@@ -21,9 +22,12 @@ _MARGIN_PERCENT = 15
 """Vocabularies differ by about this much on English text; an estimate for billing must not be low."""
 
 
-def bound_tokens(messages: Iterable[Message]) -> int:
-    """Return more input tokens than the messages have: half of one per UTF-8 byte is twice what English takes."""
-    return sum(len(m.content.encode("utf-8", "replace")) // 2 + 2 * _TOKENS_PER_MESSAGE for m in messages)
+def bound_tokens(request: Request) -> int:
+    """Return at least as many input tokens as a prompt has: byte-level BPE makes at most one token of a byte."""
+    texts = [message.content for message in request.messages]
+    if request.schema is not None:
+        texts.append(json.dumps(request.schema))
+    return sum(len(text.encode("utf-8", "replace")) + 2 * _TOKENS_PER_MESSAGE for text in texts)
 
 
 def estimate_tokens(text: str) -> int:

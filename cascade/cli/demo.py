@@ -13,14 +13,10 @@ from rich.table import Table
 from cascade import demo as demonstration
 from cascade.cli.models import fetch
 from cascade.cli.output import console, dollars, notes, plain, print_json
-from cascade.config import CascadeConfig, load
-from cascade.demo import BASE_PRICE, GUIDE_PRICE, ROUNDS, THRESHOLD, Outcome, Row
+from cascade.demo import PAIR, TINY, Outcome, Row
 from cascade.errors import UsageError
 from cascade.providers import weights
 from cascade.providers.local import Local, load_xllamacpp
-
-PAIR = ("qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
-TINY = ("smollm2-135m", "smollm2-135m")
 
 
 def demo(
@@ -38,7 +34,7 @@ def demo(
     out = notes() if as_json else console()
     _say_what_comes(out, tiny=tiny)
     fetch([weights.known(name) for name in dict.fromkeys((base, guide))])
-    config = demo_config(base, guide)
+    config = demonstration.demo_config(base, guide)
     drawn = _draw(questions, seed)
     started = time.monotonic()
     provider = Local()
@@ -69,21 +65,6 @@ def demo(
     if tiny:
         out.print("[yellow]--tiny: a 135M model judging itself. This shows the wiring, not what a cascade can do.[/]")
     out.print(f"[dim]{len(outcomes)} questions in {elapsed:.0f} s[/]")
-
-
-def demo_config(base: str, guide: str) -> CascadeConfig:
-    """Return the demo's configuration; one model in both places has one price."""
-    return load(
-        {
-            "models": {
-                "base": {"model": base, "price": BASE_PRICE, "max_tokens": 128},
-                "guide": {"model": guide, "price": BASE_PRICE if base == guide else GUIDE_PRICE, "max_tokens": 128},
-            },
-            "strategy": {"kind": "base_guide", "rounds": ROUNDS},
-            "policy": {"kind": "threshold", "threshold": THRESHOLD},
-            "provider": "local",
-        }
-    )
 
 
 def _draw(count: int, seed: int) -> list[demonstration.DemoQuestion]:

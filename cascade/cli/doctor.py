@@ -23,8 +23,6 @@ _BAD_LITELLM = {"1.82.7": "carried malware", "1.82.8": "carried malware", "1.107
 _PACKAGES = {
     "litellm": "provider litellm",
     "xllamacpp": "local models",
-    "scikit-learn": "fit",
-    "torch": "training",
 }
 
 
@@ -73,9 +71,12 @@ def _packages() -> Iterator[Finding]:
 
 def _weights() -> Iterator[Finding]:
     for entry in weights.registry().values():
-        here = entry.path.is_file() and entry.path.stat().st_size == entry.bytes
-        says = str(entry.path) if here else f"not here; cascade models pull {entry.name} ({entry.bytes / 1e6:.0f} MB)"
-        yield Finding(f"weights {entry.name}", "ok" if here else "note", says)
+        says = (
+            str(entry.path)
+            if entry.here
+            else f"not here; cascade models pull {entry.name} ({entry.bytes / 1e6:.0f} MB)"
+        )
+        yield Finding(f"weights {entry.name}", "ok" if entry.here else "note", says)
 
 
 def _configuration(path: Path) -> Iterator[Finding]:

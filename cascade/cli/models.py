@@ -30,7 +30,7 @@ def pull(names: NameOption = None) -> None:
 
 def fetch(wanted: list[weights.Weights]) -> None:
     """Pull models with a progress bar, having said how much it is."""
-    missing = [entry for entry in wanted if not entry.path.is_file()]
+    missing = [entry for entry in wanted if not entry.here]
     out = notes()
     if missing:
         total = sum(entry.bytes for entry in missing)
@@ -69,7 +69,7 @@ def list_models(
             "bytes": entry.bytes,
             "licence": entry.licence,
             "sha256": entry.sha256,
-            "here": entry.path.is_file() and entry.path.stat().st_size == entry.bytes,
+            "here": entry.here,
         }
         for entry in weights.registry().values()
     ]

@@ -2,8 +2,8 @@
 
 The columns are those of `COLUMNS`. A row whose call produced a candidate has its index in `candidate` and its answer in
 `answer`; the others (a sampled verdict, a call of an unfinished step) have null there. Unknown is null. The step's
-signals and what is needed to replay the call to the letter (tokens with log-probs, purpose, sample, finish reason)
-stand in `signals`.
+signals stand in `signals`, and there under "replay" what is needed to replay the call to the letter: purpose, sample,
+finish reason, tokens with log-probs.
 """
 
 from __future__ import annotations
@@ -110,8 +110,13 @@ def _candidate_of(step: Step, call: Call) -> int | None:
 
 def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
     tokens = None if completion.tokens is None else [_token(token) for token in completion.tokens]
-    replay = {"purpose": call.request.purpose, "sample": call.request.sample, "finish_reason": completion.finish_reason}
-    return {**step.signals, **replay, "usage_estimated": completion.usage.estimated, "tokens": tokens}
+    replay: dict[str, Any] = {
+        "purpose": call.request.purpose,
+        "sample": call.request.sample,
+        "finish_reason": completion.finish_reason,
+    }
+    replay |= {"usage_estimated": completion.usage.estimated, "tokens": tokens}
+    return {**step.signals, "replay": replay}
 
 
 def _token(token: Token) -> list[Any]:

@@ -63,7 +63,7 @@ class ThresholdPolicy:
     def _doubt(self, step: Step) -> float:
         if self.when == "uncertain":
             return uncertainty(step.signals.get("p_yes"))
-        name = "p_yes" if self.when == "p_yes" else "base_mean_logprob"
+        name = "p_yes" if self.when == "p_yes" else "reply_mean_logprob"
         value = step.signals.get(name)
         if value is None:
             return ALWAYS

@@ -188,7 +188,7 @@ def map_error(model: str, error: Exception, secrets: tuple[str, ...] = ()) -> Pr
         said = quote(text, secrets)
         return BadResponseError(f"{model} sent something other than a completion: {said}", model=model)
     if "Connection" in name or "Connection error" in text:
-        return ProviderUnavailableError(f"{model} could not be reached ({name}). Is the address right?", model=model)
+        return ProviderUnavailableError(f"{model} could not be reached ({name}).", model=model)
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     return from_status(
         504 if "Timeout" in name else status if isinstance(status, int) else 500,

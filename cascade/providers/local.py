@@ -44,7 +44,7 @@ def load_xllamacpp() -> Any:
     try:
         import xllamacpp
     except ModuleNotFoundError:
-        raise MissingExtraError("xllamacpp", "provider: local", extra="local") from None
+        raise MissingExtraError("xllamacpp", "provider: local") from None
     return xllamacpp
 
 

@@ -306,7 +306,7 @@ class _Mapping:
             return BadResponseError(f"{model}: the answer could not be decompressed ({said}).", model=model)
         if exchange.size and isinstance(error, httpx.TransportError):
             return StreamInterruptedError(f"{model}: the connection broke in the answer ({said}).", model=model)
-        return ProviderUnavailableError(f"{model} could not be reached: {said}. Is the address right?", model=model)
+        return ProviderUnavailableError(f"{model} could not be reached: {said}.", model=model)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -77,26 +77,27 @@ def _indexed(row: Mapping[str, Any]) -> tuple[_Key, Payload]:
     signals = row["signals"] or {}
     if isinstance(signals, str):
         signals = json.loads(signals)
+    replay = signals.get("replay") or {}
     asked = question_id(row["question"], row.get("context"))
-    key = (asked, row["step"], row["source"], signals.get("purpose", "answer"), signals.get("sample", 0))
-    return key, _payload(row, signals)
+    key = (asked, row["step"], row["source"], replay.get("purpose", "answer"), replay.get("sample", 0))
+    return key, _payload(row, replay)
 
 
-def _payload(row: Mapping[str, Any], signals: Mapping[str, Any]) -> Payload:
+def _payload(row: Mapping[str, Any], replay: Mapping[str, Any]) -> Payload:
     choice: dict[str, Any] = {
         "index": 0,
         "message": {"role": "assistant", "content": row["text"]},
-        "finish_reason": signals.get("finish_reason", "stop"),
+        "finish_reason": replay.get("finish_reason", "stop"),
     }
-    if signals.get("tokens"):
-        choice["logprobs"] = {"content": [_token(token) for token in signals["tokens"]]}
+    if replay.get("tokens"):
+        choice["logprobs"] = {"content": [_token(token) for token in replay["tokens"]]}
     usage: dict[str, Any] | None = {
         "prompt_tokens": row["input_tokens"],
         "completion_tokens": row["output_tokens"],
         "prompt_tokens_details": {"cached_tokens": row.get("cached_input_tokens")},
         "completion_tokens_details": {"reasoning_tokens": row.get("reasoning_tokens")},
     }
-    if signals.get("usage_estimated"):
+    if replay.get("usage_estimated"):
         usage = None
     return {"choices": [choice], "usage": usage, "model": row["model"]}
 
@@ -115,5 +116,5 @@ def _parquet(path: str) -> Iterator[Mapping[str, Any]]:
     try:
         import pyarrow.parquet
     except ModuleNotFoundError:
-        raise MissingExtraError("pyarrow", "reading Parquet", extra="fit") from None
+        raise MissingExtraError("pyarrow", "reading Parquet") from None
     yield from pyarrow.parquet.read_table(path).to_pylist()

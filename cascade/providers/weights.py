@@ -60,6 +60,11 @@ class Weights:
         """Where the joined file lies, or will lie."""
         return models_folder() / f"{self.name}.gguf"
 
+    @property
+    def here(self) -> bool:
+        """Whether the file is there and whole by its size."""
+        return self.path.is_file() and self.path.stat().st_size == self.bytes
+
 
 @cache
 def registry() -> dict[str, Weights]:
@@ -95,7 +100,7 @@ def find(model: str) -> Path:
             raise ModelFileError(f"There is no file {path}.")
         return path
     weights = known(model)
-    if not weights.path.is_file() or weights.path.stat().st_size != weights.bytes:
+    if not weights.here:
         raise ModelFileError(
             f"The weights of {weights.name} ({weights.bytes / 1e6:.0f} MB) are not on this machine. "
             f"Fetch them with: cascade models pull {weights.name}"
@@ -118,11 +123,10 @@ def known(model: str) -> Weights:
 
 def verified(weights: Weights) -> bool:
     """Whether the model's file is there and is byte for byte the pinned one."""
-    path = weights.path
-    if not path.is_file() or path.stat().st_size != weights.bytes:
+    if not weights.here:
         return False
     digest = hashlib.sha256()
-    for chunk in _chunks(path):
+    for chunk in _chunks(weights.path):
         digest.update(chunk)
     return digest.hexdigest() == weights.sha256
 
@@ -133,7 +137,7 @@ def pull(weights: Weights, progress: Progress = lambda _what, _done, _total: Non
     Raises:
         ModelFileError: a part cannot be fetched, or what was fetched is not the pinned file.
     """
-    if weights.path.is_file() and weights.path.stat().st_size == weights.bytes:
+    if weights.here:
         return weights.path
     parts = models_folder() / f"{weights.name}.parts"
     parts.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ from cascade.strategies.base import ModelUse, Plan
 from cascade.strategies.prompts import Prompts, load
 from cascade.strategies.verdict import Verdict
 from cascade.text import data_block, defuse, normalize_answer
-from cascade.types import Candidate, Completion, Message, Question, Request, Step
+from cascade.types import Candidate, Completion, Forced, Message, Question, Request, Step
 
 OnGuideError: TypeAlias = Literal["escalate", "accept", "abstain"]
 VerdictMode: TypeAlias = Literal["auto", "logprobs", "sampled", "structured"]
@@ -54,7 +54,7 @@ class _Round:
     signals: dict[str, float | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     verdict: Verdict = verdicts.NO_VERDICT
-    forced: str | None = None
+    forced: Forced | None = None
     final: bool = False
 
     def step(self) -> Step:
@@ -152,7 +152,9 @@ class BaseGuide:
         except ProviderError as error:
             current.notes.append(f"guide error: {type(error).__name__}: {error}")
             current.signals["p_yes"] = None
-            current.forced = {"accept": "accept", "abstain": "abstain"}.get(self.on_guide_error)
+            if self.on_guide_error != "escalate":
+                reason = f"the guide could not be asked; on_guide_error is {self.on_guide_error!r}"
+                current.forced = Forced(self.on_guide_error, reason)
             return
         current.verdict = verdict = verdicts.sensible(verdict, answer)
         current.signals |= {"p_yes": verdict.p_yes, "verdict_mass": verdict.mass}

@@ -56,9 +56,9 @@ def logprob_signals(completion: Completion, answer: str) -> dict[str, float | No
     mean, least = _mean_min(tokens)
     answer_mean, answer_least = _mean_min(answer_tokens(tokens, answer))
     return {
-        "base_tokens": float(completion.usage.output_tokens or 0) or None,
-        "base_mean_logprob": mean,
-        "base_min_logprob": least,
+        "reply_tokens": float(completion.usage.output_tokens or 0) or None,
+        "reply_mean_logprob": mean,
+        "reply_min_logprob": least,
         "answer_mean_logprob": answer_mean,
         "answer_min_logprob": answer_least,
     }

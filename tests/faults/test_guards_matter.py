@@ -155,11 +155,11 @@ GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
     "F49": (test_guide.scenario_f49, instead(orchestrator.Orchestrator, "_no_event_loop", lambda *_: None)),
     "F65 all": (test_config.scenario_f65, _only_the_first),
     "F65 hints": (test_config.scenario_f65, instead(config, "did_you_mean", lambda *_: "")),
-    "F66 aliases": (test_config.scenario_f66, _no_limits("MAX_ALIASES")),
+    "F66 aliases": (test_config.scenario_f66, instead(yamlfile, "REFUSE_ALIASES", False)),
     "F66 size": (test_config.scenario_f66, _no_limits("MAX_FILE_BYTES")),
     "F66 tags": (test_config.scenario_f66, _safe_loader_off),
     "F67": (test_config.scenario_f67, instead(config, "secret_problems", lambda *_: ())),
-    "F67 shape": (test_config.scenario_f67, instead(checks, "_SECRET_SHAPE", checks._SECRET_NAMES)),
+    "F67 shape": (test_config.scenario_f67, instead(checks, "KEY_SHAPES", checks._SECRET_NAMES)),
     "F71": (test_process.scenario_f71, first_in_subprocess(_BEFORE_IMPORT_OUT)),
     "F73": (test_process.scenario_f73, first_in_subprocess(_EXTRAS_REQUIRED)),
 }

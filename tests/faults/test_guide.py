@@ -152,7 +152,7 @@ def test_f43_unless_the_configuration_says_otherwise(bench: Bench, wanted: str, 
     script = {"small": ["Answer: Elbe"], "large": [_DOWN[0]]}
     orchestrator, _ = bench.scripted(script, strategy={"rounds": 2, "on_guide_error": wanted})
     answer = orchestrator.ask(QUESTION)
-    assert (answer.text, len(answer.steps), answer.stopped) == (text, 1, "guide error")
+    assert (answer.text, len(answer.steps), answer.stopped) == (text, 1, "forced")
 
 
 def test_f43_a_guide_over_the_deadline_does_not_lose_the_base_s_answer(bench: Bench) -> None:

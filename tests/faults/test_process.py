@@ -51,8 +51,9 @@ def _example(kind: type[CascadeError]) -> CascadeError:
     if kind is errors.ConfigError:
         return kind(["a: is wrong", "b: too"], "cascade.yaml")
     if kind is errors.MissingExtraError:
-        return kind("torch", "training", extra="train")
-    return kind("it went wrong", calls=(1, 2), model="small", partial="so far", results=("x",))
+        return kind("torch", "training")
+    every = {"calls": (1, 2), "model": "small", "partial": "so far", "results": ("x",), "needed_n": 200}
+    return kind("it went wrong", **{name: value for name, value in every.items() if hasattr(kind, name)})
 
 
 @pytest.mark.parametrize("kind", _classes(), ids=lambda kind: kind.__name__)
@@ -218,7 +219,7 @@ from cascade.errors import MissingExtraError
 assert Orchestrator("small", "large", provider="fake").ask("what?").text
 served = {"kind": "openai_http", "api_base": "ADDRESS"}
 assert Orchestrator("small", "large", provider=served).ask("what?").text == "Danube"
-for kind, command in (("litellm", "litellm"), ("local", "cascade-orchestrator[local]")):
+for kind, command in (("litellm", "litellm"), ("local", "xllamacpp")):
     try:
         Orchestrator("qwen2.5-coder-0.5b", "large", provider=kind).ask("what?")
     except MissingExtraError as error:

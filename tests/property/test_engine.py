@@ -163,7 +163,7 @@ def test_an_answer_keeps_its_promises(strategy: Any, policy: Any, script: list[A
     assert set(keys) <= offered
     assert [step.number for step in result.steps] == list(range(1, len(result.steps) + 1))
     assert len(result.steps) <= strategy.horizon
-    assert result.stopped in {"policy", "horizon", "guide error", "provider error"}
+    assert result.stopped in {"policy", "horizon", "forced", "provider error"}
     assert all(step.decision is not None for step in result.steps)
     json.dumps(result.to_dict(), allow_nan=False)
     assert result.explain().endswith(f"stopped: {result.stopped}")

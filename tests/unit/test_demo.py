@@ -7,8 +7,17 @@ from typing import Any
 
 import pytest
 
-from cascade.cli.demo import demo_config
-from cascade.demo import BreakEven, DemoQuestion, Outcome, break_even, demo_questions, run_demo, sample, table
+from cascade.demo import (
+    BreakEven,
+    DemoQuestion,
+    Outcome,
+    break_even,
+    demo_config,
+    demo_questions,
+    run_demo,
+    sample,
+    table,
+)
 from cascade.money import Price
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request

@@ -176,7 +176,7 @@ def test_a_guide_that_fails_ends_the_walk_as_configured(
     setting: Any, text: str | None, answers: tuple[str, ...], why: str
 ) -> None:
     answer = asked(DANUBE, DOWN, strategy=BaseGuide(SMALL, LARGE, on_guide_error=setting))
-    assert (answer.text, answer.answers, answer.stopped) == (text, answers, "guide error")
+    assert (answer.text, answer.answers, answer.stopped) == (text, answers, "forced")
     assert why in answer.explain()
 
 

@@ -102,7 +102,7 @@ async def test_an_error_inside_a_stream_goes_to_the_walk() -> None:
     astreamed = [event async for event in wired(FakeProvider(broken_stream), **settings).astream(RIVER)]
     for events in (streamed, astreamed):
         assert isinstance(events[-1], Answer)
-        assert (events[-1].text, events[-1].stopped) == ("Danube", "guide error")
+        assert (events[-1].text, events[-1].stopped) == ("Danube", "forced")
 
 
 async def test_if_all_fail_a_stream_raises() -> None:

@@ -10,7 +10,7 @@ from decimal import Decimal
 import pytest
 
 from cascade import types
-from cascade.types import Answer, Decision
+from cascade.types import Answer, Decision, Forced
 from unit.made import RIVER, call, candidate, completion, roundtrip, step
 
 
@@ -135,5 +135,5 @@ def test_the_reason_says_what_was_compared_and_what_follows(decision: Decision, 
 
 
 def test_the_reason_of_a_forced_stop_names_the_setting() -> None:
-    forced = step(1, candidate("Rhine"), keep=(0,), forced="accept")
-    assert forced.reason == "the guide could not be asked; on_guide_error is 'accept'"
+    forced = step(1, candidate("Rhine"), keep=(0,), forced=Forced("accept", "nobody could be asked"))
+    assert forced.reason == "nobody could be asked"

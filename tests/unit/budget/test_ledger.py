@@ -11,7 +11,7 @@ from cascade.types import Message
 from unit.made import CHEAP, request
 
 ASKED = request(messages=(Message("user", "x" * 100),), max_tokens=10)
-WORST = (50 + 16) * 100 + 10 * 400
+WORST = (100 + 16) * 100 + 10 * 400
 
 
 def test_the_worst_price_counts_the_prompt_high_and_the_answer_full() -> None:
@@ -59,6 +59,6 @@ def test_the_refusal_says_the_amounts_in_dollars_and_what_to_do() -> None:
     with pytest.raises(BudgetExceededError) as caught:
         QuestionBudget(4_000, 1_000).hold(ASKED, CHEAP)
     said = str(caught.value)
-    assert "$0.0000106" in said
+    assert "$0.0000156" in said
     assert "$0.000001 of the cap of $0.000004 is spent" in said
     assert "budget.per_question" in said

@@ -9,6 +9,7 @@ import pytest
 
 from cascade.budget import tokens
 from cascade.types import Message
+from unit.made import request
 
 TEXTS = ["Which river runs through Vienna?", "", "🙂" * 10, "日本語のテキスト", "x" * 500, "a b c d e", "<|endoftext|>"]
 
@@ -47,15 +48,23 @@ def test_a_message_costs_its_frame_too() -> None:
     assert tokens.estimate_messages(messages) == 2 * 8 + tokens.estimate_tokens("a") + tokens.estimate_tokens("b")
 
 
-def test_the_bound_is_half_a_token_a_byte_and_a_frame() -> None:
-    assert tokens.bound_tokens([Message("user", "é" * 10)]) == 10 + 16
-    assert tokens.bound_tokens([Message("user", ""), Message("user", "\ud800")]) == 32
-    assert tokens.bound_tokens([]) == 0
+def test_the_bound_is_a_token_a_byte_and_a_frame() -> None:
+    assert tokens.bound_tokens(request(messages=(Message("user", "é" * 10),))) == 20 + 16
+    assert tokens.bound_tokens(request(messages=(Message("user", ""), Message("user", "\ud800")))) == 1 + 32
+    assert tokens.bound_tokens(request(messages=())) == 0
 
 
-def test_the_bound_is_above_the_estimate_of_ordinary_english() -> None:
-    english = "The Danube is the second-longest river in Europe, and it runs through Vienna and Budapest. " * 20
-    assert tokens.bound_tokens([Message("user", english)]) > tokens.estimate_tokens(english)
+def test_the_bound_counts_the_schema_that_is_sent() -> None:
+    assert tokens.bound_tokens(request(messages=(), schema={"type": "object"})) == len('{"type": "object"}') + 16
+
+
+@pytest.mark.parametrize("text", [*TEXTS, "1 2 3 4 5 6 7 8 9 " * 50, "[1,2],[3,4]," * 50, "ᚠᛇᚻ᛫ᛒᛦᚦ" * 50])
+def test_the_bound_is_never_below_the_vocabularys_own_count(text: str) -> None:
+    encoding = tokens._encoding()
+    if encoding is None:
+        pytest.skip("litellm's vocabulary is not installed")
+    count = len(encoding.encode(text, disallowed_special=()))
+    assert tokens.bound_tokens(request(messages=(Message("user", text),))) >= count
 
 
 @pytest.mark.parametrize("missing", ["litellm", "tiktoken"])

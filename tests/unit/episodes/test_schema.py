@@ -86,7 +86,7 @@ def test_a_cost_is_null_where_it_is_not_known_and_the_row_says_why() -> None:
     estimated = RHINE._replace(usage=Usage(100, 10, estimated=True))
     base, judge = rows(answered(estimated, NO, prices={"small": PRICES["small"]}))
     assert (base["cost_nano_usd"], base["cost_source"]) == (None, "usage estimated")
-    assert base["signals"]["usage_estimated"] is True
+    assert base["signals"]["replay"]["usage_estimated"] is True
     assert (judge["cost_nano_usd"], judge["cost_source"]) == (None, "no price")
 
 
@@ -99,22 +99,22 @@ def test_only_the_first_sample_has_a_candidate() -> None:
     said = [completion("No, Danube")] * 3
     made = list(rows(answered(RHINE, *said, RHINE, *said, verdict="sampled")))
     assert [row["candidate"] for row in made if row["step"] == 1] == [0, 1, None, None]
-    assert [row["signals"]["sample"] for row in made if row["step"] == 1] == [0, 0, 1, 2]
+    assert [row["signals"]["replay"]["sample"] for row in made if row["step"] == 1] == [0, 0, 1, 2]
 
 
 def test_signals_and_what_a_replay_needs_stand_in_the_row() -> None:
     base, judge = rows(answered(RHINE, NO))
     assert base["signals"]["p_yes"] == judge["signals"]["p_yes"]
-    assert (base["signals"]["purpose"], base["signals"]["finish_reason"]) == ("answer", "stop")
-    assert base["signals"]["tokens"] is None
+    assert (base["signals"]["replay"]["purpose"], base["signals"]["replay"]["finish_reason"]) == ("answer", "stop")
+    assert base["signals"]["replay"]["tokens"] is None
     top = [["Yes", math.log(0.05)], ["No", math.log(0.95)]]
-    assert judge["signals"]["tokens"] == [["No", math.log(0.95), top]]
+    assert judge["signals"]["replay"]["tokens"] == [["No", math.log(0.95), top]]
 
 
 def test_an_impossible_token_is_still_json() -> None:
     tokens = (Token("Answer: Rhine", -math.inf), Token("", None))
     made = next(rows(answered(RHINE._replace(tokens=tokens), NO)))
-    assert made["signals"]["tokens"] == [["Answer: Rhine", -1e9], ["", None]]
+    assert made["signals"]["replay"]["tokens"] == [["Answer: Rhine", -1e9], ["", None]]
 
 
 def test_every_call_that_came_back_has_a_row_an_interrupted_step_s_too() -> None:

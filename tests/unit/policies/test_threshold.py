@@ -90,8 +90,8 @@ def test_when_p_yes_the_last_step_keeps_the_guides_answer_after_a_no() -> None:
 def test_when_reply_logprob_nobody_is_asked() -> None:
     policy = ThresholdPolicy(0.3, when="reply_logprob")
     rung = (candidate("Rhine", "small"),)
-    assert done(policy, None, candidates=rung, base_mean_logprob=-0.1) == ((0,), False)
-    assert done(policy, None, candidates=rung, base_mean_logprob=-0.5) == ((), True)
+    assert done(policy, None, candidates=rung, reply_mean_logprob=-0.1) == ((0,), False)
+    assert done(policy, None, candidates=rung, reply_mean_logprob=-0.5) == ((), True)
     assert done(policy, None, candidates=rung) == ((), True)
 
 

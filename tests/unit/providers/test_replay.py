@@ -138,7 +138,7 @@ def test_a_missing_log_is_a_usage_error(tmp_path: Path) -> None:
 def test_parquet_without_pyarrow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(MissingExtraError, match="fit"):
+    with pytest.raises(MissingExtraError, match="pyarrow"):
         Replay.open("log.parquet")
 
 

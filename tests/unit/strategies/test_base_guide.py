@@ -188,7 +188,8 @@ def test_if_both_fail_the_error_comes_out() -> None:
 def test_what_a_guide_that_fails_means_is_configured(setting: Any, forced: str | None) -> None:
     strategy = guide(rounds=1, on_guide_error=setting)
     _, (step,) = walked(strategy, "Answer: Danube", DOWN)
-    assert step.forced == forced
+    assert (step.forced.action if step.forced else None) == forced
+    assert step.forced is None or repr(setting) in step.forced.reason
     assert sources(step) == [("base", "Danube")]
     assert step.candidates[0].confidence is None
     assert step.signals["p_yes"] is None
@@ -254,6 +255,8 @@ def test_the_signals_of_an_answer_are_measured() -> None:
     tokens = tuple(Token(text, math.log(0.5)) for text in ("Answer:", " Danube"))
     base = Completion("Reasoning: It flows.\nAnswer: Danube", "stop", Usage(9, 2), tokens)
     _, (step,) = walked(guide(rounds=1), base, yes_no(0.9))
-    measured = {name: step.signals[name] for name in ("base_tokens", "answer_chars", "reasoning_chars", "verdict_mass")}
-    assert measured == {"base_tokens": 2.0, "answer_chars": 6.0, "reasoning_chars": 9.0, "verdict_mass": 1.0}
-    assert step.signals["base_mean_logprob"] == pytest.approx(math.log(0.5))
+    measured = {
+        name: step.signals[name] for name in ("reply_tokens", "answer_chars", "reasoning_chars", "verdict_mass")
+    }
+    assert measured == {"reply_tokens": 2.0, "answer_chars": 6.0, "reasoning_chars": 9.0, "verdict_mass": 1.0}
+    assert step.signals["reply_mean_logprob"] == pytest.approx(math.log(0.5))

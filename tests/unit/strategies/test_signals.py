@@ -95,9 +95,9 @@ def test_an_answer_that_cannot_be_found_has_no_tokens(tokens: tuple[Token, ...],
 def test_means_and_minima_are_in_nats_per_token() -> None:
     made = completion(tokens=REPLY, usage=Usage(10, 5))
     assert logprob_signals(made, "Danube") == {
-        "base_tokens": 5.0,
-        "base_mean_logprob": pytest.approx(-0.4),
-        "base_min_logprob": -0.9,
+        "reply_tokens": 5.0,
+        "reply_mean_logprob": pytest.approx(-0.4),
+        "reply_min_logprob": -0.9,
         "answer_mean_logprob": pytest.approx(-0.4),
         "answer_min_logprob": -0.5,
     }
@@ -107,7 +107,7 @@ def test_means_and_minima_are_in_nats_per_token() -> None:
 def test_one_token_that_is_not_known_makes_the_mean_unknown(hole: float | None) -> None:
     tokens = spelled(("Dan", -0.1), ("ube", hole))
     found = logprob_signals(completion(tokens=tokens, usage=Usage(10, 2)), "Danube")
-    assert {name: value for name, value in found.items() if value is not None} == {"base_tokens": 2.0}
+    assert {name: value for name, value in found.items() if value is not None} == {"reply_tokens": 2.0}
 
 
 def test_without_logprobs_and_usage_all_is_unknown() -> None:

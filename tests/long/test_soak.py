@@ -1,0 +1,66 @@
+"""100,000 asks with faults of every kind among them: no error escapes, nothing grows."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import resource
+
+import pytest
+
+from cascade import Orchestrator
+from cascade.errors import CascadeError, ProviderUnavailableError, RateLimitedError, RefusedError
+from cascade.providers.fake import FakeProvider, Reply, reply
+from cascade.types import Request
+
+ASKS = 100_000
+FAULTS: tuple[Reply, ...] = (
+    ProviderUnavailableError("down"),
+    RateLimitedError("slow down", retry_after_s=120.0),
+    RefusedError("no"),
+    {"choices": []},
+    {"choices": None},
+    {"error": {"message": "overloaded", "code": 503}},
+    reply("", finish_reason="content_filter"),
+    reply("Reasoning: cut", finish_reason="length"),
+    reply("Yes and no"),
+    reply("Yes", p_yes=float("nan")),
+)
+
+
+def _resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is read from /proc")
+def test_a_hundred_thousand_asks_with_five_percent_faults() -> None:
+    chance = random.Random(0)
+
+    def script(request: Request) -> Reply:
+        if chance.random() < 0.05:
+            return chance.choice(FAULTS)
+        return (
+            reply("Yes", p_yes=chance.random()) if request.purpose == "judge" else reply("Reasoning: r\nAnswer: Danube")
+        )
+
+    config = {"models": {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}, "provider": "fake"}
+    orchestrator = Orchestrator.from_config(config, providers={"fake": FakeProvider(script, keep=0)})
+    for guard in orchestrator._guards.values():
+        guard.sleep = lambda _seconds: None
+    answered = failed = 0
+    before = 0
+    for number in range(ASKS):
+        if number == ASKS // 10:
+            gc.collect()
+            before = _resident_bytes()
+        try:
+            answered += orchestrator.ask(f"question {number}").text is not None
+        except CascadeError:
+            failed += 1
+    gc.collect()
+    assert answered > 0.95 * ASKS
+    assert answered + failed > 0.99 * ASKS
+    assert _resident_bytes() < 1.05 * before
