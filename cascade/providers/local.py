@@ -74,7 +74,10 @@ def start_server(model: str, *, context_tokens: int = DEFAULT_CONTEXT_TOKENS, po
     params.cpuparams.n_threads = count
     params.cpuparams_batch.n_threads = count
     try:
-        return xllamacpp.Server(params)
+        server = xllamacpp.Server(params)
+        # A server that is dropped before it has begun to listen never ends; one answered call is proof that it has.
+        server.handle_chat_completions({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1})
+        return server
     except RuntimeError as error:
         raise ModelFileError(
             f"{path} could not be loaded: {str(error) or 'not a GGUF model, or too little memory'}."

@@ -207,6 +207,8 @@ def read_tokens(raw: object, notes: list[str], wanted: int | None = None) -> tup
         token = _token(entry, alternatives=wanted is not None and wanted > 1)
         bad += token.logprob is None
         tokens.append(token)
+    if len(tokens) > 1 and not tokens[-1].text:
+        tokens.pop()  # the end mark, which some servers send and the same servers' streams do not
     if bad:
         notes.append(f"{bad} of {len(tokens)} log-probs are not log-probabilities")
     return tuple(tokens) or None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
 from cascade.providers.litellm import LiteLLM
-from cascade.providers.local import Local, start_server
+from cascade.providers.local import Local
 from cascade.providers.openai_http import Endpoint, OpenAIHTTP
 from cascade.resilience.deadline import Deadline
 from cascade.types import Completion, Message, Question, Request, TextDelta
@@ -179,9 +181,21 @@ async def test_a_whole_question_costs_what_its_tokens_cost(local: Local) -> None
     assert answer.cost_nano_usd == wanted > 0
 
 
-def test_a_server_listens_on_loopback_only() -> None:
-    server = start_server(TINY, context_tokens=512)
-    try:
-        assert server.listening_address.startswith("http://127.0.0.1:")
-    finally:
-        del server
+def test_a_server_listens_on_loopback_only(tiny_server: str) -> None:
+    assert tiny_server.startswith("http://127.0.0.1:")
+
+
+DROPS = f"""
+from cascade.providers.local import start_server
+for _ in range(12):
+    server = start_server({TINY!r}, context_tokens=512)
+    del server
+print("dropped")
+"""
+
+
+@pytest.mark.usefixtures("tiny_server")
+def test_a_server_can_be_dropped_as_soon_as_it_is_started() -> None:
+    """In a process of its own, since one that hangs here can only be killed."""
+    done = subprocess.run([sys.executable, "-c", DROPS], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.strip() == "dropped"

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from cascade.cli.demo import demo_config
 from cascade.config import CascadeConfig, load
-from cascade.demo import demo_questions, sample
+from cascade.demo import demo_config, demo_questions, sample
 from cascade.episodes.files import append_jsonl
 from cascade.episodes.schema import rows
 from cascade.orchestrator import Orchestrator

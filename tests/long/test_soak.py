@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
 import resource
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +15,7 @@ from cascade.providers.fake import FakeProvider, Reply, reply
 from cascade.types import Request
 
 ASKS = 100_000
+STATM = Path("/proc/self/statm")
 FAULTS: tuple[Reply, ...] = (
     ProviderUnavailableError("down"),
     RateLimitedError("slow down", retry_after_s=120.0),
@@ -30,12 +31,11 @@ FAULTS: tuple[Reply, ...] = (
 
 
 def _resident_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
+    return int(STATM.read_text("ascii").split()[1]) * resource.getpagesize()
 
 
 @pytest.mark.long
-@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="memory is read from /proc")
+@pytest.mark.skipif(not STATM.exists(), reason="memory is read from /proc")
 def test_a_hundred_thousand_asks_with_five_percent_faults() -> None:
     chance = random.Random(0)
 

@@ -298,3 +298,25 @@ def test_loading_leaves_the_document_as_it_was() -> None:
     with pytest.raises(ConfigError):
         load(document)
     assert document == {"models": {"base": "a"}, "policy": {"kind": "fixed", "depht": 1}}
+
+
+LADDER = {"kind": "ladder", "models": ["base", "guide"]}
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ({"kind": "fixed", "keep": "guide"}, "policy.keep: a step of a ladder has one candidate"),
+        ({"kind": "threshold"}, "policy.when: a ladder has no verdicts"),
+        ({"kind": "threshold", "when": "p_yes"}, "policy.when: a ladder has no verdicts"),
+    ],
+)
+def test_a_policy_that_cannot_work_on_a_ladder_is_refused(policy: dict[str, Any], said: str) -> None:
+    assert only_problem(strategy=LADDER, policy=policy).startswith(said)
+
+
+@pytest.mark.parametrize(
+    "policy", [{"kind": "fixed"}, {"kind": "random"}, {"kind": "threshold", "when": "reply_logprob"}]
+)
+def test_a_policy_that_works_on_a_ladder_is_taken(policy: dict[str, Any]) -> None:
+    assert made(strategy=LADDER, policy=policy)

@@ -454,3 +454,13 @@ def test_a_provider_that_is_down_raises_what_is_wrong() -> None:
         wired(Down()).ask(RIVER)
     assert [call.request.role for call in caught.value.calls] == ["base", "guide"]
     assert not [call for call in caught.value.calls if isinstance(call.completion, Completion)]
+
+
+@pytest.mark.parametrize("question", ["Which river?", RIVER])
+async def test_one_question_is_no_batch(question: Any) -> None:
+    provider = two_models()
+    with pytest.raises(UsageError):
+        await wired(provider).aask_many(question)
+    with pytest.raises(UsageError):
+        await asyncio.to_thread(wired(provider).ask_many, question)
+    assert provider.requests == []

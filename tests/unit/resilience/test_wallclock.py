@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 
 import pytest
 
-from cascade.resilience.wallclock import OutOfTimeError, call_within, iterate_within
+from cascade.resilience.wallclock import OutOfTimeError, aiterate_within, call_within, iterate_within
 
 
 def test_what_a_call_returns_comes_out() -> None:
@@ -87,3 +88,61 @@ def test_a_reader_who_leaves_stops_the_iterator() -> None:
     more.set()
     assert closed.wait(10)
     assert not went_on.is_set()
+
+
+async def counted(*items: int, closed: list[bool] | None = None) -> AsyncGenerator[int, None]:
+    try:
+        for item in items:
+            yield item
+    finally:
+        if closed is not None:
+            closed.append(True)
+
+
+async def test_items_come_out_in_order_without_blocking() -> None:
+    assert [item async for item in aiterate_within(10.0, counted(1, 2, 3))] == [1, 2, 3]
+    assert [item async for item in aiterate_within(10.0, counted())] == []
+
+
+async def test_an_async_iterator_that_hangs_is_left_on_time_and_closed() -> None:
+    closed: list[bool] = []
+
+    async def hangs() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            await asyncio.Event().wait()
+        finally:
+            closed.append(True)
+
+    got = []
+    with pytest.raises(OutOfTimeError):
+        async for item in aiterate_within(0.05, hangs()):
+            got.append(item)
+    assert (got, closed) == ([1], [True])
+
+
+async def test_what_an_async_iterator_raises_comes_out() -> None:
+    async def fails() -> AsyncGenerator[int, None]:
+        yield 1
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        [item async for item in aiterate_within(10.0, fails())]
+
+
+async def test_a_reader_who_leaves_closes_the_async_iterator() -> None:
+    closed: list[bool] = []
+    coming = aiterate_within(10.0, counted(1, 2, closed=closed))
+    assert await anext(coming) == 1
+    await coming.aclose()
+    assert closed == [True]
+
+
+async def test_a_reader_who_is_slow_is_never_cancelled() -> None:
+    """The time runs out while the reader is busy: the next item is refused, the reader's own wait is not."""
+    coming = aiterate_within(0.02, counted(1, 2))
+    assert await anext(coming) == 1
+    waited = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_later(0.05, waited.set_result, "whole")
+    assert await waited == "whole"
+    await coming.aclose()

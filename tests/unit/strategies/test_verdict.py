@@ -7,7 +7,16 @@ import math
 
 import pytest
 
-from cascade.strategies.verdict import MAX_CORRECTION_CHARS, NO_VERDICT, combine, read, read_logprobs, read_text
+from cascade.strategies.verdict import (
+    MAX_CORRECTION_CHARS,
+    NO_VERDICT,
+    combine,
+    read,
+    read_logprobs,
+    read_text,
+    sensible,
+    without_alternatives,
+)
 from cascade.types import Token
 from unit.made import completion, yes_no
 
@@ -224,3 +233,29 @@ def test_the_commonest_correction_is_taken_in_its_first_spelling() -> None:
 
 def test_of_equally_common_corrections_the_first_is_taken() -> None:
     assert combine([completion("No, Inn"), completion("No, Rhine")]).correction == "Inn"
+
+
+@pytest.mark.parametrize(("answer", "stays"), [("Danube", False), ("no", True), ("No.", True), ("yes", False)])
+def test_a_bare_yes_corrects_a_no_only(answer: str, stays: bool) -> None:
+    verdict = read(completion("No, yes"))
+    assert verdict.correction == "yes"
+    assert sensible(verdict, answer) == (verdict if stays else NO_VERDICT)
+
+
+def test_another_correction_is_sensible() -> None:
+    for said in ("No, Inn", "No", "Yes"):
+        verdict = read(completion(said))
+        assert sensible(verdict, "Danube") == verdict
+
+
+@pytest.mark.parametrize(
+    ("tokens", "needs_samples"),
+    [
+        (None, True),
+        ((tok("Yes", -0.1),), True),
+        ((tok("Yes", -0.1, Yes=-0.1, No=-3.0),), False),
+        ((tok("Yes", None),), False),
+    ],
+)
+def test_log_probs_without_alternatives_need_samples(tokens: tuple[Token, ...] | None, needs_samples: bool) -> None:
+    assert without_alternatives(completion("Yes", tokens=tokens)) is needs_samples
