@@ -12,7 +12,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from cascade.checks import checked_base, did_you_mean, is_secret_name, secret_problems
 from cascade.errors import ConfigError, redact
@@ -24,6 +33,7 @@ DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_BASE_VARIABLE = "OPENAI_BASE_URL"
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Address = Annotated[str, AfterValidator(checked_base)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -56,16 +66,11 @@ class ModelConfig(_Section):
     model: str = Field(min_length=1)
     price: PriceConfig | None = None
     provider: str | None = None
-    api_base: str | None = None
+    api_base: _Address | None = None
     api_key_env: str | None = None
     max_tokens: int = Field(default=256, ge=1, le=1_000_000)
     temperature: float = Field(default=0.0, ge=0, le=2, allow_inf_nan=False)
     seed: int | None = None
-
-    @field_validator("api_base")
-    @classmethod
-    def _base(cls, value: str | None) -> str | None:
-        return None if value is None else checked_base(value)
 
 
 Model = Annotated[ModelConfig, BeforeValidator(_name_alone)]
@@ -140,14 +145,9 @@ class ProviderConfig(_Section):
     """Who answers: a provider's name and its options."""
 
     kind: str
-    api_base: str | None = None
+    api_base: _Address | None = None
     api_key_env: str | None = None
     options: Mapping[str, Any] = Field(default_factory=dict)
-
-    @field_validator("api_base")
-    @classmethod
-    def _base(cls, value: str | None) -> str | None:
-        return None if value is None else checked_base(value)
 
     @field_validator("kind")
     @classmethod
