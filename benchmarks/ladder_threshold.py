@@ -12,9 +12,9 @@ import argparse
 from dataclasses import dataclass
 
 from cascade import Orchestrator
-from cascade.config import FixedConfig, LadderConfig
 from cascade.demo import PAIR, demo_config, demo_questions, sample
 from cascade.episodes.matching import exact_match
+from cascade.sections import FixedConfig, LadderConfig
 from cascade.types import Step
 
 THRESHOLDS = (0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.25, 0.3)

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from importlib import resources
 
-from cascade.config import CascadeConfig, FixedConfig, LadderConfig, load
+from cascade.config import CascadeConfig, load
 from cascade.episodes.matching import exact_match
 from cascade.money import Price, total_nano_usd, usd
 from cascade.orchestrator import Orchestrator
 from cascade.policies.base import Observation
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.providers.base import Provider
+from cascade.sections import FixedConfig, LadderConfig
 from cascade.types import Answer, Call, Question
 
 MADE_UP = "made up: local models have no price"

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from cascade import config as configuration
 from cascade.budget.ledger import QuestionBudget
-from cascade.config import BaseGuideConfig, CascadeConfig, FixedConfig, ModelConfig, RandomConfig
+from cascade.config import CascadeConfig
 from cascade.engine import Run, adrive, drive, run
 from cascade.errors import BatchError, CascadeError, ProviderError, UsageError
 from cascade.money import Price, nano_usd
@@ -25,6 +25,7 @@ from cascade.providers.guard import Guard
 from cascade.providers.openai_http import OPENAI_BASE, Endpoint
 from cascade.providers.registry import ProviderSettings
 from cascade.resilience.deadline import Deadline
+from cascade.sections import BaseGuideConfig, FixedConfig, ModelConfig, RandomConfig
 from cascade.strategies import prompts
 from cascade.strategies.base import ModelUse, Strategy
 from cascade.strategies.base_guide import BaseGuide
