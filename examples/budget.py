@@ -6,8 +6,9 @@ Each call is held at the most it can cost before it is made, so the cap is not p
 """
 
 from cascade import BudgetExceededError, CascadeConfig, Orchestrator
+from cascade.config import load
 from cascade.providers.fake import FakeProvider, reply
-from cascade.sections import BudgetConfig, load
+from cascade.sections import BudgetConfig
 
 CONFIG = load(
     {
