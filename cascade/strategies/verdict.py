@@ -29,6 +29,10 @@ _ONLY_SAYS_WRONG = re.compile(
 )
 _CONTRADICTS_YES = re.compile(r"\b(?:no|not|incorrect|wrong|false)\b", re.IGNORECASE)
 _CONTRADICTS_NO = re.compile(r"\byes\b", re.IGNORECASE)
+_SAYS_WRONG_FIRST = re.compile(
+    r"^(?:(?:it|that|this|the (?:given |proposed )?answer)(?:'s| is)\s+)?(?:not (?:correct|right)|incorrect|wrong)[.,;:!]\s*",
+    re.IGNORECASE,
+)
 _LEAD_IN = re.compile(
     r"^(?:(?:the|a)\s+)?(?:correct|right|actual)?\s*answer\s*(?:is|should be|would be|:)\s*:?\s*|^it(?:'s| is)\s+",
     re.IGNORECASE,
@@ -139,7 +143,12 @@ def _read_json(text: str) -> tuple[bool | None, str | None]:
 def _clean(rest: str) -> str | None:
     """Return the correction that stands after a "No": one line, without lead-in, quotes and full stop."""
     line = next((line for line in rest.splitlines() if line.strip()), "")
-    bare = _LEAD_IN.sub("", line.strip()).strip(" \t\"'`*“”").removesuffix(".").strip(" \t\"'`*“”")
+    bare = (
+        _LEAD_IN.sub("", _SAYS_WRONG_FIRST.sub("", line.strip()))
+        .strip(" \t\"'`*“”")
+        .removesuffix(".")
+        .strip(" \t\"'`*“”")
+    )
     if _ONLY_SAYS_WRONG.match(line.strip()) or not any(char.isalnum() for char in bare):
         return None
     return bare[:MAX_CORRECTION_CHARS]

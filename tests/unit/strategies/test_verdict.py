@@ -259,3 +259,10 @@ def test_another_correction_is_sensible() -> None:
 )
 def test_log_probs_without_alternatives_need_samples(tokens: tuple[Token, ...] | None, needs_samples: bool) -> None:
     assert without_alternatives(completion("Yes", tokens=tokens)) is needs_samples
+
+
+@pytest.mark.parametrize(
+    "text", ["No, not correct. The correct answer is 12.", "No. It's wrong: 12", "No, incorrect, 12"]
+)
+def test_a_sentence_that_says_wrong_is_no_part_of_the_correction(text: str) -> None:
+    assert read_text(text) == (False, "12")
