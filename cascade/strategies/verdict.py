@@ -30,7 +30,8 @@ _ONLY_SAYS_WRONG = re.compile(
 _CONTRADICTS_YES = re.compile(r"\b(?:no|not|incorrect|wrong|false)\b", re.IGNORECASE)
 _CONTRADICTS_NO = re.compile(r"\byes\b", re.IGNORECASE)
 _SAYS_WRONG_FIRST = re.compile(
-    r"^(?:(?:it|that|this|the (?:given |proposed )?answer)(?:'s| is)\s+)?(?:not (?:correct|right)|incorrect|wrong)[.,;:!]\s*",
+    r"^(?:(?:it|that|this|the (?:given |proposed )?answer)(?:'s| is)\s+)?"
+    r"(?:not (?:correct|right)|incorrect|wrong)[.,;:!]\s*",
     re.IGNORECASE,
 )
 _LEAD_IN = re.compile(
