@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
@@ -23,6 +24,7 @@ from cascade.resilience.retry import RetryPolicy
 from cascade.types import Completion, Request, TextDelta
 
 logger = logging.getLogger("cascade")
+_DIGITS = re.compile(r"\d+")
 _MAX_WARNINGS = 1_000
 """A server that invents a new oddity with every answer must not fill the memory or the log."""
 
@@ -157,7 +159,7 @@ class Guard:
         return completion
 
     def _warn_once(self, model: str, note: str) -> None:
-        kind = f"{model}: {note.split(' of ', maxsplit=1)[0] if note[:1].isdigit() else note}"
+        kind = f"{model}: {_DIGITS.sub('', note)}"
         if kind not in self._warned and len(self._warned) < _MAX_WARNINGS:
             self._warned.add(kind)
             logger.warning("%s: %s", model, note)

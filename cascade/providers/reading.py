@@ -95,7 +95,7 @@ def status_of(error: Mapping[str, Any]) -> int:
         if isinstance(value, int) and 400 <= value < 600:
             return value
         if isinstance(value, str):
-            if value.isdigit() and 400 <= int(value) < 600:
+            if value.isascii() and value.isdigit() and len(value) == 3 and 400 <= int(value) < 600:
                 return int(value)
             for word, status in _STATUS_WORDS.items():
                 if word in value:

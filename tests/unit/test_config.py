@@ -51,6 +51,29 @@ def test_two_model_names_are_enough() -> None:
     assert config.budget.per_question is None
 
 
+def test_a_model_is_asked_plainly_where_nothing_is_said() -> None:
+    model = made().models["base"]
+    assert (model.max_tokens, model.temperature, model.seed, model.provider, model.price) == (
+        256,
+        0.0,
+        None,
+        None,
+        None,
+    )
+    assert made(policy={"kind": "random"}).policy == RandomConfig(kind="random", seed=0)
+    assert made(policy={"kind": "fixed"}).policy == FixedConfig(kind="fixed", keep="both", depth=1)
+    assert (made().strategy.samples, made().timeouts.per_call_s) == (3, 120.0)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"strategy": {"rounds": 1, "samples": 1}}, {"strategy": {"rounds": 100, "samples": 50}}]
+)
+def test_the_ends_of_a_range_belong_to_it(settings: dict[str, Any]) -> None:
+    assert made(**settings)
+    model = {"model": "a", "max_tokens": 1, "temperature": 2, "price": {"input": 0, "output": 0}}
+    assert made(models={**MODELS, "base": model})
+
+
 def test_a_configuration_is_returned_as_it_is() -> None:
     config = made()
     assert load(config) is config

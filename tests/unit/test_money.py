@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cascade import money
-from cascade.money import Price, PriceTable, compact_map, nano_usd, price_from_entry, total_nano_usd, usd
+from cascade.money import Price, PriceTable, compact_map, nano_usd, price_from_entry, total_nano_usd, usd, usd_or_none
 from cascade.types import Usage
 
 PLAIN = Price.per_million(input=3, output=15)
@@ -73,6 +73,17 @@ def test_cached_and_reasoning_tokens_are_part_of_the_counts_not_added_to_them() 
 
 def test_without_rates_of_their_own_cached_and_reasoning_tokens_cost_the_plain_rate() -> None:
     assert PLAIN.cost_nano_usd(Usage(1000, 100, 400, 60)) == PLAIN.cost_nano_usd(Usage(1000, 100))
+
+
+def test_unknown_parts_of_a_count_are_no_part() -> None:
+    price = replace(PLAIN, cached_input=0, reasoning=0)
+    assert price.cost_nano_usd(Usage(1, 1)) == 18_000
+
+
+def test_an_unknown_amount_is_none_and_no_amount_is_zero() -> None:
+    assert usd_or_none(None) is None
+    assert usd_or_none(0) == 0
+    assert usd_or_none(1) == Decimal("0.000000001")
 
 
 def test_more_cached_tokens_than_tokens_cannot_make_a_cost_negative() -> None:

@@ -120,6 +120,18 @@ def test_the_status_that_an_error_means(error: dict[str, Any], status: int) -> N
     assert status_of(error) == status
 
 
+@pytest.mark.parametrize(
+    "code", ["²", pytest.param("9" * 5_000, id="long"), " 404", "-404", "399", "600", 399, 600, True]
+)
+def test_a_code_that_is_no_status_is_no_status(code: Any) -> None:
+    assert status_of({"code": code}) == 500
+
+
+@pytest.mark.parametrize("code", [400, 599, "400", "599"])
+def test_the_ends_of_the_statuses_are_statuses(code: Any) -> None:
+    assert status_of({"code": code}) == int(code)
+
+
 # --- choices ---
 
 
@@ -341,6 +353,16 @@ def test_alternatives_of_another_shape_are_none(top: Any) -> None:
 @pytest.mark.parametrize(("token", "text"), [(None, ""), (7, ""), ("a\x00b", "a\ufffdb"), ("\ud800", "\ufffd")])
 def test_the_text_of_a_token_can_be_stored(token: Any, text: str) -> None:
     assert read_tokens({"content": [entry(token)]}, [], 20) == (Token(text, -0.1),)
+
+
+def test_an_end_mark_behind_the_text_is_no_token_of_it() -> None:
+    assert read_tokens({"content": [entry(), entry("")]}, []) == (Token("Yes", -0.1),)
+    assert read_tokens({"content": [entry("")]}, []) == (Token("", -0.1),)
+
+
+def test_two_alternatives_are_kept_where_two_were_wanted() -> None:
+    raw = {"content": [entry(Yes=-0.1, No=-2.5)]}
+    assert len((read_tokens(raw, [], 2) or ())[0].top) == 2
 
 
 def test_entries_that_are_no_objects_are_left_out() -> None:
