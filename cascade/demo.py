@@ -30,7 +30,7 @@ GUIDE_PRICE = {"input": 1.0, "output": 4.0, "note": MADE_UP}
 PAIR = ("qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
 TINY = ("smollm2-135m", "smollm2-135m")
 ROUNDS = 4
-THRESHOLD = 0.3
+THRESHOLD = 0.5
 LADDER_POLICY = ThresholdPolicy(0.16, when="reply_logprob")
 """Nats per token of the reply, read off the log split (`benchmarks/ladder_threshold.py`), never off the live one."""
 

@@ -24,7 +24,7 @@ from cascade.resilience.retry import RetryPolicy
 from cascade.types import Completion, Request, TextDelta
 
 logger = logging.getLogger("cascade")
-_DIGITS = re.compile(r"\d+")
+_DIGITS = re.compile(r"\b\d+\b")
 _MAX_WARNINGS = 1_000
 """A server that invents a new oddity with every answer must not fill the memory or the log."""
 
