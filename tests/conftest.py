@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 import os
 import re
@@ -67,3 +68,12 @@ def _resolve(host: Any, *rest: Any, **more: Any) -> Any:
     if name is not None and not _is_loopback(name):
         raise NetworkBlockedError(f"a test tried to look up {name}")
     return _getaddrinfo(host, *rest, **more)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs litellm where it is not installed, and say so."""
+    if importlib.util.find_spec("litellm") is not None:
+        return
+    for item in items:
+        if item.get_closest_marker("litellm") is not None:
+            item.add_marker(pytest.mark.skip(reason="litellm is not installed"))
