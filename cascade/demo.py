@@ -32,7 +32,7 @@ TINY = ("smollm2-135m", "smollm2-135m")
 ROUNDS = 4
 THRESHOLD = 0.5
 LADDER_POLICY = ThresholdPolicy(0.16, when="reply_logprob")
-"""Nats per token of the reply; chosen on 130 log-split questions (`benchmarks/ladder_threshold.py`), never on live ones."""
+"""Nats per token of the reply; chosen on 130 log-split questions (`benchmarks/ladder_threshold.py`), on no live one."""
 
 
 @dataclass(frozen=True, slots=True)
