@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from cascade.budget.ledger import QuestionBudget, most_nano_usd
-from cascade.conformal.rollout import actions
+from cascade.conformal.actions import actions
 from cascade.errors import BudgetExceededError, ProviderError, ProviderUnavailableError
 from cascade.money import Price
 from cascade.policies.base import Observation, Policy

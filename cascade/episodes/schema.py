@@ -9,17 +9,21 @@ finish reason, tokens with log-probs.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import json
+import math
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from cascade.types import Answer, Call, Completion, Step, Token
+from cascade.types import Answer, Call, Completion, Request, Step, Token, Usage
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""2 added `walk` and `confidence`. A row of version 1 reads as one of version 2 that has null there."""
 IMPOSSIBLE_LOGPROB = -1e9
 """Stands for −inf in a file."""
 COLUMNS = (
     "episode_id",
+    "walk",
     "dataset",
     "split",
     "group",
@@ -34,6 +38,7 @@ COLUMNS = (
     "answer",
     "text",
     "correct",
+    "confidence",
     "kept",
     "signals",
     "input_tokens",
@@ -53,18 +58,30 @@ def question_id(question: str, context: str | None) -> str:
     return hashlib.sha256(f"{question}\x1f{context or ''}".encode("utf-8", "replace")).hexdigest()[:16]
 
 
-def rows(answer: Answer, *, dataset: str | None = None, horizon: int | None = None) -> Iterator[dict[str, Any]]:
-    """Yield an answer's rows, one per call that came back, in the order they were made."""
+def request_digest(request: Request) -> str:
+    """Return what tells two calls apart that would be answered alike: all that is sent, and the sample's number."""
+    sent = (request.model, request.messages, request.max_tokens, request.temperature, request.top_logprobs)
+    said = json.dumps([*sent, request.seed, request.schema, request.sample], ensure_ascii=False, default=str)
+    return hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Iterator[dict[str, Any]]:
+    """Yield an answer's rows, one per call that came back, in the order they were made.
+
+    Args:
+        answer: the answer, with its steps.
+        horizon: T, how many steps the question could have taken.
+        columns: what the answer itself does not know: `dataset`, `split`, `group`, `gold`, `walk`, `episode_id`.
+    """
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     head = {
         "episode_id": question_id(answer.question.text, answer.question.context),
-        "dataset": dataset,
         "question": answer.question.text,
         "context": answer.question.context,
         "horizon": horizon,
         "created_at": now,
         "schema_version": SCHEMA_VERSION,
-    }
+    } | columns
     blank = dict.fromkeys(COLUMNS)
     for step in answer.steps:
         for call in step.calls:
@@ -86,6 +103,7 @@ def _call_columns(step: Step, call: Call, completion: Completion) -> dict[str, A
         "model": call.request.model,
         "answer": None if made is None else step.candidates[made].text,
         "text": completion.text,
+        "confidence": None if made is None else step.candidates[made].confidence,
         "kept": None if made is None or step.decision is None else made in step.decision.keep,
         "signals": _signals(step, call, completion),
         "input_tokens": usage.input_tokens,
@@ -114,8 +132,11 @@ def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
         "purpose": call.request.purpose,
         "sample": call.request.sample,
         "finish_reason": completion.finish_reason,
+        "request": request_digest(call.request),
     }
     replay |= {"usage_estimated": completion.usage.estimated, "tokens": tokens}
+    if completion.maybe_billed:
+        replay["maybe_billed"] = completion.maybe_billed
     return {**step.signals, "replay": replay}
 
 
@@ -133,3 +154,37 @@ def _cost_source(call: Call) -> str:
     if call.cost_nano_usd is not None:
         return "price table"
     return "no price" if call.cost_bound_nano_usd is None else "usage estimated"
+
+
+def completion_of(row: Mapping[str, Any]) -> Completion:
+    """Return the completion that a row records: the inverse of `rows`.
+
+    Raises:
+        KeyError, TypeError, ValueError: the row is not of this form.
+    """
+    replay = row["signals"]["replay"]
+    tokens = replay.get("tokens")
+    return Completion(
+        text=row["text"],
+        finish_reason=replay["finish_reason"],
+        usage=Usage(
+            row["input_tokens"],
+            row["output_tokens"],
+            row["cached_input_tokens"],
+            row["reasoning_tokens"],
+            replay["usage_estimated"],
+        ),
+        tokens=None if tokens is None else tuple([_token_of(token) for token in tokens]),
+        latency_s=(row["latency_ms"] or 0.0) / 1000,
+        maybe_billed=replay.get("maybe_billed", 0),
+    )
+
+
+def _token_of(parts: list[Any]) -> Token:
+    text, logprob, *top = parts
+    alternatives = tuple([(said, _infinite(value)) for said, value in (top[0] if top else ())])
+    return Token(text, None if logprob is None else _infinite(logprob), alternatives)
+
+
+def _infinite(value: float) -> float:
+    return -math.inf if value <= IMPOSSIBLE_LOGPROB else value

@@ -33,7 +33,7 @@ class Scores(NamedTuple):
 
 
 class Policy(Protocol):
-    """A decision rule. It gives scores; the threshold `kappa` turns them into actions (`conformal.rollout`)."""
+    """A decision rule. It gives scores; the threshold `kappa` turns them into actions (`conformal.actions`)."""
 
     @property
     def kappa(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cascade import checks, config, engine, money, orchestrator, text, types, yamlfile
-from cascade.conformal.rollout import Actions
+from cascade.conformal.actions import Actions
 from cascade.providers import assembling, guard, openai_http, reading
 from cascade.strategies import base_guide, signals, verdict
 from cascade.types import Usage

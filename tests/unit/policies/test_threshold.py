@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cascade.conformal.rollout import actions
+from cascade.conformal.actions import actions
 from cascade.policies.base import Observation
 from cascade.policies.threshold import ThresholdPolicy, uncertainty
 from cascade.types import Candidate

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cascade.conformal.rollout import actions
+from cascade.conformal.actions import actions
 
 INF, NAN = math.inf, math.nan
 

@@ -1,0 +1,71 @@
+"""What the conformal layer computes on: logged steps and a policy's scores, as arrays.
+
+n questions, at most T steps each, at most m candidates a step. Absent steps and candidates are marked, not guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bools: TypeAlias = NDArray[np.bool_]
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class StepArrays:
+    """Logged steps of n questions.
+
+    Attributes:
+        answer: int64 (n, T, m), which distinct answer a candidate is, numbered within its question; −1 = no candidate.
+        correct: bool (n, T, m), whether the candidate is right; False where there is none.
+        cost: int64 (n, T), what step t cost in nano-USD; 0 beyond the last logged step.
+        steps: int64 (n,), how many steps are on record, 1 ≤ steps ≤ T.
+        complete: bool (n,), whether all steps that the question could take are on record. Where they are not and no
+            answer on record is right, it is unknown whether a right one would have come.
+    """
+
+    answer: Ints
+    correct: Bools
+    cost: Ints
+    steps: Ints
+    complete: Bools
+
+    @property
+    def n(self) -> int:
+        """The number of questions."""
+        return int(self.answer.shape[0])
+
+    @property
+    def horizon(self) -> int:
+        """T."""
+        return int(self.answer.shape[1])
+
+    @property
+    def present(self) -> Bools:
+        """bool (n, T, m), where there is a candidate."""
+        return self.answer >= 0
+
+    @property
+    def solvable(self) -> Bools:
+        """bool (n,), whether a right answer is on record."""
+        return np.asarray(self.correct.any(axis=(1, 2)), dtype=np.bool_)
+
+    def take(self, rows: Ints | Bools) -> StepArrays:
+        """Return the chosen questions."""
+        return StepArrays(self.answer[rows], self.correct[rows], self.cost[rows], self.steps[rows], self.complete[rows])
+
+
+class ScoreArrays(NamedTuple):
+    """A policy's scores on logged steps, higher = include, +inf always: float64 (n, T, m) and (n, T)."""
+
+    candidates: Floats
+    next: Floats
+
+    def take(self, rows: Ints | Bools) -> ScoreArrays:
+        """Return the chosen questions."""
+        return ScoreArrays(self.candidates[rows], self.next[rows])
