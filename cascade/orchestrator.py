@@ -173,6 +173,10 @@ class Orchestrator:
 
         return _all_or_batch_error(await asyncio.gather(*(one(question) for question in questions)))
 
+    def complete(self, request: Request) -> Completion:
+        """Make one call to one of the models, guarded as any other. Raises as `ask` does."""
+        return self._guard(request).complete(request, self._deadline())
+
     def close(self) -> None:
         """Give back connections and memory. May be called twice."""
         self._closed = True

@@ -6,6 +6,7 @@ cannot (`design/money.md`).
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 from cascade.budget.tokens import bound_tokens
@@ -47,6 +48,52 @@ class QuestionBudget:
     def settle(self, hold_nano_usd: int, cost_nano_usd: int | None) -> None:
         """Book what a call really cost; an unknown cost is booked at the full hold (F20)."""
         self.spent_nano_usd += hold_nano_usd if cost_nano_usd is None else cost_nano_usd
+
+
+class SharedBudget:
+    """One cap for calls that run side by side, in nano-dollars. None is no cap. Safe between threads.
+
+    A hold that does not fit waits while others are in flight, since they may cost less than they hold (F32).
+    """
+
+    def __init__(self, limit_nano_usd: int | None = None, spent_nano_usd: int = 0) -> None:
+        self.limit_nano_usd = limit_nano_usd
+        self.spent_nano_usd = spent_nano_usd
+        self._held = 0
+        self._changed = threading.Condition()
+
+    def hold(self, request: Request, price: Price | None) -> int:
+        """Return the most that a call can cost, having made sure that it fits; 0 without a price or a cap.
+
+        Raises:
+            BudgetExceededError: it could pass the cap with nothing else in flight, or its price is not known.
+        """
+        if self.limit_nano_usd is None:
+            return 0
+        if price is None:
+            raise BudgetExceededError(
+                f"{request.model} has no known price, so no call to it can be kept under a cap. "
+                "Give it a price under models."
+            )
+        bound = most_nano_usd(request, price)
+        with self._changed:
+            while self.spent_nano_usd + self._held + bound > self.limit_nano_usd:
+                if not self._held:
+                    raise BudgetExceededError(
+                        f"the next call to {request.model} may cost up to ${usd(bound).normalize():f}; "
+                        f"${usd(self.spent_nano_usd).normalize():f} of the cap of "
+                        f"${usd(self.limit_nano_usd).normalize():f} is spent."
+                    )
+                self._changed.wait()
+            self._held += bound
+        return bound
+
+    def settle(self, hold_nano_usd: int, cost_nano_usd: int | None) -> None:
+        """Book what a call really cost; an unknown cost is booked at the full hold."""
+        with self._changed:
+            self._held -= hold_nano_usd
+            self.spent_nano_usd += hold_nano_usd if cost_nano_usd is None else cost_nano_usd
+            self._changed.notify_all()
 
 
 def most_nano_usd(request: Request, price: Price) -> int:

@@ -89,8 +89,24 @@ def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Itera
                 yield blank | head | _call_columns(step, call, call.completion)
     for call in answer.loose_calls:
         if call.completion is not None:
-            unfinished = Step(call.request.step, (), {})
-            yield blank | head | _call_columns(unfinished, call, call.completion)
+            yield blank | head | _call_columns(_unfinished(call), call, call.completion)
+
+
+def call_row(call: Call, completion: Completion) -> dict[str, Any]:
+    """Return the row of one call by itself, before its step is made: without candidate, truth and the step's signals."""
+    question = call.request.question
+    head = {
+        "episode_id": question_id(question.text, question.context),
+        "question": question.text,
+        "context": question.context,
+        "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "schema_version": SCHEMA_VERSION,
+    }
+    return dict.fromkeys(COLUMNS) | head | _call_columns(_unfinished(call), call, completion)
+
+
+def _unfinished(call: Call) -> Step:
+    return Step(call.request.step, (), {})
 
 
 def _call_columns(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
