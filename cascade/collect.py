@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade.budget.ledger import SharedBudget
+from cascade.building import build_strategy
 from cascade.config import CascadeConfig
 from cascade.engine import drive, failed_call, paid_call, run
 from cascade.episodes.journal import Journal
 from cascade.episodes.schema import call_row, request_digest, rows
 from cascade.errors import BadRequestError, BudgetExceededError, CascadeError, ProviderError, UsageError
-from cascade.orchestrator import Orchestrator, build_strategy
+from cascade.orchestrator import Orchestrator
 from cascade.policies.fixed import FixedPolicy
 from cascade.types import Answer, Completion, Request
 from cascade.walks import NamedWalk
@@ -153,7 +154,9 @@ class Collector:
         """Why it ended before all questions were asked, if it did."""
         return self._tally.stopped
 
-    def log(self, questions: Iterable[AskedQuestion], matcher: Matcher, dataset: str | None) -> Iterator[dict[str, Any]]:
+    def log(
+        self, questions: Iterable[AskedQuestion], matcher: Matcher, dataset: str | None
+    ) -> Iterator[dict[str, Any]]:
         """Yield the log's rows from the record alone; a question that is not whole there is left out."""
         for asked in questions:
             try:
@@ -195,9 +198,7 @@ class Collector:
         Raises:
             ProviderError: a call failed. A log with a hole would be no full information, so the question has failed.
         """
-        answer = drive(
-            run(asked.question, strategy=walk.strategy, policy=walk.policy, prices=self._prices), call
-        )
+        answer = drive(run(asked.question, strategy=walk.strategy, policy=walk.policy, prices=self._prices), call)
         for made in answer.calls:
             if made.completion is None:
                 raise ProviderError(f"a call of {made.request.model} failed: {made.error}", model=made.request.model)
@@ -269,6 +270,7 @@ class Collector:
 def recall(log: Path, journal: Journal) -> int:
     """Put the calls of a finished log back on record, so that a larger set of questions pays only for what is new."""
     from cascade.episodes.files import read_rows
+
     known = len(journal)
     journal.add(row for row in read_rows(log) if "request" in (row["signals"] or {}).get("replay", {}))
     return len(journal) - known

@@ -25,16 +25,18 @@ from cascade.errors import ConfigError, redact
 from cascade.money import Price, PriceTable
 from cascade.providers import registry
 from cascade.sections import (
+    POLICIES,
+    STRATEGIES,
     BaseGuideConfig,
     BudgetConfig,
+    ExitConfig,
     FixedConfig,
-    LadderConfig,
     Model,
     ModelConfig,
     PolicyConfig,
     PriceConfig,
+    PromptedConfig,
     ProviderConfig,
-    RandomConfig,
     Section,
     StrategyConfig,
     ThresholdConfig,
@@ -45,6 +47,12 @@ from cascade.yamlfile import read_yaml
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_BASE_VARIABLE = "OPENAI_BASE_URL"
+
+
+_FITTING_POLICY: Mapping[str, Mapping[str, str]] = {
+    "ladder": {"kind": "threshold", "when": "reply_logprob"},
+    "exit": {"kind": "prompted"},
+}
 
 
 class CascadeConfig(Section):
@@ -61,12 +69,13 @@ class CascadeConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _ladder_default(cls, data: Any) -> Any:
-        """A ladder has no verdicts, so its policy looks at log-probs unless another is given."""
+    def _fitting_policy(cls, data: Any) -> Any:
+        """Give a strategy without verdicts the policy that fits it unless another is given."""
         strategy = data.get("strategy") if isinstance(data, Mapping) else None
-        if isinstance(strategy, Mapping) and strategy.get("kind") == "ladder" and "policy" not in data:
-            return {**data, "policy": {"kind": "threshold", "when": "reply_logprob"}}
-        return data
+        if not isinstance(strategy, Mapping) or "policy" in data:
+            return data
+        fitting = _FITTING_POLICY.get(str(strategy.get("kind")))
+        return data if fitting is None else {**data, "policy": fitting}
 
     @model_validator(mode="after")
     def _consistent(self) -> CascadeConfig:
@@ -89,23 +98,21 @@ class CascadeConfig(Section):
 
 
 def _strategy_problems(config: CascadeConfig) -> Iterable[str]:
-    wanted = ("base", "guide") if isinstance(config.strategy, BaseGuideConfig) else config.strategy.models
-    for name in wanted:
+    strategy, policy = config.strategy, config.policy
+    for name in strategy.places:
         if name not in config.models:
-            yield f"models.{name}: the {config.strategy.kind} strategy needs it{did_you_mean(name, config.models)}"
-    if isinstance(config.policy, FixedConfig):
-        horizon = config.strategy.rounds if isinstance(config.strategy, BaseGuideConfig) else len(wanted)
-        if config.policy.depth > horizon:
-            yield f"policy.depth: {config.policy.depth} is more than the {horizon} steps that the strategy has"
-    if (
-        isinstance(config.strategy, LadderConfig)
-        and isinstance(config.policy, FixedConfig)
-        and config.policy.keep != "both"
-    ):
-        yield "policy.keep: a step of a ladder has one candidate; leave keep out"
-    judged = isinstance(config.policy, ThresholdConfig) and config.policy.when != "reply_logprob"
-    if isinstance(config.strategy, LadderConfig) and judged:
-        yield "policy.when: a ladder has no verdicts; use when: reply_logprob, or {kind: fixed, depth: …}"
+            yield f"models.{name}: the {strategy.kind} strategy needs it{did_you_mean(name, config.models)}"
+    if isinstance(policy, FixedConfig) and policy.depth > strategy.horizon:
+        yield f"policy.depth: {policy.depth} is more than the {strategy.horizon} steps that the strategy has"
+    if not isinstance(strategy, BaseGuideConfig):
+        if isinstance(policy, FixedConfig) and policy.keep != "both":
+            yield f"policy.keep: a step of the {strategy.kind} strategy has one candidate; leave keep out"
+        if isinstance(policy, ThresholdConfig) and policy.when != "reply_logprob":
+            said = "use when: reply_logprob, or {kind: fixed, depth: …}"
+            yield f"policy.when: the {strategy.kind} strategy has no verdicts; {said}"
+    decides = isinstance(strategy, ExitConfig) or (isinstance(strategy, BaseGuideConfig) and strategy.decider)
+    if isinstance(policy, PromptedConfig) and not decides:
+        yield "policy: prompted needs a model that decides: strategy.decider: guide, or strategy: {kind: exit}"
 
 
 def _place_problems(config: CascadeConfig) -> Iterable[str]:
@@ -235,11 +242,8 @@ def _settings(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
 def _fields_at(location: tuple[int | str, ...]) -> Iterable[str]:
     """Return the settings that exist where an unknown one stands."""
     sections: dict[str, type[BaseModel]] = {
-        "base_guide": BaseGuideConfig,
-        "ladder": LadderConfig,
-        "fixed": FixedConfig,
-        "random": RandomConfig,
-        "threshold": ThresholdConfig,
+        **STRATEGIES,
+        **POLICIES,
         "budget": BudgetConfig,
         "timeouts": TimeoutsConfig,
         "provider": ProviderConfig,

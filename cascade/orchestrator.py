@@ -12,24 +12,18 @@ from typing import Any, Self
 
 from cascade import config as configuration
 from cascade.budget.ledger import QuestionBudget
+from cascade.building import build_policy, build_strategy
 from cascade.config import CascadeConfig
 from cascade.engine import Run, adrive, drive, run
 from cascade.errors import BatchError, CascadeError, ProviderError, UsageError
 from cascade.money import Price, nano_usd
-from cascade.policies.base import Policy
-from cascade.policies.fixed import FixedPolicy, RandomPolicy
-from cascade.policies.threshold import ThresholdPolicy
 from cascade.providers import registry
 from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
 from cascade.providers.openai_http import OPENAI_BASE, Endpoint
 from cascade.providers.registry import ProviderSettings
 from cascade.resilience.deadline import Deadline
-from cascade.sections import BaseGuideConfig, FixedConfig, ModelConfig, RandomConfig
-from cascade.strategies import prompts
-from cascade.strategies.base import ModelUse, Strategy
-from cascade.strategies.base_guide import BaseGuide
-from cascade.strategies.ladder import Ladder
+from cascade.sections import ModelConfig
 from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
 
 MAX_QUESTION_CHARS = 1_000_000
@@ -247,37 +241,6 @@ def checked_question(question: str | Question) -> Question:
     if len(asked.text) + len(asked.context or "") > MAX_QUESTION_CHARS:
         raise UsageError(f"The question is longer than {MAX_QUESTION_CHARS} characters.")
     return asked
-
-
-def build_strategy(config: CascadeConfig) -> Strategy:
-    """Return the strategy that a configuration describes."""
-    wanted = config.strategy
-    templates = prompts.load(wanted.prompts)
-    if isinstance(wanted, BaseGuideConfig):
-        return BaseGuide(
-            base=_use(config.models["base"]),
-            guide=_use(config.models["guide"]),
-            rounds=wanted.rounds,
-            verdict=wanted.verdict,
-            samples=wanted.samples,
-            on_guide_error=wanted.on_guide_error,
-            prompts=templates,
-        )
-    return Ladder(tuple(_use(config.models[name]) for name in wanted.models), templates)
-
-
-def build_policy(config: CascadeConfig) -> Policy:
-    """Return the policy that a configuration describes."""
-    wanted = config.policy
-    if isinstance(wanted, FixedConfig):
-        return FixedPolicy(wanted.keep, wanted.depth)
-    if isinstance(wanted, RandomConfig):
-        return RandomPolicy(wanted.seed)
-    return ThresholdPolicy(wanted.threshold, wanted.keep, wanted.when)
-
-
-def _use(entry: ModelConfig) -> ModelUse:
-    return ModelUse(entry.model, entry.max_tokens, entry.temperature, entry.seed)
 
 
 def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) -> dict[str, Endpoint]:

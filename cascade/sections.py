@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
@@ -66,6 +66,17 @@ class BaseGuideConfig(Section):
     samples: int = Field(default=3, ge=1, le=50)
     on_guide_error: Literal["escalate", "accept", "abstain"] = "escalate"
     prompts: str | None = None
+    decider: Literal["base", "guide"] | None = None
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The entries under `models` that it needs."""
+        return ("base", "guide")
+
+    @property
+    def horizon(self) -> int:
+        """T, the most steps."""
+        return self.rounds
 
 
 class LadderConfig(Section):
@@ -75,6 +86,16 @@ class LadderConfig(Section):
     models: tuple[str, ...] = Field(min_length=1)
     prompts: str | None = None
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The entries under `models` that it needs."""
+        return self.models
+
+    @property
+    def horizon(self) -> int:
+        """T, the most steps."""
+        return len(self.models)
+
     @field_validator("models")
     @classmethod
     def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -82,6 +103,25 @@ class LadderConfig(Section):
         if twice:
             raise ValueError(f"{', '.join(twice)} stands more than once")
         return value
+
+
+class ExitConfig(Section):
+    """One model that answers and says when to stop."""
+
+    kind: Literal["exit"]
+    model: str = "guide"
+    rounds: int = Field(default=4, ge=1, le=100)
+    prompts: str | None = None
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The entries under `models` that it needs."""
+        return (self.model,)
+
+    @property
+    def horizon(self) -> int:
+        """T, the most steps."""
+        return self.rounds
 
 
 class FixedConfig(Section):
@@ -106,6 +146,12 @@ class ThresholdConfig(Section):
     threshold: _NotNegative = 0.3
     keep: Literal["judged", "both"] = "judged"
     when: Literal["uncertain", "p_yes", "reply_logprob"] = "uncertain"
+
+
+class PromptedConfig(Section):
+    """A model decides: the strategy's `decider`, or the model of the exit strategy."""
+
+    kind: Literal["prompted"]
 
 
 class BudgetConfig(Section):
@@ -146,9 +192,9 @@ def provider_shorthand(value: object) -> object:
     return {"kind": kind, "options": {"path": path}} if colon else {"kind": kind}
 
 
-def _kind_first(default: str, names: Iterable[str]) -> BeforeValidator:
+def _kind_first(default: str, kinds: Mapping[str, type[Section]]) -> BeforeValidator:
     """Say what is wrong with a missing or unknown `kind` in words, not as a failed union."""
-    known = tuple(names)
+    known = tuple(kinds)
 
     def check(value: object) -> object:
         if isinstance(value, Mapping):
@@ -164,11 +210,18 @@ def _kind_first(default: str, names: Iterable[str]) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+STRATEGIES: Mapping[str, type[Section]] = {"base_guide": BaseGuideConfig, "ladder": LadderConfig, "exit": ExitConfig}
+POLICIES: Mapping[str, type[Section]] = {
+    "fixed": FixedConfig,
+    "random": RandomConfig,
+    "threshold": ThresholdConfig,
+    "prompted": PromptedConfig,
+}
 StrategyConfig = Annotated[
-    Annotated[BaseGuideConfig | LadderConfig, Field(discriminator="kind")],
-    _kind_first("base_guide", ("base_guide", "ladder")),
+    Annotated[BaseGuideConfig | LadderConfig | ExitConfig, Field(discriminator="kind")],
+    _kind_first("base_guide", STRATEGIES),
 ]
 PolicyConfig = Annotated[
-    Annotated[FixedConfig | RandomConfig | ThresholdConfig, Field(discriminator="kind")],
-    _kind_first("threshold", ("fixed", "random", "threshold")),
+    Annotated[FixedConfig | RandomConfig | ThresholdConfig | PromptedConfig, Field(discriminator="kind")],
+    _kind_first("threshold", POLICIES),
 ]

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from cascade.building import build_policy, build_strategy
 from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig
 from cascade.errors import UsageError
-from cascade.orchestrator import build_strategy
 from cascade.policies.base import Policy
-from cascade.policies.fixed import FixedPolicy
-from cascade.sections import BaseGuideConfig, LadderConfig
+from cascade.sections import (
+    BaseGuideConfig,
+    ExitConfig,
+    FixedConfig,
+    LadderConfig,
+    PolicyConfig,
+    PromptedConfig,
+    StrategyConfig,
+)
 from cascade.strategies.base import Strategy
 
 
@@ -24,28 +31,40 @@ class NamedWalk:
     policy: Policy
 
 
-GUIDE_ONLY = "guide only"
-WALKS = (GUIDE_ONLY,)
-
-
-def named_walks(config: CascadeConfig, names: Iterable[str] = (GUIDE_ONLY,)) -> tuple[NamedWalk, ...]:
-    """Return the walks of these names that the configuration's strategy can have.
+def named_walks(config: CascadeConfig, names: Iterable[str] | None = None) -> tuple[NamedWalk, ...]:
+    """Return the walks of these names (all by default) that a base-guide strategy can have; a ladder has none.
 
     Raises:
         UsageError: there is no walk of such a name.
     """
-    wanted = tuple(dict.fromkeys(names))
+    wanted = WALKS if names is None else tuple(dict.fromkeys(names))
     for name in wanted:
         if name not in WALKS:
             raise UsageError(f"There is no walk {name!r}{did_you_mean(name, WALKS)}.")
     if not isinstance(config.strategy, BaseGuideConfig):
         return ()
-    return tuple(_MAKERS[name](name, config) for name in wanted)
+    return tuple(_named(name, config, config.strategy) for name in wanted)
 
 
-def _guide_only(name: str, config: CascadeConfig) -> NamedWalk:
-    alone = LadderConfig(kind="ladder", models=("guide",), prompts=config.strategy.prompts)
-    return NamedWalk(name, build_strategy(config.model_copy(update={"strategy": alone})), FixedPolicy())
+GUIDE_ONLY = "guide only"
 
 
-_MAKERS = {GUIDE_ONLY: _guide_only}
+def _settings(strategy: BaseGuideConfig) -> dict[str, tuple[StrategyConfig, PolicyConfig]]:
+    shared = {"prompts": strategy.prompts}
+    rounds, prompted = strategy.rounds, PromptedConfig(kind="prompted")
+    found: dict[str, tuple[StrategyConfig, PolicyConfig]] = {
+        GUIDE_ONLY: (LadderConfig(kind="ladder", models=("guide",), **shared), FixedConfig(kind="fixed"))
+    }
+    for place in ("base", "guide"):
+        found[f"LLM policy, {place}"] = strategy.model_copy(update={"decider": place}), prompted
+        found[f"LLM-exit, {place}"] = ExitConfig(kind="exit", model=place, rounds=rounds, **shared), prompted
+    return found
+
+
+WALKS = tuple(_settings(BaseGuideConfig()))
+
+
+def _named(name: str, config: CascadeConfig, strategy: BaseGuideConfig) -> NamedWalk:
+    own, policy = _settings(strategy)[name]
+    changed = config.model_copy(update={"strategy": own, "policy": policy})
+    return NamedWalk(name, build_strategy(changed), build_policy(changed))

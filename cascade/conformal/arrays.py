@@ -47,12 +47,12 @@ class StepArrays:
 
     @property
     def present(self) -> Bools:
-        """bool (n, T, m), where there is a candidate."""
+        """Bool (n, T, m), where there is a candidate."""
         return self.answer >= 0
 
     @property
     def solvable(self) -> Bools:
-        """bool (n,), whether a right answer is on record."""
+        """Bool (n,), whether a right answer is on record."""
         return np.asarray(self.correct.any(axis=(1, 2)), dtype=np.bool_)
 
     def take(self, rows: Ints | Bools) -> StepArrays:

@@ -7,11 +7,14 @@ rounds tells exactly how any policy would have fared.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from cascade.errors import ProviderError
+from cascade.policies.threshold import uncertainty
 from cascade.strategies import signals
 from cascade.strategies import verdict as verdicts
 from cascade.strategies.base import ModelUse, Plan
@@ -33,6 +36,9 @@ _SCHEMA = {
     "additionalProperties": False,
 }
 
+_DECISION_TOKENS = 8
+_ACTION = re.compile(r"^\W*([123])(?![\d.,]*\d)")
+
 _Ask: TypeAlias = Generator[Request, Completion, Verdict]
 
 
@@ -40,6 +46,30 @@ def question_text(question: Question) -> str:
     """Return the question as the base reads it, its text to read from first."""
     asked = f"Question: {defuse(question.text)}"
     return f"Text: {defuse(question.context)}\n\n{asked}" if question.context else asked
+
+
+def read_action(text: str) -> float | None:
+    """Return the action (1, 2 or 3) that a decider's reply starts with; None if it is none.
+
+    >>> read_action("2"), read_action("**3** - neither"), read_action("12"), read_action("I think 1")
+    (2.0, 3.0, None, None)
+    """
+    found = _ACTION.match(text[:40])
+    return None if found is None else float(found[1])
+
+
+def _what_a_decider_sees(question: Question, current: _Round) -> dict[str, str]:
+    verdict = current.verdict
+    doubt = uncertainty(verdict.p_yes)
+    guide = next((c.text for c in current.candidates if c.source == "guide"), "none")
+    fields = {
+        "question": question.text,
+        "small_model_answer": current.answer or "none",
+        "strong_model_agrees": {True: "yes", False: "no", None: "no verdict"}[verdict.says_yes],
+        "strong_model_answer": guide,
+        "strong_model_uncertainty": "unknown" if doubt == math.inf else f"{doubt:.2f}",
+    }
+    return {"text": question.context, **fields} if question.context else fields
 
 
 @dataclass(slots=True)
@@ -74,6 +104,8 @@ class BaseGuide:
         on_guide_error: what a guide that cannot be reached means: go on ("escalate"), keep the base's answer unjudged
             ("accept"), or stop without an answer ("abstain").
         prompts: the prompts; the shipped ones by default.
+        decider: "base" or "guide": that model is asked each round what to do (LLM-as-policy), at its own cost; its
+            choice is the signal `decided_action`, which `policies.prompted` follows.
     """
 
     base: ModelUse
@@ -83,6 +115,7 @@ class BaseGuide:
     samples: int = 3
     on_guide_error: OnGuideError = "escalate"
     prompts: Prompts = field(default_factory=load)
+    decider: Literal["base", "guide"] | None = None
 
     @property
     def horizon(self) -> int:
@@ -110,6 +143,8 @@ class BaseGuide:
                 yield from self._guide_judges(question, current)
             elif not current.final and number == self.rounds and not any(r.candidates for r in (*done, current)):
                 yield from self._guide_answers(question, current)
+            if self.decider is not None:
+                yield from self._decides(self.decider, question, current)
             done.append(current)
             yield current.step()
             if current.final:
@@ -201,6 +236,23 @@ class BaseGuide:
             )
             got.append(completion)
         return verdicts.combine(got)
+
+    def _decides(
+        self, decider: Literal["base", "guide"], question: Question, current: _Round
+    ) -> Generator[Request, Completion, None]:
+        """Ask a model what to do with this round."""
+        current.signals["decided_action"] = None
+        if not current.candidates:
+            return
+        use = self.base if decider == "base" else self.guide
+        block = data_block(_what_a_decider_sees(question, current))
+        request = self._request(use, decider, "decide", question, current.number, self.prompts.decide.fill(block))
+        try:
+            reply = yield request._replace(max_tokens=_DECISION_TOKENS)
+        except ProviderError as error:
+            current.notes.append(f"decider error: {type(error).__name__}: {error}")
+            return
+        current.signals["decided_action"] = read_action(reply.text)
 
     def _guide_answers(self, question: Question, current: _Round) -> Generator[Request, Completion, None]:
         """Let the guide answer by itself, as the last resort."""

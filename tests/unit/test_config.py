@@ -9,18 +9,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from cascade.config import (
-    BaseGuideConfig,
-    CascadeConfig,
-    FixedConfig,
-    LadderConfig,
-    RandomConfig,
-    ThresholdConfig,
-    environment,
-    load,
-)
+from cascade.config import CascadeConfig, environment, load
 from cascade.errors import ConfigError
 from cascade.money import Price, PriceTable
+from cascade.sections import BaseGuideConfig, FixedConfig, LadderConfig, RandomConfig, ThresholdConfig
 
 MODELS: dict[str, Any] = {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}
 
@@ -329,9 +321,9 @@ LADDER = {"kind": "ladder", "models": ["base", "guide"]}
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        ({"kind": "fixed", "keep": "guide"}, "policy.keep: a step of a ladder has one candidate"),
-        ({"kind": "threshold"}, "policy.when: a ladder has no verdicts"),
-        ({"kind": "threshold", "when": "p_yes"}, "policy.when: a ladder has no verdicts"),
+        ({"kind": "fixed", "keep": "guide"}, "policy.keep: a step of the ladder strategy has one candidate"),
+        ({"kind": "threshold"}, "policy.when: the ladder strategy has no verdicts"),
+        ({"kind": "threshold", "when": "p_yes"}, "policy.when: the ladder strategy has no verdicts"),
     ],
 )
 def test_a_policy_that_cannot_work_on_a_ladder_is_refused(policy: dict[str, Any], said: str) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from cascade.config import load
 from cascade.errors import AuthenticationError, ConfigError
-from cascade.orchestrator import Orchestrator, build_policy, build_strategy, endpoints
+from cascade.building import build_policy, build_strategy
+from cascade.orchestrator import Orchestrator, endpoints
 from cascade.policies.fixed import FixedPolicy, RandomPolicy
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.providers.fake import FakeProvider, reply

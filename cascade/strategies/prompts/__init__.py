@@ -21,6 +21,8 @@ _PLACEHOLDER: Mapping[str, str] = {
     "again": "{data}",
     "judge": "{data}",
     "judge_schema": "{data}",
+    "decide": "{data}",
+    "exit": "{data}",
 }
 _SECTION = re.compile(r"^\[(system|user|assistant)\][ \t]*$", re.MULTILINE)
 
@@ -47,6 +49,8 @@ class Prompts:
     again: Template
     judge: Template
     judge_schema: Template
+    decide: Template
+    exit: Template
 
 
 def load(folder: str | Path | None = None) -> Prompts:

@@ -13,7 +13,7 @@ from cascade.types import Message
 
 def test_the_shipped_prompts_end_with_the_users_turn() -> None:
     prompts = load()
-    for template in (prompts.answer, prompts.again, prompts.judge, prompts.judge_schema):
+    for template in (getattr(prompts, name) for name in prompts.__slots__):
         *fixed, last = template.fill("TEXT")
         assert last.role == "user"
         assert last.content.count("TEXT") == 1

@@ -1,0 +1,43 @@
+"""A model decides: LLM-as-policy, which chooses an action each round, and LLM-exit, which says when to stop.
+
+The strategy asks the model and writes what it said into the step's signals; this policy follows it. Baselines: what a
+learned policy has to beat, and what it costs to let a model decide.
+
+References: the "LLM policy" and "LLM-EXIT" baselines of the CCPO paper (2025), with prompts of our own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cascade.policies.base import Observation, Scores
+from cascade.policies.fixed import ALWAYS, NEVER
+
+KEEP_BASE, KEEP_GUIDE, GO_ON = 1.0, 2.0, 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class PromptedPolicy:
+    """Do what the model said.
+
+    Signal `decided_action` (of the base-guide strategy with a decider): 1 keep the base's answer, 2 the guide's, 3 go
+    on. Signal `says_exit` (of the exit strategy): 1 stop, 0 go on; every answer on the way is kept, as in the source.
+    A reply that was neither, or a choice of an answer that is not there, goes on; at the last step the guide's answer
+    is kept, or the newest.
+    """
+
+    kappa: float = 0.0
+
+    def scores(self, observation: Observation) -> Scores:
+        """Give +inf to what was chosen and −inf to the rest."""
+        step = observation.step
+        sources = [candidate.source for candidate in step.candidates]
+        if "says_exit" in step.signals:
+            onward = NEVER if step.signals["says_exit"] == 1.0 else ALWAYS
+            return Scores((ALWAYS,) * len(sources), onward)
+        action = step.signals.get("decided_action")
+        chosen = {KEEP_BASE: "base", KEEP_GUIDE: "guide"}.get(action or GO_ON)
+        if chosen not in sources:
+            chosen = sources[-1] if observation.last and sources else None
+        scores = tuple([ALWAYS if source == chosen else NEVER for source in sources])
+        return Scores(scores, ALWAYS if chosen is None else NEVER)

@@ -1,0 +1,94 @@
+"""One model answers and decides by itself, round after round, whether to stop: LLM-exit.
+
+A step has one candidate, and the signal `says_exit`. `policies.prompted` follows what the model says. It is a baseline:
+a model that judges itself.
+
+Reference: Lu et al., Runaway is ashamed, but helpful (2025); the prompt is our own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from dataclasses import dataclass, field
+
+from cascade.strategies import signals
+from cascade.strategies.base import ModelUse, Plan
+from cascade.strategies.base_guide import question_text
+from cascade.strategies.prompts import Prompts, load
+from cascade.text import data_block, defuse
+from cascade.types import Candidate, Completion, Message, Question, Request, Step
+
+_SAYS = re.compile(r"\b(EXIT|CONTINUE)\b", re.IGNORECASE)
+_DECISION_TOKENS = 8
+
+
+def read_exit(text: str) -> bool | None:
+    """Return whether a reply says to stop; None where it says neither or both.
+
+    >>> read_exit("[EXIT]"), read_exit("continue."), read_exit("Exit or continue?")
+    (True, False, None)
+    """
+    said = {word.upper() for word in _SAYS.findall(text[:200])}
+    return None if len(said) != 1 else said == {"EXIT"}
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """The exit strategy.
+
+    Args:
+        use: the model, and how it is asked.
+        role: what it is called in a log.
+        rounds: T, the most answers that it may give.
+        prompts: the prompts; `answer`, `again` and `exit` are used.
+    """
+
+    use: ModelUse
+    role: str = "guide"
+    rounds: int = 4
+    prompts: Prompts = field(default_factory=load)
+
+    @property
+    def horizon(self) -> int:
+        """T."""
+        return self.rounds
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The one model."""
+        return (self.use.name,)
+
+    def plan(self, question: Question) -> Plan:
+        """Plan an answer and a decision a step."""
+        messages = self.prompts.answer.fill(question_text(question))
+        again = self.prompts.again.fill(data_block({"opinion": "doubtful"}))
+        answers: list[str] = []
+        for number in range(1, self.rounds + 1):
+            completion = yield self._request(question, number, "answer", messages)
+            assert completion is not None  # noqa: S101 - a request is answered by a completion
+            _, answer = signals.split_reply(completion.text)
+            numbers = signals.logprob_signals(completion, answer)
+            if completion.truncated or not signals.is_answer(answer):
+                yield Step(number, (), numbers | {"says_exit": None}, ("the reply holds no whole answer",))
+                continue
+            numbers["agrees_with_earlier"] = signals.agreement(answer, answers)
+            answers.append(answer)
+            numbers["says_exit"] = yield from self._decides(question, number, answers)
+            yield Step(number, (Candidate(answer, self.role, self.use.name),), numbers)
+            messages = (*messages, Message("assistant", defuse(completion.text)), *again)
+
+    def _decides(
+        self, question: Question, number: int, answers: list[str]
+    ) -> Generator[Request, Completion, float | None]:
+        block = data_block({"question": question.text, "answers": "\n".join(answers)})
+        request = self._request(question, number, "exit", self.prompts.exit.fill(block))
+        reply = yield request._replace(max_tokens=_DECISION_TOKENS)
+        says = read_exit(reply.text)
+        return None if says is None else float(says)
+
+    def _request(self, question: Question, step: int, purpose: str, messages: tuple[Message, ...]) -> Request:
+        use, logprobs = self.use, 1 if purpose == "answer" else None
+        return Request(
+            use.name, messages, self.role, purpose, step, question, use.max_tokens, use.temperature, logprobs, use.seed
+        )
