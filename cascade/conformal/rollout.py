@@ -1,0 +1,205 @@
+"""What a policy would have done on logged questions, at any threshold, without asking anything again.
+
+The only action that leads on is "next", and what a step shows does not depend on the policy. So a policy's scores on
+the log fix, for every kappa at once, how far it goes and what it keeps (`design/rollout.md`):
+
+    reach   v_1 = +∞,  v_t = min over s < t of s̃_s(next)        step t is paid      ⇔ v_t ≥ kappa
+    leaf    m_t(a) = min(v_t, s̃_t(a))                           answer a is kept    ⇔ m_t(a) ≥ kappa
+
+where s̃ is the score, +∞ for the argmax of a step, −∞ where the action is impossible. A level of −∞ is reached at no
+kappa, not even at −∞. The result agrees with `actions.actions` followed step by step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays, StepArrays
+from cascade.errors import UsageError
+
+
+class Levels(NamedTuple):
+    """The highest kappa at which each thing happens: +∞ always, −∞ never.
+
+    Attributes:
+        reach: float64 (n, T), v_t: step t is paid where reach ≥ kappa and reach > −∞.
+        leaf: float64 (n, T, m), m_t(a): the answer is kept where leaf ≥ kappa and leaf > −∞.
+        first: bool (n, T, m), the one leaf that brings its answer into the set as kappa falls: the highest of those
+            with the same answer, the earliest of several. False where the leaf is kept at no kappa.
+    """
+
+    reach: Floats
+    leaf: Floats
+    first: Bools
+
+    def take(self, rows: Ints | Bools) -> Levels:
+        """Return the chosen questions."""
+        return Levels(self.reach[rows], self.leaf[rows], self.first[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What the walks of n questions bring at one threshold.
+
+    Attributes:
+        length: int64 (n,), steps paid.
+        cost: int64 (n,), nano-USD.
+        leaves: int64 (n,), answers kept, repetitions counted.
+        distinct: int64 (n,), different answers kept: the size of the prediction set.
+        correct_leaves: int64 (n,), N, right answers kept, repetitions counted.
+        in_set: bool (n,), whether a right answer is kept.
+        covered: bool (n,), in_set, or no answer of all the steps there are is right. A question that is not complete
+            and has no right answer on record is not covered: one might have come.
+    """
+
+    length: Ints
+    cost: Ints
+    leaves: Ints
+    distinct: Ints
+    correct_leaves: Ints
+    in_set: Bools
+    covered: Bools
+
+
+def levels(steps: StepArrays, scores: ScoreArrays) -> Levels:
+    """Return the levels of n questions, in O(nTm).
+
+    Args:
+        steps: the log. "next" is impossible at a question's last step on record.
+        scores: the policy's scores on it. Those of absent candidates and of steps beyond the record are ignored; NaN
+            excludes a candidate and includes "next".
+
+    Raises:
+        UsageError: the shapes do not fit, or answers are not numbered within their question.
+
+    >>> one = StepArrays(
+    ...     answer=np.array([[[0, 1], [1, 1]]]), correct=np.array([[[False, True], [True, True]]]),
+    ...     cost=np.array([[10, 20]]), steps=np.array([2]), complete=np.array([True]))
+    >>> found = levels(one, ScoreArrays(np.array([[[0.2, 0.5], [0.1, 0.6]]]), np.array([[0.3, 0.0]])))
+    >>> found.reach.tolist(), found.leaf.tolist()
+    ([[inf, 0.3]], [[[0.2, inf], [0.1, 0.3]]])
+    """
+    _check(steps, scores)
+    leaf, onward = _effective(steps, scores)
+    reach = np.empty_like(onward)
+    reach[:, 0] = np.inf
+    for t in range(1, steps.horizon):
+        np.minimum(reach[:, t - 1], onward[:, t - 1], out=reach[:, t])
+    np.minimum(leaf, reach[:, :, None], out=leaf)
+    return Levels(reach, leaf, _first(steps.answer, leaf))
+
+
+def rollout(steps: StepArrays, levels: Levels, kappa: float | Floats) -> Outcomes:
+    """Return what happens at a threshold.
+
+    Args:
+        steps: the log.
+        levels: its levels under a policy.
+        kappa: one threshold, or float64 (n,), one a question.
+
+    Raises:
+        UsageError: kappa is not a number, or not as many as there are questions.
+    """
+    paid = passed(levels.reach, kappa)
+    kept = passed(levels.leaf, kappa)
+    right = kept & steps.correct
+    correct_leaves = _count(right)
+    in_set = correct_leaves > 0
+    return Outcomes(
+        length=_count(paid),
+        cost=np.where(paid, steps.cost, 0).sum(axis=1, dtype=np.int64),
+        leaves=_count(kept),
+        distinct=_count(kept & levels.first),
+        correct_leaves=correct_leaves,
+        in_set=in_set,
+        covered=in_set | hopeless(steps),
+    )
+
+
+def passed(heights: Floats, kappa: float | Floats) -> Bools:
+    """Return where a level, (n, …), is reached at kappa: level ≥ kappa, and level > −∞."""
+    bar = np.asarray(kappa, dtype=np.float64)
+    if bar.shape not in {(), heights.shape[:1]} or np.isnan(bar).any():
+        raise UsageError(
+            f"kappa must be one number, or one for each of {heights.shape[0]} questions, and no NaN;"
+            f" it has shape {bar.shape}"
+        )
+    lowest = np.maximum(bar, -np.finfo(np.float64).max)  # −∞ is reached by every finite level, and by no −∞
+    return np.asarray(heights >= lowest.reshape(lowest.shape + (1,) * (heights.ndim - 1) * lowest.ndim))
+
+
+def hopeless(steps: StepArrays) -> Bools:
+    """Return which questions count as covered at every kappa: complete, and never answered rightly."""
+    return steps.complete & ~steps.solvable
+
+
+def _count(marks: Bools) -> Ints:
+    return np.asarray(np.count_nonzero(marks, axis=tuple(range(1, marks.ndim))), dtype=np.int64)
+
+
+def _effective(steps: StepArrays, scores: ScoreArrays) -> tuple[Floats, Floats]:
+    """Return s̃ of the candidates (n, T, m) and of "next" (n, T), as `actions.actions` has them."""
+    present = steps.answer >= 0
+    height = np.where(present & ~np.isnan(scores.candidates), scores.candidates, -np.inf)
+    best = np.full(scores.next.shape, -1)  # the argmax of the candidates, −1 where there is none
+    highest = np.full(scores.next.shape, -np.inf)
+    told = np.full(scores.next.shape, -np.inf)  # its score as given: a NaN never keeps "next" from being the argmax
+    for a in range(height.shape[2]):
+        better = present[:, :, a] & ((best < 0) | (height[:, :, a] > highest))
+        np.copyto(best, a, where=better)
+        np.copyto(highest, height[:, :, a], where=better)
+        np.copyto(told, scores.candidates[:, :, a], where=better)
+    last = np.arange(steps.horizon) >= steps.steps[:, None] - 1
+    onward = np.where(np.isnan(scores.next), np.inf, scores.next)
+    next_is_argmax = ~last & ((best < 0) | ~(onward <= told))
+    onward[next_is_argmax] = np.inf
+    onward[last] = -np.inf
+    for a in range(height.shape[2]):
+        height[:, :, a][(best == a) & ~next_is_argmax] = np.inf
+    return height, onward
+
+
+def _first(answer: Ints, leaf: Floats) -> Bools:
+    """Mark, of the leaves with the same answer, the one with the highest level, the earliest of several."""
+    n, width = leaf.shape[0], leaf.shape[1] * leaf.shape[2]
+    slot = answer.reshape(n, width) + np.arange(n)[:, None] * width  # one place in a flat table for each answer
+    keepable = leaf.reshape(n, width) > -np.inf
+    slots, heights = slot[keepable], leaf.reshape(n, width)[keepable]
+    highest = np.full(n * width, -np.inf)
+    np.maximum.at(highest, slots, heights)
+    top = np.flatnonzero(heights == highest[slots])[::-1]
+    holder = np.empty(n * width, dtype=np.int64)
+    holder[slots[top]] = top  # the last write, so the earliest leaf, stays
+    mine = np.zeros(slots.size, dtype=np.bool_)
+    mine[top] = holder[slots[top]] == top
+    first = np.zeros((n, width), dtype=np.bool_)
+    first[keepable] = mine
+    return first.reshape(leaf.shape)
+
+
+def _check(steps: StepArrays, scores: ScoreArrays) -> None:
+    """Refuse arrays that do not belong together."""
+    shape = steps.answer.shape
+    if len(shape) != 3 or not shape[1]:
+        raise UsageError(f"answer must have the shape (n, T, m) with T ≥ 1, not {shape}; build it with episodes.table")
+    wanted = {
+        "correct": (steps.correct, shape),
+        "cost": (steps.cost, shape[:2]),
+        "steps": (steps.steps, shape[:1]),
+        "complete": (steps.complete, shape[:1]),
+        "scores.candidates": (scores.candidates, shape),
+        "scores.next": (scores.next, shape[:2]),
+    }
+    problems = [
+        f"{name} must have the shape {fit}, not {a.shape}" for name, (a, fit) in wanted.items() if a.shape != fit
+    ]
+    if not problems and shape[0]:
+        if steps.steps.min() < 1 or steps.steps.max() > shape[1]:
+            problems.append(f"steps must lie in 1..{shape[1]}")
+        if steps.answer.max(initial=-1) >= shape[1] * shape[2] or steps.answer.min(initial=-1) < -1:
+            problems.append(f"answers must be numbered 0..{shape[1] * shape[2] - 1} within their question, −1 = none")
+    if problems:
+        raise UsageError("; ".join(problems) + ". Score the same questions that the steps are of.")

@@ -1,0 +1,86 @@
+"""The single answer picked from arrays is the one that the engine serves."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from cascade.conformal.rollout import levels
+from cascade.conformal.single import single
+from cascade.errors import UsageError
+from unit.conformal.brute import Case, Place, batches, pack, served, telling_kappas
+
+
+def case(*places: Place) -> Case:
+    """Return a question of one candidate a step that goes on to the end."""
+    many = len(places)
+    return Case(tuple((p,) for p in places), (1,) * many, (1.0,) * many, True)
+
+
+def picked(*places: Place) -> int:
+    steps, scores, confidence = pack([case(*places)], len(places), 1)
+    found = single(steps, levels(steps, scores), confidence, 0.5)
+    assert (found.answer[0], found.right[0]) == served(case(*places), 0.5)
+    return int(found.answer[0])
+
+
+def test_it_agrees_with_the_engines_rank_on_random_cases() -> None:
+    rng = np.random.default_rng(1)
+    checks, wrong = 0, []
+    for cases, horizon, width in batches(seed=21, per_shape=120):
+        steps, scores, confidence = pack(cases, horizon, width)
+        found = levels(steps, scores)
+        kappas = np.array([telling_kappas(each, rng, 6) for each in cases])
+        for column in range(6):
+            got = single(steps, found, confidence, kappas[:, column])
+            for q, each in enumerate(cases):
+                wanted = served(each, float(kappas[q, column]))
+                wrong += [(each, wanted)] if (got.answer[q], got.right[q]) != wanted else []
+                checks += 1
+    assert (checks, wrong) == (15 * 120 * 6, [])
+
+
+def test_the_highest_confidence_comes_first() -> None:
+    assert picked(Place(0, 0, True, 0.9, 0.8), Place(0, 1, False, 0.9, 0.4), Place(0, 1, False, 0.9, 0.7)) == 0
+
+
+def test_then_votes_then_the_later_step() -> None:
+    assert picked(Place(0, 0, True, 0.9, 0.8), Place(0, 1, False, 0.9, 0.8), Place(0, 0, True, 0.9, 0.1)) == 0
+    assert picked(Place(0, 0, True, 0.9, 0.8), Place(0, 1, False, 0.9, 0.8)) == 1
+
+
+def test_an_unknown_confidence_ranks_below_every_known_one() -> None:
+    unknown, known = Place(0, 1, False, 0.9, math.nan), Place(0, 0, True, 0.9, 0.0)
+    assert picked(known, unknown, unknown) == 0
+    assert picked(unknown, unknown, known._replace(confidence=-0.5)) == 0
+    assert picked(known._replace(confidence=-2.0), unknown) == 1, "as engine.rank has it: unknown is −1"
+
+
+def test_an_answer_is_as_right_as_the_candidate_that_brought_it_first() -> None:
+    steps, scores, confidence = pack([case(Place(0, 0, True, 0.9, 0.5), Place(0, 0, False, 0.9, 0.9))], 2, 1)
+    assert single(steps, levels(steps, scores), confidence, 0.5).right.tolist() == [True]
+
+
+def test_nothing_kept_is_wrong() -> None:
+    steps, scores, confidence = pack([Case(((),), (1,), (0.0,), True)], 1, 1)
+    found = single(steps, levels(steps, scores), confidence, 0.5)
+    assert (found.answer.tolist(), found.right.tolist(), found.error) == ([-1], [False], 1.0)
+
+
+def test_the_error_is_the_share_that_is_not_right() -> None:
+    right, wrong = Place(0, 0, True, 0.9, 0.5), Place(0, 0, False, 0.9, 0.5)
+    steps, scores, confidence = pack([case(right), case(wrong), case(right), case(right)], 1, 1)
+    assert single(steps, levels(steps, scores), confidence, 0.5).error == 0.25
+
+
+def test_no_questions_have_no_error() -> None:
+    steps, scores, confidence = pack([], 2, 2)
+    assert math.isnan(single(steps, levels(steps, scores), confidence, 0.5).error)
+
+
+def test_confidence_of_another_shape_is_refused() -> None:
+    steps, scores, confidence = pack([case(Place(0, 0, True, 0.9, 0.5))], 1, 1)
+    with pytest.raises(UsageError, match=r"confidence must have the shape \(1, 1, 1\)"):
+        single(steps, levels(steps, scores), confidence[:, :, 0], 0.5)
