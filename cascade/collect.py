@@ -6,29 +6,30 @@ a run that is killed goes on where it was. The log itself is made at the end, fr
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cascade.budget.ledger import SharedBudget
 from cascade.building import build_strategy
 from cascade.config import CascadeConfig
 from cascade.engine import drive, failed_call, paid_call, run
+from cascade.episodes.files import read_rows, write_rows
 from cascade.episodes.journal import Journal
+from cascade.episodes.matching import Matcher
+from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import call_row, request_digest, rows
 from cascade.errors import BadRequestError, BudgetExceededError, CascadeError, ProviderError, UsageError
 from cascade.orchestrator import Orchestrator
 from cascade.policies.fixed import FixedPolicy
+from cascade.providers.base import Provider
 from cascade.types import Answer, Completion, Request
 from cascade.walks import NamedWalk
-
-if TYPE_CHECKING:
-    from cascade.episodes.matching import Matcher
-    from cascade.episodes.questions import AskedQuestion
 
 MAX_FAILURES_IN_A_ROW = 20
 """So many questions failing one after the other is an outage, not bad luck: it is no use to ask the others."""
@@ -36,7 +37,7 @@ MAX_FAILURES_IN_A_ROW = 20
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a collection is. Costs in nano-USD; `spent_nano_usd` is of the calls that were made in this run."""
+    """How far a collection is. `spent_nano_usd` is what the log has cost so far, calls on record included."""
 
     done: int
     total: int
@@ -102,7 +103,7 @@ class Collector:
         self._orchestrator = orchestrator
         self._journal = journal
         self._prices = config.prices()
-        self._budget = SharedBudget(max_cost_nano_usd)
+        self._budget = SharedBudget(max_cost_nano_usd, journal.spent_nano_usd)
         self._tally = _Tally()
         self._started = time.monotonic()
 
@@ -239,11 +240,6 @@ class Collector:
             self._tally.unknown_cost |= call.cost_nano_usd is None
         return completion
 
-    def count_recorded(self, costs: Iterable[int | None]) -> None:
-        """Count calls on record into what the log has cost."""
-        for cost in costs:
-            self._budget.spent_nano_usd += cost or 0
-
     def _rows(
         self, walk: NamedWalk, answer: Answer, asked: AskedQuestion, matcher: Matcher, dataset: str | None
     ) -> Iterator[dict[str, Any]]:
@@ -267,10 +263,74 @@ class Collector:
             yield row
 
 
-def recall(log: Path, journal: Journal) -> int:
-    """Put the calls of a finished log back on record, so that a larger set of questions pays only for what is new."""
-    from cascade.episodes.files import read_rows
+def collect(
+    config: CascadeConfig,
+    questions: Sequence[AskedQuestion],
+    output: Path,
+    *,
+    walks: Sequence[NamedWalk] = (),
+    matcher: Matcher,
+    dataset: str | None = None,
+    resume: bool = False,
+    concurrency: int = 8,
+    max_cost_nano_usd: int | None = None,
+    providers: Mapping[str, Provider] | None = None,
+    tell: Callable[[Progress], None] = lambda _: None,
+) -> Collected:
+    """Log all steps of every question.
 
+    Args:
+        config: models, strategy and provider.
+        questions: what is asked, with the accepted answers.
+        output: the log that is written: JSON lines or Parquet, by its ending. Beside it lies a journal until all is done.
+        walks: other ways to answer, logged beside (`walks.named_walks`).
+        matcher: decides which answers are right.
+        dataset: what the questions are called in the log.
+        resume: go on with a journal, or a log, that is there; without, an output that is there is an error.
+        concurrency: questions at a time.
+        max_cost_nano_usd: the most that the log may cost, calls on record included.
+        providers: ready-made providers by kind, as for `Orchestrator.from_config`.
+        tell: called with the progress after every question.
+
+    Raises:
+        UsageError: there is an output and `resume` is off; or a price is not known under a cap.
+        KeyboardInterrupt: the user's; what was paid for is on record.
+    """
+    journal_path = output.with_name(output.name + ".journal")
+    _check(config, output, journal_path, resume=resume, capped=max_cost_nano_usd is not None)
+    with Journal(journal_path) as journal, Orchestrator.from_config(config, providers=providers) as orchestrator:
+        if output.exists():
+            recall(output, journal)
+        collector = Collector(config, orchestrator, journal, walks, max_cost_nano_usd)
+        progress = collector.run(questions, concurrency=concurrency, tell=tell)
+        finished = collector.log(questions, matcher, dataset)
+        first = next(finished, None)
+        written = 0 if first is None else write_rows(output, itertools.chain([first], finished))
+    if not collector.failures and collector.stopped is None:
+        journal_path.unlink()
+    return Collected(progress, written, collector.failures, collector.stopped)
+
+
+def _check(config: CascadeConfig, output: Path, journal: Path, *, resume: bool, capped: bool) -> None:
+    """Refuse what would fail later, all at once."""
+    problems = [
+        f"{path} exists. Add --resume to go on with it, or choose another output."
+        for path in (output, journal)
+        if path.exists() and not resume
+    ]
+    if not output.parent.is_dir():
+        problems.append(f"There is no folder {output.parent}.")
+    if capped:
+        unknown = [model for model, price in config.prices().items() if price is None]
+        problems += [
+            f"{model} has no known price, so no cap can be kept: give it one under models." for model in unknown
+        ]
+    if problems:
+        raise UsageError("\n".join(problems))
+
+
+def recall(log: Path, journal: Journal) -> int:
+    """Put a finished log's calls back on record, so that a larger set of questions pays only for what is new."""
     known = len(journal)
     journal.add(row for row in read_rows(log) if "request" in (row["signals"] or {}).get("replay", {}))
     return len(journal) - known

@@ -12,22 +12,33 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from cascade.episodes.schema import completion_of
+from cascade.errors import UsageError
 from cascade.types import Completion
 
 
 class Journal:
-    """A file of call rows with an index in memory: some 200 bytes a call, whatever its length. Safe between threads."""
+    """A file of call rows with an index in memory: some 200 bytes a call, whatever its length. Safe between threads.
+
+    Attributes:
+        bad_lines: how many lines were no rows when it was opened.
+        spent_nano_usd: what the calls on record cost together, as far as it is known.
+
+    Raises:
+        UsageError: another process is writing this journal.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.bad_lines = 0
+        self.spent_nano_usd = 0
         self._places: dict[str, int] = {}
         self._lock = threading.Lock()
         path.touch(mode=0o600, exist_ok=True)
         self._file = path.open("r+b")
+        _lock_or_refuse(self._file, path)
         self._end = self._index()
 
     def _index(self) -> int:
@@ -37,13 +48,19 @@ class Journal:
             if not line.endswith(b"\n"):
                 self._file.truncate(place)
                 break
-            digest = _digest_in(line)
-            if digest is None:
+            row = _row_in(line)
+            if row is None:
                 self.bad_lines += 1
             else:
-                self._places.setdefault(digest, place)
+                self._place(row, place)
             place += len(line)
         return place
+
+    def _place(self, row: Mapping[str, Any], place: int) -> None:
+        digest = row["signals"]["replay"]["request"]
+        if digest not in self._places:
+            self._places[digest] = place
+            self.spent_nano_usd += row["cost_nano_usd"] or 0
 
     def __len__(self) -> int:
         return len(self._places)
@@ -61,7 +78,7 @@ class Journal:
                 line = json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
                 self._file.seek(self._end)
                 self._file.write(line)
-                self._places[digest] = self._end
+                self._place(row, self._end)
                 self._end += len(line)
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -95,12 +112,25 @@ class Journal:
         self.close()
 
 
-def _digest_in(line: bytes) -> str | None:
-    """Return the digest of a line that holds a whole row, None for any other."""
+def _row_in(line: bytes) -> dict[str, Any] | None:
+    """Return the row that a line holds, None if it is not a whole one."""
     try:
         row = json.loads(line)
         completion_of(row)
-        digest = row["signals"]["replay"]["request"]
+        whole = isinstance(row["signals"]["replay"]["request"], str) and isinstance(row["cost_nano_usd"], int | None)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
-    return digest if isinstance(digest, str) else None
+    return row if whole else None
+
+
+def _lock_or_refuse(file: IO[bytes], path: Path) -> None:
+    """Keep a second process off this journal, where the system has file locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise UsageError(f"Another process is writing {path}. Wait for it, or choose another output.") from None

@@ -1,0 +1,256 @@
+"""From rows to tables: one `EpisodeTable` for each data set of a log.
+
+An episode that cannot be judged is left out and named: a candidate without truth, a step that is missing. An unknown
+cost stays unknown.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cascade.conformal.arrays import StepArrays
+from cascade.episodes.lines import Dropped
+from cascade.episodes.table import EpisodeTable, Walk
+from cascade.errors import UsageError
+from cascade.text import normalize_answer
+
+BASE_ONLY, GUIDE_ONLY, LAST_ONLY = "base only", "guide only", "last model only"
+
+
+class _Made(NamedTuple):
+    """One candidate as a row records it. `key` tells answers apart that differ."""
+
+    key: str
+    source: str
+    correct: bool | None
+    confidence: float
+
+
+@dataclass(slots=True)
+class _Stage:
+    """One step in the making."""
+
+    made: dict[int, _Made] = field(default_factory=dict)
+    costs: list[tuple[str, int | None]] = field(default_factory=list)
+    signals: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Kept:
+    """One named walk in the making."""
+
+    answers: list[tuple[int, _Made]] = field(default_factory=list)
+    costs: list[int | None] = field(default_factory=list)
+    length: int = 0
+
+
+@dataclass(slots=True)
+class _Draft:
+    """One episode in the making."""
+
+    group: str
+    horizon: int = 1
+    stages: dict[int, _Stage] = field(default_factory=lambda: defaultdict(_Stage))
+    walks: dict[str, _Kept] = field(default_factory=lambda: defaultdict(_Kept))
+
+
+def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None = None) -> list[EpisodeTable]:
+    """Return one table for each data set, in the order of their first rows.
+
+    Args:
+        rows: as `episodes.schema` says, in any order; read once, and only numbers are kept of them.
+        dropped: told of every episode that is left out.
+
+    Raises:
+        UsageError: no episode is left.
+    """
+    drafts: dict[str, dict[str, _Draft]] = defaultdict(dict)
+    left_out = dropped if dropped is not None else Dropped()
+    for row in rows:
+        _take(row, drafts[row["dataset"] or "log"])
+    tables = []
+    for dataset, episodes in drafts.items():
+        whole = {name: draft for name, draft in episodes.items() if _is_whole(name, draft, left_out)}
+        if whole:
+            tables.append(_table(dataset, whole))
+    if not tables:
+        raise UsageError(f"There is no episode to judge in this log. {left_out.says()}".strip())
+    return tables
+
+
+def _take(row: Mapping[str, Any], episodes: dict[str, _Draft]) -> None:
+    """Put one row into its episode's draft."""
+    name = row["episode_id"]
+    draft = episodes.get(name)
+    if draft is None:
+        draft = episodes[name] = _Draft(row["group"] or name)
+    made = _made(row)
+    if row["walk"] is not None:
+        kept = draft.walks[row["walk"]]
+        kept.costs.append(row["cost_nano_usd"])
+        kept.length = max(kept.length, row["step"] or 1)
+        if made is not None and row["kept"]:
+            kept.answers.append((row["step"] or 1, made))
+        return
+    if row["step"] is None or row["step"] < 1:
+        return
+    draft.horizon = max(draft.horizon, row["horizon"] or 1, row["step"])
+    stage = draft.stages[row["step"]]
+    stage.costs.append((row["source"], row["cost_nano_usd"]))
+    if made is not None:
+        stage.made.setdefault(row["candidate"], made)
+    for signal, value in (row["signals"] or {}).items():
+        if isinstance(value, int | float):
+            stage.signals.setdefault(signal, float(value))
+
+
+def _made(row: Mapping[str, Any]) -> _Made | None:
+    if row["candidate"] is None:
+        return None
+    answer, correct = row["answer"], row["correct"]
+    # A source that keeps no texts: what is right is taken for one answer, what is wrong for another each time.
+    key = (
+        normalize_answer(answer)
+        if answer is not None
+        else "\x00right"
+        if correct
+        else f"\x00{row['step']}.{row['candidate']}"
+    )
+    confidence = row["confidence"]
+    return _Made(key, row["source"] or "", correct, math.nan if confidence is None else confidence)
+
+
+def _is_whole(name: str, draft: _Draft, dropped: Dropped) -> bool:
+    """Whether an episode can be judged; if not, say why."""
+    numbers = sorted(draft.stages)
+    if not numbers:
+        dropped.drop("an episode without a step", name)
+    elif numbers != list(range(1, len(numbers) + 1)):
+        dropped.drop("an episode with a step missing in the middle", name)
+    elif any(made.correct is None for stage in draft.stages.values() for made in stage.made.values()):
+        dropped.drop("an episode with an answer of which it is not known whether it is right", name)
+    else:
+        return True
+    return False
+
+
+def _table(dataset: str, episodes: Mapping[str, _Draft]) -> EpisodeTable:
+    drafts = list(episodes.values())
+    n, horizon = len(drafts), max(draft.horizon for draft in drafts)
+    places = 1 + max((index for d in drafts for stage in d.stages.values() for index in stage.made), default=0)
+    answer = np.full((n, horizon, places), -1, dtype=np.int64)
+    correct = np.zeros((n, horizon, places), dtype=np.bool_)
+    confidence = np.full((n, horizon, places), np.nan)
+    cost = np.zeros((n, horizon), dtype=np.int64)
+    known = True
+    for i, draft in enumerate(drafts):
+        keys: dict[str, int] = {}
+        for number, stage in draft.stages.items():
+            total = _sum([paid for _, paid in stage.costs])
+            known &= total is not None
+            cost[i, number - 1] = total or 0
+            for index, made in stage.made.items():
+                place = (i, number - 1, index)
+                answer[place] = keys.setdefault(made.key, len(keys))
+                correct[place], confidence[place] = made.correct, made.confidence
+    steps = np.array([len(draft.stages) for draft in drafts], dtype=np.int64)
+    complete = steps >= np.array([draft.horizon for draft in drafts])
+    walks, walks_known = _walks(drafts)
+    return EpisodeTable(
+        dataset,
+        tuple(episodes),
+        tuple([draft.group for draft in drafts]),
+        _sources(drafts, places),
+        StepArrays(answer, correct, cost, steps, complete),
+        confidence,
+        _signals(drafts, horizon),
+        walks,
+        known and walks_known,
+    )
+
+
+def _sum(costs: Iterable[int | None]) -> int | None:
+    total = 0
+    for cost in costs:
+        if cost is None:
+            return None
+        total += cost
+    return total
+
+
+def _sources(drafts: Iterable[_Draft], places: int) -> tuple[str, ...]:
+    """Return what the candidates' places are called: by who fills them, or "answer" where that differs."""
+    seen: list[Counter[str]] = [Counter() for _ in range(places)]
+    for draft in drafts:
+        for stage in draft.stages.values():
+            for index, made in stage.made.items():
+                seen[index][made.source] += 1
+    return tuple([next(iter(names)) if len(names) == 1 else "answer" for names in seen])
+
+
+def _signals(drafts: list[_Draft], horizon: int) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
+    names = sorted({name for draft in drafts for stage in draft.stages.values() for name in stage.signals})
+    found = {name: np.full((len(drafts), horizon), np.nan) for name in names}
+    for i, draft in enumerate(drafts):
+        for number, stage in draft.stages.items():
+            for name, value in stage.signals.items():
+                found[name][i, number - 1] = value
+    return found
+
+
+def _walks(drafts: list[_Draft]) -> tuple[dict[str, Walk], bool]:
+    """Return the named walks, with those that follow from the steps: the first model alone, a ladder's last alone."""
+    logged = sorted({name for draft in drafts for name in draft.walks})
+    kept: dict[str, list[_Kept | None]] = {name: [draft.walks.get(name) for draft in drafts] for name in logged}
+    kept.setdefault(BASE_ONLY, [_alone(draft, 1) for draft in drafts])
+    if GUIDE_ONLY not in kept and all(len(stage.made) <= 1 for draft in drafts for stage in draft.stages.values()):
+        kept[LAST_ONLY] = [_alone(draft, draft.horizon) for draft in drafts]
+    known = all(_sum(one.costs) is not None for walk in kept.values() for one in walk if one is not None)
+    return {name: _walk(walk) for name, walk in kept.items()}, known
+
+
+def _alone(draft: _Draft, step: int) -> _Kept | None:
+    """Return what the first candidate of one step would have been alone, paid for its own calls only."""
+    stage = draft.stages.get(step)
+    made = None if stage is None else stage.made.get(0)
+    if stage is None or made is None:
+        return None
+    return _Kept([(1, made)], [cost for source, cost in stage.costs if source == made.source], 1)
+
+
+def _walk(kept: list[_Kept | None]) -> Walk:
+    n = len(kept)
+    ints = {name: np.zeros(n, dtype=np.int64) for name in ("cost", "length", "leaves", "distinct")}
+    bools = {name: np.zeros(n, dtype=np.bool_) for name in ("known", "covered", "right")}
+    for i, one in enumerate(kept):
+        if one is None or any(made.correct is None for _, made in one.answers):
+            continue
+        bools["known"][i] = True
+        bools["covered"][i] = any(made.correct for _, made in one.answers)
+        bools["right"][i] = _served_is_right(one.answers)
+        ints["cost"][i], ints["length"][i] = _sum(one.costs) or 0, one.length
+        ints["leaves"][i] = len(one.answers)
+        ints["distinct"][i] = len({made.key for _, made in one.answers})
+    return Walk(
+        bools["known"], bools["covered"], bools["right"], ints["cost"], ints["length"], ints["leaves"], ints["distinct"]
+    )
+
+
+def _served_is_right(answers: list[tuple[int, _Made]]) -> bool:
+    """Whether the answer that `engine.rank` would serve is right: most confident, then most often kept, then latest."""
+    groups: dict[str, list[tuple[int, _Made]]] = defaultdict(list)
+    for step, made in answers:
+        groups[made.key].append((step, made))
+
+    def worth(group: list[tuple[int, _Made]]) -> tuple[float, int, int]:
+        known = [made.confidence for _, made in group if not math.isnan(made.confidence)]
+        return max(known, default=-1.0), len(group), max(step for step, _ in group)
+
+    best = max(groups.values(), key=worth, default=None)
+    return best is not None and best[0][1].correct is True
