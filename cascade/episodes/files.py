@@ -1,46 +1,249 @@
-"""Episodes as JSON lines: written whole lines at a time, read a line at a time."""
+"""Logs in files: rows as lines of JSON, packed or not, or as Parquet; written whole, read a piece at a time.
+
+A row is what `episodes.schema` says. Older rows read as rows of today; newer ones are refused. What cannot be read is
+dropped and counted, with its place, and ends nothing (F54 to F57) unless nothing at all can be read.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from cascade.episodes.schema import SCHEMA_VERSION
+from cascade.episodes.lines import Dropped, json_lines
+from cascade.episodes.rowcheck import checked_where, fitting, matches, no_log, storable
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
 from cascade.errors import UsageError
 
+__all__ = ["Dropped", "append_jsonl", "is_url", "read_rows", "write_rows"]
 
-def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Append rows to a file, readable by its owner only; return how many."""
-    lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows]
-    path.touch(mode=0o600, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write("".join(f"{line}\n" for line in lines))
+_PARQUET = b"PAR1"
+_STORES = ("sqlite:", "postgresql:", "postgresql+")
+WRITTEN_AS = (".jsonl", ".jsonl.gz", ".parquet")
+_KNOWN = frozenset(COLUMNS)
+
+
+def is_url(path: Path | str) -> bool:
+    """Whether this names a store of episodes, not a file.
+
+    >>> is_url("sqlite:///cascade.db"), is_url("log.jsonl")
+    (True, False)
+    """
+    return str(path).startswith(_STORES)
+
+
+def append_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Append rows to a file that its owner alone may read, and return how many: all of them or, on an error, none.
+
+    NaN and infinite numbers are written as null, with their columns named in `signals["replay"]["not_finite"]`. A last
+    line that was torn by a crash is cut off first, so that no row is written onto it.
+
+    Raises:
+        UsageError: a row has no JSON form, or the file cannot be written.
+    """
+    lines = [_line(row, number) for number, row in enumerate(rows, 1)]
+    path = Path(path)
+    with _said(path):
+        path.touch(mode=0o600, exist_ok=True)
+        # "a": the system puts each write at the end, whoever else writes; no buffer: what is written is in the file.
+        with path.open("a+b", buffering=0) as file:
+            end = _mend(file)
+            try:
+                _write_all(file, b"".join(lines))
+            except OSError:
+                file.truncate(end)  # a full disk took some of it
+                raise
     return len(lines)
 
 
-def read_jsonl(path: Path, bad: list[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file. Lines that are no rows are passed over, each named in `bad` if a list is given.
+def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write a new file, or write over one, and return how many rows it holds: it is there whole or not at all.
+
+    The form is told by the name: .jsonl, .jsonl.gz or .parquet. Columns that a row lacks are null. The file is readable
+    by its owner alone. Numbers that are not finite become null, as in `append_jsonl`.
 
     Raises:
-        UsageError: no such file, or written by a newer version.
+        UsageError: another ending, a row that does not fit the schema, or a file that cannot be written.
+        MissingExtraError: Parquet without pyarrow.
     """
-    if not path.is_file():
-        raise UsageError(f"There is no file {path}.")
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                row = None
-            if not isinstance(row, dict):
-                if bad is not None:
-                    bad.append(f"{path}:{number}: not a JSON object")
-                continue
-            written = row.get("schema_version")
-            if isinstance(written, int) and written > SCHEMA_VERSION:
-                raise UsageError(f"{path}:{number} was written by a newer version of cascade; please upgrade.")
+    path = Path(path)
+    if not path.name.endswith(WRITTEN_AS):
+        raise UsageError(f"{path} ends in none of {', '.join(WRITTEN_AS)}; name the file so.")
+    with _replaced(path) as new:
+        if path.suffix == ".parquet":
+            from cascade.episodes.parquet import write_parquet
+
+            return write_parquet(new, _whole_rows(rows))
+        return _write_lines(new, _whole_rows(rows), packed=path.suffix == ".gz")
+
+
+def read_rows(
+    path: Path | str, dropped: Dropped | None = None, where: Mapping[str, str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a log, each with every column, holding no more of it in memory than a piece.
+
+    Args:
+        path: a .jsonl, .jsonl.gz or .parquet file, told by what it holds, or the URL of a store (sqlite:///log.db,
+            postgresql://…).
+        dropped: counts what is left out, and why.
+        where: only rows with these values, compared as text: `{"dataset": "mmlu", "step": "1"}`.
+
+    Raises:
+        UsageError: nothing in it can be read, a newer version wrote it, or `where` names no column.
+        MissingExtraError: a package that reads it is not installed.
+    """
+    wanted = checked_where(where)
+    if is_url(path):
+        yield from _store_rows(str(path), wanted)
+        return
+    path, dropped = Path(path), Dropped() if dropped is None else dropped
+    if looks_parquet(path):
+        from cascade.episodes.parquet import read_parquet
+
+        yield from read_parquet(path, dropped, wanted)
+    else:
+        yield from _line_rows(path, dropped, wanted)
+
+
+def looks_parquet(path: Path) -> bool:
+    """Whether a file is Parquet by its name or its first bytes."""
+    if path.suffix == ".parquet":
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_PARQUET)) == _PARQUET
+    except OSError:
+        return False  # who opens it to read says why it cannot be
+
+
+def _store_rows(url: str, where: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    from cascade.episodes.store import Store
+
+    store = Store.open(url, read_only=True)
+    try:
+        yield from store.read(where)
+    finally:
+        store.close()
+
+
+def _line_rows(path: Path, dropped: Dropped, where: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    before, good = dropped.count, 0
+    for number, raw in json_lines(path, dropped):
+        row = fitting(raw, f"{path.name}:{number}", dropped)
+        if row is None:
+            continue
+        good += 1
+        if matches(row, where):
             yield row
+    if not good and dropped.count > before:
+        raise no_log(path, dropped)
+
+
+def _whole_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield rows with every column in its place; refuse columns that would be lost."""
+    blank = dict.fromkeys(COLUMNS)
+    for number, row in enumerate(rows, 1):
+        unknown = row.keys() - _KNOWN
+        if unknown:
+            raise UsageError(f"Row {number} has columns that no log has: {', '.join(sorted(map(str, unknown)))}.")
+        yield {**blank, **row, "schema_version": SCHEMA_VERSION}
+
+
+def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]], *, packed: bool) -> int:
+    import gzip
+
+    count = 0
+    # No name and no time in the packed file's head: the same rows give the same bytes.
+    with path.open("wb") as plain, gzip.GzipFile("", "wb", fileobj=plain, mtime=0) if packed else plain as file:
+        for count, row in enumerate(rows, 1):
+            file.write(_line(row, count))
+    return count
+
+
+def _line(row: Mapping[str, Any], number: int) -> bytes:
+    try:
+        text = _encoded(row)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"Row {number} has no JSON form: {error}.") from None
+    try:
+        return f"{text}\n".encode()
+    except UnicodeEncodeError:  # half of a pair of surrogates has no UTF-8 form, but JSON can spell it
+        return f"{json.dumps(storable(row))}\n".encode()
+
+
+def _encoded(row: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(row, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # looked for only where there is one: this walks through everything
+        return json.dumps(storable(row), ensure_ascii=False, allow_nan=False)
+
+
+_TAIL_BYTES = 1 << 16
+
+
+def _mend(file: IO[bytes]) -> int:
+    """Leave the file ending in a whole line and return its length: cut a torn one, end one that lacks its newline."""
+    end = file.seek(0, os.SEEK_END)
+    start, tail = end, b""
+    while start and b"\n" not in tail:
+        size = min(_TAIL_BYTES, start)
+        start -= size
+        file.seek(start)
+        tail = file.read(size) + tail
+    last = tail.rpartition(b"\n")[2]
+    if not last:
+        return end
+    try:
+        whole = isinstance(json.loads(last), dict)
+    except (ValueError, RecursionError):
+        whole = False
+    if whole:
+        return end + _write_all(file, b"\n")
+    return file.truncate(end - len(last))
+
+
+def _write_all(file: IO[bytes], data: bytes) -> int:
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+    return len(data)
+
+
+@contextlib.contextmanager
+def _replaced(path: Path) -> Iterator[Path]:
+    """Give a new file beside `path` that takes its place when all went well, and is gone when not."""
+    with _said(path):
+        if path.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".part")  # mode 0600
+        os.close(handle)
+        new = Path(name)
+        try:
+            yield new
+            _to_disk(new)
+            new.replace(path)
+            if os.name != "nt":  # Windows opens no folders
+                _to_disk(path.parent)
+        finally:
+            new.unlink(missing_ok=True)
+
+
+def _to_disk(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """Turn what the system says about a file that cannot be written into an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from None

@@ -6,15 +6,13 @@ error, not a guess.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from cascade.episodes.files import read_jsonl
+from cascade.episodes.files import read_rows
 from cascade.episodes.schema import IMPOSSIBLE_LOGPROB, question_id
-from cascade.errors import BadRequestError, MissingExtraError, UsageError
+from cascade.errors import BadRequestError, UsageError
 from cascade.providers.base import Payload
 from cascade.types import Request
 
@@ -29,28 +27,36 @@ class Replay:
 
     @classmethod
     def open(cls, path: str) -> Replay:
-        """Read a log: JSON lines, or Parquet where pyarrow is installed.
+        """Read a log: a file or the URL of a store, as `episodes.files.read_rows` takes it.
 
         Raises:
             UsageError: it is missing, or not a log of episodes.
+            MissingExtraError: a package that reads it is not installed.
         """
-        return cls.of(_parquet(path) if path.endswith(".parquet") else read_jsonl(Path(path)), path)
+        return cls.of(read_rows(path), path)
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], source: str = "the log") -> Replay:
-        """Index rows as `episodes.schema.rows` makes them.
+        """Index rows as `episodes.schema.rows` makes them. Rows without the question or the text are passed over.
 
         Raises:
-            UsageError: a row is not of that form.
+            UsageError: a row is not of that form, or none holds a text.
         """
         calls: dict[_Key, Payload] = {}
+        number = 0
         for number, row in enumerate(rows, 1):
+            if row.get("text") is None or row.get("question") is None:
+                continue
             try:
                 key, payload = _indexed(row)
             except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
                 said = f"{type(error).__name__} {error}"
                 raise UsageError(f"Row {number} of {source} is not a row of an episode log: {said}") from None
             calls.setdefault(key, payload)
+        if number and not calls:
+            raise UsageError(
+                f"No row of {source} holds both a question and what a model said to it: nothing to replay."
+            )
         return cls(calls)
 
     def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
@@ -75,8 +81,6 @@ class Replay:
 
 def _indexed(row: Mapping[str, Any]) -> tuple[_Key, Payload]:
     signals = row["signals"] or {}
-    if isinstance(signals, str):
-        signals = json.loads(signals)
     replay = signals.get("replay") or {}
     asked = question_id(row["question"], row.get("context"))
     key = (asked, row["step"], row["source"], replay.get("purpose", "answer"), replay.get("sample", 0))
@@ -110,11 +114,3 @@ def _token(token: list[Any]) -> dict[str, Any]:
 
 def _logprob(value: float | None) -> float | None:
     return float("-inf") if value is not None and value <= IMPOSSIBLE_LOGPROB else value
-
-
-def _parquet(path: str) -> Iterator[Mapping[str, Any]]:
-    try:
-        import pyarrow.parquet
-    except ModuleNotFoundError:
-        raise MissingExtraError("pyarrow", "reading Parquet") from None
-    yield from pyarrow.parquet.read_table(path).to_pylist()

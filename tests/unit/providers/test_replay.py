@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cascade.engine import drive, run
-from cascade.episodes.files import append_jsonl
+from cascade.episodes.files import append_jsonl, write_rows
 from cascade.episodes.schema import rows
 from cascade.errors import BadRequestError, CascadeError, MissingExtraError, UsageError
 from cascade.orchestrator import Orchestrator
@@ -142,6 +142,14 @@ def test_parquet_without_pyarrow_says_what_to_install(monkeypatch: pytest.Monkey
         Replay.open("log.parquet")
 
 
+def test_a_log_of_many_forms_is_replayed(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    answer = logged(BASE, yes_no(0.9))
+    for name in ("log.parquet", "log.jsonl.gz"):
+        write_rows(tmp_path / name, rows(answer))
+        assert Replay.open(str(tmp_path / name)).calls == Replay.of(rows(answer)).calls
+
+
 @pytest.mark.parametrize(
     "row",
     [
@@ -151,7 +159,8 @@ def test_parquet_without_pyarrow_says_what_to_install(monkeypatch: pytest.Monkey
         {"schema_version": [1], "signals": {}},
         {"question": "x", "signals": 7, "step": 1, "source": "base"},
         {"question": 7, "signals": {}, "step": [1], "source": {}},
-        {"question": "x", "signals": {"tokens": [7]}, "step": 1, "source": "base", "text": "x"},
+        {"question": "x", "step": 1, "source": "base", "text": None},
+        {"question": "x", "step": 1, "source": "base", "text": "x", "signals": {"replay": {"tokens": [7]}}},
     ],
 )
 def test_a_log_of_another_shape_is_a_usage_error(row: dict[str, Any], tmp_path: Path) -> None:

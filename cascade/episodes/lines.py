@@ -1,0 +1,208 @@
+"""Lines of JSON, read one at a time whatever they are packed in, and a count of what had to be left out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from cascade.errors import UsageError
+
+MAX_LINE_BYTES = 256 * 2**20
+"""A longer line is passed over: it would be held in memory whole. Twenty-five times the longest that tests write."""
+_PLACES_PER_REASON = 3
+_GZIP = b"\x1f\x8b"
+_UTF8_MARK = b"\xef\xbb\xbf"
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# A number that may be too large for a float and would be read as infinite: 1e999.
+_HUGE = re.compile(rb"\d[eE]\+?\d{3}")
+
+
+@dataclass(slots=True)
+class Dropped:
+    """What was left out while a log was read (F54 to F57): counted by reason, the first places kept.
+
+    Attributes:
+        rows: how many rows are missing, by reason.
+        notes: how often a row was kept although something in it was not as it should be, by reason; an odd value
+            became null, never 0.
+        first: the first three places of each reason, as "log.jsonl:17: not a JSON object".
+    """
+
+    rows: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    first: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        """How many rows were dropped."""
+        return self.rows.total()
+
+    def drop(self, reason: str, place: str, count: int = 1) -> None:
+        """Count rows that are left out."""
+        self._keep(self.rows[reason], reason, place)
+        self.rows[reason] += count
+
+    def note(self, reason: str, place: str, count: int = 1) -> None:
+        """Count an oddity of rows that are kept."""
+        self._keep(self.notes[reason], reason, place)
+        self.notes[reason] += count
+
+    def _keep(self, so_far: int, reason: str, place: str) -> None:
+        if so_far < _PLACES_PER_REASON:
+            self.first.append(f"{place}: {reason}")
+
+    def says(self) -> str:
+        """Return all of it in one line; an empty text if there is nothing to say.
+
+        >>> dropped = Dropped()
+        >>> dropped.drop("not a JSON object", "log.jsonl:17")
+        >>> dropped.says()
+        '1 row dropped: not a JSON object (1). First: log.jsonl:17: not a JSON object'
+        """
+        parts = []
+        if self.rows:
+            parts.append(f"{self.count:,} row{'s' if self.count != 1 else ''} dropped: {_counted(self.rows)}")
+        if self.notes:
+            parts.append(f"noted: {_counted(self.notes)}")
+        if not parts:
+            return ""
+        return f"{'; '.join(parts)}. First: {'; '.join(self.first)}"
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join([f"{reason} ({count:,})" for reason, count in counts.most_common()])
+
+
+class Numbered(NamedTuple):
+    """A line that holds a JSON object, and its number in the file."""
+
+    number: int
+    value: dict[str, Any]
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """Open a file for reading, unpacked if it is a gzip file.
+
+    Raises:
+        UsageError: it is missing, a folder, or may not be read.
+    """
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise UsageError(_why_not(path, error)) from None
+    with file:
+        packed = file.read(2) == _GZIP
+        file.seek(0)
+        if not packed:
+            yield file
+            return
+        with gzip.GzipFile(fileobj=file) as unpacked:
+            yield unpacked
+
+
+def _why_not(path: Path, error: OSError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"There is no file {path}."
+    if isinstance(error, IsADirectoryError) or path.is_dir():
+        return f"{path} is a folder; name a file in it."
+    return f"{path} cannot be read: {error.strerror or error}."
+
+
+def numbered_lines(path: Path, dropped: Dropped) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a file with their numbers; one that is too long, or damaged, is dropped and counted."""
+    with opened(path) as file:
+        number = 0
+        while line := _next_line(file, dropped, f"{path.name}:{number + 1}"):
+            number += 1
+            if number == 1:
+                line = _without_mark(line, path)
+            if len(line) < MAX_LINE_BYTES or line.endswith(b"\n"):
+                yield number, line
+                continue
+            dropped.drop(f"a line of more than {MAX_LINE_BYTES >> 20} MiB", f"{path.name}:{number}")
+            while line and not line.endswith(b"\n"):
+                line = _next_line(file, dropped, f"{path.name}:{number}")
+
+
+def _next_line(file: IO[bytes] | gzip.GzipFile, dropped: Dropped, place: str) -> bytes:
+    try:
+        return file.readline(MAX_LINE_BYTES)
+    except (EOFError, zlib.error, OSError):
+        # A packed file that was cut short or damaged says so only here; what came before it stands.
+        dropped.drop("the file is cut short or damaged from here on", place)
+        return b""
+
+
+def _without_mark(line: bytes, path: Path) -> bytes:
+    if line.startswith(_UTF16_MARKS):
+        raise UsageError(f"{path} is written in UTF-16; save it as UTF-8.")
+    return line.removeprefix(_UTF8_MARK)
+
+
+def json_lines(path: Path, dropped: Dropped) -> Iterator[Numbered]:
+    """Yield the JSON objects of a file of lines. Other lines are dropped and counted; blank ones are nothing.
+
+    NaN and infinite numbers become null (F57). Bytes that are not UTF-8 are replaced. Both are noted.
+    """
+    decode = decoder()
+    for number, line in numbered_lines(path, dropped):
+        if line.isspace():
+            continue
+        place = f"{path.name}:{number}"
+        try:
+            value = decode(line, dropped, place)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            yield Numbered(number, value)
+        elif line.endswith(b"\n"):
+            dropped.drop("not a JSON object", place)
+        else:
+            dropped.drop("a torn last line", place)
+
+
+Decode = Callable[[bytes, Dropped, str], Any]
+
+
+def decoder() -> Decode:
+    """Return what reads one JSON text as plain values; it raises ValueError or RecursionError where it cannot."""
+    odd: list[str] = []
+    quick = json.JSONDecoder(parse_constant=odd.append)
+    careful = json.JSONDecoder(parse_constant=odd.append, parse_float=lambda text: _finite(text, odd))
+
+    def decode(raw: bytes, dropped: Dropped, place: str) -> Any:
+        # A number of three digits in its exponent is rare, and reading every number with care takes twice as long.
+        value = (careful if _HUGE.search(raw) else quick).decode(text_of(raw, dropped, place))
+        if odd:
+            dropped.note("NaN or an infinite number, read as null", place, len(odd))
+            odd.clear()
+        return value
+
+    return decode
+
+
+def _finite(text: str, odd: list[str]) -> float | None:
+    value = float(text)
+    if math.isfinite(value):
+        return value
+    odd.append(text)
+    return None
+
+
+def text_of(raw: bytes, dropped: Dropped, place: str) -> str:
+    """Return the text of some bytes; what is not UTF-8 is replaced and noted."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        dropped.note("bytes that are not UTF-8, replaced", place)
+        return raw.decode("utf-8", "replace")

@@ -1,0 +1,372 @@
+"""Logs as Parquet, in row groups of a fixed size, so that what reading takes does not grow with the file.
+
+`gold` and `signals` are JSON texts there; rows have them as they were. pyarrow is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cascade.episodes.lines import Dropped, opened
+from cascade.episodes.rowcheck import (
+    AT_LEAST,
+    CHECKS,
+    KINDS,
+    MAX_WHOLE,
+    NUMBER,
+    NUMBERS,
+    TEXT,
+    TEXTS,
+    TRUTH,
+    WHOLE,
+    OddValueError,
+    belongs,
+    checked_where,
+    fitting_signals,
+    no_log,
+    note_unknown_column,
+    odd,
+    refuse_newer,
+    shown,
+    storable,
+)
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
+from cascade.errors import MissingExtraError, UsageError
+
+ROWS_A_GROUP = 16_384
+"""Rows of a row group and of a batch: a batch of plain rows takes some 30 MB (`benchmarks/parquet.py`)."""
+_READ_BYTES = 1 << 20
+"""How much of a column is fetched at once: without it a row group's whole column would be, however large."""
+_JSON_KINDS = (TEXTS, NUMBERS)
+Column: TypeAlias = NDArray[Any]
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow as pa
+        import pyarrow.compute
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise MissingExtraError("pyarrow", "Parquet") from None
+    return pa
+
+
+@cache
+def _schema() -> Any:
+    """Return the columns with their types; every one of them may be null."""
+    pa = _pyarrow()
+    types = {WHOLE: pa.int64(), NUMBER: pa.float64(), TRUTH: pa.bool_()}
+    return pa.schema([(name, types.get(KINDS[name], pa.string())) for name in COLUMNS])
+
+
+# --- writing ---
+
+
+def write_parquet(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write rows that have every column, and return how many.
+
+    Raises:
+        UsageError: a value does not fit its column.
+        MissingExtraError: pyarrow is not installed.
+    """
+    pa, count = _pyarrow(), 0
+    rows = iter(rows)
+    with pa.parquet.ParquetWriter(path, _schema(), compression="zstd") as writer:
+        while chunk := list(itertools.islice(rows, ROWS_A_GROUP)):
+            writer.write_batch(_packed_chunk(chunk, count), row_group_size=ROWS_A_GROUP)
+            count += len(chunk)
+    return count
+
+
+def _packed_chunk(chunk: Sequence[Mapping[str, Any]], first: int) -> Any:
+    try:
+        columns = [_packed(name, chunk, first) for name in COLUMNS]
+    except OddValueError:  # a NaN; looked for only where there is one, since this walks through everything
+        chunk = [storable(row) for row in chunk]
+        columns = [_packed(name, chunk, first) for name in COLUMNS]
+    return _pyarrow().record_batch(columns, schema=_schema())
+
+
+def _packed(name: str, chunk: Sequence[Mapping[str, Any]], first: int) -> Any:
+    values = [row[name] for row in chunk]
+    try:
+        return _typed(name, values)
+    except (TypeError, OverflowError, ValueError) as error:
+        if isinstance(error, OddValueError):
+            raise
+        bad = next(number for number, value in enumerate(values, first + 1) if not _fits(name, value))
+        raise UsageError(f"Row {bad} cannot be written: its {name} is no {KINDS[name]}.") from None
+
+
+def _typed(name: str, values: list[Any]) -> Any:
+    pa, kind = _pyarrow(), _schema().field(name).type
+    if KINDS[name] in _JSON_KINDS:
+        values = [None if value is None else _json_text(value) for value in values]
+    elif any(type(value) is float and not math.isfinite(value) for value in values):
+        raise OddValueError
+    try:
+        return pa.array(values, kind)
+    except UnicodeEncodeError:  # half of a pair of surrogates; Parquet's texts are UTF-8
+        return pa.array([None if one is None else one.encode("utf-8", "replace").decode() for one in values], kind)
+
+
+def _json_text(value: Any) -> str:
+    if not isinstance(value, list | tuple | Mapping):
+        raise TypeError
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        raise OddValueError from None
+
+
+def _fits(name: str, value: Any) -> bool:
+    try:
+        _typed(name, [value])
+    except (TypeError, OverflowError, ValueError):
+        return False
+    return True
+
+
+# --- reading rows ---
+
+
+def read_parquet(path: Path, dropped: Dropped, where: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield a file's rows, as `files.read_rows` does.
+
+    Raises:
+        UsageError: it is no Parquet file, not a log, or a newer version wrote it.
+        MissingExtraError: pyarrow is not installed.
+    """
+    source = _Source.of(path, dropped)
+    before, good = dropped.count, 0
+    for piece in source.pieces(source.names, ROWS_A_GROUP):
+        chosen = _where(piece, where)
+        good += len(piece.numbers) - len(chosen.numbers)
+        for row in _rows(chosen, source):
+            good += 1
+            yield row
+    if not good and dropped.count > before:
+        raise no_log(path, dropped)
+
+
+class _Piece(NamedTuple):
+    """Some rows of a file, as Arrow columns, with their numbers in it."""
+
+    columns: Any
+    numbers: Sequence[int]
+
+
+class _Source(NamedTuple):
+    """An open file: where it lies, which of our columns it has, and what was left out of it."""
+
+    path: Path
+    file: Any
+    names: tuple[str, ...]
+    dropped: Dropped
+
+    @classmethod
+    def of(cls, path: Path, dropped: Dropped) -> _Source:
+        """Open a file that holds a log."""
+        file = open_parquet(path)
+        present = file.schema_arrow.names
+        for name in present:
+            if name not in KINDS:
+                note_unknown_column(name, path.name, dropped)
+        missing = "step" if "step" not in present else "" if {"episode_id", "question"} & {*present} else "question"
+        if missing:
+            dropped.drop(f"no column {missing}", path.name, max(1, file.metadata.num_rows))
+            raise no_log(path, dropped)
+        return cls(path, file, tuple([name for name in COLUMNS if name in present]), dropped)
+
+    def pieces(self, names: Sequence[str], size: int) -> Iterator[_Piece]:
+        """Yield the file in pieces, ending early where it is damaged."""
+        first = 1
+        for batch in batches(self.file, names, size):
+            if batch is None:
+                rest = self.file.metadata.num_rows - first + 1
+                self.dropped.drop("the file is damaged from here on", self.place(first), rest)
+                return
+            yield _Piece(batch, range(first, first + batch.num_rows))
+            first += batch.num_rows
+
+    def place(self, number: int) -> str:
+        """Return how a row is named."""
+        return f"{self.path.name}: row {number}"
+
+
+def open_parquet(path: Path, texts: Sequence[str] = ()) -> Any:
+    """Open a file; the columns in `texts` come with each of their values once, if they repeat.
+
+    Raises:
+        UsageError: it is missing, or no whole Parquet file.
+        MissingExtraError: pyarrow is not installed.
+    """
+    pa = _pyarrow()
+    with opened(path):
+        pass  # it says why a file cannot be read, as for every other form
+    try:
+        return pa.parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False, read_dictionary=list(texts))
+    except (pa.ArrowException, OSError):
+        raise UsageError(f"{path} is no Parquet file, or was cut short: its end is missing.") from None
+
+
+def batches(file: Any, names: Sequence[str], size: int) -> Iterator[Any]:
+    """Yield a file's columns in pieces of at most so many rows; None, last, where it is damaged."""
+    found = file.iter_batches(batch_size=size, columns=list(names), use_threads=False)
+    while True:
+        try:
+            batch = next(found, _END)
+        except (_pyarrow().ArrowException, OSError):
+            yield None
+            return
+        if batch is _END:
+            return
+        yield batch
+
+
+_END = object()
+
+
+def _where(piece: _Piece, where: Mapping[str, str]) -> _Piece:
+    """Return the rows that have the wanted values."""
+    if not where:
+        return piece
+    chosen = np.ones(len(piece.numbers), dtype=np.bool_)
+    for name, wanted in where.items():
+        has = name in piece.columns.schema.names
+        values = piece.columns.column(name).to_pylist() if has else [None] * len(piece.numbers)
+        chosen &= np.fromiter((shown(value) == wanted for value in values), np.bool_, len(values))
+    numbers = [number for number, keep in zip(piece.numbers, chosen, strict=True) if keep]
+    return _Piece(piece.columns.filter(_pyarrow().array(chosen)), numbers)
+
+
+def _rows(piece: _Piece, source: _Source) -> Iterator[dict[str, Any]]:
+    """Yield rows with every column, as the present version writes them."""
+    values = {name: _values(name, piece, source) for name in source.names}
+    nothing = [None] * len(piece.numbers)
+    for number, version in zip(piece.numbers, values.get("schema_version", nothing), strict=True):
+        if version is not None and version > SCHEMA_VERSION:
+            refuse_newer(version, source.place(number))
+    values["schema_version"] = [SCHEMA_VERSION] * len(piece.numbers)
+    table = [values.get(name, nothing) for name in COLUMNS]
+    whole = not any(None in values.get(name, nothing) for name in ("step", "question", "episode_id"))
+    for number, row in zip(piece.numbers, zip(*table, strict=True), strict=True):
+        made = dict(zip(COLUMNS, row, strict=True))
+        if whole or belongs(made, source.place(number), source.dropped):
+            yield made
+
+
+def _values(name: str, piece: _Piece, source: _Source) -> list[Any]:
+    """Return a column as plain values, null for each that it cannot hold."""
+    array = piece.columns.column(name)
+    if array.null_count == len(array):
+        return [None] * len(array)
+    values: list[Any] = array.to_pylist()
+    if _holds(name, array):
+        return values
+    kept: list[Any] = []
+    for number, value in zip(piece.numbers, values, strict=True):
+        try:
+            kept.append(None if value is None else _plain(name, value))
+        except OddValueError:
+            source.dropped.note(odd(name), source.place(number))
+            kept.append(None)
+        else:
+            if name == "signals" and kept[-1]:
+                kept[-1] = fitting_signals(kept[-1], source.place(number), source.dropped)
+    return kept
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Return one value as its column holds it: JSON texts parsed, times as texts."""
+    if KINDS[name] == TEXT and hasattr(value, "isoformat"):
+        value = value.isoformat()
+    if KINDS[name] in _JSON_KINDS and isinstance(value, str):
+        value = _parsed(value)
+    return CHECKS[name](name, value)
+
+
+def _parsed(text: str) -> Any:
+    """Return what a JSON text says; a text that is no JSON, or that of a single value, stands for itself."""
+    try:
+        value = json.loads(text, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, list | dict) else text
+
+
+def _holds(name: str, array: Any) -> bool:
+    """Whether a whole column is fit as it is, so that its values need no look each."""
+    pa, kind = _pyarrow(), array.type
+    if KINDS[name] == TEXT:
+        return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    if KINDS[name] == TRUTH:
+        return bool(pa.types.is_boolean(kind))
+    if KINDS[name] == NUMBER:
+        return bool(pa.types.is_floating(kind)) and bool(pa.compute.all(pa.compute.is_finite(array)).as_py())
+    if KINDS[name] != WHOLE or not pa.types.is_integer(kind):
+        return False
+    span = pa.compute.min_max(array)
+    return bool(AT_LEAST.get(name, 0) <= span["min"].as_py() and span["max"].as_py() <= MAX_WHOLE)
+
+
+# --- reading columns ---
+
+
+def read_columns(path: Path | str, columns: Sequence[str], batch_rows: int = 1 << 17) -> Iterator[dict[str, Column]]:
+    """Yield some columns of a log as arrays, `batch_rows` rows at a time: for logs of millions of rows.
+
+    Args:
+        path: a Parquet file.
+        columns: which, by name; one that the file lacks is all unknown.
+        batch_rows: the most rows of a piece; it, not the file, decides what memory is taken.
+
+    Yields:
+        By name, (rows,): float64 for numbers, whole numbers (exact below 2^53: 9 million USD in nano-USD) and truth,
+        NaN = unknown; objects (str or None) for texts. `gold` and `signals` are their JSON texts. A value that its
+        column cannot hold is unknown. Rows are not checked otherwise: use `files.read_rows` for a log that may be bad.
+
+    Raises:
+        UsageError: no such file, no such column, not a log, or damaged.
+        MissingExtraError: pyarrow is not installed.
+    """
+    checked_where(dict.fromkeys(columns, ""))
+    path, dropped = Path(path), Dropped()
+    source = _Source.of(path, dropped)
+    present = [name for name in columns if name in source.names]
+    source = source._replace(file=open_parquet(path, [name for name in present if KINDS[name] == TEXT]))
+    for piece in source.pieces(list({*present, "step"}), batch_rows):
+        yield {name: _array(name, piece, source) for name in columns}
+    if dropped.count:
+        raise UsageError(f"{path} is damaged: {dropped.says()}. cascade.episodes.files.read_rows reads what is left.")
+
+
+def _array(name: str, piece: _Piece, source: _Source) -> Column:
+    pa, rows, numeric = _pyarrow(), len(piece.numbers), KINDS[name] in {WHOLE, NUMBER, TRUTH}
+    array = piece.columns.column(name) if name in source.names else None
+    if array is None or array.null_count == rows:
+        return np.full(rows, np.nan) if numeric else np.full(rows, None, dtype=object)
+    if pa.types.is_dictionary(array.type):
+        return _repeated(array)
+    if KINDS[name] not in _JSON_KINDS and not _holds(name, array):
+        values = _values(name, piece, source)
+        return np.array(values, dtype=np.float64 if numeric else object)  # None becomes NaN
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.int8())
+    return np.asarray((array.cast(pa.float64(), safe=False) if numeric else array).to_numpy(zero_copy_only=False))
+
+
+def _repeated(array: Any) -> Column:
+    """Return a column whose values repeat, each of them made once."""
+    values = np.array([*array.dictionary.to_pylist(), None], dtype=object)
+    places = array.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)
+    return np.asarray(values[places])

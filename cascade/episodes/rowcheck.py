@@ -1,0 +1,235 @@
+"""Which values a column can hold, and rows made fit for it: an odd value becomes null and is counted, never 0."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from cascade.checks import did_you_mean
+from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, question_id
+from cascade.errors import UsageError
+
+TEXT, WHOLE, NUMBER, TRUTH, TEXTS, NUMBERS = "text", "whole number", "number", "true or false", "texts", "signals"
+KINDS: Mapping[str, str] = (
+    dict.fromkeys(COLUMNS, TEXT)
+    | dict.fromkeys(("step", "horizon", "candidate", "cost_nano_usd", "schema_version"), WHOLE)
+    | dict.fromkeys(("input_tokens", "cached_input_tokens", "output_tokens", "reasoning_tokens"), WHOLE)
+    | {"confidence": NUMBER, "latency_ms": NUMBER, "correct": TRUTH, "kept": TRUTH, "gold": TEXTS, "signals": NUMBERS}
+)
+"""What each column holds. A whole number is never negative; every number is finite; null stands for unknown."""
+AT_LEAST: Mapping[str, int] = {"step": 1, "horizon": 1}
+"""The least that a whole number may be, where it is not 0."""
+MAX_WHOLE = 2**63 - 1
+"""What Parquet and SQL can hold."""
+
+
+class OddValueError(ValueError):
+    """A value that its column cannot hold."""
+
+
+def _text(_name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)  # ids are often numbers
+    raise OddValueError
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise OddValueError
+    if not AT_LEAST.get(name, 0) <= value <= MAX_WHOLE:
+        raise OddValueError
+    return value
+
+
+def _number(_name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise OddValueError
+    return float(value)
+
+
+def _truth(_name: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise OddValueError
+
+
+def _texts(name: str, value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list | tuple):
+        raise OddValueError
+    return [_text(name, one) for one in value]
+
+
+def _numbers(_name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise OddValueError
+    return value
+
+
+Check = Callable[[str, Any], Any]
+_BY_KIND: Mapping[str, Check] = {
+    TEXT: _text,
+    WHOLE: _whole,
+    NUMBER: _number,
+    TRUTH: _truth,
+    TEXTS: _texts,
+    NUMBERS: _numbers,
+}
+CHECKS: Mapping[str, Check] = {name: _BY_KIND[kind] for name, kind in KINDS.items()}
+"""By column: returns a value as the column holds it, or raises `OddValueError`. Never called with None."""
+
+
+def odd(name: str) -> str:
+    """Return how a value that its column cannot hold is counted."""
+    return f"{name} is no {KINDS[name]}, read as null"
+
+
+def fitting(raw: Mapping[str, Any], place: str, dropped: Dropped) -> dict[str, Any] | None:
+    """Return a row with every column, as the present version writes it; None if it cannot be one.
+
+    Columns that no row has are left out. Whatever is not as it should be is counted in `dropped`.
+
+    Raises:
+        UsageError: a newer version wrote it.
+    """
+    made: dict[str, Any] = dict.fromkeys(COLUMNS)
+    for name, value in raw.items():
+        if value is None:
+            continue
+        check = CHECKS.get(name)
+        if check is None:
+            note_unknown_column(name, place, dropped)
+            continue
+        try:
+            made[name] = check(name, value)
+        except OddValueError:
+            if name == "schema_version":
+                dropped.drop("schema_version is no whole number", place)
+                return None
+            dropped.note(odd(name), place)
+    refuse_newer(made["schema_version"], place)
+    made["schema_version"] = SCHEMA_VERSION
+    if made["signals"]:
+        made["signals"] = fitting_signals(made["signals"], place, dropped)
+    return made if belongs(made, place, dropped) else None
+
+
+_UNKNOWN_AT_MOST = 50
+
+
+def note_unknown_column(name: str, place: str, dropped: Dropped) -> None:
+    """Count a column that no log has, once: it is the file's oddity, not each row's."""
+    reason = f"an unknown column {name[:80]!r}, left out"
+    if reason not in dropped.notes:
+        # A file with keys at random must not fill the memory with them.
+        many = len(dropped.notes) > _UNKNOWN_AT_MOST
+        dropped.note("more unknown columns, left out" if many else reason, place)
+
+
+def fitting_signals(signals: dict[str, Any], place: str, dropped: Dropped) -> dict[str, Any]:
+    """Return signals with null for whatever is no finite number; what stands under "replay" is left as it is."""
+    if all(type(value) is float or value is None for name, value in signals.items() if name != "replay"):
+        return signals  # as nearly all are, but for what Parquet's own nulls and a decoder's have made null already
+    made = dict(signals)
+    for name, value in signals.items():
+        if name == "replay" or value is None:
+            continue
+        try:
+            made[name] = _number(name, float(value) if isinstance(value, bool) else value)
+        except OddValueError:
+            made[name] = None
+            dropped.note(f"signals.{name[:80]} is no number, read as null", place)
+    return made
+
+
+def refuse_newer(version: int | None, place: str) -> None:
+    """Raise UsageError for a row that a newer version wrote: what its columns mean is not known here (F56)."""
+    if version is not None and version > SCHEMA_VERSION:
+        raise UsageError(
+            f"{place} was written by a newer version of cascade (schema {version}; this one reads up to "
+            f"{SCHEMA_VERSION}). Upgrade cascade: pip install -U cascade-orchestrator"
+        )
+
+
+def belongs(made: dict[str, Any], place: str, dropped: Dropped) -> bool:
+    """Whether a row belongs to a step of an episode; gives it the episode's id if only the question is there."""
+    if made["step"] is None:
+        dropped.drop("no step", place)
+        return False
+    if made["question"] is None:
+        if made["episode_id"] is None:
+            dropped.drop("neither question nor episode_id", place)
+            return False
+        dropped.note("question is null", place)
+    elif made["episode_id"] is None:
+        made["episode_id"] = question_id(made["question"], made["context"])
+    return True
+
+
+def no_log(path: Path, dropped: Dropped) -> UsageError:
+    """Return the error for a file of which no row could be read."""
+    return UsageError(
+        f"{path} holds no row of an episode log: {dropped.says()}. Logs of other kinds are read with: cascade import"
+    )
+
+
+def checked_where(where: Mapping[str, str] | None, known: Iterable[str] = COLUMNS) -> dict[str, str]:
+    """Return a filter as it is, or raise UsageError naming every column in it that is not known."""
+    names = tuple(known)
+    wrong = [f"{name}{did_you_mean(name, names)}" for name in where or () if name not in names]
+    if wrong:
+        raise UsageError(f"There is no column {'; and no column '.join(wrong)}")
+    return dict(where or {})
+
+
+def matches(row: Mapping[str, Any], where: Mapping[str, str]) -> bool:
+    """Whether a row has the wanted values, compared as text; null is "null", truth is "true" and "false".
+
+    >>> matches({"step": 2, "walk": None, "correct": True}, {"step": "2", "walk": "null", "correct": "true"})
+    True
+    """
+    return all(shown(row.get(name)) == wanted for name, wanted in where.items())
+
+
+def shown(value: Any) -> str:
+    """Return a value as a filter names it."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def storable(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row with null for each NaN or infinite number, and their columns named in its signals (F57).
+
+    The flag stands where no policy takes it for a number: `signals["replay"]["not_finite"]`.
+    """
+    odd_columns = [name for name, value in row.items() if not _all_finite(value)]
+    if not odd_columns:
+        return dict(row)
+    made = {name: _finite(value) for name, value in row.items()}
+    signals = dict(made.get("signals") or {})
+    signals["replay"] = {**(signals.get("replay") or {}), "not_finite": odd_columns}
+    return made | {"signals": signals}
+
+
+def _all_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, Mapping):
+        return all(map(_all_finite, value.values()))
+    return not isinstance(value, list | tuple) or all(map(_all_finite, value))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,234 @@
+"""Parquet keeps every column, is read in pieces, and is as forgiving as lines of JSON."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cascade.episodes import parquet
+from cascade.episodes.files import Dropped, read_rows, write_rows
+from cascade.episodes.parquet import read_columns
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
+from cascade.errors import MissingExtraError, UsageError
+from unit.episodes.test_files import ROWS, row
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def table(path: Path, **columns: Any) -> Path:
+    pq.write_table(pa.table({"question": ["x"], "step": [1]} | columns), path)
+    return path
+
+
+def many(count: int) -> Any:
+    return (
+        row(episode_id=f"q{i // 2}", step=1 + i % 2, correct=i % 3 == 0, cost_nano_usd=i or None) for i in range(count)
+    )
+
+
+def test_every_column_has_its_type(tmp_path: Path) -> None:
+    write_rows(tmp_path / "log.parquet", ROWS)
+    types = {field.name: str(field.type) for field in pq.read_schema(tmp_path / "log.parquet")}
+    assert list(types) == list(COLUMNS)
+    assert {types[name] for name in ("step", "candidate", "cost_nano_usd", "input_tokens")} == {"int64"}
+    assert {types[name] for name in ("confidence", "latency_ms")} == {"double"}
+    assert {types[name] for name in ("correct", "kept")} == {"bool"}
+    assert {types[name] for name in ("gold", "signals", "walk", "answer")} == {"string"}
+
+
+def test_rows_are_written_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "ROWS_A_GROUP", 10)
+    path = tmp_path / "log.parquet"
+    assert write_rows(path, many(25)) == 25
+    data = pq.ParquetFile(path).metadata
+    assert [data.row_group(i).num_rows for i in range(data.num_row_groups)] == [10, 10, 5]
+    assert list(read_rows(path)) == list(many(25))
+
+
+def test_a_row_that_does_not_fit_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "ROWS_A_GROUP", 2)
+    for column, value in {"step": "two", "correct": 7, "gold": 4, "cost_nano_usd": 2**63, "answer": 1.5}.items():
+        with pytest.raises(UsageError, match=f"Row 3 cannot be written: its {column} is no"):
+            write_rows(tmp_path / "log.parquet", [*ROWS[:2], row(**{column: value})])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_of_other_writers_are_understood(tmp_path: Path) -> None:
+    path = table(
+        tmp_path / "log.parquet",
+        episode_id=pa.array(["q"], pa.large_string()),
+        horizon=pa.array([4.0]),
+        candidate=pa.array([0], pa.int8()),
+        confidence=pa.array([0.5], pa.float32()),
+        gold=pa.array([["a", "b"]]),
+        signals=pa.array([{"p_yes": 0.5}]),
+        source=pa.array(["base"]).dictionary_encode(),
+        created_at=pa.array([0], pa.timestamp("ms", "UTC")),
+        schema_version=pa.array([1], pa.int32()),
+    )
+    dropped = Dropped()
+    (read,) = read_rows(path, dropped)
+    assert dropped.says() == ""
+    expected = {"episode_id": "q", "horizon": 4, "candidate": 0, "confidence": 0.5, "gold": ["a", "b"]}
+    expected |= {"signals": {"p_yes": 0.5}, "source": "base", "created_at": "1970-01-01T00:00:00+00:00"}
+    assert {name: read[name] for name in expected} == expected
+    assert (read["walk"], read["schema_version"]) == (None, SCHEMA_VERSION)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "kept"),
+    [
+        ("step", ["1"], None),
+        ("horizon", [-1], None),
+        ("cost_nano_usd", [1.5], None),
+        ("cost_nano_usd", [math.nan], None),
+        ("cost_nano_usd", pa.array([2**63], pa.uint64()), None),
+        ("confidence", [math.inf], None),
+        ("confidence", ["0.5"], None),
+        ("correct", ["true"], None),
+        ("correct", [1], None),
+        ("answer", [1.5], None),
+        ("gold", ["Danube"], ["Danube"]),
+        ("gold", ["4"], ["4"]),
+        ("gold", ['{"a": 1}'], None),
+        ("signals", ["[1]"], None),
+        ("signals", ["x"], None),
+        ("signals", ['{"a": NaN, "b": 1}'], {"a": None, "b": 1.0}),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_null_and_counted(tmp_path: Path, column: str, values: Any, kept: Any) -> None:
+    path = table(tmp_path / "log.parquet", **{column: values})
+    dropped = Dropped()
+    if column == "step":
+        with pytest.raises(UsageError, match=r"no step \(1\)"):
+            list(read_rows(path, dropped))
+        return
+    (read,) = read_rows(path, dropped)
+    assert read[column] == kept
+    assert (kept is None) == bool(dropped.notes)
+
+
+def test_one_odd_value_does_not_take_the_others_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"question": ["x"] * 3, "step": [1, 2, 3], "confidence": [0.5, math.nan, None]}), path)
+    dropped = Dropped()
+    assert [one["confidence"] for one in read_rows(path, dropped)] == [0.5, None, None]
+    assert dropped.first == ["log.parquet: row 2: confidence is no number, read as null"]
+
+
+def test_rows_without_step_or_question_are_named_by_their_number(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"question": ["x", None, "y"], "step": [None, 1, 1], "dataset": ["a", "a", "b"]}), path)
+    dropped = Dropped()
+    assert [one["question"] for one in read_rows(path, dropped)] == ["y"]
+    assert dropped.first == ["log.parquet: row 1: no step", "log.parquet: row 2: neither question nor episode_id"]
+    other = Dropped()
+    assert [one["question"] for one in read_rows(path, other, {"dataset": "b"})] == ["y"]
+    assert other.count == 0
+
+
+def test_a_newer_row_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"question": ["x", "y"], "step": [1, 1], "schema_version": [None, 3]}), path)
+    with pytest.raises(UsageError, match="row 2 was written by a newer version"):
+        list(read_rows(path))
+
+
+def test_a_table_of_other_things_is_refused_with_its_reason(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    pq.write_table(pa.table({"question": ["x"], "spend": [1.5]}), path)
+    with pytest.raises(UsageError, match=r"no column step.*cascade import"):
+        list(read_rows(path))
+    pq.write_table(pa.table({"step": [1]}), path)
+    with pytest.raises(UsageError, match="no column question"):
+        list(read_rows(path))
+
+
+def test_a_column_of_nulls_alone_is_null(tmp_path: Path) -> None:
+    (read,) = read_rows(table(tmp_path / "log.parquet", gold=pa.nulls(1), cost_nano_usd=pa.nulls(1)))
+    assert (read["gold"], read["cost_nano_usd"]) == (None, None)
+
+
+# --- columns ---
+
+
+def test_columns_come_as_arrays_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    write_rows(path, many(25))
+    pieces = list(read_columns(path, ["episode_id", "step", "correct", "cost_nano_usd", "walk", "signals"], 10))
+    assert [len(piece["step"]) for piece in pieces] == [10, 10, 5]
+    whole = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    rows = list(many(25))
+    assert whole["episode_id"].tolist() == [one["episode_id"] for one in rows]
+    assert whole["step"].tolist() == [float(one["step"]) for one in rows]
+    assert whole["correct"].tolist() == [float(one["correct"]) for one in rows]
+    assert np.isnan(whole["cost_nano_usd"][0])
+    assert whole["cost_nano_usd"][1:].tolist() == list(range(1, 25))
+    assert whole["walk"].tolist() == whole["signals"].tolist() == [None] * 25
+
+
+def test_columns_that_the_file_lacks_are_unknown_and_json_stays_text(tmp_path: Path) -> None:
+    path = table(tmp_path / "log.parquet", gold=['["a"]'], correct=[None], confidence=["high"])
+    (piece,) = read_columns(path, ["walk", "cost_nano_usd", "gold", "correct", "confidence", "question"])
+    assert piece["walk"].tolist() == [None]
+    assert piece["gold"].tolist() == ['["a"]']
+    assert piece["question"].tolist() == ["x"]
+    assert all(math.isnan(piece[name][0]) for name in ("cost_nano_usd", "correct", "confidence"))
+
+
+def test_a_column_that_is_none_says_what_was_meant(tmp_path: Path) -> None:
+    write_rows(tmp_path / "log.parquet", ROWS)
+    with pytest.raises(UsageError, match="no column corect; did you mean correct"):
+        next(read_columns(tmp_path / "log.parquet", ["corect"]))
+
+
+def test_rows_and_columns_agree(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    write_rows(path, ROWS)
+    (piece,) = read_columns(str(path), COLUMNS)
+    for name in ("episode_id", "walk", "answer", "question"):
+        assert piece[name].tolist() == [one[name] for one in ROWS]
+    assert piece["confidence"].tolist()[0] == 0.25
+
+
+# --- damage ---
+
+
+def test_without_pyarrow_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingExtraError, match="pip install pyarrow"):
+        list(read_rows(tmp_path / "log.parquet"))
+
+
+def test_a_file_that_was_cut_short_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "log.parquet"
+    write_rows(path, many(1000))
+    whole = path.read_bytes()
+    for size in (0, 3, 8, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        with pytest.raises(UsageError, match="no Parquet file, or was cut short"):
+            list(read_rows(path))
+        with pytest.raises(UsageError, match="no Parquet file, or was cut short"):
+            list(read_columns(path, ["step"]))
+
+
+def test_damage_in_the_middle_ends_the_file_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "ROWS_A_GROUP", 100)
+    path = tmp_path / "log.parquet"
+    write_rows(path, many(1000))
+    at = pq.ParquetFile(path).metadata.row_group(5).column(COLUMNS.index("episode_id")).dictionary_page_offset
+    whole = bytearray(path.read_bytes())
+    whole[at : at + 200] = b"\xff" * 200
+    path.write_bytes(whole)
+    dropped = Dropped()
+    read = list(read_rows(path, dropped))
+    assert read == list(many(1000))[:500]
+    assert dict(dropped.rows) == {"the file is damaged from here on": 500}
+    with pytest.raises(UsageError, match="is damaged: 500 rows dropped"):
+        list(read_columns(path, ["episode_id"], 100))
