@@ -10,7 +10,7 @@ from cascade.policies.base import Policy
 from cascade.policies.fixed import FixedPolicy, RandomPolicy
 from cascade.policies.prompted import PromptedPolicy
 from cascade.policies.threshold import ThresholdPolicy
-from cascade.sections import BaseGuideConfig, ExitConfig, LadderConfig, ModelConfig
+from cascade.sections import BaseGuideConfig, ExitConfig, LadderConfig, ModelConfig, PolicyConfig
 from cascade.strategies import prompts
 from cascade.strategies.base import ModelUse, Strategy
 from cascade.strategies.base_guide import BaseGuide
@@ -53,7 +53,12 @@ _POLICIES: Mapping[str, Callable[[Any], Policy]] = {
 
 def build_policy(config: CascadeConfig) -> Policy:
     """Return the policy that a configuration describes."""
-    return _POLICIES[config.policy.kind](config.policy)
+    return policy_of(config.policy)
+
+
+def policy_of(section: PolicyConfig) -> Policy:
+    """Return the policy that a section describes."""
+    return _POLICIES[section.kind](section)
 
 
 def _use(entry: ModelConfig) -> ModelUse:

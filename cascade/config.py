@@ -168,6 +168,24 @@ def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfi
     return _checked(read_yaml(Path(source)), str(source))
 
 
+def policy_section(document: Mapping[str, Any]) -> PolicyConfig:
+    """Return a policy's settings by themselves.
+
+    Raises:
+        ConfigError: everything that is wrong with them.
+    """
+    try:
+        return _Policy.model_validate({"policy": document}).policy
+    except ValidationError as error:
+        raise ConfigError(_problems(error), None) from None
+
+
+class _Policy(Section):
+    """A policy and nothing else."""
+
+    policy: PolicyConfig
+
+
 def _checked(document: Mapping[str, Any], source: str | None) -> CascadeConfig:
     problems = list(secret_problems(document))
     try:

@@ -16,6 +16,7 @@ from importlib import resources
 
 from cascade.config import CascadeConfig, load
 from cascade.episodes.matching import exact_match
+from cascade.evaluation.breakeven import BreakEven, break_even
 from cascade.money import Price, total_nano_usd, usd
 from cascade.orchestrator import Orchestrator
 from cascade.policies.base import Observation
@@ -184,48 +185,15 @@ def _judged(outcome: Outcome) -> str | None:
     return None if best is None else best.text
 
 
-@dataclass(frozen=True, slots=True)
-class BreakEven:
-    """What judging costs beside asking outright, per question, in USD, and how long answers would have to be."""
-
-    base_usd: Decimal
-    judging_usd: Decimal
-    outright_usd: Decimal
-    guide_tokens: float
-    guide_tokens_needed: float
-
-    def says(self) -> str:
-        """Return it in words."""
-        checked = self.base_usd + self.judging_usd
-        dearer = checked >= self.outright_usd
-        verdict = "Judging costs MORE than asking the guide outright" if dearer else "Judging costs less than asking"
-        tail = (
-            "so on answers this short no threshold can be cheaper than guide only"
-            if dearer
-            else "so a kept answer of the base saves money"
-        )
-        return (
-            f"{verdict}: one answer of the base and its verdict cost ${checked:.6f}, the guide's own answer "
-            f"${self.outright_usd:.6f}, {tail}. The two meet where the guide's own answers are "
-            f"{self.guide_tokens_needed:.0f} tokens long; here they are {self.guide_tokens:.0f}."
-        )
-
-
-def break_even(outcomes: Sequence[Outcome], guide: Price) -> BreakEven | None:
+def break_even_of(outcomes: Sequence[Outcome], guide: Price) -> BreakEven | None:
     """Return the break-even of judging, from the first round's prices and lengths; None where a cost is unknown."""
-    count = len(outcomes)
     base = total_nano_usd(c.cost_nano_usd for o in outcomes for c in o.base_calls)
     judging = total_nano_usd(
         c.cost_nano_usd for o in outcomes for c in o.walked.steps[0].calls if c.request.purpose == "judge"
     )
     outright = total_nano_usd(c.cost_nano_usd for o in outcomes for c in o.outright.calls)
-    if base is None or judging is None or outright is None or not count or not guide.output:
-        return None
     lengths = [c.completion.usage.output_tokens if c.completion else None for o in outcomes for c in o.outright.calls]
     tokens = total_nano_usd(lengths)
-    if tokens is None:
+    if base is None or judging is None or outright is None or tokens is None or not outcomes:
         return None
-    mean_tokens = tokens / count
-    gap = (base + judging - outright) / count
-    needed = max(0.0, mean_tokens + gap * 1_000 / guide.output)
-    return BreakEven(usd(base) / count, usd(judging) / count, usd(outright) / count, mean_tokens, needed)
+    return break_even(base, judging, outright, tokens, len(outcomes), guide.output / 1_000)

@@ -45,11 +45,21 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ConfigError([f"the file is larger than {MAX_FILE_BYTES} bytes"], source)
         text = path.read_text("utf-8")
-        document = yaml.load(text, _Loader)  # noqa: S506 - a subclass of the safe loader
     except FileNotFoundError:
         raise ConfigError([f"there is no file {path}; `cascade init` writes one"]) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"it cannot be read: {error}"], source) from None
+    return parse_yaml(text, source)
+
+
+def parse_yaml(text: str, source: str) -> Mapping[str, Any]:
+    """Read settings from YAML text as safely; `source` is what errors call it.
+
+    Raises:
+        ConfigError: it is not YAML, or not a mapping.
+    """
+    try:
+        document = yaml.load(text, _Loader)  # noqa: S506 - a subclass of the safe loader
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError([f"it is not valid YAML: {_said(error)}"], source) from None
     if not isinstance(document, Mapping):

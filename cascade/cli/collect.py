@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import typer
 from rich.console import Console
@@ -117,7 +117,7 @@ class _Shown:
             parts = (TextColumn("asking"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
             self._bar = Bar(*parts, TextColumn("{task.fields[money]}"), console=self._out)
 
-    def __enter__(self) -> _Shown:
+    def __enter__(self) -> Self:
         if self._bar is not None:
             self._bar.start()
             self._task = self._bar.add_task("asking", total=None, money="")

@@ -15,6 +15,7 @@ from cascade.cli.models import fetch
 from cascade.cli.output import console, dollars, notes, plain, print_json
 from cascade.demo import PAIR, TINY, Outcome, Row
 from cascade.errors import UsageError
+from cascade.evaluation.breakeven import BreakEven
 from cascade.providers import weights
 from cascade.providers.local import Local, load_xllamacpp
 
@@ -49,7 +50,7 @@ def demo(
     elapsed = time.monotonic() - started
     rows = demonstration.table(outcomes)
     price = config.prices()[guide]
-    even = demonstration.break_even(outcomes, price) if price else None
+    even = demonstration.break_even_of(outcomes, price) if price else None
     if as_json:
         print_json(_document(base, guide, seed, elapsed, outcomes, rows, even, tiny=tiny))
         return
@@ -141,7 +142,7 @@ def _document(
     elapsed_s: float,
     outcomes: list[Outcome],
     rows: list[Row],
-    even: demonstration.BreakEven | None,
+    even: BreakEven | None,
     *,
     tiny: bool,
 ) -> dict[str, Any]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from cascade.evaluation.breakeven import BreakEven
 from cascade.demo import (
-    BreakEven,
     DemoQuestion,
     Outcome,
-    break_even,
+    break_even_of,
     demo_config,
     demo_questions,
     run_demo,
@@ -103,7 +103,7 @@ def test_no_answer_is_never_right(outcomes: list[Outcome]) -> None:
 
 
 def test_break_even_is_where_the_guides_own_answer_costs_as_much(outcomes: list[Outcome]) -> None:
-    found = break_even(outcomes, Price.per_million(input=1, output=4))
+    found = break_even_of(outcomes, Price.per_million(input=1, output=4))
     assert found is not None
     assert found.guide_tokens == 20
     checked = found.base_usd + found.judging_usd

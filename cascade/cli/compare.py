@@ -1,0 +1,163 @@
+"""`cascade compare` and `cascade evaluate`: policies on a log, exactly."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cascade.building import policy_of
+from cascade.cli.logs import open_log
+from cascade.cli.output import console, notes, print_json
+from cascade.cli.tables import compare_table, evaluation_table, legend, rounds_table
+from cascade.config import load, policy_section
+from cascade.errors import UsageError
+from cascade.evaluation.compare import Comparison, Row, compare
+from cascade.evaluation.evaluate import Evaluation, evaluate
+from cascade.evaluation.intervals import Interval
+from cascade.policies.base import Policy
+from cascade.yamlfile import parse_yaml
+
+Episodes = Annotated[str, typer.Argument(help="A log (.jsonl, .parquet, a store's URL), demo, or simulated:NAME.")]
+Where = Annotated[list[str] | None, typer.Option("--where", help="Only rows with COLUMN=VALUE. Repeatable.")]
+Matched = Annotated[str | None, typer.Option("--matcher", help="Judge the answers anew against the gold answers.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print as one JSON document.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Which random draws.")]
+
+
+def compare_log(
+    episodes: Episodes,
+    alpha: Annotated[float, typer.Option("--alpha", help="The share of questions that may be missed.")] = 0.1,
+    splits: Annotated[int, typer.Option("--splits", min=1, help="How many random splits.")] = 20,
+    where: Where = None,
+    matcher: Matched = None,
+    seed: Seed = 0,
+    reference: Annotated[str | None, typer.Option("--reference", help="The row to compare with.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Draw cost against coverage: .svg, .png or .pdf.")] = None,
+    rounds: Annotated[bool, typer.Option("--rounds", help="Also print what each step brought.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare every way to answer on the same splits of a log.
+
+    Example: cascade compare episodes.parquet --alpha 0.1 --plot cost.svg
+    """
+    log = open_log(episodes, where or (), matcher)
+    found = [compare(table, alpha=alpha, count=splits, seed=seed, reference=reference) for table in log.tables]
+    if plot is not None:
+        _plot(found, plot)
+    if as_json:
+        _print([comparison_document(one) for one in found], {"alpha": alpha, "splits": splits})
+        return
+    out = console()
+    for table, one in zip(log.tables, found, strict=True):
+        if rounds:
+            out.print(rounds_table(table))
+            out.print()
+        out.print(compare_table(one, out.width))
+        out.print(legend(one), style="dim")
+        even = log.break_even(one.dataset)
+        if even is not None:
+            out.print(even.says())
+        out.print()
+
+
+def evaluate_log(
+    episodes: Episodes,
+    policy: Annotated[str, typer.Option("--policy", help="A policy as YAML, or a configuration file with one.")],
+    where: Where = None,
+    matcher: Matched = None,
+    seed: Seed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Say exactly what one policy does on a log, with intervals.
+
+    Example: cascade evaluate episodes.parquet --policy "{kind: threshold, threshold: 0.3}"
+    """
+    deciding = _policy(policy)
+    log = open_log(episodes, where or (), matcher)
+    found = [evaluate(table, deciding, seed=seed) for table in log.tables]
+    if as_json:
+        _print([evaluation_document(one) for one in found], {"policy": policy})
+        return
+    out = console()
+    for one in found:
+        out.print(evaluation_table(one))
+        out.print()
+
+
+def _policy(given: str) -> Policy:
+    """Return the policy of a configuration file, or one written out."""
+    if Path(given).is_file():
+        return policy_of(load(given).policy)
+    if not given.lstrip().startswith("{"):
+        raise UsageError(f"There is no file {given!r}, nor is it a policy such as {{kind: threshold, threshold: 0.3}}.")
+    return policy_of(policy_section(parse_yaml(given, "--policy")))
+
+
+def _plot(found: list[Comparison], path: Path) -> None:
+    from cascade.evaluation.plots import plot
+
+    if len(found) > 1:
+        names = ", ".join(one.dataset for one in found)
+        raise UsageError(f"The log holds {len(found)} data sets; draw one with --where dataset=NAME of: {names}")
+    plot(found[0], path)
+    notes().print(f"drawn: {path}", soft_wrap=True)
+
+
+def _print(documents: list[dict[str, Any]], shared: dict[str, Any]) -> None:
+    """Print one data set as the document itself, several as a list of them."""
+    print_json(documents[0] if len(documents) == 1 else {**shared, "datasets": documents})
+
+
+def comparison_document(found: Comparison) -> dict[str, Any]:
+    """Return a comparison as plain values: the contract of `compare --json`. Costs in USD per question."""
+    train, calibration, test = found.sizes
+    return {
+        "dataset": found.dataset,
+        "alpha": found.alpha,
+        "n": found.n,
+        "horizon": found.horizon,
+        "splits": found.splits,
+        "seed": found.seed,
+        "sizes": {"train": train, "calibration": calibration, "test": test},
+        "unsolvable": found.unsolvable,
+        "coverage_sd_expected": found.coverage_sd,
+        "reference": found.reference,
+        "rows": [_row_document(row) for row in found.rows],
+    }
+
+
+def _row_document(row: Row) -> dict[str, Any]:
+    mean, sd = asdict(row.mean), asdict(row.sd)
+    return {
+        "policy": row.policy,
+        **mean,
+        **{f"{name.removesuffix('_usd')}_sd": value for name, value in sd.items()},
+        "matched_cost_usd": row.matched_cost_usd,
+        "matched_cost_sd": row.matched_cost_sd,
+        "fit_seconds": row.fit_seconds,
+        "questions": row.questions,
+        "against_reference": {
+            "cost_usd": _interval(row.cost_difference),
+            "coverage": _interval(row.coverage_difference),
+            "matched_cost_usd": _interval(row.matched_difference),
+        },
+    }
+
+
+def _interval(found: Interval | None) -> dict[str, Any] | None:
+    return None if found is None else {**found._asdict(), "more_than_chance": found.excludes_zero}
+
+
+def evaluation_document(found: Evaluation) -> dict[str, Any]:
+    """Return an evaluation as plain values. Costs in USD per question."""
+    return {
+        "dataset": found.dataset,
+        "n": found.n,
+        "horizon": found.horizon,
+        "kappa": found.kappa if abs(found.kappa) != float("inf") else str(found.kappa),
+        **asdict(found.mean),
+        "intervals": {name: list(bounds) for name, bounds in found.intervals.items()},
+    }

@@ -1,0 +1,164 @@
+"""The tables of `collect`, `evaluate` and `compare`: as many columns as the terminal has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import NamedTuple
+
+import numpy as np
+from rich.table import Table
+
+from cascade.cli.output import dollars, plain
+from cascade.episodes.table import EpisodeTable
+from cascade.evaluation.compare import Comparison, Row
+from cascade.evaluation.evaluate import Evaluation
+
+_WIDE, _MIDDLE = 150, 100
+
+
+class _Column(NamedTuple):
+    """A column, the least terminal width at which it is shown, and what stands in it."""
+
+    head: str
+    from_width: int
+    cell: Callable[[Row], str]
+
+
+def compare_table(found: Comparison, width: int) -> Table:
+    """Return the table of a comparison for a terminal of so many columns."""
+    reference = found.row(found.reference)
+    columns = [column for column in _columns(reference) if column.from_width <= width]
+    table = Table(title=_title(found), title_justify="left", title_style="", box=None, padding=(0, 1, 0, 0))
+    table.add_column("policy", no_wrap=True, overflow="ellipsis", min_width=20)
+    for column in columns:
+        table.add_column(column.head, justify="right", no_wrap=True)
+    for row in found.rows:
+        name = plain(row.policy) + ("" if row.questions is None else f" (on {row.questions})")
+        table.add_row(name, *(column.cell(row) for column in columns))
+    return table
+
+
+def _columns(reference: Row) -> Sequence[_Column]:
+    def times(row: Row) -> str:
+        cost, base = row.mean.cost_usd, reference.mean.cost_usd
+        if cost is None or not base:
+            return "-"
+        sure = row.cost_difference is not None and row.cost_difference.excludes_zero
+        return f"{cost / base:.2f}{'*' if sure else ' '}"
+
+    return (
+        _Column("cost/1k", 0, lambda row: per_thousand(row.mean.cost_usd)),
+        _Column("±", _MIDDLE, lambda row: per_thousand(row.sd.cost_usd)),
+        _Column("× ref", 0, times),
+        _Column("cover", 0, lambda row: f"{row.mean.coverage:.3f}"),
+        _Column("±", _MIDDLE, lambda row: f"{row.sd.coverage:.3f}"),
+        _Column("Δ cover (95 %)", _WIDE, _difference),
+        _Column("solv.", 0, lambda row: _share(row.mean.covered_given_solvable)),
+        _Column("right", 0, lambda row: f"{row.mean.accuracy:.3f}"),
+        _Column("len", 0, lambda row: f"{row.mean.avg_length:.2f}"),
+        _Column("kept", _MIDDLE, lambda row: f"{row.mean.leaves:.2f}"),
+        _Column("set", 0, lambda row: f"{row.mean.set_size:.2f}"),
+        _Column("matched", _MIDDLE, lambda row: per_thousand(row.matched_cost_usd)),
+        _Column("±", _WIDE, lambda row: per_thousand(row.matched_cost_sd)),
+        _Column("fit s", _WIDE, lambda row: f"{row.fit_seconds:.3f}"),
+    )
+
+
+def _difference(row: Row) -> str:
+    gap = row.coverage_difference
+    if gap is None or gap.low is None or gap.high is None:
+        return "-"
+    return f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]".replace("[", "\\[")
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def per_thousand(usd: float | None) -> str:
+    """Return USD a question as USD a thousand questions, three significant digits.
+
+    >>> per_thousand(0.000123456), per_thousand(None)
+    ('$0.123', '-')
+    """
+    return "-" if usd is None else dollars(Decimal(repr(usd * 1_000)))
+
+
+def _title(found: Comparison) -> str:
+    train, calibration, test = found.sizes
+    return (
+        f"[bold]{plain(found.dataset)}[/]  {found.n} questions, T = {found.horizon}, α = {found.alpha:g}, "
+        f"{found.splits} splits of {train}/{calibration}/{test}"
+    )
+
+
+def legend(found: Comparison) -> str:
+    """Return what the columns mean, and what has to be known to read them."""
+    said = (
+        "cost/1k: USD per 1,000 questions",
+        f"× ref: beside {found.reference} (* more than chance, 95 %)",
+        f"cover: a right answer is kept, or none of the log's is right ({found.unsolvable:.1%} of the questions)",
+        "solv.: share covered of the other questions",
+        "right: the one answer served is right",
+        "len: steps",
+        "kept, set: answers kept, different ones",
+        f"matched: cost at a coverage of exactly {1 - found.alpha:g}",
+    )
+    chance = f"So few questions move coverage by ±{found.coverage_sd:.3f} (one sd) by themselves."
+    costs = (
+        "" if found.cost_known else " Costs are not known in this log: none is shown; thresholds were tuned on length."
+    )
+    return f"{'; '.join(said)}. {chance}{costs}"
+
+
+def evaluation_table(found: Evaluation) -> Table:
+    """Return the table of one policy."""
+    table = Table(
+        title=f"[bold]{plain(found.dataset)}[/]  {found.n} questions, T = {found.horizon}, kappa = {found.kappa:g}",
+        title_justify="left",
+        title_style="",
+        box=None,
+    )
+    for head in ("figure", "mean", "95 % interval"):
+        table.add_column(head, justify="left" if head == "figure" else "right")
+    for name, words in _FIGURES.items():
+        value = getattr(found.mean, name)
+        low_high = found.intervals.get(name)
+        shown = per_thousand if name == "cost_usd" else "{:.3f}".format
+        between = "" if low_high is None else f"{shown(low_high[0])} to {shown(low_high[1])}"
+        table.add_row(words, "unknown" if value is None else shown(value), between)
+    return table
+
+
+_FIGURES = {
+    "cost_usd": "cost, USD per 1,000 questions",
+    "coverage": "coverage (right answer kept, or none there)",
+    "covered_given_solvable": "coverage of solvable questions",
+    "unsolvable": "unsolvable questions",
+    "in_set": "right answer kept",
+    "accuracy": "the answer served is right",
+    "avg_length": "steps",
+    "leaves": "answers kept",
+    "set_size": "different answers kept",
+}
+
+
+def rounds_table(episodes: EpisodeTable) -> Table:
+    """Return what each step brought: who was right, how often some answer so far was, and what it cost."""
+    steps = episodes.arrays
+    table = Table(
+        title=f"[bold]{plain(episodes.dataset)}[/]  {episodes.n} questions, right answers by step",
+        title_justify="left",
+        title_style="",
+        box=None,
+    )
+    for head in ("step", *(f"{plain(source)} right" for source in episodes.sources), "some right so far", "cost/1k"):
+        table.add_column(head, justify="right")
+    so_far = np.logical_or.accumulate(steps.correct.any(axis=2), axis=1)
+    for t in range(steps.horizon):
+        on = steps.steps > t
+        shares = (f"{steps.correct[on, t, a].mean():.1%}" if on.any() else "-" for a in range(len(episodes.sources)))
+        cost = per_thousand(float(steps.cost[on, t].mean()) / 1e9) if episodes.cost_known and on.any() else "-"
+        table.add_row(str(t + 1), *shares, f"{so_far[:, t].mean():.1%}", cost)
+    return table

@@ -1,0 +1,108 @@
+"""When judging pays: the cost of a verdict beside the cost of asking the guide outright."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from cascade.episodes.tabulate import GUIDE_ONLY
+from cascade.money import usd
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """What judging costs beside asking outright, per question, in USD, and how long answers would have to be."""
+
+    base_usd: Decimal
+    judging_usd: Decimal
+    outright_usd: Decimal
+    guide_tokens: float
+    guide_tokens_needed: float | None
+
+    @property
+    def share_needed(self) -> float | None:
+        """The share of the base's answers that must be kept for judging to pay; None where no share is enough."""
+        checked = self.base_usd + self.judging_usd
+        return None if checked >= self.outright_usd else float(checked / self.outright_usd)
+
+    def says(self) -> str:
+        """Return it in words."""
+        checked = self.base_usd + self.judging_usd
+        share = self.share_needed
+        verdict = f"Judging costs {'MORE' if share is None else 'less'} than asking the guide outright"
+        tail = (
+            "so on answers this short no threshold can be cheaper than guide only"
+            if share is None
+            else f"so it saves money once more than {share:.0%} of the base's answers are kept without asking further"
+        )
+        lengths = (
+            ""
+            if self.guide_tokens_needed is None
+            else f" The two meet where the guide's own answers are {self.guide_tokens_needed:.0f} tokens long; "
+            f"here they are {self.guide_tokens:.0f}."
+        )
+        return (
+            f"{verdict}: one answer of the base and its verdict cost ${checked:.6f}, the guide's own answer "
+            f"${self.outright_usd:.6f}, {tail}.{lengths}"
+        )
+
+
+def break_even(
+    base_nano_usd: int,
+    judging_nano_usd: int,
+    outright_nano_usd: int,
+    guide_tokens: int,
+    count: int,
+    per_token: float | None,
+) -> BreakEven:
+    """Return the break-even from totals over `count` questions; `per_token` is the guide's nano-USD an output token."""
+    mean_tokens = guide_tokens / count
+    gap = (base_nano_usd + judging_nano_usd - outright_nano_usd) / count
+    needed = None if not per_token else max(0.0, mean_tokens + gap / per_token)
+    base, judging, outright = (usd(total) / count for total in (base_nano_usd, judging_nano_usd, outright_nano_usd))
+    return BreakEven(base, judging, outright, mean_tokens, needed)
+
+
+def break_even_of(rows: Iterable[Mapping[str, Any]]) -> BreakEven | None:
+    """Return the break-even of a log with verdicts and the guide's own answers; None if it lacks either, or a cost.
+
+    Prices are read out of the log itself: cost = a·input tokens + b·output tokens, least squares over the guide's calls.
+    """
+    first: dict[str, list[int]] = {}
+    outright: dict[str, tuple[int, int]] = {}
+    calls: list[tuple[int, int, int]] = []
+    for row in rows:
+        purpose = ((row["signals"] or {}).get("replay") or {}).get("purpose")
+        cost, tokens_in, tokens_out = row["cost_nano_usd"], row["input_tokens"], row["output_tokens"]
+        alone = row["walk"] == GUIDE_ONLY
+        judging = row["walk"] is None and row["step"] == 1 and purpose == "judge"
+        answering = row["walk"] is None and row["step"] == 1 and purpose == "answer"
+        if not (alone or judging or answering):
+            continue
+        if cost is None or tokens_in is None or tokens_out is None:
+            return None
+        if alone:
+            outright[row["episode_id"]] = cost, tokens_out
+        else:
+            first.setdefault(row["episode_id"], [0, 0])[judging] += cost
+        if alone or judging:
+            calls.append((tokens_in, tokens_out, cost))
+    both = [name for name in outright if name in first and first[name][1]]
+    if not both:
+        return None
+    base, judged = (sum(first[name][k] for name in both) for k in (0, 1))
+    direct, tokens = (sum(outright[name][k] for name in both) for k in (0, 1))
+    return break_even(base, judged, direct, tokens, len(both), _price_per_output_token(calls))
+
+
+def _price_per_output_token(calls: list[tuple[int, int, int]]) -> float | None:
+    """Return nano-USD an output token as the log's own costs imply it; None where they do not fit one price."""
+    data = np.array(calls, dtype=np.float64)
+    design, cost = data[:, :2], data[:, 2]
+    found, _, rank, _ = np.linalg.lstsq(design, cost, rcond=None)
+    off = np.abs(design @ found - cost).sum()
+    return float(found[1]) if rank == 2 and found[1] > 0 and off <= 0.01 * cost.sum() else None

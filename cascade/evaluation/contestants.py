@@ -1,0 +1,218 @@
+"""The ways to answer that every policy is compared with. Each is prepared on a training and a calibration split.
+
+What a contestant may use: the training questions to choose, the calibration questions to set its threshold by split
+conformal, nothing of the test questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from cascade.conformal.arrays import Floats, ScoreArrays, StepArrays
+from cascade.conformal.critical import critical_kappa
+from cascade.conformal.rollout import hopeless, levels
+from cascade.conformal.split import split_kappa
+from cascade.episodes.table import EpisodeTable
+from cascade.evaluation.doubt import Doubt, doubt_of
+from cascade.evaluation.played import Played, played_at, played_walk
+
+Scorer: TypeAlias = Callable[[EpisodeTable], ScoreArrays]
+
+
+class Ready(NamedTuple):
+    """A contestant that is prepared. `scores` is there if it has a dial: a threshold that trades cost for coverage."""
+
+    play: Callable[[EpisodeTable], Played]
+    scores: Scorer | None = None
+
+
+class Contestant(Protocol):
+    """One way to answer."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in the table."""
+        ...
+
+    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:
+        """Choose on the training questions, calibrate on the others."""
+        ...
+
+
+def contestants(table: EpisodeTable) -> list[Contestant]:
+    """Return the contestants that a log has the numbers for, cheap and simple ones first."""
+    logged = [name for name, walk in table.walks.items() if walk.known.any()]
+    order = sorted(logged, key=lambda name: (name != "base only", name != "guide only", name))
+    found: list[Contestant] = [Chance(), *(Logged(name) for name in order)]
+    found += [Depth(depth) for depth in range(1, table.arrays.horizon + 1)]
+    if table.arrays.horizon > 1:
+        found.append(Mixture())
+        doubt = doubt_of(table)
+        if doubt is not None:
+            found += [Uala(doubt), Threshold(doubt)]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """A walk that was logged beside the steps: the guide alone, a model that decides."""
+
+    name: str
+
+    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
+        """Nothing is to be prepared."""
+        return Ready(lambda table: played_walk(table, table.walks[self.name]))
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """Uniform among the step's candidates and going on; its expectation, exactly."""
+
+    name: str = "random"
+
+    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
+        """Nothing is to be prepared."""
+        return Ready(lambda table: _chance(table.arrays))
+
+
+def _chance(steps: StepArrays) -> Played:
+    reach, kept_right, kept = np.ones(steps.n), np.zeros(steps.n), np.zeros(steps.n)
+    cost, length = np.zeros(steps.n), np.zeros(steps.n)
+    for t in range(steps.horizon):
+        last = steps.steps == t + 1
+        candidates = steps.present[:, t].sum(axis=1)
+        options = np.maximum(candidates + ~last, 1)
+        cost += reach * steps.cost[:, t]
+        length += reach
+        kept_right += reach * steps.correct[:, t].sum(axis=1) / options
+        kept += reach * candidates / options
+        reach = np.where(last, 0.0, reach / options)
+    covered = np.where(hopeless(steps), 1.0, kept_right)
+    return Played(covered, kept_right, kept_right, cost, length, kept, kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """Every answer of the first `depth` steps."""
+
+    depth: int
+
+    @property
+    def name(self) -> str:
+        """Say how deep."""
+        return f"all answers, depth {self.depth}"
+
+    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
+        """Nothing is to be prepared."""
+        return Ready(lambda table: played_at(table, self._scores(table), 0.0))
+
+    def _scores(self, table: EpisodeTable) -> ScoreArrays:
+        onward = np.where(np.arange(table.arrays.horizon) < self.depth - 1, np.inf, -np.inf)
+        return _all_kept(table, np.broadcast_to(onward, table.arrays.cost.shape).astype(np.float64))
+
+
+def _all_kept(table: EpisodeTable, onward: Floats) -> ScoreArrays:
+    return ScoreArrays(np.full(table.arrays.answer.shape, np.inf), onward)
+
+
+def _calibrated(scores: Scorer, calibration: EpisodeTable, alpha: float) -> Ready:
+    """Set the threshold of scores on the calibration questions."""
+    critical = critical_kappa(calibration.arrays, levels(calibration.arrays, scores(calibration)))
+    kappa = split_kappa(critical, alpha)
+    return Ready(lambda table: played_at(table, scores(table), kappa), scores)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """A coin between two depths, every answer kept, calibrated: what looking at nothing can reach."""
+
+    name: str = "depth mixture, conformal"
+
+    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
+        """Set the coin on the calibration questions."""
+
+        def scores(table: EpisodeTable) -> ScoreArrays:
+            coin = np.random.default_rng([seed, table.n]).random(table.n)
+            return _all_kept(table, -np.arange(table.arrays.horizon)[None, :] - coin[:, None])
+
+        return _calibrated(scores, calibration, alpha)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """Go on while in doubt; every answer kept; the threshold calibrated."""
+
+    doubt: Doubt
+
+    @property
+    def name(self) -> str:
+        """Say what it looks at."""
+        return f"threshold on {self.doubt.name}, conformal"
+
+    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
+        """Set the threshold on the calibration questions."""
+        return _calibrated(lambda table: _all_kept(table, self.doubt.read(table)), calibration, alpha)
+
+
+@dataclass(frozen=True, slots=True)
+class Uala:
+    """UALA: one answer, the judged one, of the first step that is not in doubt; the threshold tuned on training.
+
+    Tuned exactly: of all thresholds the cheapest that covers 1 − alpha of the training questions, or that covers most
+    where none does.
+    """
+
+    doubt: Doubt
+
+    @property
+    def name(self) -> str:
+        """Say what it looks at."""
+        return f"UALA on {self.doubt.name}, tuned"
+
+    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
+        """Choose the threshold on the training questions."""
+        threshold = self._tuned(train, alpha)
+        return Ready(lambda table: played_at(table, self.scores(table, threshold), threshold))
+
+    def scores(self, table: EpisodeTable, threshold: float) -> ScoreArrays:
+        """Return what `policies.threshold` would score."""
+        doubt = self.doubt.read(table)
+        chosen = self.doubt.chosen(table)
+        steps = table.arrays
+        last = np.arange(steps.horizon)[None, :] == steps.steps[:, None] - 1
+        stops = (doubt < threshold) | last
+        keeps = stops[:, :, None] & (np.arange(steps.answer.shape[2]) == chosen[:, :, None])
+        return ScoreArrays(np.where(keeps, np.inf, -np.inf), doubt)
+
+    def _tuned(self, train: EpisodeTable, alpha: float) -> float:
+        """Return the best threshold of all, by running sums over the places where a walk can stop."""
+        steps, doubt, chosen = train.arrays, self.doubt.read(train), self.doubt.chosen(train)
+        number = np.arange(steps.horizon)[None, :]
+        on_record, last = number < steps.steps[:, None], number == steps.steps[:, None] - 1
+        reach = np.full(doubt.shape, np.inf)
+        np.minimum.accumulate(doubt[:, :-1], axis=1, out=reach[:, 1:])
+        right = np.take_along_axis(steps.correct, np.maximum(chosen, 0)[:, :, None], axis=2)[:, :, 0] & (chosen >= 0)
+        low = np.where(last, -np.inf, doubt)
+        stops_right = on_record & right & (low < reach)
+        finite = np.unique(doubt[on_record & np.isfinite(doubt)])
+        options = np.append(finite, np.nextafter(finite[-1], np.inf) if finite.size else 0.0)
+        covered = _at_least(reach[stops_right], options) - _at_least(low[stops_right], options)
+        covered = covered + np.count_nonzero(hopeless(steps))
+        order = np.argsort(reach[on_record])
+        price = steps.cost if train.cost_known else np.ones_like(steps.cost)
+        spent = np.append(np.cumsum(price[on_record][order][::-1])[::-1], 0)
+        cost = spent[np.searchsorted(reach[on_record][order], options, side="left")]
+        enough = covered >= (1 - alpha) * steps.n
+        if enough.any():
+            return float(options[np.where(enough, cost, np.iinfo(np.int64).max).argmin()])
+        return float(options[np.lexsort((cost, -covered))[0]])
+
+
+def _at_least(levels_: Floats, options: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """Return for each option how many levels are at least it."""
+    ordered = np.sort(levels_)
+    return np.asarray(ordered.size - np.searchsorted(ordered, options, side="left"), dtype=np.int64)

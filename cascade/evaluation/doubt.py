@@ -1,0 +1,77 @@
+"""The one number that a threshold looks at: how much doubt there is about a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from cascade.conformal.arrays import Floats, Ints
+from cascade.episodes.table import EpisodeTable
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A signal and how it is read as doubt: higher is more, +inf where it is unknown."""
+
+    signal: str
+    name: str
+    convert: Callable[[Floats], Floats]
+
+    def read(self, table: EpisodeTable) -> Floats:
+        """Return the doubt at each step, float64 (n, T)."""
+        values = table.signals.get(self.signal)
+        if values is None:
+            return np.full(table.arrays.cost.shape, np.inf)
+        doubt = self.convert(values)
+        return np.where(np.isnan(doubt), np.inf, doubt)
+
+    def chosen(self, table: EpisodeTable) -> Ints:
+        """Return which candidate a step's verdict favours, int64 (n, T), −1 where there is none.
+
+        After a no it is the last one, the guide's; after a yes, and where nothing was judged in a step of several
+        candidates, the first; in a step of one candidate that one.
+        """
+        present = table.arrays.present
+        first = np.where(present.any(axis=2), present.argmax(axis=2), -1)
+        last = np.where(present.any(axis=2), present.shape[2] - 1 - present[:, :, ::-1].argmax(axis=2), -1)
+        p_yes = table.signals.get("p_yes")
+        says_no = np.zeros(first.shape, dtype=np.bool_) if p_yes is None else p_yes < 0.5
+        return np.asarray(np.where(says_no, last, first), dtype=np.int64)
+
+
+def _judged(p_yes: Floats) -> Floats:
+    """Return −ln max(p, 1 − p), as `policies.threshold.uncertainty`."""
+    return np.asarray(-np.log(np.maximum(p_yes, 1.0 - p_yes)), dtype=np.float64)
+
+
+def _negative(values: Floats) -> Floats:
+    return -values
+
+
+def _complement(values: Floats) -> Floats:
+    return 1.0 - values
+
+
+def _same(values: Floats) -> Floats:
+    return values
+
+
+KNOWN = (
+    Doubt("p_yes", "verdict", _judged),
+    Doubt("reply_mean_logprob", "log-prob", _negative),
+    Doubt("self_check", "self-check", _complement),
+)
+"""In the order in which a log's signals are looked for."""
+
+
+def doubt_of(table: EpisodeTable) -> Doubt | None:
+    """Return the doubt that a log has numbers for; None if it has none of the known ones."""
+    for doubt in KNOWN:
+        values = table.signals.get(doubt.signal)
+        if values is not None and not np.isnan(values).all():
+            return doubt
+    others = [name for name in sorted(table.signals) if name.endswith(("uncertainty", "entropy"))]
+    usable = [name for name in others if not np.isnan(table.signals[name]).all()]
+    return Doubt(usable[0], usable[0].replace("_", " "), _same) if usable else None
