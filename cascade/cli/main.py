@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from cascade._version import __version__
-from cascade.cli import ask, demo, doctor, init, models, prices
+from cascade.cli import ask, collect, compare, demo, doctor, init, models, prices
 from cascade.cli.output import notes, plain
 from cascade.errors import CascadeError
 
@@ -27,6 +27,9 @@ app = typer.Typer(
 app.command("init")(init.init)
 app.command("ask")(ask.ask)
 app.command("demo")(demo.demo)
+app.command("collect")(collect.collect_log)
+app.command("compare")(compare.compare_log)
+app.command("evaluate")(compare.evaluate_log)
 app.command("prices")(prices.prices)
 app.command("doctor")(doctor.doctor)
 app.add_typer(models.app, name="models")

@@ -14,7 +14,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.compare import Comparison, Row
 from cascade.evaluation.evaluate import Evaluation
 
-_WIDE, _MIDDLE = 150, 100
+_WIDE, _MIDDLE, _ROOMY = 150, 96, 114
 
 
 class _Column(NamedTuple):
@@ -57,9 +57,9 @@ def _columns(reference: Row) -> Sequence[_Column]:
         _Column("solv.", 0, lambda row: _share(row.mean.covered_given_solvable)),
         _Column("right", 0, lambda row: f"{row.mean.accuracy:.3f}"),
         _Column("len", 0, lambda row: f"{row.mean.avg_length:.2f}"),
-        _Column("kept", _MIDDLE, lambda row: f"{row.mean.leaves:.2f}"),
+        _Column("kept", _ROOMY, lambda row: f"{row.mean.leaves:.2f}"),
         _Column("set", 0, lambda row: f"{row.mean.set_size:.2f}"),
-        _Column("matched", _MIDDLE, lambda row: per_thousand(row.matched_cost_usd)),
+        _Column("matched", _ROOMY, lambda row: per_thousand(row.matched_cost_usd)),
         _Column("±", _WIDE, lambda row: per_thousand(row.matched_cost_sd)),
         _Column("fit s", _WIDE, lambda row: f"{row.fit_seconds:.3f}"),
     )
@@ -107,7 +107,7 @@ def legend(found: Comparison) -> str:
     )
     chance = f"So few questions move coverage by ±{found.coverage_sd:.3f} (one sd) by themselves."
     costs = (
-        "" if found.cost_known else " Costs are not known in this log: none is shown; thresholds were tuned on length."
+        "" if found.cost_known else " Costs are not known in this log: none is shown; thresholds went by length."
     )
     return f"{'; '.join(said)}. {chance}{costs}"
 

@@ -46,8 +46,11 @@ def plot(found: Comparison, path: Path) -> None:
     costs = [row.mean.cost_usd for row in found.rows if row.mean.cost_usd]
     if costs and max(costs) > 30 * min(costs):
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("${x:.3g}")
     else:
         axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter("${x:.3g}")
+    axes.set_xlim(right=1.005)
     figure.suptitle(f"{found.dataset}: {found.n} questions, T = {found.horizon}, {found.splits} splits", fontsize=11)
     axes.grid(alpha=0.25)
     figure.legend(loc="outside right center", fontsize=8, frameon=False)
