@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
+from cascade.episodes.matching.base import UNKNOWN, Verdict, accepted
 from cascade.text import normalize_answer
 
 _NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?")
@@ -38,3 +40,17 @@ def only_number(text: str) -> Decimal | None:
         return Decimal(found[0].replace(",", "").replace("−", "-"))
     except InvalidOperation:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class ExactMatcher:
+    """`exact_match` as a matcher: the default for short answers.
+
+    >>> ExactMatcher().matches("The Danube.", ["Danube"]).correct
+    True
+    """
+
+    def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+        """Return whether the answer equals an accepted one; None if there is no accepted one."""
+        golds = accepted(gold)
+        return Verdict(exact_match(answer, golds)) if golds else UNKNOWN

@@ -1,0 +1,22 @@
+"""Whether an answer is right: matchers by name, each a rule that says so.
+
+`get_matcher(spec)` gives one, `judge_rows(rows, matcher)` fills the column `correct` of logged rows.
+"""
+
+from __future__ import annotations
+
+from cascade.episodes.matching.base import Matcher, QuestionMatcher, Verdict
+from cascade.episodes.matching.exact import exact_match, only_number
+from cascade.episodes.matching.judging import judge_rows
+from cascade.episodes.matching.registry import get_matcher, names
+
+__all__ = [
+    "Matcher",
+    "QuestionMatcher",
+    "Verdict",
+    "exact_match",
+    "get_matcher",
+    "judge_rows",
+    "names",
+    "only_number",
+]

@@ -1,0 +1,63 @@
+"""The truth of logged rows, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from cascade.episodes.matching.base import Matcher, QuestionMatcher, Verdict
+from cascade.errors import UsageError, quote
+
+
+def judge_rows(
+    rows: Iterable[Mapping[str, Any]], matcher: Matcher, *, overwrite: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows with `correct` filled in from `answer` and `gold`, and nothing else changed.
+
+    One row is held at a time. A row without an answer or without an accepted one goes through as it is: its truth
+    stays what it was, unknown if it was unknown.
+
+    Args:
+        rows: episode rows, as `cascade.episodes.schema` has them.
+        matcher: the rule, as `get_matcher` gives it.
+        overwrite: judge rows again whose `correct` is known already.
+
+    Raises:
+        UsageError: an answer that is no text, or accepted answers that are no list of texts; it names the row.
+
+    >>> from cascade.episodes.matching import get_matcher
+    >>> log = [{"answer": "The Danube.", "gold": ["Danube"], "correct": None}]
+    >>> list(judge_rows(log, get_matcher("squad")))
+    [{'answer': 'The Danube.', 'gold': ['Danube'], 'correct': True}]
+    """
+    for number, row in enumerate(rows, 1):
+        answer, gold = row.get("answer"), _gold(row, number)
+        if answer is None or not gold or not (overwrite or row.get("correct") is None):
+            yield dict(row)
+        elif not isinstance(answer, str):
+            raise UsageError(f"{_place(row, number)}: the answer is no text but {type(answer).__name__}.")
+        else:
+            yield {**row, "correct": _verdict(matcher, row, answer, gold).correct}
+
+
+def _verdict(matcher: Matcher, row: Mapping[str, Any], answer: str, gold: tuple[str, ...]) -> Verdict:
+    question = row.get("question")
+    if isinstance(question, str) and isinstance(matcher, QuestionMatcher):
+        return matcher.matches_question(question, answer, gold)
+    return matcher.matches(answer, gold)
+
+
+def _gold(row: Mapping[str, Any], number: int) -> tuple[str, ...]:
+    """Return a row's accepted answers. A number is taken as it is written: data sets hold 42 as well as "42"."""
+    gold = row.get("gold")
+    if gold is None:
+        return ()
+    listed = gold if isinstance(gold, list | tuple) else [gold]
+    if all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in listed):
+        return tuple([str(one) for one in listed])
+    raise UsageError(f'{_place(row, number)}: gold must be a list of texts. Write it as ["…"].')
+
+
+def _place(row: Mapping[str, Any], number: int) -> str:
+    name = row.get("episode_id")
+    return f"row {number}" if name is None else f"row {number} ({quote(str(name))})"

@@ -1,0 +1,106 @@
+"""Foreign text as the matchers of numbers, dates, letters and formulas read it: short, plain, on clean lines."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+MAX_ANSWER_CHARS = 20_000
+"""A longer text is no number, date, letter or formula; the longest answers of the public sets have some 1,000."""
+
+_INVISIBLE = re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
+_RAISED = re.compile("[⁰¹²³⁴-⁹⁺⁻]+")
+_VULGAR = re.compile("[¼-¾⅐-⅞]")
+# What NFKC would leave apart, or fold to something else: minus signs and dashes, quotes, separators, degree signs.
+_ALIKE = str.maketrans(
+    dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe63\uff0d", "-")
+    | dict.fromkeys("\u2018\u2019\u02bc\u2032", "'")
+    | dict.fromkeys("\u201c\u201d\u2033", '"')
+    | {"\u00ba": "°", "\u2044": "/", "\u066b": ".", "\u066c": ",", "\u22c5": "*", "\u00b7": "*"}
+)
+
+
+def clean(text: str) -> str | None:
+    r"""Return a text in plain form, or None if it is too long to be an answer.
+
+    NFKC, with superscripts as ^2 and vulgar fractions as 1/2; without invisible marks and controls; all digits ASCII;
+    one form each of minus, quote and degree sign; lines without blank ones and without extra space. Linear in time.
+
+    >>> clean("  5½\u200b km²\n\n"), clean("−3\u00a0°C")
+    ('5 1/2 km^2', '-3 °C')
+    """
+    if len(text) > MAX_ANSWER_CHARS:
+        text = " ".join(text.split())  # a million newlines around a short answer are no long answer
+        if len(text) > MAX_ANSWER_CHARS:
+            return None
+    if not text.isascii():
+        text = _plain(text)
+    lines = [" ".join(line.split()) for line in _without_controls(text).splitlines()]
+    return "\n".join([line for line in lines if line])
+
+
+def _plain(text: str) -> str:
+    text = _INVISIBLE.sub("", text).translate(_ALIKE)
+    text = _RAISED.sub(lambda found: f"^{found[0].translate(_SUPERSCRIPTS)}", text)
+    text = unicodedata.normalize("NFKC", _VULGAR.sub(r" \g<0>", text)).translate(_ALIKE)
+    return "".join([char if char.isascii() else str(unicodedata.decimal(char, char)) for char in text])
+
+
+_CONTROLS = {code: " " for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\r"}
+
+
+def _without_controls(text: str) -> str:
+    return text.translate(_CONTROLS)
+
+
+def same_text(one: str, other: str, *, fold: bool = True) -> bool:
+    r"""Whether two texts are the same answer to the letter, but for width, space, invisible marks and, to `fold`, case.
+
+    >>> same_text("1914\u20131918 ", "1914-1918"), same_text("", "")
+    (True, False)
+    """
+    left, right = clean(one), clean(other)
+    if left is None or right is None:
+        return one.strip() == other.strip()
+    return bool(left) and (left == right or (fold and left.casefold() == right.casefold()))
+
+
+_MARKER = re.compile(
+    r"\banswer[*_]{0,3} ?(?:(?:is|was|equals|(?:should|would|must) be)\b[*_]{0,3} ?:?|[:=])[*_]{0,3}|####",
+    re.IGNORECASE,
+)
+
+
+def stated(text: str) -> str:
+    r"""Return the part of a cleaned text that states the answer: what is boxed, or follows the last "answer is".
+
+    Without such a mark that is the whole text.
+
+    >>> stated("3 + 4 is 7.\nAnswer: 7"), stated(r"so \boxed{12}."), stated("seven")
+    ('7', '12', 'seven')
+    """
+    boxed = _boxed(text)
+    if boxed is not None:
+        return boxed
+    end = None
+    for found in _MARKER.finditer(text):
+        end = found.end()
+    if end is None:
+        return text
+    lines = text[end:].strip(" *_\n").split("\n", 1)
+    return lines[0].strip(" *_") or text
+
+
+def _boxed(text: str) -> str | None:
+    r"""Return what the last \boxed{…} holds, its braces balanced."""
+    start = text.rfind("\\boxed{")
+    if start < 0:
+        return None
+    start += len("\\boxed{")
+    depth = 1
+    for at in range(start, len(text)):
+        depth += (text[at] == "{") - (text[at] == "}")
+        if not depth:
+            return text[start:at].strip()
+    return None
