@@ -8,9 +8,11 @@ import os
 import re
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from stores import postgres_url
 
 _FOREIGN_SETTINGS = re.compile(r".*_API_KEY$|OPENAI_|CASCADE_")
 _connect, _connect_ex, _getaddrinfo = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
@@ -37,6 +39,7 @@ def _clean_environment() -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     for name in [name for name in os.environ if _FOREIGN_SETTINGS.match(name)]:
         patch.delenv(name)
+    patch.setenv("CASCADE_TRACES", "off")  # no test writes to the trace store of the person who runs it
     yield
     patch.undo()
 
@@ -48,6 +51,16 @@ def loopback() -> Iterator[Any]:
 
     with FaultServer() as server:
         yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Return the URL of a store that is not there yet, on both databases."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'traces.db'}"
+    else:
+        with postgres_url() as url:
+            yield url
 
 
 def _checked(address: Any) -> Any:

@@ -1,0 +1,356 @@
+"""`Store`: rows are added, read, counted and purged, in SQLite or PostgreSQL.
+
+A store has one connection. It may be shared between threads: each use takes its turn. After a fork the child opens its
+own. Reading goes in short steps along the key, so a long export holds up no writer and takes no memory.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import islice
+from logging import getLogger
+from typing import TYPE_CHECKING, Any, Self
+
+from cascade.episodes.schema import SCHEMA_VERSION
+from cascade.episodes.store.address import Address, made_ready, parse
+from cascade.episodes.store.problems import from_file
+from cascade.episodes.store.records import CONTENT, records, row_of, without_content
+from cascade.episodes.store.sqlite import NO_WAL, Connector, Durability, WriterLock, has_wal_bug, shrink
+from cascade.errors import UsageError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    import sqlalchemy as sa
+
+logger = getLogger("cascade")
+_ROWS_PER_INSERT = 1_000
+_ROWS_PER_READ = 250
+"""A step of reading. With contexts of some thousand characters that is a few megabytes."""
+_inherited: list[Any] = []
+"""What a fork copied from the parent: kept, since closing it here would meddle with the parent's connection."""
+
+
+class Store:
+    """Rows of episodes in a database. Made by `Store.open`; close it, or use it in a `with` block.
+
+    Attributes:
+        address: where it is; `address.shown` holds no password.
+        read_only: whether it is left as it is.
+    """
+
+    def __init__(self, address: Address, *, read_only: bool, durability: Durability, wait_s: float) -> None:
+        self.address = address
+        self.read_only = read_only
+        self._durability: Durability = durability
+        self._wait_s = wait_s
+        self._closed = False
+        self._connect()
+
+    @classmethod
+    def open(
+        cls, url: str | Address, read_only: bool = False, *, durability: Durability = "group", wait_s: float = 5.0
+    ) -> Store:
+        """Open a store; make its file and tables, or bring them up to date, unless it is only read.
+
+        Args:
+            url: "sqlite:///FILE" or "postgresql://…".
+            read_only: leave it as it is; it must be there.
+            durability: "full" waits at each commit until the disk has it; "group" leaves that to SQLite, so that the
+                last commits may be lost when the power fails (never when the process dies).
+            wait_s: how long to wait for another writer, where SQLite allows but one.
+
+        Raises:
+            UsageError: the URL, the path, the rights, or the tables are wrong, or a newer version made them.
+            StoreError: it cannot be reached, the disk is full, or another writer has it (`retryable`).
+            MissingExtraError: PostgreSQL's driver is not installed.
+        """
+        address = url if isinstance(url, Address) else parse(url)
+        return cls(address, read_only=read_only, durability=durability, wait_s=wait_s)
+
+    @property
+    def journal_mode(self) -> str | None:
+        """SQLite's way to keep its journal, "wal" or "delete"; None for PostgreSQL."""
+        return None if self._connector is None else self._connector.mode
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether other writers must wait until this store is closed."""
+        return self._writer_lock is not None
+
+    def append(self, rows: Iterable[Mapping[str, Any]]) -> int:
+        """Write rows in one transaction; return how many are new. When it returns, they are committed.
+
+        A row that is there already, equal in every column, is left alone. NaN and infinite numbers become null, and
+        the row says which in `signals["replay"]["not_finite"]`.
+
+        Raises:
+            UsageError: a row does not fit, or the store is closed or only read. Nothing was written.
+            StoreError: the database failed. Nothing was written, unless the connection broke during the commit; rows
+                may be written again in any case.
+        """
+        if self.read_only:
+            raise UsageError(f"The trace store {self.address.shown} was opened for reading only.")
+        from cascade.episodes.store.tables import insert_new
+
+        written, left = 0, records(rows)
+        with self._transaction() as connection:
+            while batch := list(islice(left, _ROWS_PER_INSERT)):
+                written += insert_new(connection, batch)
+        return written
+
+    def read(self, where: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
+        """Yield rows in the order they were written, a few hundred in memory at a time.
+
+        Every row that was committed before the call and is not purged meanwhile is yielded.
+
+        Args:
+            where: values by column, as text: {"model": "gpt-4o", "correct": "true", "walk": "null"}.
+
+        Raises:
+            UsageError: the filter names no column, or the store is closed.
+            StoreError: the database failed.
+        """
+        from cascade.episodes.store.tables import conditions
+
+        wanted = conditions(where, self._columns)
+        return (row_of(record) for record in self._records(wanted, self._columns))
+
+    def count(self, where: Mapping[str, str] | None = None) -> int:
+        """Return how many rows there are, or match. Raises as `read` does."""
+        import sqlalchemy as sa
+
+        from cascade.episodes.store.tables import conditions, episodes
+
+        query = sa.select(sa.func.count()).select_from(episodes).where(*conditions(where, self._columns))
+        with self._transaction(reading=True) as connection:
+            return int(connection.scalar(query) or 0)
+
+    def purge(self, before: datetime | None = None, *, content_only: bool = False) -> int:
+        """Remove rows, or only what they say; return how many. SQLite writes zeros over what is removed.
+
+        Args:
+            before: only rows that were made before this time; all by default. A row without a time is of no age, so
+                it is removed only with all others.
+            content_only: keep the rows, with costs and signals, but empty question, context, gold, answer, text, and
+                the tokens among the signals.
+
+        Raises:
+            UsageError: the store is closed or only read.
+            StoreError: the database failed; rows emptied by then stay so.
+        """
+        import sqlalchemy as sa
+
+        from cascade.episodes.store.tables import episodes
+
+        if self.read_only:
+            raise UsageError(f"The trace store {self.address.shown} was opened for reading only.")
+        old = [] if before is None else [episodes.c.created_at < _utc_text(before)]
+        if content_only:
+            removed = self._empty(old)
+        else:
+            with self._transaction() as connection:
+                removed = connection.execute(sa.delete(episodes).where(*old)).rowcount
+        self._shrink()
+        return removed
+
+    def integrity(self) -> list[str]:
+        """Return what SQLite finds wrong with the file; an empty list where nothing is, or PostgreSQL answers."""
+        pragma = "PRAGMA integrity_check" if self.address.path else "SELECT 'ok'"
+        with self._transaction(reading=True) as connection:
+            found = [str(row[0]) for row in connection.exec_driver_sql(pragma)]
+        return [] if found == ["ok"] else found
+
+    def summary(self) -> dict[str, Any]:
+        """Return how many rows and episodes there are, from when, by model what they cost, and how the store is."""
+        from cascade.episodes.store.summary import summary
+
+        with self._transaction(reading=True) as connection:
+            found = summary(connection, self._columns)
+        path = self.address.path
+        size = None if path is None or not path.exists() else path.stat().st_size
+        return {"store": self.address.shown, **found, "bytes": size, "journal_mode": self.journal_mode}
+
+    def close(self) -> None:
+        """Close the connection and let other writers in. May be called twice."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._finalizer.detach()
+                self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Store({self.address.shown!r}{', read_only=True' if self.read_only else ''})"
+
+    # --- the connection ---
+
+    def _connect(self) -> None:
+        """Open the connection and look at the tables; make them, or bring them up to date, unless only reading."""
+        from cascade.episodes.store.engines import file_engine, server_engine
+        from cascade.episodes.store.tables import columns_of
+
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._current: sa.Connection | None = None
+        self._connector = None if self.address.path is None else self._file_connector()
+        self._engine = server_engine(self.address) if self._connector is None else file_engine(self._connector)
+        self._finalizer = weakref.finalize(self, _left_open, self.address.shown, self._engine, self._writer_lock)
+        self._finalizer.atexit = False
+        try:
+            self._columns = columns_of(self._version())
+        except BaseException:
+            self._finalizer.detach()
+            self._release()
+            raise
+
+    @property
+    def _writer_lock(self) -> WriterLock | None:
+        return None if self._connector is None else self._connector.lock
+
+    def _file_connector(self) -> Connector:
+        address = self.address
+        assert address.path is not None  # noqa: S101 - the caller looked
+        if self.read_only:
+            if not address.path.is_file():
+                raise UsageError(f"There is no trace store {address.shown}.")
+            return Connector(address, self.read_only, self._durability)
+        with _opening:
+            for warning in made_ready(address):
+                logger.warning("%s", warning)
+        if not has_wal_bug():
+            return Connector(address, self.read_only, self._durability)
+        try:
+            lock = WriterLock.take(address, self._wait_s)
+        except OSError as error:
+            raise from_file(error, address.shown) from None
+        if lock is None:
+            logger.info("%s: %s", address.shown, NO_WAL)
+        return Connector(address, self.read_only, self._durability, lock)
+
+    def _version(self) -> int:
+        from cascade.episodes.store.tables import found_version, made_current
+
+        with self._transaction(reading=self.read_only) as connection:
+            if not self.read_only:
+                made_current(connection, self.address.shown)
+                return SCHEMA_VERSION
+            version = found_version(connection, self.address.shown)
+        if version is None:
+            raise UsageError(f"There are no traces in {self.address.shown}.")
+        return version
+
+    def _release(self) -> None:
+        self._engine.dispose()
+        if self._writer_lock is not None:
+            self._writer_lock.release()
+
+    @contextmanager
+    def _transaction(self, *, reading: bool = False) -> Iterator[sa.Connection]:
+        """One transaction, alone on the connection; every error of a database or driver becomes one of ours.
+
+        Within one of the same thread, as when rows are read while they are written, it is a part of that.
+        """
+        from cascade.episodes.store.engines import ours
+
+        self._own()
+        with self._lock:
+            if self._closed:
+                raise UsageError(f"The trace store {self.address.shown} was closed. Open it again.")
+            if self._current is not None:
+                yield self._current
+                return
+            try:
+                with self._engine.connect() as connection, connection.execution_options(reading=reading).begin():
+                    self._current = connection
+                    yield connection
+            except Exception as error:  # noqa: BLE001 - mapped, or raised again
+                raise ours(error, self.address.shown) or error from None
+            finally:
+                self._current = None
+
+    def _own(self) -> None:
+        """Open again in a process that was forked (F50)."""
+        if self._pid == os.getpid() or self._closed:
+            return
+        with _opening:
+            if self._pid != os.getpid():
+                self._finalizer.detach()
+                _inherited.append(self._engine)
+                self._connect()
+
+    def _records(self, wanted: list[sa.ColumnElement[bool]], columns: Iterable[str]) -> Iterator[dict[str, Any]]:
+        """Yield records by their key, a few hundred a query, with no transaction open in between."""
+        import sqlalchemy as sa
+
+        from cascade.episodes.store.tables import episodes
+
+        chosen, last = [episodes.c.id, *(episodes.c[name] for name in columns)], 0
+        while True:
+            query = sa.select(*chosen).where(episodes.c.id > last, *wanted).order_by(episodes.c.id)
+            with self._transaction(reading=True) as connection:
+                found = connection.execute(query.limit(_ROWS_PER_READ)).mappings().all()
+            yield from map(dict, found)
+            if len(found) < _ROWS_PER_READ:
+                return
+            last = found[-1]["id"]
+
+    def _empty(self, old: list[sa.ColumnElement[bool]]) -> int:
+        import sqlalchemy as sa
+
+        from cascade.episodes.store.tables import episodes
+
+        full = sa.or_(*(episodes.c[name].is_not(None) for name in CONTENT))
+        change = sa.update(episodes).where(episodes.c.id == sa.bindparam("key"))
+        found, emptied = self._records([*old, full], ("signals",)), 0
+        while batch := [{"key": one["id"], **without_content(one)} for one in islice(found, _ROWS_PER_READ)]:
+            with self._transaction() as connection:
+                connection.execute(change, batch)
+            emptied += len(batch)
+        return emptied
+
+    def _shrink(self) -> None:
+        if self.address.path is None:
+            return  # autovacuum does it
+        with self._lock, self._engine.connect() as connection:
+            driver: Any = connection.connection.driver_connection
+            shrink(driver)
+
+
+_opening = threading.RLock()
+"""One file is made ready at a time, so that no connection to it is opened meanwhile (see `made_ready`)."""
+
+
+def _renew_lock() -> None:
+    global _opening  # noqa: PLW0603 - another thread may have held it at the fork
+    _opening = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def _utc_text(moment: datetime) -> str:
+    if moment.tzinfo is None:
+        raise UsageError("purge(before=…) needs a time with its zone, as datetime.now(UTC) has.")
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+def _left_open(shown: str, engine: sa.Engine, lock: WriterLock | None) -> None:
+    engine.dispose()
+    if lock is not None:
+        lock.release()
+    warnings.warn(f"The trace store {shown} was not closed.", ResourceWarning, stacklevel=2)

@@ -1,0 +1,90 @@
+"""What goes wrong with a store, in our own words: what it is, and what to do next."""
+
+from __future__ import annotations
+
+import errno
+import sqlite3
+from typing import Any, ClassVar
+
+from cascade.errors import CascadeError, UsageError, quote
+
+
+class StoreError(CascadeError):
+    """A store could not do what it was asked to: full, unreachable, locked, damaged.
+
+    `retryable` says whether the same may succeed later. Under `traces.strict`, `answer` holds the answer that was paid
+    for and could not be recorded.
+    """
+
+    exit_code: ClassVar[int] = 1
+    retryable: bool = False
+    answer: Any = None
+
+
+_FULL = "the disk is full, so nothing was written. Free some space; cascade traces purge --older-than 30d removes rows"
+_READ_ONLY = "cannot be written: {said}. Choose a folder that you may write to: traces: sqlite:///FILE"
+
+_SQLITE: tuple[tuple[str, type[CascadeError], bool, str], ...] = (
+    ("SQLITE_FULL", StoreError, True, _FULL),
+    ("SQLITE_READONLY", UsageError, False, _READ_ONLY),
+    ("SQLITE_CANTOPEN", UsageError, False, "cannot be opened: {said}. Check its path and your rights"),
+    ("SQLITE_PERM", UsageError, False, _READ_ONLY),
+    ("SQLITE_AUTH", UsageError, False, _READ_ONLY),
+    ("SQLITE_BUSY", StoreError, True, "another process has locked it for too long. Try again"),
+    ("SQLITE_LOCKED", StoreError, True, "another process has locked it for too long. Try again"),
+    ("SQLITE_NOTADB", UsageError, False, "is not an SQLite database. Choose another file"),
+    ("SQLITE_CORRUPT", StoreError, False, "is damaged ({said}). Move it away; sqlite3 FILE .recover saves what it can"),
+    ("SQLITE_IOERR", StoreError, True, "could not be read or written: {said}"),
+)
+"""By the start of SQLite's error name: ours, whether it may pass, and what to say."""
+
+_POSTGRES: tuple[tuple[str, type[CascadeError], bool, str], ...] = (
+    ("53100", StoreError, True, "the server's disk is full, so nothing was written"),
+    ("28", UsageError, False, "the server refused the user or password. Check the URL, PGPASSWORD or ~/.pgpass"),
+    ("3D", UsageError, False, "there is no such database. Make it: createdb NAME"),
+    ("3F", UsageError, False, "there is no such schema. Make it, or set another search_path"),
+    ("42501", UsageError, False, "the user may not do this: {said}"),
+    ("25006", UsageError, False, "the server only reads: {said}"),
+    ("22", UsageError, False, "a value does not fit: {said}"),
+    ("23", UsageError, False, "a row breaks a rule of the table: {said}"),
+    ("42", UsageError, False, "the tables are not as cascade makes them: {said}"),
+)
+"""By the start of the SQLSTATE. Reference: PostgreSQL 15, appendix A."""
+
+
+def from_database(error: Exception, shown: str) -> CascadeError:
+    """Return our error for one of SQLAlchemy, sqlite3 or psycopg. It quotes no statement, no row and no password.
+
+    Args:
+        error: what was raised.
+        shown: the store's address without its password.
+    """
+    origin = getattr(error, "orig", None) or error
+    name = getattr(origin, "sqlite_errorname", None)
+    if name is not None:
+        return _chosen(_SQLITE, str(name), origin, shown)
+    state = getattr(origin, "sqlstate", None)
+    if state is not None:
+        return _chosen(_POSTGRES, str(state), origin, shown)
+    if isinstance(origin, sqlite3.Error):
+        return StoreError(f"The trace store {shown} failed: {quote(str(origin))}.")
+    said = quote(str(origin).partition("(Background on")[0])  # SQLAlchemy's own errors end with a link
+    return StoreError(f"The trace store {shown} cannot be reached: {said}.", retryable=True)
+
+
+def _chosen(
+    table: tuple[tuple[str, type[CascadeError], bool, str], ...], code: str, origin: BaseException, shown: str
+) -> CascadeError:
+    said = quote(str(origin).partition("\nDETAIL")[0])  # the detail quotes the row
+    for start, kind, retryable, text in table:
+        if code.startswith(start):
+            message = f"The trace store {shown}: {text.format(said=said)}."
+            return StoreError(message, retryable=retryable) if kind is StoreError else kind(message)
+    return StoreError(f"The trace store {shown} failed ({code}): {said}.", retryable=True)
+
+
+def from_file(error: OSError, shown: str) -> CascadeError:
+    """Return our error for a folder or file that the system refused."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return StoreError(f"The trace store {shown}: {_FULL}.", retryable=True)
+    return UsageError(f"The trace store {shown} {_READ_ONLY.format(said=error.strerror or error)}.")

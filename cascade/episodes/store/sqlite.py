@@ -1,0 +1,178 @@
+"""SQLite as the store uses it: one writing connection to a file, in WAL mode where that is safe.
+
+SQLite before 3.51.3 can damage a file in WAL mode when one connection commits while another checkpoints
+(sqlite.org/wal.html, "The WAL-reset bug"). With one connection that both writes and checkpoints this cannot happen. So
+with such a version a writer holds an advisory lock beside the file as long as its connection is open, and a second one
+waits for its turn, or is refused with this reason (F55). Readers open the file read-only: they never checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+import sys
+import time
+import weakref
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from cascade.episodes.store.address import Address
+from cascade.episodes.store.problems import StoreError
+
+SOUND_SINCE = (3, 51, 3)
+"""The first version without the WAL-reset bug."""
+BUSY_S = 5.0
+"""How long a statement waits for another process's lock. Its transactions here last milliseconds."""
+_POLL_S = 0.01
+NO_WAL = (
+    "no lock can be had on this system or file system, and this SQLite could damage a file in WAL mode that two "
+    "write (fixed in 3.51.3), so the slower rollback journal is used"
+)
+Durability = Literal["group", "full"]
+
+
+def version() -> tuple[int, ...]:
+    """Return the version of the SQLite that Python is linked with."""
+    return sqlite3.sqlite_version_info
+
+
+def has_wal_bug() -> bool:
+    """Whether two writing connections could damage a file in WAL mode."""
+    return version() < SOUND_SINCE
+
+
+class WriterLock:
+    """The right to write to a file: an advisory lock on a file beside it. It ends with the process that holds it."""
+
+    _held: ClassVar[weakref.WeakSet[WriterLock]] = weakref.WeakSet()
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+        self._pid = os.getpid()
+        self._held.add(self)
+
+    @classmethod
+    def take(cls, address: Address, wait_s: float) -> WriterLock | None:
+        """Wait for a file's lock and take it. None where the system or the file system has no such locks.
+
+        Raises:
+            StoreError: another writer held it all the time.
+        """
+        assert address.path is not None  # noqa: S101 - a server needs no lock
+        path = address.path.with_name(f"{address.path.name}-lock")
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        try:
+            taken = _waited_for(descriptor, address, wait_s)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if taken == "unsupported":
+            os.close(descriptor)
+            return None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        return cls(descriptor)
+
+    def release(self) -> None:
+        """Give the lock back. May be called twice. A child process gives back its copy only."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)  # never LOCK_UN: in a child that would take the lock from its parent
+        self._descriptor = None
+
+    @classmethod
+    def release_inherited(cls) -> None:
+        """Drop the copies that a fork made of the parent's locks, which would outlive the parent."""
+        for lock in list(cls._held):
+            lock.release()
+        cls._held = weakref.WeakSet()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=WriterLock.release_inherited)
+
+
+def _waited_for(descriptor: int, address: Address, wait_s: float) -> Literal["taken", "unsupported"]:
+    until = time.monotonic() + wait_s
+    while not (taken := _try_lock(descriptor)):
+        if time.monotonic() >= until:
+            raise _refusal(address, descriptor)
+        time.sleep(_POLL_S)
+    return taken
+
+
+def _try_lock(descriptor: int) -> Literal["", "taken", "unsupported"]:
+    if sys.platform == "win32":
+        return "unsupported"
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return "" if error.errno in {errno.EWOULDBLOCK, errno.EINTR} else "unsupported"
+    return "taken"
+
+
+def _refusal(address: Address, descriptor: int) -> StoreError:
+    holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip("\x00 ")
+    who = "another part of this process" if holder == str(os.getpid()) else f"process {holder or '?'}"
+    return StoreError(
+        f"The trace store {address.shown} is being written by {who}, and SQLite {sqlite3.sqlite_version} can damage a "
+        "file that two write (fixed in 3.51.3). Wait for it to end, use a file for each process, PostgreSQL, or a "
+        "newer SQLite.",
+        retryable=True,
+        exit_code=2,
+    )
+
+
+@dataclass(slots=True)
+class Connector:
+    """Opens connections to a file; SQLAlchemy's pool calls it.
+
+    Attributes:
+        address: where the file is.
+        read_only: whether nothing may change; then nothing is checkpointed either.
+        durability: what a commit waits for.
+        lock: what makes this the only writer, None where there is no such lock or no need of one.
+        mode: the journal mode that the file was found or put in.
+    """
+
+    address: Address
+    read_only: bool
+    durability: Durability
+    lock: WriterLock | None = None
+    mode: str | None = None
+
+    def __call__(self) -> sqlite3.Connection:
+        """Return a connection that may move between threads and leaves transactions to its user."""
+        assert self.address.path is not None  # noqa: S101 - a file has a path
+        target = f"{self.address.path.as_uri()}?mode={'ro' if self.read_only else 'rw'}"
+        connection = sqlite3.connect(target, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA trusted_schema = OFF")  # a file from elsewhere runs no functions
+            if self.read_only:
+                self.mode = str(connection.execute("PRAGMA journal_mode").fetchone()[0])
+            else:
+                self._set_up(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _set_up(self, connection: sqlite3.Connection) -> None:
+        """Use WAL where it is safe: a sound version, or the only writer."""
+        wal = not has_wal_bug() or self.lock is not None
+        self.mode = str(connection.execute(f"PRAGMA journal_mode = {'WAL' if wal else 'DELETE'}").fetchone()[0])
+        # Without WAL, NORMAL could damage a file when the power fails (sqlite.org/pragma.html#pragma_synchronous).
+        level = "NORMAL" if self.durability == "group" and self.mode == "wal" else "FULL"
+        connection.execute(f"PRAGMA synchronous = {level}")
+        connection.execute("PRAGMA secure_delete = ON")  # what is purged is gone from the file
+
+
+def shrink(connection: sqlite3.Connection) -> None:
+    """Give the room of deleted rows back to the disk, where nobody reads and there is room for a copy."""
+    with contextlib.suppress(sqlite3.OperationalError):
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")

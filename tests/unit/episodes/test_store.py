@@ -1,0 +1,727 @@
+"""The store: the same rows in and out of SQLite and PostgreSQL, each once, and what it refuses."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import multiprocessing
+import os
+import sqlite3
+import stat
+import threading
+import tracemalloc
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stores import row
+
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
+from cascade.episodes.store import Store, StoreError, parse, uuid7
+from cascade.episodes.store import ids as ids_module
+from cascade.episodes.store import sqlite as sqlite_module
+from cascade.episodes.store.address import holds_password
+from cascade.errors import UsageError
+
+
+def whole(given: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with all its columns, as it is read back."""
+    return dict.fromkeys(COLUMNS) | given | {"schema_version": SCHEMA_VERSION}
+
+
+@pytest.fixture
+def store(store_url: str) -> Iterator[Store]:
+    with Store.open(store_url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def file_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'traces.db'}"
+
+
+# --- rows in and out ---
+
+
+def test_rows_come_back_as_they_went_in_with_every_column_in_order(store: Store) -> None:
+    given = [row(1), row(2, walk="guide only", correct=None, confidence=None, gold=None), row(3, signals=None)]
+    assert store.append(given) == 3
+    found = list(store.read())
+    assert found == [whole(one) for one in given]
+    assert tuple(found[0]) == COLUMNS
+
+
+def test_nothing_is_nothing(store: Store) -> None:
+    assert (store.append([]), store.count(), list(store.read())) == (0, 0, [])
+
+
+def test_a_row_that_is_there_is_left_alone(store: Store) -> None:
+    assert store.append([row(1), row(2)]) == 2
+    assert store.append([row(2), row(3), row(3)]) == 1
+    assert store.append(store.read()) == 0
+    assert [one["episode_id"] for one in store.read()] == ["episode 1", "episode 2", "episode 3"]
+
+
+def test_rows_that_differ_in_anything_are_different_rows(store: Store) -> None:
+    assert store.append([row(1), row(1, walk="a"), row(1, cost_nano_usd=None), row(1, answer="answerDanube")]) == 4
+
+
+def test_all_rows_of_an_append_are_written_or_none(store: Store) -> None:
+    def broken() -> Iterator[dict[str, Any]]:
+        yield from (row(number) for number in range(2_500))
+        raise RuntimeError("the source broke")
+
+    with pytest.raises(RuntimeError, match="the source broke"):
+        store.append(broken())
+    assert store.count() == 0
+    assert store.append(row(number) for number in range(2_500)) == 2_500
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["NUL \x00 here", "half a pair \ud800", "Gödel, Ἀθῆναι, 東京, 🌊", "\u202eright to left", "", "a\nb\tc'\"\\ %s :x"],
+)
+def test_any_text_is_stored_safely(store: Store, text: str) -> None:
+    store.append([row(1, answer=text, signals={"note": text}, gold=[text])])
+    (found,) = store.read()
+    assert found["answer"] == text.replace("\x00", "\ufffd").replace("\ud800", "\ufffd")
+    assert (found["signals"]["note"], found["gold"]) == (text, [text])
+
+
+def test_a_long_text_is_stored_whole(store: Store) -> None:
+    store.append([row(1, context="x" * 3_000_000)])
+    (found,) = store.read()
+    assert len(found["context"]) == 3_000_000
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_f57_a_number_that_is_not_finite_becomes_null_and_the_row_says_so(store: Store, value: float) -> None:
+    store.append([row(1, confidence=value, signals={"p_yes": value, "replay": {"purpose": "judge"}}), row(2)])
+    odd, sound = store.read()
+    assert (odd["confidence"], odd["signals"]["p_yes"]) == (None, None)
+    assert odd["signals"]["replay"] == {"purpose": "judge", "not_finite": ["confidence", "signals"]}
+    assert sound == whole(row(2))
+    assert store.summary()["not_finite"] == 1
+
+
+def test_every_problem_of_rows_is_named_and_nothing_is_written(store: Store) -> None:
+    bad = [
+        row(1),
+        row(2, step="one"),
+        row(3, cost_nano_usd=-1, correct="yes"),
+        row(4, modle="x"),
+        row(5, created_at="soon"),
+        row(6, schema_version=SCHEMA_VERSION + 1),
+        row(7, input_tokens=2**63),
+    ]
+    with pytest.raises(UsageError) as caught:
+        store.append(bad)
+    said = str(caught.value)
+    for piece in ("row 2: step is no whole", "row 3: cost_nano_usd", "row 3: correct", "row 4", "did you mean model"):
+        assert piece in said
+    for piece in ("row 5: created_at 'soon'", "row 6: a newer version", "row 7: input_tokens"):
+        assert piece in said
+    assert "row 1:" not in said
+    assert store.count() == 0
+
+
+def test_no_more_than_ten_problems_are_listed(store: Store) -> None:
+    with pytest.raises(UsageError) as caught:
+        store.append(row(number, step=0) for number in itertools.count())
+    assert str(caught.value).count("\n") == 10
+
+
+def test_times_are_kept_in_one_form_that_sorts(store: Store) -> None:
+    for number, text in enumerate(["2026-11-21", "2026-11-21T08:00:00+01:00", "2026-11-21T07:00:00Z"]):
+        store.append([row(number, created_at=text)])
+    assert [one["created_at"] for one in store.read()] == [
+        "2026-11-21T00:00:00.000+00:00",
+        "2026-11-21T07:00:00.000+00:00",
+        "2026-11-21T07:00:00.000+00:00",
+    ]
+
+
+# --- filters ---
+
+
+@pytest.mark.parametrize(
+    ("where", "numbers"),
+    [
+        ({"model": "small"}, [1, 2]),
+        ({"model": "small", "step": "2"}, [2]),
+        ({"correct": "true"}, [1, 4]),
+        ({"correct": "false"}, [2]),
+        ({"correct": "null"}, [3]),
+        ({"walk": "null"}, [1, 2, 4]),
+        ({"walk": "guide only"}, [3]),
+        ({"confidence": "0.25"}, [3]),
+        ({"cost_nano_usd": "null"}, [4]),
+        ({"model": "' OR 1=1 --"}, []),
+        ({}, [1, 2, 3, 4]),
+    ],
+)
+def test_rows_are_chosen_by_their_values_as_text(store: Store, where: dict[str, str], numbers: list[int]) -> None:
+    store.append(
+        [
+            row(1),
+            row(2, step=2, correct=False),
+            row(3, model="large", correct=None, walk="guide only", confidence=0.25),
+            row(4, model="null", cost_nano_usd=None),
+        ]
+    )
+    assert [one["episode_id"] for one in store.read(where)] == [f"episode {number}" for number in numbers]
+    assert store.count(where) == len(numbers)
+
+
+def test_a_filter_means_what_it_means_for_files(store: Store) -> None:
+    from cascade.episodes.rowcheck import matches
+
+    given = [row(1), row(2, walk="null", correct=None), row(3, kept=True, model="true"), row(4, step=2)]
+    store.append(given)
+    for where in ({"walk": "null"}, {"correct": "null"}, {"kept": "true"}, {"model": "true"}, {"step": "2"}):
+        wanted = [one["episode_id"] for one in given if matches(one, where)]
+        assert [one["episode_id"] for one in store.read(where)] == wanted
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ({"modle": "x"}, "did you mean model"),
+        ({"step": "two"}, "step is a whole number or null, not 'two'"),
+        ({"correct": "yes"}, "correct is a true or false or null"),
+        ({"signals": "{}"}, "signals holds JSON"),
+    ],
+)
+def test_a_filter_that_cannot_be_used_is_refused_at_once(store: Store, where: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        store.read(where)
+    with pytest.raises(UsageError, match=said):
+        store.count(where)
+
+
+# --- reading ---
+
+
+def test_reading_takes_memory_for_a_few_hundred_rows_whatever_there_is(store: Store) -> None:
+    def peak() -> int:
+        tracemalloc.start()
+        for _ in store.read():
+            pass
+        top = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return top
+
+    text = "x" * 1_000
+    store.append(row(number, context=text) for number in range(500))
+    assert sum(1 for _ in store.read()) == 500  # warm
+    small = peak()
+    store.append(row(number, context=text) for number in range(500, 5_000))
+    assert peak() < 1.3 * small
+    assert small < 5_000_000
+
+
+def test_rows_may_be_written_and_removed_while_they_are_read(store: Store) -> None:
+    store.append(row(number) for number in range(600))
+    reading = store.read()
+    first = next(reading)
+    assert store.append([row(1_000)]) == 1
+    store.purge(datetime(2020, 1, 1, tzinfo=UTC))
+    left = list(reading)
+    assert first["episode_id"] == "episode 0"
+    assert [one["episode_id"] for one in left[:599]] == [f"episode {number}" for number in range(1, 600)]
+    assert left[-1]["episode_id"] == "episode 1000"
+
+
+def test_threads_take_turns(store: Store) -> None:
+    def write(name: int) -> None:
+        for number in range(20):
+            store.append([row(1_000 * name + number), row(1_000 * name + number, step=2)])
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store.count() == 240
+    steps = [one["step"] for one in store.read()]
+    assert steps == [1, 2] * 120  # the rows of an append stand together
+
+
+# --- purging ---
+
+
+def test_purge_removes_what_is_older(store: Store) -> None:
+    days = [row(n, created_at=f"2026-11-{n:02d}T12:00:00+00:00") for n in (1, 10, 20)]
+    store.append([*days, row(99, created_at=None)])
+    assert store.purge(datetime(2026, 11, 10, 12, tzinfo=UTC)) == 1
+    assert store.purge(datetime(2026, 11, 10, 13, tzinfo=UTC)) == 1
+    assert [one["episode_id"] for one in store.read()] == ["episode 20", "episode 99"]
+    assert store.purge() == 2
+    assert store.count() == 0
+
+
+def test_purge_can_take_the_words_and_leave_the_numbers(store: Store) -> None:
+    store.append(row(n, created_at=f"2026-11-{n:02d}", context="secret") for n in (1, 2))
+    store.append(row(n, created_at="2026-11-01", context="secret") for n in range(1_000, 1_600))
+    before = datetime(2026, 11, 1, 12, tzinfo=UTC)
+    assert store.purge(before, content_only=True) == 601
+    assert store.purge(before, content_only=True) == 0
+    old, new = itertools.islice(store.read(), 2)
+    empty = {"question": None, "context": None, "gold": None, "answer": None, "text": None}
+    signals = {"p_yes": 0.75, "replay": {"purpose": "answer", "tokens": None}}
+    stamp = {"created_at": "2026-11-01T00:00:00.000+00:00"}
+    assert old == whole(row(1, **empty, signals=signals, **stamp))
+    assert new["context"] == "secret"
+
+
+def test_what_is_purged_is_gone_from_the_file_and_its_side_files(tmp_path: Path, file_url: str) -> None:
+    with Store.open(file_url) as store:
+        store.append([row(1, context="a-word-to-find")])
+        store.append(row(number) for number in range(2, 500))
+        size = (tmp_path / "traces.db").stat().st_size + (tmp_path / "traces.db-wal").stat().st_size
+        store.purge(content_only=True)
+        files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+        assert b"a-word-to-find" not in files
+        store.purge()
+        assert sum(path.stat().st_size for path in tmp_path.glob("traces.db*")) < size / 4
+
+
+def test_purge_wants_a_time_with_its_zone(store: Store) -> None:
+    with pytest.raises(UsageError, match="zone"):
+        store.purge(datetime(2026, 1, 1))  # noqa: DTZ001 - on purpose
+
+
+# --- opening and closing ---
+
+
+def test_a_store_is_there_the_next_time(store_url: str) -> None:
+    with Store.open(store_url) as store:
+        store.append([row(1)])
+    with Store.open(store_url) as store:
+        assert store.count() == 1
+        assert store.integrity() == []
+
+
+def test_a_closed_store_says_so_and_closes_twice(store: Store) -> None:
+    store.append([row(1)])
+    reading = store.read()
+    store.close()
+    store.close()
+    for use in (lambda: store.append([row(2)]), store.count, lambda: next(reading), store.integrity):
+        with pytest.raises(UsageError, match="was closed"):
+            use()
+
+
+def test_a_store_opened_for_reading_changes_nothing(store_url: str) -> None:
+    with Store.open(store_url) as store:
+        store.append([row(1)])
+    with Store.open(store_url, read_only=True) as store:
+        assert list(store.read()) == [whole(row(1))]
+        assert store.summary()["rows"] == 1
+        for use in (lambda: store.append([row(2)]), store.purge):
+            with pytest.raises(UsageError, match="for reading only"):
+                use()
+
+
+def test_what_is_not_there_cannot_be_read(store_url: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"There (is|are) no trace"):
+        Store.open(store_url, read_only=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_readers_and_a_writer_do_not_wait_for_each_other(store_url: str) -> None:
+    with Store.open(store_url) as writer, Store.open(store_url, read_only=True) as reader:
+        writer.append(row(number) for number in range(300))
+        reading = reader.read()
+        next(reading)
+        assert writer.append([row(1_000)]) == 1
+        assert sum(1 for _ in reading) == 300
+
+
+def test_a_store_left_open_is_warned_about_once(file_url: str) -> None:
+    left = [Store.open(file_url)]
+    with pytest.warns(ResourceWarning, match="was not closed") as caught:
+        left.clear()
+    gc.collect()
+    assert len(caught) == 1
+    Store.open(file_url, wait_s=0).close()  # and it holds no lock
+
+
+def test_its_repr_shows_no_password() -> None:
+    made = parse("postgresql://me:hunter2@db.example:5433/traces?password=hunter2&sslmode=require")
+    assert "hunter2" not in repr(made)
+    assert made.shown == "postgresql://me:***@db.example:5433/traces"
+
+
+# --- versions (F56) ---
+
+
+def written_by_hand(path: Path, version: str, columns: str) -> None:
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute(f"CREATE TABLE episodes (id INTEGER PRIMARY KEY, row_id TEXT NOT NULL UNIQUE, {columns})")
+        file.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+        file.execute("INSERT INTO meta VALUES ('schema_version', ?)", (version,))
+
+
+VERSION_1 = """
+episode_id TEXT, dataset TEXT, split TEXT, "group" TEXT, question TEXT, context TEXT, gold TEXT, step BIGINT,
+horizon BIGINT, candidate BIGINT, source TEXT, model TEXT, answer TEXT, text TEXT, correct BOOLEAN, kept BOOLEAN,
+signals TEXT, input_tokens BIGINT, cached_input_tokens BIGINT, output_tokens BIGINT, reasoning_tokens BIGINT,
+cost_nano_usd BIGINT, cost_source TEXT, latency_ms DOUBLE, created_at TEXT, schema_version BIGINT
+"""
+
+
+@pytest.fixture
+def version_1(tmp_path: Path) -> Path:
+    path = tmp_path / "traces.db"
+    written_by_hand(path, "1", VERSION_1)
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute(
+            "INSERT INTO episodes (row_id, episode_id, question, gold, step, correct, schema_version)"
+            " VALUES ('a', 'e1', 'Which river?', '[\"Danube\"]', 1, 1, 1)"
+        )
+    return path
+
+
+OLD_ROW = {"episode_id": "e1", "question": "Which river?", "gold": ["Danube"], "step": 1, "correct": True}
+
+
+def test_f56_an_older_version_is_brought_up_to_date(version_1: Path, file_url: str) -> None:
+    with Store.open(file_url) as store:
+        store.append([row(2, walk="guide only")])
+        assert list(store.read()) == [whole(OLD_ROW), whole(row(2, walk="guide only"))]
+        assert store.integrity() == []
+    with closing(sqlite3.connect(version_1)) as file:
+        assert file.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() == ("2",)
+    Store.open(file_url).close()
+
+
+def test_f56_an_older_version_is_read_as_it_is(version_1: Path, file_url: str) -> None:
+    before = version_1.read_bytes()
+    with Store.open(file_url, read_only=True) as store:
+        assert list(store.read()) == [whole(OLD_ROW)]
+        assert (store.count({"walk": "null"}), store.count({"walk": "x"})) == (1, 0)
+        assert store.summary()["rows"] == 1
+    assert version_1.read_bytes() == before
+
+
+def test_f56_an_older_version_on_a_server_is_brought_up_to_date() -> None:
+    from stores import postgres_url
+
+    psycopg = pytest.importorskip("psycopg")
+    with postgres_url() as url:
+        with psycopg.connect(url) as server:
+            columns = VERSION_1.replace("DOUBLE", "DOUBLE PRECISION")
+            server.execute(f"CREATE TABLE episodes (id BIGSERIAL PRIMARY KEY, row_id TEXT NOT NULL UNIQUE, {columns})")
+            server.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL)")
+            server.execute("INSERT INTO meta VALUES ('schema_version', '1')")
+            server.execute("INSERT INTO episodes (row_id, episode_id, step) VALUES ('a', 'e1', 1)")
+        with Store.open(url) as store:
+            store.append([row(2, confidence=0.5)])
+            assert [one["confidence"] for one in store.read()] == [None, 0.5]
+
+
+def test_f56_a_newer_version_is_refused_and_left_alone(store_url: str) -> None:
+    import sqlalchemy as sa
+
+    with Store.open(store_url) as store, store._transaction() as connection:
+        connection.execute(sa.text("UPDATE meta SET value = '7' WHERE key = 'schema_version'"))
+    for read_only in (False, True):
+        with pytest.raises(UsageError, match=r"newer version of cascade \(schema 7; this one knows 2\).*Upgrade"):
+            Store.open(store_url, read_only=read_only)
+
+
+@pytest.mark.parametrize("version", ["", "two", "-1"])
+def test_a_file_with_such_tables_of_another_program_is_refused(tmp_path: Path, file_url: str, version: str) -> None:
+    written_by_hand(tmp_path / "traces.db", version, "x TEXT")
+    with pytest.raises(UsageError, match="that cascade did not make"):
+        Store.open(file_url)
+
+
+def test_a_table_that_lacks_columns_is_refused(tmp_path: Path, file_url: str) -> None:
+    written_by_hand(tmp_path / "traces.db", "2", VERSION_1)
+    with pytest.raises(UsageError, match="lacks the columns confidence, walk"):
+        Store.open(file_url)
+
+
+def test_f56_a_column_that_is_not_known_is_left_alone(tmp_path: Path, file_url: str) -> None:
+    written_by_hand(tmp_path / "traces.db", "2", f"{VERSION_1}, walk TEXT, confidence DOUBLE, note TEXT")
+    with Store.open(file_url) as store:
+        store.append([row(1)])
+        assert list(store.read()) == [whole(row(1))]
+
+
+def test_other_tables_in_the_same_database_do_not_matter(tmp_path: Path, file_url: str) -> None:
+    with closing(sqlite3.connect(tmp_path / "traces.db")) as file, file:
+        file.execute("CREATE TABLE users (name TEXT)")
+    with Store.open(file_url) as store:
+        assert store.append([row(1)]) == 1
+
+
+# --- addresses (F70) ---
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "traces.db",
+        "mysql://me@host/db",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite://traces.db",
+        "sqlite:///:memory:",
+        "sqlite:///a\x00b",
+        "sqlite:///x.db?mode=memory",
+        "postgresql://host:port/db",
+        "sqlite:///../outside.db",
+        "sqlite:////tmp/a/../b.db",
+    ],
+)
+def test_what_is_no_store_is_refused(url: str) -> None:
+    with pytest.raises(UsageError):
+        parse(url)
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
+def test_all_spellings_of_a_server_are_one(scheme: str) -> None:
+    assert parse(f"{scheme}://me@host/db").url == "postgresql+psycopg://me@host/db"
+
+
+def test_a_relative_path_is_that_of_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = parse("sqlite:///traces.db")
+    monkeypatch.chdir("/")
+    assert made.path == tmp_path / "traces.db"
+
+
+@pytest.mark.parametrize(
+    ("url", "held"),
+    [
+        ("postgresql://me:word@host/db", True),
+        ("postgresql://me@host/db?password=word", True),
+        ("postgresql://me@host/db", False),
+        ("sqlite:///x.db", False),
+        ("postgresql://[", False),
+    ],
+)
+def test_a_password_in_a_url_is_found(url: str, held: bool) -> None:
+    assert holds_password(url) is held
+
+
+def mode_of(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_f70_every_file_is_its_owners_alone(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        with Store.open(f"sqlite:///{tmp_path / 'new' / 'traces.db'}") as store:
+            store.append([row(1)])
+            made = {path.name: mode_of(path) for path in (tmp_path / "new").iterdir()}
+    finally:
+        os.umask(old)
+    assert {"traces.db", "traces.db-wal", "traces.db-shm"} <= set(made)
+    assert set(made.values()) == {0o600}
+    assert mode_of(tmp_path / "new") == 0o700
+
+
+def test_f70_a_file_that_others_can_read_is_taken_from_them_with_a_warning(
+    tmp_path: Path, file_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    Store.open(file_url).close()
+    (tmp_path / "traces.db").chmod(0o644)
+    Store.open(file_url).close()
+    assert mode_of(tmp_path / "traces.db") == 0o600
+    assert "others could read the trace store" in caplog.text
+    assert "(mode 644)" in caplog.text
+
+
+def test_f70_a_folder_that_everybody_may_write_to_is_warned_about(
+    tmp_path: Path, file_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.chmod(0o777)
+    Store.open(file_url).close()
+    assert "everybody may write to the folder" in caplog.text
+    caplog.clear()
+    tmp_path.chmod(0o1777)
+    Store.open(file_url).close()
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-lock"])
+def test_f70_a_link_is_refused(tmp_path: Path, file_url: str, suffix: str) -> None:
+    target = tmp_path / "elsewhere"
+    target.write_text("mine")
+    (tmp_path / f"traces.db{suffix}").symlink_to(target)
+    with pytest.raises(UsageError, match="is a symbolic link"):
+        Store.open(file_url)
+    assert target.read_text() == "mine"
+
+
+# --- one writer (F55) ---
+
+
+def test_f55_with_an_old_sqlite_one_writes_and_others_are_refused_with_the_reason(
+    file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_module, "version", lambda: (3, 51, 2))
+    with Store.open(file_url) as first:
+        assert (first.exclusive, first.journal_mode) == (True, "wal")
+        with pytest.raises(StoreError, match=r"another part of this process.*3\.51\.3") as caught:
+            Store.open(file_url, wait_s=0.02)
+        assert (caught.value.exit_code, caught.value.retryable) == (2, True)
+        first.append([row(1)])
+    with Store.open(file_url, wait_s=0) as second:
+        assert second.append([row(2)]) == 1
+
+
+def test_f55_the_second_waits_for_its_turn(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_module, "version", lambda: (3, 40, 1))
+    first = Store.open(file_url)
+    threading.Timer(0.1, first.close).start()
+    with Store.open(file_url, wait_s=30) as second:
+        assert second.append([row(1)]) == 1
+
+
+def test_f55_with_a_sound_sqlite_two_write(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_module, "version", lambda: (3, 51, 3))
+    with Store.open(file_url) as first, Store.open(file_url) as second:
+        assert (first.exclusive, first.journal_mode) == (False, "wal")
+        assert (first.append([row(1)]), second.append([row(2)]), first.count()) == (1, 1, 2)
+
+
+def test_f55_without_locks_the_rollback_journal_is_used(
+    file_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sqlite_module, "version", lambda: (3, 40, 1))
+    monkeypatch.setattr(sqlite_module, "_try_lock", lambda _descriptor: "unsupported")
+    caplog.set_level("INFO")
+    with Store.open(file_url) as first, Store.open(file_url) as second:
+        assert (first.exclusive, first.journal_mode, second.journal_mode) == (False, "delete", "delete")
+        assert (first.append([row(1)]), second.append([row(2)]), first.count()) == (1, 1, 2)
+    assert "rollback journal" in caplog.text
+
+
+def test_two_may_open_a_new_database_at_once(store_url: str) -> None:
+    def open_one(number: int) -> None:
+        with Store.open(store_url, wait_s=30) as store:
+            store.append([row(number)])
+
+    threads = [threading.Thread(target=open_one, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with Store.open(store_url) as store:
+        assert store.count() == 4
+
+
+# --- processes (F50) ---
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """Run something in a forked process and return what came of it."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+
+    def run() -> None:
+        try:
+            theirs.send(work())
+        except BaseException as error:
+            theirs.send(error)
+
+    process = context.Process(target=run)
+    process.start()
+    process.join(30)
+    assert process.exitcode == 0
+    result = ours.recv()
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def test_f50_a_child_opens_its_own_connection() -> None:
+    from stores import postgres_url
+
+    with postgres_url() as url, Store.open(url) as store:
+        store.append([row(1)])
+        assert in_child(lambda: store.append([row(2)])) == 1
+        assert store.append([row(3)]) == 1
+        assert [one["episode_id"] for one in store.read()] == ["episode 1", "episode 2", "episode 3"]
+
+
+def test_f50_a_child_waits_for_its_parents_file_and_harms_nothing(
+    file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_module, "version", lambda: (3, 40, 1))
+    with Store.open(file_url, wait_s=0.05) as store:
+        store.append([row(1)])
+        with pytest.raises(StoreError, match="is being written by process"):
+            in_child(lambda: store.append([row(2)]))
+        assert store.append([row(3)]) == 1
+        assert store.integrity() == []
+        with pytest.raises(StoreError):  # the child's end took nobody's lock
+            Store.open(file_url, wait_s=0)
+
+
+def test_f50_a_child_writes_beside_its_parent_with_a_sound_sqlite(
+    file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_module, "version", lambda: (3, 52, 0))
+    with Store.open(file_url) as store:
+        store.append([row(1)])
+        assert in_child(lambda: (store.append([row(2)]), store.integrity())) == (1, [])
+        assert (store.append([row(3)]), store.count(), store.integrity()) == (1, 3, [])
+
+
+# --- ids ---
+
+
+def test_ids_are_uuids_of_version_7_that_ascend(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = [uuid7() for _ in range(5_000)]
+    assert made == sorted(set(made))
+    parsed = uuid.UUID(made[0])
+    assert (parsed.version, parsed.variant) == (7, uuid.RFC_4122)
+    seconds = (parsed.int >> 80) / 1000
+    assert abs(datetime.fromtimestamp(seconds, UTC) - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+def test_ids_ascend_when_the_clock_is_set_back_or_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = ids_module._Source()
+    clock = iter([2_000, 1_000, 2_000, 2_000, 3_000])
+    monkeypatch.setattr(ids_module.time, "time_ns", lambda: next(clock) * 1_000_000)
+    made = [source() for _ in range(5)]
+    assert made == sorted(set(made))
+    source._tail = (1 << 74) - 1
+    monkeypatch.setattr(ids_module.time, "time_ns", lambda: 3_000_000_000)
+    assert source() > made[-1]
+
+
+def test_ids_of_threads_and_of_a_forked_child_are_different() -> None:
+    found: list[list[str]] = []
+    threads = [threading.Thread(target=lambda: found.append([uuid7() for _ in range(2_000)])) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found.append(in_child(lambda: [uuid7() for _ in range(2_000)]))
+    found.append([uuid7() for _ in range(2_000)])
+    assert len({one for several in found for one in several}) == 12_000
+
+
+def test_the_summary_counts_and_prices(store: Store) -> None:
+    store.append([row(1), row(1, step=2), row(2, model="large", cost_nano_usd=None), row(3, walk="guide only")])
+    found = store.summary()
+    assert (found["rows"], found["episodes"], found["not_finite"]) == (4, 3, 0)
+    assert found["models"] == [
+        {"model": "small", "rows": 2, "cost_nano_usd": 28_000, "cost_unknown": 0},
+        {"model": "large", "rows": 1, "cost_nano_usd": None, "cost_unknown": 1},
+    ]
+    assert found["first"] == found["last"] == "2026-11-21T07:00:00.000+00:00"
+    assert "postgres:" not in found["store"]
