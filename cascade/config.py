@@ -41,12 +41,16 @@ from cascade.sections import (
     StrategyConfig,
     ThresholdConfig,
     TimeoutsConfig,
+    TracesConfig,
     provider_shorthand,
+    traces_shorthand,
 )
 from cascade.yamlfile import read_yaml
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_BASE_VARIABLE = "OPENAI_BASE_URL"
+TRACES_VARIABLE = "CASCADE_TRACES"
+"""Where traces go if the configuration does not say: a store's URL, or "off"."""
 
 
 _FITTING_POLICY: Mapping[str, Mapping[str, str]] = {
@@ -66,6 +70,7 @@ class CascadeConfig(Section):
     provider: Annotated[ProviderConfig, BeforeValidator(provider_shorthand)] = Field(
         default_factory=lambda: ProviderConfig(kind="litellm")
     )
+    traces: Annotated[TracesConfig | None, BeforeValidator(traces_shorthand)] = Field(default_factory=TracesConfig)
 
     @model_validator(mode="before")
     @classmethod
@@ -187,7 +192,8 @@ class _Policy(Section):
 
 
 def _checked(document: Mapping[str, Any], source: str | None) -> CascadeConfig:
-    problems = list(secret_problems(document))
+    # A store's URL with a password is answered with better advice by its own section.
+    problems = [said for said in secret_problems(document) if not said.startswith(("traces.store:", "traces:"))]
     try:
         config = CascadeConfig.model_validate(document)
     except ValidationError as error:
@@ -265,6 +271,7 @@ def _fields_at(location: tuple[int | str, ...]) -> Iterable[str]:
         "budget": BudgetConfig,
         "timeouts": TimeoutsConfig,
         "provider": ProviderConfig,
+        "traces": TracesConfig,
         "price": PriceConfig,
     }
     if len(location) == 1:
@@ -278,3 +285,31 @@ def _fields_at(location: tuple[int | str, ...]) -> Iterable[str]:
 def environment(name: str | None) -> str | None:
     """Return an environment variable's value, None if it is not set or empty."""
     return (os.environ.get(name) or None) if name else None
+
+
+def traces_url(traces: TracesConfig | None) -> str | None:
+    """Return the URL of the store that traces go to, None if there is to be none.
+
+    The configuration comes first, then CASCADE_TRACES, then a file in the user's folder for data.
+
+    Raises:
+        ConfigError: the variable that the configuration names is not set.
+    """
+    if traces is None or traces.store is not None:
+        return None if traces is None else traces.store
+    if traces.store_env is not None:
+        url = environment(traces.store_env)
+        if url is None:
+            raise ConfigError([f"traces.store_env: the environment variable {traces.store_env} is not set"])
+        return url
+    return default_traces_url()
+
+
+def default_traces_url() -> str | None:
+    """Return the URL of the store that traces go to where no configuration says, None for none."""
+    told = environment(TRACES_VARIABLE)
+    if told is not None:
+        return None if told.strip().lower() in {"off", "no", "false", "0"} else told
+    import platformdirs
+
+    return f"sqlite:///{Path(platformdirs.user_data_dir('cascade')) / 'traces.db'}"

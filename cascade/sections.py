@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from cascade.checks import checked_base, did_you_mean
+from cascade.episodes.store.address import holds_password, parse
+from cascade.errors import UsageError
 from cascade.money import Price
 from cascade.providers import registry
 
@@ -182,6 +184,45 @@ class ProviderConfig(Section):
         if value not in registry.names():
             raise ValueError(f"there is no provider {value!r}{did_you_mean(value, registry.names())}")
         return value
+
+
+def _checked_store(value: str) -> str:
+    """Return a store's URL, or raise ValueError for one that is none or holds a password (F67)."""
+    if holds_password(value):
+        raise ValueError(
+            "a URL with a password does not belong in a configuration; put it in an environment variable and name "
+            "that: store_env: NAME"
+        )
+    try:
+        parse(value)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+class TracesConfig(Section):
+    """Where the calls of each ask are kept, and what of them. Without a store it is CASCADE_TRACES, or one's own."""
+
+    store: Annotated[str, AfterValidator(_checked_store)] | None = None
+    store_env: str | None = None
+    content: Literal["full", "hash", "none"] = "full"
+    durability: Literal["group", "full"] = "group"
+    strict: bool = False
+
+    @model_validator(mode="after")
+    def _one_store(self) -> TracesConfig:
+        if self.store is not None and self.store_env is not None:
+            raise ValueError("give store or store_env, not both")
+        return self
+
+
+def traces_shorthand(value: object) -> object:
+    """Read a URL, "on" and "off" as what they are short for; None is off."""
+    if value is True or value == "on":
+        return {}
+    if value is False or value == "off":
+        return None
+    return {"store": value} if isinstance(value, str) else value
 
 
 def provider_shorthand(value: object) -> object:
