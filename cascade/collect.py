@@ -158,14 +158,27 @@ class Collector:
     def log(
         self, questions: Iterable[AskedQuestion], matcher: Matcher, dataset: str | None
     ) -> Iterator[dict[str, Any]]:
-        """Yield the log's rows from the record alone; a question that is not whole there is left out."""
+        """Yield the log's rows from the record alone.
+
+        A question whose steps are not all on record is left out; so is a named walk by itself.
+        """
+        everything, *named = self._walks
         for asked in questions:
-            try:
-                answers = [(walk, self._walk(walk, asked, self._recorded)) for walk in self._walks]
-            except ProviderError:
+            whole = self._on_record(everything, asked)
+            if whole is None:
                 continue
-            for walk, answer in answers:
-                yield from self._rows(walk, answer, asked, matcher, dataset)
+            yield from self._rows(everything, whole, asked, matcher, dataset)
+            for walk in named:
+                answer = self._on_record(walk, asked)
+                if answer is not None:
+                    yield from self._rows(walk, answer, asked, matcher, dataset)
+
+    def _on_record(self, walk: NamedWalk, asked: AskedQuestion) -> Answer | None:
+        """Return a walk as it is on record, None if a call of it is not."""
+        try:
+            return self._walk(walk, asked, self._recorded)
+        except ProviderError:
+            return None
 
     def _one(self, asked: AskedQuestion) -> None:
         """Run one question's walks."""
