@@ -1,0 +1,122 @@
+"""Other people's logs as episodes: what each of them holds, and which of them a file is.
+
+An importer is a function of a file that yields rows as `episodes.schema` has them, a few at a time, and counts what it
+leaves out. It is found by the columns of the file's first records.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cascade.checks import did_you_mean
+from cascade.episodes.files import Dropped, is_url, read_rows
+from cascade.episodes.importers.answers import ANSWER_NAMES
+from cascade.episodes.importers.langfuse import rows_from_langfuse, snake
+from cascade.episodes.importers.litellm_spend import NAMES as LITELLM_NAMES
+from cascade.episodes.importers.litellm_spend import rows_from_litellm
+from cascade.episodes.importers.otel import attributes, rows_from_otel
+from cascade.episodes.importers.pairs import PAIR_NAMES, rows_from_pairs
+from cascade.episodes.importers.sources import Record, records
+from cascade.episodes.importers.table import rows_from_table
+from cascade.episodes.rowcheck import checked_where, matches
+from cascade.errors import UsageError
+
+__all__ = [
+    "IMPORTERS",
+    "detect",
+    "import_rows",
+    "read_log",
+    "rows_from_langfuse",
+    "rows_from_litellm",
+    "rows_from_otel",
+    "rows_from_pairs",
+    "rows_from_table",
+]
+
+IMPORTERS = ("pairs", "litellm", "otel", "langfuse", "table")
+"""What can be imported. A table needs a mapping, or our own column names."""
+_LOOKED_AT = 20
+_BY_CALLS = {
+    "litellm": rows_from_litellm,
+    "otel": rows_from_otel,
+    "langfuse": rows_from_langfuse,
+    "table": rows_from_table,
+}
+
+
+def detect(path: Path | str) -> str | None:
+    """Return which importer reads a file, told by its columns; None for our own logs and for what nobody knows.
+
+    Raises:
+        UsageError: there is no such file.
+    """
+    found = itertools.islice(records(Path(path), Dropped()), _LOOKED_AT)
+    return next((name for record in found if (name := _kind(record)) is not None), None)
+
+
+def _kind(record: Record) -> str | None:
+    names = record.fields.keys()
+    if {"step", "episode_id"} <= names or {"step", "question", "source"} <= names:
+        return None
+    if names >= PAIR_NAMES or names >= ANSWER_NAMES:
+        return "pairs"
+    if names >= LITELLM_NAMES:
+        return "litellm"
+    if names & {"resourceSpans", "resource_spans"} or _is_span(record):
+        return "otel"
+    plain = {snake(name) for name in names}
+    if {"id", "trace_id", "type"} <= plain and plain & {"start_time", "usage_details", "input", "output"}:
+        return "langfuse"
+    return None
+
+
+def _is_span(record: Record) -> bool:
+    has = attributes(record.fields.get("attributes"))
+    return any(name.startswith("gen_ai.") for name in has)
+
+
+def import_rows(
+    path: Path | str,
+    dropped: Dropped | None = None,
+    *,
+    kind: str | None = None,
+    roles: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | None = None,
+    dataset: str | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a foreign log; `kind` is one of `IMPORTERS`, told by the file itself by default.
+
+    Raises:
+        UsageError: nobody knows the file, or an option does not go with it.
+    """
+    chosen = kind or detect(path) or ("table" if columns else None)
+    if chosen is None:
+        raise UsageError(
+            f"{path} is no log that is known by its columns. Say what it is with --from ({', '.join(IMPORTERS)}), or "
+            f"which of its columns is which with --map question=COLUMN --map answer=COLUMN."
+        )
+    if chosen not in IMPORTERS:
+        raise UsageError(f"There is no importer {chosen}{did_you_mean(chosen, IMPORTERS)}")
+    if chosen != "pairs":
+        return _BY_CALLS[chosen](path, dropped, roles=roles, columns=columns, dataset=dataset)
+    if roles or columns or dataset:
+        raise UsageError("A log of pairs says itself which model is which: it takes no roles, mapping or name.")
+    return rows_from_pairs(path, dropped)
+
+
+def read_log(
+    path: Path | str, dropped: Dropped | None = None, where: Mapping[str, str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a log of ours or of a foreign one that is known by its columns: what commands read logs with.
+
+    Takes and raises what `files.read_rows` does.
+    """
+    kind = None if is_url(path) else detect(path)
+    if kind is None:
+        yield from read_rows(path, dropped, where)
+        return
+    wanted = checked_where(where)
+    yield from (row for row in import_rows(path, dropped, kind=kind) if matches(row, wanted))

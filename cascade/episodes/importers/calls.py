@@ -1,0 +1,171 @@
+"""Calls of a foreign log become episodes: those of one trace belong together, in the order in which they were made.
+
+Logs mix their traces, so the calls are put in order in a temporary SQLite file, not in memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from typing import Any, NamedTuple
+
+from cascade.checks import did_you_mean
+from cascade.episodes.importers.values import cast
+from cascade.episodes.lines import Dropped
+from cascade.episodes.rowcheck import OddValueError, odd
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, question_id
+from cascade.errors import UsageError
+
+ROLES = ("base", "guide", "judge")
+"""What a model may be in a cascade. A judge's calls are paid for, but answer nothing."""
+_OF_EPISODE = ("dataset", "split", "group", "question", "context", "gold")
+"""What is the same in all rows of an episode: the first call that tells decides."""
+
+
+class LoggedCall(NamedTuple):
+    """One call as a foreign log has it.
+
+    `place` is where it stood, `call_id` tells it from its copies, `trace` says what it belongs to (None: to itself),
+    `at_s` when it was made, `columns` what is known of it under our names, `names` what its model is called.
+    """
+
+    place: str
+    call_id: str | None
+    trace: str | None
+    at_s: float | None
+    columns: dict[str, Any]
+    names: tuple[str, ...] = ()
+
+
+def checked_roles(roles: Mapping[str, str] | None) -> dict[str, str]:
+    """Return which model plays which part, or raise UsageError for a part that there is not."""
+    wrong = [f"{model}={role}{did_you_mean(role, ROLES)}" for model, role in (roles or {}).items() if role not in ROLES]
+    if wrong:
+        raise UsageError(f"A model is none of base, guide and judge: {'; '.join(wrong)}")
+    return dict(roles or {})
+
+
+def checked_columns(columns: Mapping[str, str] | None, also: Iterable[str] = ()) -> dict[str, str]:
+    """Return which field stands for which of our columns, or raise UsageError naming every column that is none."""
+    known = {*COLUMNS, *also} - {"schema_version"}
+    wrong = [f"{name}{did_you_mean(name, known)}" for name in columns or () if name not in known]
+    if wrong:
+        raise UsageError(f"Nothing can be mapped to {'; nor to '.join(wrong)}")
+    return dict(columns or {})
+
+
+def mapped(fields: Mapping[str, Any], columns: Mapping[str, str], place: str, dropped: Dropped) -> dict[str, Any]:
+    """Return the columns that a mapping takes from a record. A field is a name, or a path of names: metadata.user."""
+    made = {}
+    for column, field in columns.items():
+        try:
+            value = cast(column, field_of(fields, field))
+        except OddValueError:
+            dropped.note(odd(column), place)
+            continue
+        if value is not None:
+            made[column] = value
+    return made
+
+
+def field_of(fields: Mapping[str, Any], path: str) -> Any:
+    """Return what stands under a name or a path of names; None if nothing does."""
+    if path in fields:
+        return fields[path]
+    head, _, rest = path.partition(".")
+    inside = fields.get(head)
+    return field_of(inside, rest) if rest and isinstance(inside, Mapping) else None
+
+
+def episodes(
+    calls: Iterable[LoggedCall], roles: Mapping[str, str], dropped: Dropped, dataset: str
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of episodes, trace by trace in the order of their first calls.
+
+    Without roles each call is a step with one candidate, a rung of a ladder. With roles the k-th call of the base and
+    the k-th of the guide are the candidates of step k. How many steps there could have been is not known: `horizon` is
+    null. `group` is the question's hash where the log has nothing better, so that the same question, asked twice, is
+    never on both sides of a split.
+    """
+    with closing(sqlite3.connect("")) as store:  # an unnamed database lies in a file that is gone when it is closed
+        _fill(store, calls, dropped)
+        ordered = store.execute(
+            "SELECT trace, place, columns, names FROM calls "
+            "JOIN (SELECT trace AS t, min(number) AS first FROM calls GROUP BY trace) ON t = trace "
+            "ORDER BY first, at_s, number"
+        )
+        for trace, rows in itertools.groupby(ordered, key=lambda row: row[0]):
+            found = [(row[1], json.loads(row[2]), json.loads(row[3])) for row in rows]
+            yield from _episode(json.loads(trace), found, roles, dropped, dataset)
+
+
+def _fill(store: sqlite3.Connection, calls: Iterable[LoggedCall], dropped: Dropped) -> None:
+    store.execute("PRAGMA journal_mode = OFF")
+    store.execute("CREATE TABLE calls (number INTEGER, id TEXT UNIQUE, trace TEXT, at_s REAL, place, columns, names)")
+    for number, call in enumerate(calls):
+        # JSON keeps half a pair of surrogates, which SQLite's texts cannot hold.
+        trace = json.dumps(call.trace or call.call_id or call.place)
+        row = (number, _id(call), trace, call.at_s, call.place, json.dumps(call.columns), json.dumps(call.names))
+        if not store.execute("INSERT OR IGNORE INTO calls VALUES (?, ?, ?, ?, ?, ?, ?)", row).rowcount:
+            dropped.drop("the same call a second time", call.place)
+    store.execute("CREATE INDEX by_trace ON calls (trace, number)")
+
+
+def _id(call: LoggedCall) -> str | None:
+    return None if call.call_id is None else json.dumps(call.call_id)
+
+
+_Found = tuple[str, dict[str, Any], list[str]]
+
+
+def _episode(
+    trace: str, calls: list[_Found], roles: Mapping[str, str], dropped: Dropped, dataset: str
+) -> Iterator[dict[str, Any]]:
+    head = {name: next((c[name] for _, c, _ in calls if c.get(name) is not None), None) for name in _OF_EPISODE}
+    for place, columns, _ in calls[1:]:
+        if not roles and columns.get("question") not in {None, head["question"]}:
+            dropped.note("another question than the first of its trace; the first stands for all", place)
+    if head["question"] is None:
+        dropped.note("question is null", calls[0][0])
+    head["dataset"] = head["dataset"] or dataset
+    if head["group"] is None:
+        head["group"] = question_id(head["question"], head["context"]) if head["question"] is not None else trace
+    placed = _in_rounds(calls, roles, dropped) if roles else _as_ladder(calls)
+    for columns, where in zip([call[1] for call in calls], placed, strict=True):
+        given = {name: value for name, value in columns.items() if value is not None and name not in _OF_EPISODE}
+        row = dict.fromkeys(COLUMNS) | {"episode_id": trace} | where | given | head
+        yield _with_answer(row) | {"schema_version": SCHEMA_VERSION}
+
+
+def _with_answer(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row with its text as its answer; one that answers nothing is of no candidate."""
+    if row["answer"] is None and row["text"] is not None:
+        row["answer"] = row["text"].strip() or None
+    if row["candidate"] is None or (row["answer"] is None and row["correct"] is None):
+        row["candidate"] = row["answer"] = row["correct"] = None
+    return row
+
+
+def _as_ladder(calls: list[_Found]) -> list[dict[str, Any]]:
+    return [
+        {"step": step, "candidate": 0, "source": columns.get("model")} for step, (_, columns, _) in enumerate(calls, 1)
+    ]
+
+
+def _in_rounds(calls: list[_Found], roles: Mapping[str, str], dropped: Dropped) -> list[dict[str, Any]]:
+    """Return each call's place: a base or guide that has spoken in a step already opens the next one."""
+    step, spoken, placed = 1, set[str](), []
+    for place, columns, names in calls:
+        role = next((roles[name] for name in names if name in roles), None)
+        if role is None:
+            dropped.note(f"the model {columns.get('model')} has no role: its calls are costs without an answer", place)
+        if role in spoken:
+            step, spoken = step + 1, set()
+        if role in ROLES[:2]:
+            spoken.add(role)
+        candidate = ROLES.index(role) if role in ROLES[:2] else None
+        placed.append({"step": step, "candidate": candidate, "source": role or columns.get("model")})
+    return placed

@@ -1,0 +1,142 @@
+"""Langfuse exports: observations as JSON, lines of JSON, CSV or Parquet, pages of its API, and traces with theirs.
+
+Both spellings of the fields are read: traceId, usageDetails (API and export from the page) and trace_id, usage_details
+(export to a bucket). Langfuse keeps kinds of tokens apart: all kinds whose name holds "input" add up to the input.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cascade.episodes.importers.calls import LoggedCall, checked_columns, checked_roles, episodes, mapped
+from cascade.episodes.importers.sources import AROUND, Record, records
+from cascade.episodes.importers.values import (
+    loaded,
+    mapping,
+    moment,
+    nano_usd,
+    number,
+    passed_ms,
+    question_in,
+    reply_in,
+    text,
+    truth,
+    whole,
+)
+from cascade.episodes.lines import Dropped
+
+_CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
+_CALLS = frozenset({"GENERATION"})
+
+
+def rows_from_langfuse(
+    source: Path | str,
+    dropped: Dropped | None = None,
+    *,
+    roles: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | None = None,
+    dataset: str | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of episodes: one for each trace; each observation of type GENERATION is a call.
+
+    Args:
+        source: the file.
+        dropped: counts calls that are left out; other observations are noted.
+        roles: which model is the "base", the "guide" or the "judge"; without it each call is a rung of a ladder.
+        columns: which field stands for which of our columns. `{"correct": "correctness"}` takes a score of that name;
+            a field's spelling is trace_id or traceId, as in the file.
+        dataset: what to call the questions; the file's name by default.
+    """
+    path, counted = Path(source), Dropped() if dropped is None else dropped
+    parts, fields = checked_roles(roles), checked_columns(columns)
+    calls = (call for record in records(path, counted) if (call := _call(record, fields, counted)) is not None)
+    yield from episodes(calls, parts, counted, dataset or path.name.split(".")[0])
+
+
+def snake(name: str) -> str:
+    """Return a field's name in the spelling of the exports to a bucket.
+
+    >>> snake("parentObservationId"), snake("trace_id")
+    ('parent_observation_id', 'trace_id')
+    """
+    return _CAPITAL.sub(lambda found: f"_{found[1]}", name).lower()
+
+
+def _call(record: Record, columns: Mapping[str, str], dropped: Dropped) -> LoggedCall | None:
+    place, fields = record.place, {snake(name): value for name, value in record.fields.items()}
+    kind = str(fields.get("type") or "GENERATION").upper()
+    if kind not in _CALLS:
+        dropped.note("an observation that is no call of a model, passed over", place)
+        return None
+    if fields.get("level") == "ERROR":
+        dropped.drop("a failed call", place)
+        return None
+    around = {snake(name): value for name, value in mapping(fields.get(AROUND)).items()}
+    start, end = moment(fields.get("start_time")), moment(fields.get("end_time"))
+    latency_s = number(fields.get("latency"))
+    made = {
+        "question": question_in(fields.get("input")),
+        "text": reply_in(fields.get("output")),
+        "model": text(fields.get("provided_model_name")) or text(fields.get("model")),
+        "latency_ms": passed_ms(start, end) if latency_s is None else round(latency_s * 1000, 3),
+        "created_at": None if start is None else start.iso,
+        "group": text(fields.get("session_id")) or text(around.get("session_id")),
+        **_usage(fields),
+        **_cost(fields),
+    }
+    scored = {**around, **record.fields, **fields, **_scores(around, None), **_scores(fields, text(fields.get("id")))}
+    made |= mapped(scored, columns, place, dropped)
+    trace = text(fields.get("trace_id")) or text(around.get("id"))
+    at_s = None if start is None else start.seconds
+    names = tuple([made["model"]] if made["model"] else ())
+    return LoggedCall(place, text(fields.get("id")), trace, at_s, made, names)
+
+
+def _usage(fields: Mapping[str, Any]) -> dict[str, Any]:
+    kinds = _counts(fields.get("usage_details")) or _counts(fields.get("usage"))
+    sent = _sum([count for name, count in kinds.items() if "input" in name or name == "prompt_tokens"])
+    said = _sum([count for name, count in kinds.items() if "output" in name or name == "completion_tokens"])
+    return {
+        "input_tokens": whole(fields.get("prompt_tokens")) if sent is None else sent,
+        "output_tokens": whole(fields.get("completion_tokens")) if said is None else said,
+        "cached_input_tokens": _sum([n for name, n in kinds.items() if "cached" in name or "cache_read" in name]),
+        "reasoning_tokens": _sum([count for name, count in kinds.items() if "reasoning" in name]),
+    }
+
+
+def _counts(given: Any) -> dict[str, int]:
+    return {snake(name): count for name, one in mapping(given).items() if (count := whole(one)) is not None}
+
+
+def _sum(counts: list[int]) -> int | None:
+    return sum(counts) if counts else None
+
+
+def _cost(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a call cost. A total of 0 beside no details means that Langfuse knew no price."""
+    details = mapping(fields.get("cost_details"))
+    parts = [nano_usd(amount) for name, amount in details.items() if name != "total"]
+    cost = nano_usd(details.get("total"))
+    if cost is None and parts and None not in parts:
+        cost = sum([part for part in parts if part is not None])
+    if cost is None:
+        totals = (nano_usd(fields.get(name)) for name in ("total_cost", "calculated_total_cost"))
+        cost = next((total for total in totals if total), None)
+    return {"cost_nano_usd": cost, "cost_source": "no price" if cost is None else "Langfuse"}
+
+
+def _scores(fields: Mapping[str, Any], observation: str | None) -> dict[str, Any]:
+    """Return scores by name: of a list of them those of the trace and of this observation."""
+    found = loaded(fields.get("scores"))
+    if isinstance(found, Mapping):
+        return dict(found)
+    scores: dict[str, Any] = {}
+    for one in found if isinstance(found, list) else ():
+        score = {snake(name): value for name, value in one.items()} if isinstance(one, Mapping) else {}
+        if score.get("name") and score.get("observation_id") in {None, observation}:
+            said = score.get("string_value")
+            scores[str(score["name"])] = score.get("value") if truth(said) is None else said
+    return scores

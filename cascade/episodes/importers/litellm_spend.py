@@ -1,0 +1,122 @@
+"""LiteLLM's spend logs: rows of its table LiteLLM_SpendLogs, as JSON, lines of JSON, CSV or Parquet.
+
+The columns are those of `schema.prisma` in litellm 1.106. Three things in them are not what they seem:
+
+* `spend` is 0 where LiteLLM knows no price. A call that used tokens and was no cache hit then has an unknown cost.
+* `messages` is empty for chat calls; what was sent stands in `proxy_server_request`, if prompts are stored at all.
+* A long text is stored with its middle cut out and a mark in its place, which is noted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cascade.episodes.importers.calls import LoggedCall, checked_columns, checked_roles, episodes, mapped
+from cascade.episodes.importers.sources import Record, records
+from cascade.episodes.importers.values import (
+    mapping,
+    moment,
+    nano_usd,
+    number,
+    passed_ms,
+    question_in,
+    reply_in,
+    text,
+    whole,
+)
+from cascade.episodes.lines import Dropped
+
+NAMES = frozenset({"request_id", "call_type", "spend", "startTime"})
+"""The columns by which these logs are known."""
+_CHAT = ("completion", "responses", "anthropic_messages", "generate_content")
+_CUT = "litellm_truncated"
+_REDACTED = "redacted-by-litellm"
+
+
+def rows_from_litellm(
+    source: Path | str,
+    dropped: Dropped | None = None,
+    *,
+    roles: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | None = None,
+    dataset: str | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of episodes: one for each session (`session_id`), or call where there is none.
+
+    Args:
+        source: the file.
+        dropped: counts calls that are left out: failed ones, embeddings, images, the same one again.
+        roles: which model, by `model` or `model_group`, is the "base", the "guide" or the "judge"; without it each call
+            is a rung of a ladder.
+        columns: which field stands for which of our columns, as {"gold": "metadata.answer"}.
+        dataset: what to call the questions; the file's name by default.
+    """
+    path, counted = Path(source), Dropped() if dropped is None else dropped
+    parts, fields = checked_roles(roles), checked_columns(columns)
+    calls = (call for record in records(path, counted) if (call := _call(record, fields, counted)) is not None)
+    yield from episodes(calls, parts, counted, dataset or path.name.split(".")[0])
+
+
+def _call(record: Record, columns: Mapping[str, str], dropped: Dropped) -> LoggedCall | None:
+    fields, place = record.fields, record.place
+    metadata = mapping(fields.get("metadata"))
+    kind = str(fields.get("call_type") or "completion")
+    if not any(known in kind for known in _CHAT):
+        dropped.drop(f"a call of another kind ({kind[:40]})", place)
+        return None
+    if "failure" in {fields.get("status"), metadata.get("status")}:
+        dropped.drop("a failed call", place)
+        return None
+    fields = {**fields, "metadata": metadata}
+    start, end = moment(fields.get("startTime")), moment(fields.get("endTime"))
+    made = {
+        "question": _plain(question_in(fields.get("messages")) or question_in(fields.get("proxy_server_request"))),
+        "text": _plain(reply_in(fields.get("response"))),
+        "model": text(fields.get("model")) or text(fields.get("model_group")),
+        "latency_ms": number(fields.get("request_duration_ms")) or passed_ms(start, end),
+        "created_at": None if start is None else start.iso,
+        "group": text(fields.get("end_user")) or text(fields.get("user")),
+        **_usage(fields, metadata),
+    }
+    made |= _cost(fields, made, dropped, place)
+    for name in ("question", "text"):
+        if _CUT in (made[name] or ""):
+            dropped.note(f"a {name} whose middle LiteLLM cut out", place)
+    made |= mapped(fields, columns, place, dropped)
+    trace = text(fields.get("session_id")) or text(metadata.get("trace_id"))
+    names = [text(fields.get(name)) for name in ("model", "model_group")]
+    call_id = text(fields.get("request_id"))
+    at_s = None if start is None else start.seconds
+    return LoggedCall(place, call_id, trace, at_s, made, tuple([name for name in names if name]))
+
+
+def _plain(said: str | None) -> str | None:
+    return None if said is None or _REDACTED in said else said
+
+
+def _usage(fields: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the token counts; a call that counted nothing at all has unknown ones."""
+    used = mapping(metadata.get("usage_object"))
+    extra = mapping(metadata.get("additional_usage_values"))
+    sent, said = whole(fields.get("prompt_tokens")), whole(fields.get("completion_tokens"))
+    if not sent and not said:
+        sent = said = None
+    cached = whole(mapping(used.get("prompt_tokens_details")).get("cached_tokens"))
+    return {
+        "input_tokens": sent,
+        "output_tokens": said,
+        "cached_input_tokens": whole(extra.get("cache_read_input_tokens")) if cached is None else cached,
+        "reasoning_tokens": whole(mapping(used.get("completion_tokens_details")).get("reasoning_tokens")),
+    }
+
+
+def _cost(fields: Mapping[str, Any], made: Mapping[str, Any], dropped: Dropped, place: str) -> dict[str, Any]:
+    spent = nano_usd(fields.get("spend"))
+    from_cache = str(fields.get("cache_hit")).lower() == "true"
+    if spent == 0 and not from_cache and (made["input_tokens"] or made["output_tokens"]):
+        dropped.note("a spend of 0 for a call that used tokens: no price was known, so the cost is null", place)
+        spent = None
+    source = "no price" if spent is None else "LiteLLM's cache" if from_cache else "LiteLLM's price table"
+    return {"cost_nano_usd": spent, "cost_source": source}

@@ -1,0 +1,233 @@
+"""OpenTelemetry GenAI spans: OTLP as JSON (a document, or one a line, as collectors write it) or a console's spans.
+
+Names are those of the semantic conventions of 2026 (`gen_ai.input.messages`) and of the three spellings before them:
+a span event for each message, events with the whole prompt, an attribute for each message (`gen_ai.prompt.0.content`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from cascade.episodes.importers.calls import LoggedCall, checked_columns, checked_roles, episodes, mapped
+from cascade.episodes.importers.sources import Record, records
+from cascade.episodes.importers.values import (
+    Moment,
+    loaded,
+    moment,
+    nano_usd,
+    passed_ms,
+    question_in,
+    reply_in,
+    text,
+    whole,
+)
+from cascade.episodes.lines import Dropped
+
+_OPERATIONS = frozenset({"chat", "text_completion", "completion", "generate_content"})
+_INPUTS = ("gen_ai.input.messages", "gen_ai.prompt", "gen_ai.request.messages")
+_OUTPUTS = ("gen_ai.output.messages", "gen_ai.completion", "gen_ai.response.messages")
+_INDEXED = re.compile(r"gen_ai\.(prompt|completion)\.(\d+)\.(role|content)")
+_MESSAGE = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
+_ERROR_CODES = (2, "STATUS_CODE_ERROR", "ERROR")
+
+
+def rows_from_otel(
+    source: Path | str,
+    dropped: Dropped | None = None,
+    *,
+    roles: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | None = None,
+    dataset: str | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of episodes: one for each trace; each span of a model's call is a call.
+
+    Args:
+        source: the file.
+        dropped: counts calls that are left out; spans that are none are noted.
+        roles: which model (asked for or answering) is the "base", the "guide" or the "judge"; without it each call is
+            a rung of a ladder.
+        columns: which attribute stands for which of our columns. `{"correct": "correctness"}` takes the score of an
+            evaluation of that name (event `gen_ai.evaluation.result`).
+        dataset: what to call the questions; the file's name by default.
+    """
+    path, counted = Path(source), Dropped() if dropped is None else dropped
+    parts, fields = checked_roles(roles), checked_columns(columns)
+    calls = (
+        call
+        for record in records(path, counted)
+        for span in spans(record)
+        if (call := _call(span, fields, counted)) is not None
+    )
+    yield from episodes(calls, parts, counted, dataset or path.name.split(".")[0])
+
+
+def spans(record: Record) -> Iterator[Record]:
+    """Yield the spans that a record holds; a record that is a span is one."""
+    if not any(name in record.fields for name in ("resourceSpans", "resource_spans")):
+        yield record
+        return
+    number = 0
+    for resource in _listed(record.fields, "resourceSpans", "resource_spans"):
+        for scope in _listed(resource, "scopeSpans", "scope_spans", "instrumentationLibrarySpans"):
+            for span in _listed(scope, "spans"):
+                number += 1
+                yield Record(f"{record.place}, span {number}", span)
+
+
+def _listed(fields: Mapping[str, Any], *names: str) -> list[dict[str, Any]]:
+    found: list[Any] = next((fields[name] for name in names if isinstance(fields.get(name), list)), [])
+    return [one for one in found if isinstance(one, dict)]
+
+
+def _call(span: Record, columns: Mapping[str, str], dropped: Dropped) -> LoggedCall | None:
+    fields, place = span.fields, span.place
+    has = attributes(fields.get("attributes"))
+    if not _asks_a_model(has):
+        dropped.note("a span that is no call of a model, passed over", place)
+        return None
+    status = fields.get("status")
+    code = status.get("code", status.get("status_code")) if isinstance(status, Mapping) else None
+    if code in _ERROR_CODES or has.get("error.type"):
+        dropped.drop("a failed call", place)
+        return None
+    events = [(str(event.get("name")), attributes(event.get("attributes"))) for event in _listed(fields, "events")]
+    start = _moment(fields, "startTimeUnixNano", "start_time_unix_nano", "start_time")
+    end = _moment(fields, "endTimeUnixNano", "end_time_unix_nano", "end_time")
+    asked, answered = text(has.get("gen_ai.request.model")), text(has.get("gen_ai.response.model"))
+    made = {
+        "question": _question(has, events),
+        "text": _reply(has, events),
+        "model": asked or answered,
+        "latency_ms": passed_ms(start, end),
+        "created_at": None if start is None else start.iso,
+        "group": text(has.get("gen_ai.conversation.id")) or text(has.get("session.id")),
+        **_usage(has),
+        **_cost(has),
+    }
+    made |= mapped({**has, **_evaluations(events)}, columns, place, dropped)
+    at_s = None if start is None else start.seconds
+    names = tuple([name for name in (asked, answered) if name])
+    trace, own_id = _id(fields, "traceId", "trace_id"), _id(fields, "spanId", "span_id")
+    return LoggedCall(place, f"{trace}/{own_id}" if own_id else None, trace, at_s, made, names)
+
+
+def _asks_a_model(has: Mapping[str, Any]) -> bool:
+    operation = has.get("gen_ai.operation.name") or has.get("llm.request.type")
+    if operation is not None:
+        return operation in _OPERATIONS
+    return any(name in has for name in ("gen_ai.request.model", "gen_ai.response.model"))
+
+
+def _id(fields: Mapping[str, Any], *names: str) -> str | None:
+    context = fields.get("context")
+    places = (fields, context if isinstance(context, Mapping) else {})
+    return next((found for place in places for name in names if (found := text(place.get(name)))), None)
+
+
+def _moment(fields: Mapping[str, Any], *names: str) -> Moment | None:
+    return next((moment(fields[name]) for name in names if fields.get(name)), None)
+
+
+# --- attributes ---
+
+
+def attributes(given: Any) -> dict[str, Any]:
+    """Return attributes as plain values, from OTLP's list of keys and typed values or from an object.
+
+    >>> attributes([{"key": "a", "value": {"intValue": "52"}}, {"key": "b", "value": {"arrayValue": {"values": []}}}])
+    {'a': 52, 'b': []}
+    """
+    if isinstance(given, Mapping):
+        return dict(given)
+    pairs = [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
+    return {str(one.get("key")): _plain(one.get("value")) for one in pairs}
+
+
+def _plain(value: Any) -> Any:
+    """Return what a typed value of OTLP holds. Its JSON form writes 64-bit integers as texts."""
+    if not isinstance(value, Mapping) or not value:
+        return None
+    kind, held = next(iter(value.items()))
+    if kind == "intValue":
+        return whole(held)
+    if kind == "arrayValue":
+        values = held.get("values") if isinstance(held, Mapping) else None
+        return [_plain(one) for one in values or ()]
+    if kind == "kvlistValue":
+        return attributes(held.get("values") if isinstance(held, Mapping) else None)
+    return held
+
+
+def _usage(has: Mapping[str, Any]) -> dict[str, Any]:
+    def first(*names: str) -> int | None:
+        return next((count for name in names if (count := whole(has.get(f"gen_ai.usage.{name}"))) is not None), None)
+
+    return {
+        "input_tokens": first("input_tokens", "prompt_tokens"),
+        "output_tokens": first("output_tokens", "completion_tokens"),
+        "cached_input_tokens": first("cache_read.input_tokens", "cache_read_input_tokens", "cached_input_tokens"),
+        "reasoning_tokens": first("reasoning.output_tokens", "reasoning_tokens"),
+    }
+
+
+def _cost(has: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a call cost: the conventions have no name for it, so two names in use are looked for."""
+    own = whole(has.get("cascade.cost.nano_usd"))
+    cost = nano_usd(has.get("gen_ai.usage.cost")) if own is None else own
+    return {"cost_nano_usd": cost, "cost_source": "no price" if cost is None else "the span"}
+
+
+# --- messages ---
+
+_Events = list[tuple[str, dict[str, Any]]]
+
+
+def _question(has: Mapping[str, Any], events: _Events) -> str | None:
+    whole_prompts = [places[name] for places in _places(has, events) for name in _INPUTS if places.get(name)]
+    found = next((said for one in whole_prompts if (said := question_in(one)) is not None), None)
+    if found is not None:
+        return found
+    one_by_one = [
+        {"role": kind[1], "content": loaded(event.get("content"))}
+        for name, event in events
+        if (kind := _MESSAGE.fullmatch(name)) is not None
+    ]
+    return question_in(one_by_one) or question_in(_indexed(has, "prompt"))
+
+
+def _reply(has: Mapping[str, Any], events: _Events) -> str | None:
+    whole_replies = [places[name] for places in _places(has, events) for name in _OUTPUTS if places.get(name)]
+    found = next((said for one in whole_replies if (said := reply_in(one)) is not None), None)
+    if found is not None:
+        return found
+    choices = [loaded(event.get("message", event.get("content"))) for name, event in events if name == "gen_ai.choice"]
+    return (reply_in(choices[0]) if choices else None) or reply_in(_indexed(has, "completion"))
+
+
+def _places(has: Mapping[str, Any], events: _Events) -> list[Mapping[str, Any]]:
+    return [has, *[event for _, event in events]]
+
+
+def _indexed(has: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
+    """Return the messages that attributes spell one by one: gen_ai.prompt.0.role and its like."""
+    messages: dict[int, dict[str, Any]] = {}
+    for name, value in has.items():
+        found = _INDEXED.fullmatch(name)
+        if found is not None and found[1] == kind:
+            messages.setdefault(int(found[2]), {})[found[3]] = loaded(value)
+    default = "user" if kind == "prompt" else "assistant"
+    return [{"role": default} | messages[number] for number in sorted(messages)]
+
+
+def _evaluations(events: _Events) -> dict[str, Any]:
+    """Return the results of evaluations by name: the label where there is one, the number otherwise."""
+    return {
+        str(event["gen_ai.evaluation.name"]): event.get(
+            "gen_ai.evaluation.score.label", event.get("gen_ai.evaluation.score.value")
+        )
+        for name, event in events
+        if name == "gen_ai.evaluation.result" and "gen_ai.evaluation.name" in event
+    }

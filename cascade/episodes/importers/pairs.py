@@ -1,0 +1,173 @@
+"""Logs of model pairs, a row for each question and round: the base's answer and the guide's side by side.
+
+Such a log is one of four things, and becomes episodes accordingly:
+
+* one round of two models: a ladder of two steps, the base, then the guide;
+* an escalation ladder (round t is the t-th base model, the guide stands in every row): a ladder of k + 1 steps;
+* several rounds of both (each tries again): a step of two candidates a round;
+* one answer a row (`answers`): whole runs of a base and a guide on the same question, a ladder of two steps.
+
+Where the guide was asked outright its answer is also logged as the fixed walk "guide only", at its own cost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from math import exp
+from pathlib import Path
+from typing import Any
+
+from cascade.episodes.importers.answers import ANSWER_NAMES, rows_from_answers
+from cascade.episodes.importers.sources import Record, records
+from cascade.episodes.importers.values import nano_usd, number, text, truth, whole
+from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
+from cascade.errors import UsageError
+
+PAIR_NAMES = frozenset({"pair", "question_id", "round", "T", "base_correct", "guide_correct"})
+"""The columns by which these logs are known."""
+GUIDE_ONLY = "guide only"
+
+
+def rows_from_pairs(source: Path | str, dropped: Dropped | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of episodes, row by row of the log: nothing of it is held.
+
+    `dataset` becomes "data set/pair". `group` is `group_id`, or else `question_id`. A replicate is an episode of its
+    own in the same group. `correct` is what the log says. Costs are the log's, in nano-USD, half to even, with what
+    measuring the base's uncertainty cost (`base_uncertainty_cost_usd`) added to the base's call. How sure a model was
+    is a signal of its step (`signal_of`); whether the guide agreed is known only once it has answered, so that stands
+    in the guide's step.
+
+    Raises:
+        UsageError: the file is not such a log.
+    """
+    path, counted = Path(source), Dropped() if dropped is None else dropped
+    for at, record in enumerate(records(path, counted)):
+        if at == 0 and record.fields.keys() >= ANSWER_NAMES:
+            yield from rows_from_answers(path, counted)
+            return
+        missing = PAIR_NAMES - record.fields.keys()
+        if missing:
+            raise UsageError(f"{record.place} is no row of a log of pairs: it has no {', '.join(sorted(missing))}.")
+        yield from _rows(record, counted)
+
+
+def _rows(record: Record, dropped: Dropped) -> Iterator[dict[str, Any]]:
+    fields, place = record.fields, record.place
+    turn, turns = whole(fields["round"]), whole(fields["T"])
+    if not turn or not turns or fields["question_id"] is None:
+        dropped.drop("no question_id, round or T", place)
+        return
+    if fields.get("question") is None:
+        dropped.note("question is null", place)
+    head = _head(fields)
+    if _is_ladder(fields) or turns == 1:
+        horizon = turns + 1
+        yield head | _answer(fields, "base", turn, 0) | {"horizon": horizon, "signals": _certainty(fields, "base", "")}
+        if turn == turns:
+            yield from _guide_rows(fields, head, horizon)
+        return
+    signals = _certainty(fields, "base", "base_") | _certainty(fields, "guide", "guide_") | _agreement(fields)
+    for candidate, role in enumerate(("base", "guide")):
+        made = _answer(fields, role, turn, candidate)
+        yield head | made | {"horizon": turns, "signals": signals, "source": role}
+
+
+def _guide_rows(fields: Mapping[str, Any], head: dict[str, Any], horizon: int) -> Iterator[dict[str, Any]]:
+    """Yield the guide's answer twice: as the ladder's last step, and as the walk of the guide alone."""
+    signals = _certainty(fields, "guide", "")
+    last = head | _answer(fields, "guide", horizon, 0) | {"horizon": horizon}
+    yield last | {"signals": signals | _agreement(fields)}
+    yield last | {"walk": GUIDE_ONLY, "step": 1, "horizon": 1, "kept": True, "signals": signals}
+
+
+def _is_ladder(fields: Mapping[str, Any]) -> bool:
+    return "," in str(fields["pair"]).partition(">")[0] or "ladder" in str(fields.get("round_kind"))
+
+
+def _head(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is the same in all rows of an episode."""
+    question, rep, gold = str(fields["question_id"]), whole(fields.get("rep")), text(fields.get("gold"))
+    dataset = "/".join([str(fields[name]) for name in ("dataset", "pair") if fields.get(name) is not None])
+    return dict.fromkeys(COLUMNS) | {
+        "episode_id": f"{dataset}/{question}" + (f"#{rep}" if rep else ""),
+        "dataset": dataset,
+        "split": text(fields.get("split")),
+        "group": text(fields.get("group_id")) or question,
+        "question": text(fields.get("question")),
+        "gold": None if gold is None else [gold],
+        "schema_version": SCHEMA_VERSION,
+    }
+
+
+def _answer(fields: Mapping[str, Any], role: str, step: int, candidate: int) -> dict[str, Any]:
+    """Return one model's call. It is a candidate if the log has its answer or knows whether it was right."""
+    model, answer = text(fields.get(f"{role}_model")), text(fields.get(f"{role}_answer"))
+    correct = truth(fields[f"{role}_correct"])
+    cost, used = nano_usd(fields.get(f"{role}_cost_usd")), whole(fields.get(f"{role}_input_tokens"))
+    measured = nano_usd(fields.get("base_uncertainty_cost_usd")) if role == "base" else None
+    if cost is not None and measured is not None:
+        cost += measured
+    # A run that has ended stands in the later rounds with its last answer, at no cost and without a token.
+    carried = cost == 0 and used == 0
+    return {
+        "step": step,
+        "candidate": None if answer is None and correct is None else candidate,
+        "source": model or role,
+        "model": model,
+        "answer": answer,
+        "correct": correct,
+        "input_tokens": used,
+        "output_tokens": whole(fields.get(f"{role}_output_tokens")),
+        "cost_nano_usd": cost,
+        "cost_source": "no price" if cost is None else "carried over: no call" if carried else "the log",
+        "latency_ms": number(fields.get(f"{role}_latency_ms")),
+    }
+
+
+# --- signals ---
+
+
+def _agreement(fields: Mapping[str, Any]) -> dict[str, float]:
+    said = truth(fields.get("guide_verdict"))
+    return {} if said is None else {"guide_agrees": float(said)}
+
+
+def _certainty(fields: Mapping[str, Any], role: str, prefix: str) -> dict[str, float]:
+    """Return how sure a model was as a signal: {} where the log does not say."""
+    value, kind = number(fields.get(f"{role}_uncertainty")), fields.get(f"{role}_uncertainty_kind")
+    if value is None or kind is None:
+        return {}
+    name, found = signal_of(str(kind), value)
+    return {prefix + name: found}
+
+
+_KINDS: tuple[tuple[re.Pattern[str], str, Callable[[float], float]], ...] = (
+    (re.compile("neg_mean_token_logprob"), "reply_mean_logprob", lambda u: -u + 0.0),
+    (re.compile("neg_log_p_self_verified"), "self_check", lambda u: exp(-u)),
+    (re.compile("gate score"), "gate", lambda u: 1.0 - u),
+    (re.compile("share of yes votes"), "judge_share", lambda u: 1.0 - u),
+    (re.compile("min token log-prob"), "answer_min_logprob", lambda u: -u + 0.0),
+    (re.compile("another run"), "other_run_uncertainty", lambda u: u),
+    (re.compile("softmax over"), "answer_softmax_entropy", lambda u: u),
+    (re.compile("entropy of the next-token"), "answer_token_entropy", lambda u: u),
+)
+_NO_NAME = re.compile(r"[^a-z0-9]+")
+
+
+def signal_of(kind: str, uncertainty: float) -> tuple[str, float]:
+    """Return the name and value of the signal that an uncertainty of some kind is.
+
+    Kinds that say how good an answer looks are turned round, so that more is better: the mean and least log-prob
+    (nats), the P(correct) of a self-check, the score of a gate of tests, a judge's share of yes votes. Others keep
+    their value under a name made of their kind's first words.
+
+    >>> signal_of("neg_mean_token_logprob", 0.25), signal_of("Length of the reply", 12.0)
+    (('reply_mean_logprob', -0.25), ('length_of_the_reply', 12.0))
+    """
+    for pattern, name, turned in _KINDS:
+        if pattern.search(kind):
+            return name, turned(uncertainty)
+    words = _NO_NAME.sub("_", kind.lower()).strip("_").split("_")
+    return "_".join(words[:5]) or "uncertainty", uncertainty

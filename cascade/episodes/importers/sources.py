@@ -1,0 +1,246 @@
+"""The records of a foreign log, one at a time: Parquet, CSV, lines of JSON, or one JSON document, packed or not."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from cascade.episodes.files import looks_parquet
+from cascade.episodes.lines import MAX_LINE_BYTES, Dropped, decoder, json_lines, numbered_lines, opened
+from cascade.errors import UsageError
+
+_CHUNK_BYTES = 1 << 20
+_PEEKED_LINES = 20
+_BATCH_ROWS = 4_096
+_TABLES = {".csv": ",", ".tsv": "\t"}
+AROUND = "around"
+"""Under which name a record has what stood around it: the trace of an observation."""
+
+
+class Record(NamedTuple):
+    """One record and where it stood."""
+
+    place: str
+    fields: dict[str, Any]
+
+
+def records(path: Path, dropped: Dropped) -> Iterator[Record]:
+    """Yield the records of a file; what is none is dropped and counted. The form is told by what the file holds.
+
+    Only a JSON document that is no list is held in memory whole.
+
+    Raises:
+        UsageError: there is no such file, or it cannot be read at all.
+        MissingExtraError: Parquet without pyarrow.
+    """
+    if looks_parquet(path):
+        return _parquet_records(path, dropped)
+    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    if suffix.lower() in _TABLES:
+        return _table_records(path, dropped, _TABLES[suffix.lower()])
+    if _has_lines_of_json(path):
+        return _line_records(path, dropped)
+    return _document_records(path, dropped)
+
+
+def _parquet_records(path: Path, dropped: Dropped) -> Iterator[Record]:
+    from cascade.episodes.parquet import batches, open_parquet
+
+    file = open_parquet(path)
+    names, first = file.schema_arrow.names, 1
+    for batch in batches(file, names, _BATCH_ROWS):
+        if batch is None:
+            rest = file.metadata.num_rows - first + 1
+            dropped.drop("the file is damaged from here on", f"{path.name}: row {first}", rest)
+            return
+        columns = [batch.column(i).to_pylist() for i in range(len(names))]
+        for number, row in enumerate(zip(*columns, strict=True), first):
+            yield Record(f"{path.name}: row {number}", dict(zip(names, row, strict=True)))
+        first += batch.num_rows
+
+
+# --- tables ---
+
+
+def _table_records(path: Path, dropped: Dropped, delimiter: str) -> Iterator[Record]:
+    """Yield a table's rows by the names in its first line; an empty cell is null."""
+    # A limit for the whole process, which is only ever raised: an answer may be longer than 128 KiB.
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
+    rows = csv.reader(_texts(path, dropped), delimiter=delimiter, strict=False)
+    names = _header(path, rows)
+    while True:
+        place = f"{path.name}:{rows.line_num + 1}"
+        try:
+            cells = next(rows, None)
+        except csv.Error as error:
+            dropped.drop(f"no row of a table: {error}", place)
+            continue
+        if cells is None:
+            return
+        if not cells:
+            continue
+        if len(cells) != len(names):
+            dropped.drop(f"not as many cells as the {len(names)} of the first line", place)
+            continue
+        yield Record(place, {name: cell or None for name, cell in zip(names, cells, strict=True)})
+
+
+def _header(path: Path, rows: Iterator[list[str]]) -> list[str]:
+    try:
+        names = [name.strip() for name in next(rows, [])]
+    except csv.Error as error:
+        raise UsageError(f"{path} is no table: {error}.") from None
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"{path} has more than one column {', '.join(twice)}.")
+    return names
+
+
+def _texts(path: Path, dropped: Dropped) -> Iterator[str]:
+    for number, line in numbered_lines(path, dropped):
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError:
+            dropped.note("bytes that are not UTF-8, replaced", f"{path.name}:{number}")
+            yield line.decode("utf-8", "replace")
+
+
+# --- JSON ---
+
+
+def _has_lines_of_json(path: Path) -> bool:
+    """Whether one of the first lines is a whole object: then the file is read line by line."""
+    peeked = 0
+    for _, line in numbered_lines(path, Dropped()):
+        if line.isspace():
+            continue
+        peeked += 1
+        if peeked == 1 and line.lstrip().startswith(b"["):
+            return False
+        try:
+            if isinstance(json.loads(line), dict):
+                return True
+        except (ValueError, RecursionError):
+            pass
+        if peeked >= _PEEKED_LINES:
+            break
+    return False
+
+
+def _line_records(path: Path, dropped: Dropped) -> Iterator[Record]:
+    for number, value in json_lines(path, dropped):
+        yield from _unwrapped(value, f"{path.name}:{number}")
+
+
+def _document_records(path: Path, dropped: Dropped) -> Iterator[Record]:
+    for number, value in enumerate(_values(path, dropped), 1):
+        place = f"{path.name}: item {number}"
+        if isinstance(value, dict):
+            yield from _unwrapped(value, place)
+        else:
+            dropped.drop("not a JSON object", place)
+
+
+def _unwrapped(value: dict[str, Any], place: str) -> Iterator[Record]:
+    """Yield the records of an API's page or of a trace, with what stands around them; any other object is a record."""
+    page = "data" in value and value.keys() <= {"data", "meta"}
+    inside = value.get("data" if page else "observations")
+    if not isinstance(inside, list) or not all(isinstance(one, dict) for one in inside):
+        yield Record(place, value)
+        return
+    around = {name: one for name, one in value.items() if one is not inside}
+    for number, one in enumerate(inside, 1):
+        yield Record(f"{place}.{number}", {**one, AROUND: around})
+
+
+def _values(path: Path, dropped: Dropped) -> Iterator[Any]:
+    """Yield the items of a JSON list a piece at a time, or the one value of another document."""
+    with opened(path) as file:
+        text = _Text(file, path, dropped)
+        if text.next("\ufeff \t\r\n") == "[":
+            text.at += 1
+            yield from _items(text)
+            return
+        while text.more():
+            pass
+    if not text.held:
+        return
+    try:
+        yield decoder()(text.held.encode("utf-8", "replace"), dropped, path.name)
+    except (ValueError, RecursionError) as error:
+        dropped.drop(f"not JSON ({error})", path.name)
+
+
+class _Text:
+    """A file's text, read up to `at`; what lies before it is let go when more is read."""
+
+    def __init__(self, file: IO[bytes] | gzip.GzipFile, path: Path, dropped: Dropped) -> None:
+        self.held, self.at = "", 0
+        self.path, self.dropped = path, dropped
+        self._file = file
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def more(self) -> bool:
+        """Read on, as much again as is held; False at the end."""
+        self.held, self.at = self.held[self.at :], 0
+        try:
+            raw = self._file.read(max(_CHUNK_BYTES, len(self.held)))
+        except (EOFError, OSError, zlib.error):
+            self.dropped.drop("the file is cut short or damaged from here on", self.path.name)
+            return False
+        self.held += self._decode.decode(raw, final=not raw)
+        return bool(raw)
+
+    def next(self, blank: str) -> str:
+        """Return the next character that is not blank, without passing over it; an empty text at the end."""
+        while True:
+            while self.at < len(self.held):
+                if self.held[self.at] not in blank:
+                    return self.held[self.at]
+                self.at += 1
+            if not self.more():
+                return ""
+
+
+def _items(text: _Text) -> Iterator[Any]:
+    """Yield the items of a list whose bracket is behind us."""
+    number = 0
+    while (found := text.next(" \t\r\n,")) != "]":
+        number += 1
+        place = f"{text.path.name}: item {number}"
+        if not found:
+            text.dropped.drop("the list is cut short", place)
+            return
+        odd: list[str] = []
+        try:
+            yield _item(text, odd)
+        except (ValueError, RecursionError):
+            text.dropped.drop("not JSON from here on", place)
+            return
+        if odd:
+            text.dropped.note("NaN or an infinite number, read as null", place, len(odd))
+
+
+def _item(text: _Text, odd: list[str]) -> Any:
+    """Return the next item. Each new try has twice as much before it, so that a long item takes linear time."""
+    parse = json.JSONDecoder(parse_constant=odd.append).raw_decode
+    while True:
+        odd.clear()
+        try:
+            value, end = parse(text.held, text.at)
+        except (ValueError, RecursionError):
+            if len(text.held) - text.at > MAX_LINE_BYTES or not text.more():
+                raise
+            continue
+        if end < len(text.held) or isinstance(value, dict | list):
+            text.at = end
+            return value
+        if not text.more():  # a number may go on in the next piece
+            text.at = len(text.held)
+            return value

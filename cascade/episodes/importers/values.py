@@ -1,0 +1,212 @@
+"""Foreign values made ours: money, counts, times, truth, and the texts inside chat messages. Unknown is None."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
+from typing import Any, NamedTuple
+
+from cascade.episodes.rowcheck import CHECKS, KINDS, MAX_WHOLE, NUMBER, NUMBERS, TEXTS, TRUTH, WHOLE, OddValueError
+
+_NANO = 9
+_MAX_DEPTH = 8
+"""How deep the text of a message may lie."""
+_TRUE = frozenset({"true", "1", "1.0", "yes", "y", "correct", "right", "pass", "passed"})
+_FALSE = frozenset({"false", "0", "0.0", "no", "n", "incorrect", "wrong", "fail", "failed"})
+
+
+def nano_usd(amount_usd: Any) -> int | None:
+    """Return an amount of USD in nano-USD, half to even; None for what is no amount.
+
+    >>> nano_usd(0.0003925), nano_usd("2.5e-9"), nano_usd(None), nano_usd("free"), nano_usd(-1)
+    (392500, 2, None, None, None)
+    """
+    if amount_usd is None or isinstance(amount_usd, bool):
+        return None
+    try:
+        exact = Decimal(str(amount_usd)).scaleb(_NANO)
+        made = int(exact.to_integral_value(ROUND_HALF_EVEN))
+    except (InvalidOperation, ValueError, OverflowError):  # no number, NaN, infinite
+        return None
+    return made if 0 <= made <= MAX_WHOLE else None
+
+
+def whole(value: Any) -> int | None:
+    """Return a count, or None for what is none.
+
+    >>> whole("52"), whole(12.0), whole(-1), whole("many"), whole(True)
+    (52, 12, None, None, None)
+    """
+    exact = number(value)
+    return int(exact) if exact is not None and exact.is_integer() and 0 <= exact <= MAX_WHOLE else None
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number, or None for what is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
+        return None
+    try:
+        made = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return made if math.isfinite(made) else None
+
+
+def truth(value: Any) -> bool | None:
+    """Return whether something was right, or None where a value does not say so plainly.
+
+    >>> truth(1.0), truth("Wrong"), truth(0.7), truth([True])
+    (True, False, None, True)
+    """
+    value = loaded(value)
+    if isinstance(value, list) and len(value) == 1:
+        return truth(value[0])
+    said = str(value).strip().lower()
+    return True if said in _TRUE else False if said in _FALSE else None
+
+
+def text(value: Any) -> str | None:
+    """Return an id, a name or a text; None for an empty one and for what is none."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    return str(value) or None
+
+
+def loaded(value: Any) -> Any:
+    """Return what a JSON text says; any other value, and a text that is no JSON, as it is."""
+    if not isinstance(value, str) or value[:1] not in '[{"':
+        return value
+    try:
+        return json.loads(value, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return value
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Return an object, given as such or as JSON; an empty one for anything else."""
+    found = loaded(value)
+    return found if isinstance(found, Mapping) else {}
+
+
+class Moment(NamedTuple):
+    """A point in time: seconds since 1970, and as ISO 8601 in UTC."""
+
+    seconds: float
+    iso: str
+
+
+def moment(value: Any) -> Moment | None:
+    """Return a time written as ISO 8601 (UTC if it does not say) or as nanoseconds since 1970; None for none.
+
+    >>> moment("2026-11-21T10:00:00Z").iso, moment("1544712660000000000").iso
+    ('2026-11-21T10:00:00.000+00:00', '2018-12-13T14:51:00.000+00:00')
+    """
+    made = loaded(value)
+    try:
+        if isinstance(made, datetime):
+            at = made
+        elif isinstance(made, int) or str(made).isdecimal():
+            at = datetime.fromtimestamp(int(made) / 1e9, UTC)
+        else:
+            at = datetime.fromisoformat(str(made))
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+        return Moment(at.timestamp(), at.isoformat(timespec="milliseconds"))
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def passed_ms(start: Moment | None, end: Moment | None) -> float | None:
+    """Return the milliseconds between two times; None where one is unknown or they are in the wrong order."""
+    if start is None or end is None or end.seconds < start.seconds:
+        return None
+    return round((end.seconds - start.seconds) * 1000, 3)
+
+
+def cast(column: str, value: Any) -> Any:
+    """Return a value as one of our columns holds it, read from a text if need be; None where it says nothing.
+
+    Raises:
+        OddValueError: it says something that the column cannot hold.
+    """
+    if value is None or value == "":
+        return None
+    made = _read(KINDS[column], value)
+    if made is None:
+        raise OddValueError
+    return CHECKS[column](column, made)
+
+
+def _read(kind: str, value: Any) -> Any:
+    if kind == WHOLE:
+        return whole(value)
+    if kind == NUMBER:
+        return number(value)
+    if kind == TRUTH:
+        return truth(value)
+    if kind == TEXTS:
+        found = loaded(value)
+        return found if isinstance(found, list) else [value]
+    return mapping(value) if kind == NUMBERS else value
+
+
+# --- chat messages ---
+
+
+def question_in(asked: Any) -> str | None:
+    """Return the last thing that a user says in what was sent to a model: messages, a prompt, or a body with them."""
+    return _spoken(loaded(asked), _USER, 0)
+
+
+def reply_in(answered: Any) -> str | None:
+    """Return what a model said: the text of its first choice, of its message, or a plain text."""
+    return _spoken(loaded(answered), _MODEL, 0)
+
+
+class _Speaker(NamedTuple):
+    """Whose words are looked for: what the role is called, and under which names texts lie, the likeliest first."""
+
+    roles: frozenset[str]
+    under: tuple[str, ...]
+
+
+_USER = _Speaker(
+    frozenset({"user", "human"}),
+    ("messages", "contents", "input", "prompt", "question", "query", "parts", "content", "text"),
+)
+_MODEL = _Speaker(
+    frozenset({"assistant", "ai", "model"}),
+    ("choices", "candidates", "message", "output", "parts", "content", "text", "completion", "answer"),
+)
+_OTHER_PARTS = frozenset(
+    {
+        *("reasoning", "thinking", "redacted_thinking", "function_call"),
+        *("tool_call", "tool_use", "tool_call_response", "tool_result"),
+    }
+)
+_OF_A_CHOICE = frozenset({"message", "index", "finish_reason", "finishReason"})
+
+
+def _spoken(value: Any, who: _Speaker, depth: int) -> str | None:
+    if isinstance(value, str):
+        return value.strip() or None
+    if depth > _MAX_DEPTH:
+        return None
+    if isinstance(value, Mapping):
+        inside = next((value[name] for name in who.under if value.get(name)), None)
+        return _spoken(inside, who, depth + 1)
+    return _spoken_in_list(value, who, depth) if isinstance(value, list) and value else None
+
+
+def _spoken_in_list(value: list[Any], who: _Speaker, depth: int) -> str | None:
+    inside = [one for one in value if isinstance(one, Mapping)]
+    if any("role" in one for one in inside):
+        own = (_spoken(one, who, depth + 1) for one in reversed(inside) if one.get("role") in who.roles)
+        return next((said for said in own if said is not None), None)
+    if inside and inside[0].keys() & _OF_A_CHOICE:
+        return _spoken(inside[0], who, depth + 1)  # of several choices the first is the one that was served
+    parts = [one for one in value if not (isinstance(one, Mapping) and one.get("type") in _OTHER_PARTS)]
+    texts = [_spoken(one, who, depth + 1) for one in parts]
+    return "\n".join([one for one in texts if one is not None]) or None
