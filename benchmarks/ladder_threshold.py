@@ -1,78 +1,45 @@
-"""Read the ladder's threshold off the log split of the demo questions, with the two real local models.
+"""Read the demo ladder's threshold off a log: the base answers, the guide where the base's own log-prob is low.
 
-    python benchmarks/ladder_threshold.py --questions 130      about 6 minutes on 2 cores
+    python benchmarks/ladder_threshold.py [LOG]      the shipped demo log by default; a second
 
 For each threshold on the mean log-prob of the base's reply: accuracy, cost beside guide only, and the accuracy that
-tossing a coin between base only and guide only would have at that cost.
+tossing a coin between base only and guide only would have at that cost. Exact on the log: nothing is asked again.
 """
 
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 
-from cascade import Orchestrator
-from cascade.demo import PAIR, demo_config, demo_questions, sample
-from cascade.episodes.matching import exact_match
-from cascade.sections import FixedConfig, LadderConfig
-from cascade.types import Step
+import numpy as np
 
-THRESHOLDS = (0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.25, 0.3)
+from cascade.cli.logs import DEMO, open_log
 
-
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One question: whether base and guide were right, what each cost, and the base's mean log-prob."""
-
-    base_right: bool
-    guide_right: bool
-    base_nano_usd: int
-    guide_nano_usd: int
-    doubt: float
-
-
-def run(count: int, seed: int) -> list[Pair]:
-    """Ask both models every question."""
-    changes = {
-        "strategy": LadderConfig(kind="ladder", models=("base", "guide")),
-        "policy": FixedConfig(kind="fixed", depth=2),
-    }
-    config = demo_config(*PAIR).model_copy(update=changes)
-    pairs = []
-    with Orchestrator.from_config(config) as orchestrator:
-        for asked in sample(demo_questions("log"), count, seed):
-            base, guide = orchestrator.ask(asked.question).steps
-            value = base.signals.get("reply_mean_logprob")
-            doubt = float("inf") if value is None or not base.candidates else -value
-            if base.cost_nano_usd is None or guide.cost_nano_usd is None:
-                raise SystemExit(f"the cost of {asked.question_id} is unknown")
-            rights = _right(base, asked.answers), _right(guide, asked.answers)
-            pairs.append(Pair(*rights, base.cost_nano_usd, guide.cost_nano_usd, doubt))
-    return pairs
-
-
-def _right(step: Step, gold: tuple[str, ...]) -> bool:
-    return any(exact_match(candidate.text, gold) for candidate in step.candidates)
+THRESHOLDS = (0.05, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.25, 0.3, 0.4)
 
 
 def main() -> None:
-    """Measure and print."""
+    """Print the table of each data set in the log."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--questions", type=int, default=130)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    pairs = run(options.questions, options.seed)
-    n = len(pairs)
-    base, guide = sum(p.base_right for p in pairs) / n, sum(p.guide_right for p in pairs) / n
-    base_cost, guide_cost = sum(p.base_nano_usd for p in pairs), sum(p.guide_nano_usd for p in pairs)
-    print(f"{n} questions; base only {base:.1%} at {base_cost / guide_cost:.3f} × guide only; guide only {guide:.1%}")
-    print("threshold  accuracy  × guide only  coin at that cost")
-    for threshold in THRESHOLDS:
-        climbs = [p for p in pairs if p.doubt >= threshold]
-        right = sum(p.guide_right if p.doubt >= threshold else p.base_right for p in pairs) / n
-        cost = base_cost + sum(p.guide_nano_usd for p in climbs)
-        coin = base + (guide - base) * (cost - base_cost) / (guide_cost - base_cost)
-        print(f"{threshold:9.2f}  {right:8.1%}  {cost / guide_cost:12.3f}  {coin:8.1%}")
+    parser.add_argument("log", nargs="?", default=DEMO)
+    for table in open_log(parser.parse_args().log).tables:
+        base, guide = table.walks["base only"], table.walks["guide only"]
+        both = guide.known
+        n = int(both.sum())
+        doubt = -table.signals["reply_mean_logprob"][both, 0]
+        doubt[np.isnan(doubt) | ~base.known[both]] = np.inf
+        base_cost, guide_cost = (walk.cost[both].sum() for walk in (base, guide))
+        base_right, guide_right = (walk.right[both] & walk.known[both] for walk in (base, guide))
+        share = base_cost / guide_cost
+        print(f"{table.dataset}: {n} questions; base only {base_right.mean():.1%} at {share:.3f} x guide only")
+        print(f"guide only {guide_right.mean():.1%}")
+        print("threshold  accuracy  x guide only  coin at that cost  gain")
+        for threshold in THRESHOLDS:
+            climbs = doubt >= threshold
+            right = np.where(climbs, guide_right, base_right).mean()
+            cost = base_cost + guide.cost[both][climbs].sum()
+            at = (cost - base_cost) / (guide_cost - base_cost) if guide_cost > base_cost else 0.0
+            coin = base_right.mean() + (guide_right.mean() - base_right.mean()) * at
+            print(f"{threshold:9.2f}  {right:8.1%}  {cost / guide_cost:12.3f}  {coin:17.1%}  {right - coin:+.1%}")
 
 
 if __name__ == "__main__":
