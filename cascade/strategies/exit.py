@@ -12,6 +12,7 @@ import re
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
+from cascade.errors import ProviderError
 from cascade.strategies import signals
 from cascade.strategies.base import ModelUse, Plan
 from cascade.strategies.base_guide import question_text
@@ -74,16 +75,22 @@ class Exit:
                 continue
             numbers["agrees_with_earlier"] = signals.agreement(answer, answers)
             answers.append(answer)
-            numbers["says_exit"] = yield from self._decides(question, number, answers)
-            yield Step(number, (Candidate(answer, self.role, self.use.name),), numbers)
+            notes: list[str] = []
+            numbers["says_exit"] = yield from self._decides(question, number, answers, notes)
+            yield Step(number, (Candidate(answer, self.role, self.use.name),), numbers, tuple(notes))
             messages = (*messages, Message("assistant", defuse(completion.text)), *again)
 
     def _decides(
-        self, question: Question, number: int, answers: list[str]
+        self, question: Question, number: int, answers: list[str], notes: list[str]
     ) -> Generator[Request, Completion, float | None]:
+        """Ask whether to stop. Where that fails the answer stands all the same: it is paid for."""
         block = data_block({"question": question.text, "answers": "\n".join(answers)})
         request = self._request(question, number, "exit", self.prompts.exit.fill(block))
-        reply = yield request._replace(max_tokens=_DECISION_TOKENS)
+        try:
+            reply = yield request._replace(max_tokens=_DECISION_TOKENS)
+        except ProviderError as error:
+            notes.append(f"decider error: {type(error).__name__}: {error}")
+            return None
         says = read_exit(reply.text)
         return None if says is None else float(says)
 
