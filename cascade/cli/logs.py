@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
+from cascade.checks import did_you_mean
 from cascade.cli.output import notes
 from cascade.episodes.importers import read_log
 from cascade.episodes.lines import Dropped
@@ -17,7 +18,6 @@ from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 from cascade.evaluation.breakeven import BreakEven, break_even_of
-from cascade.evaluation.simulate import simulate, world_named
 
 DEMO = "demo"
 SIMULATED = "simulated:"
@@ -78,8 +78,13 @@ def parse_where(where: Iterable[str]) -> dict[str, str]:
 
 def _simulated(given: str) -> Log:
     """Return a simulated world: simulated:hotpotqa/llama-2-7b, or with a number of questions behind a comma."""
+    from cascade.evaluation.simulate import simulate
+    from cascade.evaluation.worlds import WORLDS
+
     name, _, count = given.partition(",")
     if count and not (count.isdecimal() and 10 <= int(count) <= 10_000_000):
         raise UsageError(f"{given}: the number of simulated questions is a whole number from 10 to 10,000,000.")
-    table = simulate(world_named(name), int(count or SIMULATED_QUESTIONS), seed=0)
+    if name not in WORLDS:
+        raise UsageError(f"There is no simulated world {name!r}{did_you_mean(name, WORLDS)}.")
+    table = simulate(WORLDS[name], int(count or SIMULATED_QUESTIONS), seed=0)
     return Log((table,), lambda: iter(()))

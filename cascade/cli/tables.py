@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import NamedTuple
 
 import numpy as np
+from rich.console import Group
 from rich.table import Table
 
 from cascade.cli.output import dollars, plain
@@ -25,18 +26,22 @@ class _Column(NamedTuple):
     cell: Callable[[Row], str]
 
 
-def compare_table(found: Comparison, width: int) -> Table:
+def _bare() -> Table:
+    return Table(box=None, padding=(0, 1, 0, 0))
+
+
+def compare_table(found: Comparison, width: int) -> Group:
     """Return the table of a comparison for a terminal of so many columns."""
     reference = found.row(found.reference)
     columns = [column for column in _columns(reference) if column.from_width <= width]
-    table = Table(title=_title(found), title_justify="left", title_style="", box=None, padding=(0, 1, 0, 0))
+    table = _bare()
     table.add_column("policy", no_wrap=True, overflow="ellipsis", min_width=20)
     for column in columns:
         table.add_column(column.head, justify="right", no_wrap=True)
     for row in found.rows:
         name = plain(row.policy) + ("" if row.questions is None else f" (on {row.questions})")
         table.add_row(name, *(column.cell(row) for column in columns))
-    return table
+    return Group(_title(found), table)
 
 
 def _columns(reference: Row) -> Sequence[_Column]:
@@ -49,10 +54,10 @@ def _columns(reference: Row) -> Sequence[_Column]:
 
     return (
         _Column("cost/1k", 0, lambda row: per_thousand(row.mean.cost_usd)),
-        _Column("±", _MIDDLE, lambda row: per_thousand(row.sd.cost_usd)),
+        _Column("±", _MIDDLE, lambda row: per_thousand(None if row.sd is None else row.sd.cost_usd)),
         _Column("× ref", 0, times),
         _Column("cover", 0, lambda row: f"{row.mean.coverage:.3f}"),
-        _Column("±", _MIDDLE, lambda row: f"{row.sd.coverage:.3f}"),
+        _Column("±", _MIDDLE, lambda row: _share(None if row.sd is None else row.sd.coverage)),
         _Column("Δ cover (95 %)", _WIDE, _difference),
         _Column("solv.", 0, lambda row: _share(row.mean.covered_given_solvable)),
         _Column("right", 0, lambda row: f"{row.mean.accuracy:.3f}"),
@@ -112,14 +117,10 @@ def legend(found: Comparison) -> str:
     return f"{'; '.join(said)}. {chance}{costs}"
 
 
-def evaluation_table(found: Evaluation) -> Table:
+def evaluation_table(found: Evaluation) -> Group:
     """Return the table of one policy."""
-    table = Table(
-        title=f"[bold]{plain(found.dataset)}[/]  {found.n} questions, T = {found.horizon}, kappa = {found.kappa:g}",
-        title_justify="left",
-        title_style="",
-        box=None,
-    )
+    title = f"[bold]{plain(found.dataset)}[/]  {found.n} questions, T = {found.horizon}, kappa = {found.kappa:g}"
+    table = _bare()
     for head in ("figure", "mean", "95 % interval"):
         table.add_column(head, justify="left" if head == "figure" else "right")
     for name, words in _FIGURES.items():
@@ -128,7 +129,7 @@ def evaluation_table(found: Evaluation) -> Table:
         shown = per_thousand if name == "cost_usd" else "{:.3f}".format
         between = "" if low_high is None else f"{shown(low_high[0])} to {shown(low_high[1])}"
         table.add_row(words, "unknown" if value is None else shown(value), between)
-    return table
+    return Group(title, table)
 
 
 _FIGURES = {
@@ -144,15 +145,11 @@ _FIGURES = {
 }
 
 
-def rounds_table(episodes: EpisodeTable) -> Table:
+def rounds_table(episodes: EpisodeTable) -> Group:
     """Return what each step brought: who was right, how often some answer so far was, and what it cost."""
     steps = episodes.arrays
-    table = Table(
-        title=f"[bold]{plain(episodes.dataset)}[/]  {episodes.n} questions, right answers by step",
-        title_justify="left",
-        title_style="",
-        box=None,
-    )
+    title = f"[bold]{plain(episodes.dataset)}[/]  {episodes.n} questions, right answers by step"
+    table = _bare()
     for head in ("step", *(f"{plain(source)} right" for source in episodes.sources), "some right so far", "cost/1k"):
         table.add_column(head, justify="right")
     so_far = np.logical_or.accumulate(steps.correct.any(axis=2), axis=1)
@@ -161,4 +158,4 @@ def rounds_table(episodes: EpisodeTable) -> Table:
         shares = (f"{steps.correct[on, t, a].mean():.1%}" if on.any() else "-" for a in range(len(episodes.sources)))
         cost = per_thousand(float(steps.cost[on, t].mean()) / 1e9) if episodes.cost_known and on.any() else "-"
         table.add_row(str(t + 1), *shares, f"{so_far[:, t].mean():.1%}", cost)
-    return table
+    return Group(title, table)
