@@ -237,7 +237,8 @@ class Collector:
         price = self._prices.get(request.model)
         hold = self._budget.hold(request, price)
         try:
-            completion = self._orchestrator.complete(request)
+            capped = self._budget.limit_nano_usd is not None
+            completion = self._orchestrator.complete(request._replace(at_most_once=True) if capped else request)
         except ProviderError as error:
             failed = failed_call(request, error, price)
             self._budget.settle(hold, failed.cost_nano_usd if failed.billed != "maybe" else failed.cost_bound_nano_usd)
@@ -295,7 +296,7 @@ def collect(
     Args:
         config: models, strategy and provider.
         questions: what is asked, with the accepted answers.
-        output: the log that is written: JSON lines or Parquet, by its ending. Beside it lies a journal until all is done.
+        output: the log that is written, as its ending says. Beside it lies a journal until all is done.
         walks: other ways to answer, logged beside (`walks.named_walks`).
         matcher: decides which answers are right.
         dataset: what the questions are called in the log.
