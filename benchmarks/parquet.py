@@ -134,11 +134,16 @@ def main() -> None:
             for how in ("columns", "rows"):
                 took = in_a_process(path, how)
                 over = how == "columns" and count == 1_000_000 and took["s"] > LIMIT_S
-                print(
-                    f"  {how:8} {took['s']:6.2f} s ({took['cpu_s']:.2f} s of one core), {took['s'] / count * 1e6:.2f} µs "
-                    f"a row; peak {took['peak_mb']:.0f} MB, {took['grown_mb']:.0f} more than before it, Arrow's share "
-                    f"{took['arrow_mb']:.0f}{f'. MISSED: more than {LIMIT_S} s' if over else ''}"
-                )
+                print(shown(how, took) + (f". MISSED: more than {LIMIT_S} s" if over else ""))
+
+
+def shown(how: str, took: dict[str, Any]) -> str:
+    """Return one reading's figures in a line."""
+    micros = took["s"] / took["rows"] * 1e6
+    return (
+        f"  {how:8} {took['s']:6.2f} s ({took['cpu_s']:.2f} s of one core), {micros:.2f} µs a row; peak "
+        f"{took['peak_mb']:.0f} MB, {took['grown_mb']:.0f} more than before it, Arrow's share {took['arrow_mb']:.0f}"
+    )
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from cascade.episodes.rowcheck import (
     WHOLE,
     OddValueError,
     belongs,
-    checked_where,
+    checked_columns,
     fitting_signals,
     no_log,
     note_unknown_column,
@@ -38,6 +38,7 @@ from cascade.episodes.rowcheck import (
     refuse_newer,
     shown,
     storable,
+    texts_in,
 )
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
 from cascade.errors import MissingExtraError, UsageError
@@ -290,18 +291,18 @@ def _plain(name: str, value: Any) -> Any:
     """Return one value as its column holds it: JSON texts parsed, times as texts."""
     if KINDS[name] == TEXT and hasattr(value, "isoformat"):
         value = value.isoformat()
-    if KINDS[name] in _JSON_KINDS and isinstance(value, str):
+    if KINDS[name] == TEXTS and isinstance(value, str):
+        return texts_in(value)
+    if KINDS[name] == NUMBERS and isinstance(value, str):
         value = _parsed(value)
     return CHECKS[name](name, value)
 
 
 def _parsed(text: str) -> Any:
-    """Return what a JSON text says; a text that is no JSON, or that of a single value, stands for itself."""
     try:
-        value = json.loads(text, parse_constant=lambda _: None)
+        return json.loads(text, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, list | dict) else text
+        return None
 
 
 def _holds(name: str, array: Any) -> bool:
@@ -339,7 +340,7 @@ def read_columns(path: Path | str, columns: Sequence[str], batch_rows: int = 1 <
         UsageError: no such file, no such column, not a log, or damaged.
         MissingExtraError: pyarrow is not installed.
     """
-    checked_where(dict.fromkeys(columns, ""))
+    checked_columns(columns)
     path, dropped = Path(path), Dropped()
     source = _Source.of(path, dropped)
     present = [name for name in columns if name in source.names]

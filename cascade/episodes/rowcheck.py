@@ -69,6 +69,22 @@ def _texts(name: str, value: Any) -> list[str]:
     return [_text(name, one) for one in value]
 
 
+def texts_in(given: str) -> list[str]:
+    """Return the texts of a JSON list of texts; any other text is one by itself, even if it is some other JSON.
+
+    >>> texts_in('["a", "b"]'), texts_in("[4, 1]")
+    (['a', 'b'], ['[4, 1]'])
+    """
+    if given.startswith("["):
+        try:
+            found = json.loads(given)
+        except (ValueError, RecursionError):
+            return [given]
+        if isinstance(found, list) and all(isinstance(one, str) for one in found):
+            return found
+    return [given]
+
+
 def _numbers(_name: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise OddValueError
@@ -182,13 +198,21 @@ def no_log(path: Path, dropped: Dropped) -> UsageError:
     )
 
 
-def checked_where(where: Mapping[str, str] | None, known: Iterable[str] = COLUMNS) -> dict[str, str]:
-    """Return a filter as it is, or raise UsageError naming every column in it that is not known."""
-    names = tuple(known)
-    wrong = [f"{name}{did_you_mean(name, names)}" for name in where or () if name not in names]
+def checked_columns(columns: Iterable[str]) -> None:
+    """Raise UsageError naming every column that no log has."""
+    wrong = [f"{name}{did_you_mean(name, COLUMNS)}" for name in columns if name not in KINDS]
     if wrong:
         raise UsageError(f"There is no column {'; and no column '.join(wrong)}")
-    return dict(where or {})
+
+
+def checked_where(where: Mapping[str, str] | None) -> dict[str, str]:
+    """Return a filter as it is, or raise UsageError naming every column in it that cannot be compared."""
+    wanted = dict(where or {})
+    checked_columns(wanted)
+    lists = [name for name in wanted if KINDS[name] in {TEXTS, NUMBERS}]
+    if lists:
+        raise UsageError(f"{' and '.join(lists)} cannot be compared with a text. Filter on another column.")
+    return wanted
 
 
 def matches(row: Mapping[str, Any], where: Mapping[str, str]) -> bool:

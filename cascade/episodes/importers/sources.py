@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from cascade.episodes.files import looks_parquet
-from cascade.episodes.lines import MAX_LINE_BYTES, Dropped, decoder, json_lines, numbered_lines, opened
+from cascade.episodes.lines import MAX_LINE_BYTES, Dropped, decoder, json_lines, numbered_lines, opened, text_of
 from cascade.errors import UsageError
 
 _CHUNK_BYTES = 1 << 20
@@ -41,9 +41,8 @@ def records(path: Path, dropped: Dropped) -> Iterator[Record]:
     """
     if looks_parquet(path):
         return _parquet_records(path, dropped)
-    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-    if suffix.lower() in _TABLES:
-        return _table_records(path, dropped, _TABLES[suffix.lower()])
+    if table_suffix(path):
+        return _table_records(path, dropped)
     if _has_lines_of_json(path):
         return _line_records(path, dropped)
     return _document_records(path, dropped)
@@ -68,12 +67,18 @@ def _parquet_records(path: Path, dropped: Dropped) -> Iterator[Record]:
 # --- tables ---
 
 
-def _table_records(path: Path, dropped: Dropped, delimiter: str) -> Iterator[Record]:
-    """Yield a table's rows by the names in its first line; an empty cell is null."""
+class Cells(NamedTuple):
+    """One line of a table, and where it stood."""
+
+    place: str
+    cells: list[str]
+
+
+def table_lines(path: Path, dropped: Dropped) -> Iterator[Cells]:
+    """Yield the lines of a table as they are, the first one too; blank ones are nothing."""
     # A limit for the whole process, which is only ever raised: an answer may be longer than 128 KiB.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
-    rows = csv.reader(_texts(path, dropped), delimiter=delimiter, strict=False)
-    names = _header(path, rows)
+    rows = csv.reader(_texts(path, dropped), delimiter=_TABLES[table_suffix(path)], strict=False)
     while True:
         place = f"{path.name}:{rows.line_num + 1}"
         try:
@@ -83,19 +88,30 @@ def _table_records(path: Path, dropped: Dropped, delimiter: str) -> Iterator[Rec
             continue
         if cells is None:
             return
-        if not cells:
-            continue
-        if len(cells) != len(names):
+        if cells:
+            yield Cells(place, cells)
+
+
+def table_suffix(path: Path) -> str:
+    """Return ".csv" or ".tsv" for a table, packed or not, and an empty text for any other file."""
+    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    return suffix.lower() if suffix.lower() in _TABLES else ""
+
+
+def _table_records(path: Path, dropped: Dropped) -> Iterator[Record]:
+    """Yield a table's rows by the names in its first line; an empty cell is null."""
+    lines = table_lines(path, dropped)
+    names = _header(path, lines)
+    for place, cells in lines:
+        if len(cells) == len(names):
+            yield Record(place, {name: cell or None for name, cell in zip(names, cells, strict=True)})
+        else:
             dropped.drop(f"not as many cells as the {len(names)} of the first line", place)
-            continue
-        yield Record(place, {name: cell or None for name, cell in zip(names, cells, strict=True)})
 
 
-def _header(path: Path, rows: Iterator[list[str]]) -> list[str]:
-    try:
-        names = [name.strip() for name in next(rows, [])]
-    except csv.Error as error:
-        raise UsageError(f"{path} is no table: {error}.") from None
+def _header(path: Path, lines: Iterator[Cells]) -> list[str]:
+    first = next(lines, None)
+    names = [] if first is None else [name.strip() for name in first.cells]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UsageError(f"{path} has more than one column {', '.join(twice)}.")
@@ -104,11 +120,7 @@ def _header(path: Path, rows: Iterator[list[str]]) -> list[str]:
 
 def _texts(path: Path, dropped: Dropped) -> Iterator[str]:
     for number, line in numbered_lines(path, dropped):
-        try:
-            yield line.decode("utf-8")
-        except UnicodeDecodeError:
-            dropped.note("bytes that are not UTF-8, replaced", f"{path.name}:{number}")
-            yield line.decode("utf-8", "replace")
+        yield text_of(line, dropped, f"{path.name}:{number}")
 
 
 # --- JSON ---

@@ -9,7 +9,18 @@ from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 from typing import Any, NamedTuple
 
-from cascade.episodes.rowcheck import CHECKS, KINDS, MAX_WHOLE, NUMBER, NUMBERS, TEXTS, TRUTH, WHOLE, OddValueError
+from cascade.episodes.rowcheck import (
+    CHECKS,
+    KINDS,
+    MAX_WHOLE,
+    NUMBER,
+    NUMBERS,
+    TEXTS,
+    TRUTH,
+    WHOLE,
+    OddValueError,
+    texts_in,
+)
 
 _NANO = 9
 _MAX_DEPTH = 8
@@ -147,8 +158,7 @@ def _read(kind: str, value: Any) -> Any:
     if kind == TRUTH:
         return truth(value)
     if kind == TEXTS:
-        found = loaded(value)
-        return found if isinstance(found, list) else [value]
+        return texts_in(value) if isinstance(value, str) else value if isinstance(value, list) else [value]
     return mapping(value) if kind == NUMBERS else value
 
 

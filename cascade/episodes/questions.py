@@ -1,0 +1,259 @@
+"""Question files: what `cascade collect` asks. Every problem of a file is named before the first call is paid.
+
+Forms, told by what a file holds:
+
+* one's own: lines of JSON, a JSON list, CSV or Parquet with `question` and, where known, `answer` or `answers`,
+  `choices`, `context`, `id`, `group`, `split`, `kind`;
+* HotpotQA's published JSON, whose `context` is paragraphs of sentences;
+* MMLU's published CSV (no header: question, four choices, a letter) and its form with `choices` and an index.
+"""
+
+from __future__ import annotations
+
+import itertools
+import string
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cascade.checks import did_you_mean
+from cascade.episodes.importers.sources import Record, records, table_lines, table_suffix
+from cascade.episodes.importers.values import loaded, text
+from cascade.episodes.lines import Dropped
+from cascade.episodes.rowcheck import texts_in
+from cascade.episodes.schema import question_id
+from cascade.errors import UsageError
+from cascade.types import Question
+
+LETTERS = string.ascii_uppercase
+_LISTED = 20
+"""How many problems an error lists."""
+_IDS = ("id", "question_id", "_id", "qid")
+_ANSWERS = ("answers", "answer", "gold")
+_KINDS = ("kind", "type", "subject")
+_GROUPS = ("group", "group_id")
+_MMLU_CELLS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class AskedQuestion:
+    """One question to ask, with the answers that count as right.
+
+    Attributes:
+        id: what the question is called; the start of a hash of it where the file does not say.
+        question: the text, its choices as lines "A. …" below it, and the context.
+        gold: the accepted answers; none where the file knows none. Of a choice, its letter and its text.
+        group: what splits must not cut through; the id where the file does not say.
+        split: which part of the data it is of.
+        kind: what sort of question it is, in the file's own words.
+        matcher: which matcher its form asks for ("choice", "hotpotqa"), None where it does not say.
+    """
+
+    id: str
+    question: Question
+    gold: tuple[str, ...] = ()
+    group: str | None = None
+    split: str | None = None
+    kind: str | None = None
+    matcher: str | None = None
+
+
+def read_questions(path: Path | str, dropped: Dropped | None = None) -> list[AskedQuestion]:
+    """Return the questions of a file, in its order.
+
+    Args:
+        path: the file.
+        dropped: told of questions without an answer: they are asked, but what comes back cannot be judged.
+
+    Raises:
+        UsageError: anything in the file cannot be used; one message lists the first 20 problems with their places.
+        MissingExtraError: Parquet without pyarrow.
+    """
+    path, unread = Path(path), Dropped()
+    drafts = [_draft(record) for record in _records(path, unread)]
+    problems = [*unread.first, *(f"{one.place}: {problem}" for one in drafts for problem in one.problems)]
+    asked = [one.asked for one in drafts if one.asked is not None]
+    problems += _doubles(drafts)
+    if not drafts and not problems:
+        problems = [f"{path.name}: there is no question in it"]
+    if problems:
+        raise UsageError(_listed(path, problems, max(len(problems), unread.count)))
+    for one in drafts:
+        if dropped is not None and one.asked is not None and not one.asked.gold:
+            dropped.note("a question without an answer: what comes back cannot be judged", one.place)
+    return _told_apart(asked)
+
+
+def _listed(path: Path, problems: Sequence[str], count: int) -> str:
+    shown = "".join(f"\n  - {problem}" for problem in problems[:_LISTED])
+    more = f"\n  and {count - _LISTED:,} more" if count > _LISTED else ""
+    named = "1 problem" if count == 1 else f"{count:,} problems"
+    return f"{path} cannot be asked: {named}:{shown}{more}"
+
+
+class _Draft(NamedTuple):
+    """What a record came to: a question, or why it is none. `named` if the file itself gave the id."""
+
+    place: str
+    asked: AskedQuestion | None
+    named: bool
+    problems: tuple[str, ...] = ()
+
+
+def _doubles(drafts: Iterable[_Draft]) -> list[str]:
+    """Return the ids that the file gives to two questions."""
+    first: dict[str, str] = {}
+    problems = []
+    for place, asked, named, _ in drafts:
+        if asked is None or not named:
+            continue
+        if asked.id in first:
+            problems.append(f"{place}: the id {asked.id} is that of {first[asked.id]}")
+        first.setdefault(asked.id, place)
+    return problems
+
+
+def _told_apart(asked: Iterable[AskedQuestion]) -> list[AskedQuestion]:
+    """Give the second of two equal questions an id of its own, in the same group: published sets hold some twice."""
+    seen: dict[str, int] = {}
+    apart = []
+    for one in asked:
+        seen[one.id] = seen.get(one.id, 0) + 1
+        nth = seen[one.id]
+        name = one.id if nth == 1 else f"{one.id}-{nth}"
+        apart.append(AskedQuestion(name, one.question, one.gold, one.group, one.split, one.kind, one.matcher))
+    return apart
+
+
+# --- records ---
+
+
+def _records(path: Path, dropped: Dropped) -> Iterator[Record]:
+    """Yield a file's records by name; MMLU's table, which names no columns, gets its names here."""
+    if not table_suffix(path):
+        yield from records(path, dropped)
+        return
+    lines = table_lines(path, Dropped())
+    first = next(lines, None)
+    if first is None or len(first.cells) != _MMLU_CELLS or first.cells[-1].strip() not in LETTERS[:4]:
+        yield from records(path, dropped)
+        return
+    for place, cells in itertools.chain([first], lines):
+        if len(cells) == _MMLU_CELLS:
+            yield Record(place, {"question": cells[0], "choices": cells[1:-1], "answer": cells[-1].strip()})
+        else:
+            dropped.drop(f"not the {_MMLU_CELLS} cells of a question with four choices", place)
+
+
+def _draft(record: Record) -> _Draft:
+    fields, problems = record.fields, []
+
+    def attempt(read: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return read(*arguments)
+        except OddQuestionError as odd:
+            problems.append(str(odd))
+            return None
+
+    said = attempt(_text, fields)
+    choices = attempt(_choices, fields) or ()
+    context = attempt(_context, fields.get("context"))
+    gold = attempt(_gold, _first(fields, _ANSWERS), choices)
+    if problems:
+        return _Draft(record.place, None, named=False, problems=tuple(problems))
+    question = Question("\n".join([said, *_shown(choices)]), context)
+    given = text(_first(fields, _IDS))
+    name = given or question_id(question.text, question.context)
+    group, kind = text(_first(fields, _GROUPS)) or name, text(_first(fields, _KINDS))
+    matcher = "choice" if choices else "hotpotqa" if "supporting_facts" in fields else None
+    asked = AskedQuestion(name, question, gold, group, text(fields.get("split")), kind, matcher)
+    return _Draft(record.place, asked, named=given is not None)
+
+
+class OddQuestionError(ValueError):
+    """A field of a question that cannot be understood; the message says which and why."""
+
+
+def _first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
+    return next((fields[name] for name in names if fields.get(name) is not None and fields[name] != ""), None)
+
+
+def _text(fields: Mapping[str, Any]) -> str:
+    if "question" not in fields:
+        raise OddQuestionError(f"it has no field question{did_you_mean('question', fields)}")
+    said = text(fields["question"])
+    if said is None or not said.strip():
+        raise OddQuestionError("the question is empty")
+    return said.strip()
+
+
+def _context(given: Any) -> str | None:
+    """Return a context as one text: a text, texts, or HotpotQA's paragraphs, in either of the forms it comes in."""
+    if isinstance(given, str) and given.startswith("[["):  # paragraphs, in a table's cell
+        given = loaded(given)
+    if given is None or isinstance(given, str):
+        return given or None
+    if isinstance(given, Mapping) and {"title", "sentences"} <= given.keys():
+        given = list(zip(given["title"], given["sentences"], strict=False))
+    if not isinstance(given, list):
+        raise OddQuestionError("the context is neither a text nor paragraphs")
+    return "\n\n".join([_paragraph(one) for one in given]) or None
+
+
+def _paragraph(given: Any) -> str:
+    if isinstance(given, str):
+        return given.strip()
+    if isinstance(given, list | tuple) and len(given) == 2 and isinstance(given[1], list):
+        title, sentences = given
+        if isinstance(title, str) and all(isinstance(one, str) for one in sentences):
+            return f"{title}\n{''.join(sentences).strip()}"
+    raise OddQuestionError("a paragraph of the context is neither a text nor a title with sentences")
+
+
+# --- choices ---
+
+
+def _choices(fields: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the choices: a list, a list of texts beside their labels, or columns named A, B, C and so on."""
+    given = loaded(fields.get("choices"))
+    if isinstance(given, Mapping) and isinstance(given.get("text"), list):
+        given = given["text"]
+    if given is None:
+        given = [fields[letter] for letter in itertools.takewhile(lambda one: fields.get(one) is not None, LETTERS)]
+    if not isinstance(given, list) or any(text(one) is None for one in given):
+        raise OddQuestionError("the choices are no list of texts")
+    if len(given) == 1 or len(given) > len(LETTERS):
+        raise OddQuestionError(f"there are {len(given)} choices; from 2 to {len(LETTERS)} can be asked")
+    return tuple([str(one).strip() for one in given])
+
+
+def _shown(choices: Sequence[str]) -> list[str]:
+    return [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
+
+
+def _gold(given: Any, choices: Sequence[str]) -> tuple[str, ...]:
+    """Return the accepted answers: of a question with choices the letter and the text of each right one."""
+    if isinstance(given, Mapping):
+        given = given.get("text")  # SQuAD's form: texts beside the places where they start
+    listed = texts_in(given) if isinstance(given, str) else given if isinstance(given, list) else [given]
+    found = [one for one in listed if one is not None and one != ""]
+    if any(text(one) is None for one in found):
+        raise OddQuestionError("an answer is no text")
+    if not choices:
+        return tuple(dict.fromkeys(str(one).strip() for one in found))
+    places = [_place(one, choices) for one in found]
+    return tuple(itertools.chain.from_iterable((LETTERS[place], choices[place]) for place in places))
+
+
+def _place(answer: Any, choices: Sequence[str]) -> int:
+    """Return which choice an answer means: by its text, its letter, or its number from 0."""
+    said = str(answer).strip()
+    letters = LETTERS[: len(choices)]
+    if isinstance(answer, str) and len(said) == 1 and said.upper() in letters:
+        return letters.index(said.upper())
+    if isinstance(answer, str) and said in choices:
+        return choices.index(said)
+    if said.isdecimal() and int(said) < len(choices):
+        return int(said)
+    raise OddQuestionError(f"the answer {said[:60]!r} is none of the {len(choices)} choices")
