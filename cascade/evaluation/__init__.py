@@ -1,0 +1,1 @@
+"""What policies are worth: on logged questions, and on simulated ones."""

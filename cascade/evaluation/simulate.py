@@ -1,0 +1,390 @@
+"""A world to test in: questions whose whole truth is known, drawn from a model of a base, a guide and their rounds.
+
+A question has a difficulty that base and guide share. Each model also has a liking of its own for a question, which
+lasts through the rounds, and luck, which is fresh in every round; it is right where their sum passes a threshold (a
+probit model). In later rounds the base takes over what the guide suggested, repeats itself or tries anew. The guide's
+verdict errs more on hard questions. After a yes the guide's answer is the base's; after a no it is a correction.
+
+`worlds.py` has parameters fitted to published tables; `design/simulation.md` says what they can and cannot match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
+from cascade.episodes.table import EpisodeTable, Walk
+from cascade.errors import UsageError
+from cascade.evaluation.worlds import World
+from cascade.money import PICO_PER_NANO, Price
+
+SOURCES = ("base", "guide")
+RIGHT = 0
+"""The right answer's number while a question is made; wrong ones are 1, 2, … The table numbers them anew."""
+_TOKEN_SPREAD = 0.3
+"""Standard deviation of the logarithm of a reply's length; 0.32 is measured for HotpotQA's questions."""
+_NORMAL = NormalDist()
+
+
+class _Normals(NamedTuple):
+    """Standard normal draws. The first five last for a question: (n,); the others are of one round: (T, n)."""
+
+    difficulty: Floats
+    question_tokens: Floats
+    base_own: Floats
+    guide_own: Floats
+    verdict_own: Floats
+    base: Floats
+    guide: Floats
+    verdict: Floats
+    base_alone: Floats
+    guide_alone: Floats
+    sureness: Floats
+    logprob: Floats
+    answer_logprob: Floats
+    reply: Floats
+    mass: Floats
+    shown: Floats
+    corrected: Floats
+
+
+class _Uniforms(NamedTuple):
+    """Draws from [0, 1). The first is of a question: (n,); the others of one round: (T, n)."""
+
+    hopeless: Floats
+    turn: Floats
+    guide_turn: Floats
+    base_wrong: Floats
+    guide_wrong: Floats
+    alone_turn: Floats
+    base_alone_wrong: Floats
+    guide_alone_wrong: Floats
+    base_goes_on: Floats
+    guide_goes_on: Floats
+
+
+class _Draws(NamedTuple):
+    """All chance of a world. The count and order of the draws do not depend on its parameters.
+
+    So two worlds under one seed share their chance, and the difference of their figures is the parameters' alone.
+    """
+
+    normal: _Normals
+    uniform: _Uniforms
+
+
+class _Rounds(NamedTuple):
+    """What the models said: answers as int64 (T, n), `RIGHT` or a wrong one's number; the verdict as bool (T, n)."""
+
+    base: Ints
+    guide: Ints
+    says_yes: Bools
+
+
+def simulate(world: World, n: int, seed: int) -> EpisodeTable:
+    """Draw questions with all their rounds, and what three fixed ways to answer them would have brought.
+
+    Args:
+        world: the parameters.
+        n: how many questions.
+        seed: the same world, n and seed give the same table, bit by bit.
+
+    Returns:
+        A table with every step of every question on record; answers numbered in the order of their first appearance
+        (so that a number tells nothing of the truth), costs in nano-USD. Walks: "guide only" (the guide answers
+        outright, once), "LLM-exit, guide" and "LLM-exit, base" (one model answers round after round until it decides to
+        stop; all its answers are kept). A signal that the real strategy has and that is not here is not simulated.
+
+    Raises:
+        UsageError: n or seed make no sense.
+
+    >>> from cascade.evaluation.worlds import WORLDS
+    >>> table = simulate(WORLDS["mmlu/llama-2-7b"], n=100, seed=1)
+    >>> table.n, table.arrays.horizon, table.sources, bool((table.arrays.cost > 0).all())
+    (100, 4, ('base', 'guide'), True)
+    """
+    _check(n, seed)
+    draws = _draw(world, n, seed)
+    rounds = _play(world, draws)
+    answers = np.stack([rounds.base.T, rounds.guide.T], axis=2)
+    steps = np.full(n, world.rounds, dtype=np.int64)
+    cost = _cost(world, draws, rounds)
+    arrays = StepArrays(_renumber(answers), answers == RIGHT, cost, steps, np.ones(n, dtype=np.bool_))
+    signals = _signals(world, draws, rounds)
+    ids = tuple([f"{seed}-{number}" for number in range(n)])
+    walks = _walks(world, draws, rounds)
+    return EpisodeTable(world.name, ids, ids, SOURCES, arrays, _confidence(signals), signals, walks)
+
+
+def _check(n: int, seed: int) -> None:
+    problems = [f"n is {n}; it is 1 or more"] if n < 1 else []
+    problems += [f"seed is {seed}; it is 0 or more"] if seed < 0 else []
+    if problems:
+        raise UsageError("nothing can be simulated: " + "; ".join(problems))
+
+
+def _draw(world: World, n: int, seed: int) -> _Draws:
+    random = np.random.default_rng(seed)
+    shape = (world.rounds, n)
+    lasting = [random.standard_normal(n) for _ in range(5)]
+    normals = _Normals(*lasting, *(random.standard_normal(shape) for _ in _Normals._fields[5:]))
+    hopeless = random.random(n)
+    return _Draws(normals, _Uniforms(hopeless, *(random.random(shape) for _ in _Uniforms._fields[1:])))
+
+
+# --- who is right
+
+
+def _play(world: World, draws: _Draws) -> _Rounds:
+    """Play all rounds, one after the other: a round of the base looks back at the one before."""
+    base_right, guide_right, _ = _fresh_rights(world, draws)
+    wrong = _WrongAnswers(world)
+    in_mind = _lasting(draws.uniform.guide_wrong, draws.uniform.guide_turn < world.guide_repeats)
+    base: list[Ints] = []
+    guide: list[Ints] = []
+    verdicts: list[Bools] = []
+    for t in range(world.rounds):
+        fresh = np.where(base_right[t], RIGHT, wrong.draw(draws.uniform.base_wrong[t]))
+        said = fresh if t == 0 else _again(world, draws.uniform.turn[t], fresh, base[-1], guide[-1])
+        says_yes = _verdict(world, draws, t, said == RIGHT)
+        correction = wrong.draw(in_mind[t], excluded=said)
+        corrected = np.where(guide_right[t] & (said != RIGHT), RIGHT, correction)
+        base.append(said)
+        guide.append(np.where(says_yes, said, corrected))
+        verdicts.append(says_yes)
+    return _Rounds(np.array(base), np.array(guide), np.array(verdicts))
+
+
+def _again(world: World, turn: Floats, fresh: Ints, own: Ints, suggested: Ints) -> Ints:
+    """Return the base's next answer: the suggested one, its own once more, or a fresh one."""
+    kept = np.where(turn < world.base_adopts, suggested, own)
+    return np.where(turn < world.base_adopts + world.base_repeats, kept, fresh)
+
+
+def _fresh_rights(world: World, draws: _Draws) -> tuple[Bools, Bools, Bools]:
+    """Return where a fresh answer of the base, a correction of the guide and an outright answer of it are right."""
+    normal = draws.normal
+    hopeful = draws.uniform.hopeless >= world.hopeless
+    base = _ability(normal.difficulty, normal.base_own, normal.base, world.base_difficulty, world.base_persistence)
+    shares = world.guide_difficulty, world.guide_persistence
+    luck = _lasting(normal.guide, draws.uniform.guide_turn < world.guide_repeats)
+    guide = _ability(normal.difficulty, normal.guide_own, luck, *shares)
+    alone = _ability(normal.difficulty, normal.guide_own, normal.guide_alone, *shares)
+    return (
+        (base > _threshold(world.base_accuracy)) & hopeful,
+        (guide > _threshold(world.guide_accuracy)) & hopeful,
+        (alone > _threshold(world.alone_accuracy)) & hopeful,
+    )
+
+
+def _lasting(fresh: Floats, repeats: Bools) -> Floats:
+    """Return draws (T, n) of which one that repeats is that of the round before."""
+    drawn = [fresh[0]]
+    for t in range(1, fresh.shape[0]):
+        drawn.append(np.where(repeats[t], drawn[-1], fresh[t]))
+    return np.array(drawn)
+
+
+def _ability(difficulty: Floats, own: Floats, luck: Floats, shared: float, persistent: float) -> Floats:
+    """Return a standard normal variable (T, n): difficulty, what lasts, and the round's own luck."""
+    fresh = max(0.0, 1.0 - shared - persistent)
+    return np.asarray(fresh**0.5 * luck - shared**0.5 * difficulty + persistent**0.5 * own)
+
+
+def _threshold(share: float) -> float:
+    """Return what a standard normal variable exceeds with this probability."""
+    return _NORMAL.inv_cdf(1.0 - share)
+
+
+def _verdict(world: World, draws: _Draws, t: int, right: Bools) -> Bools:
+    """Return where the guide says yes: an inclination to agree against a bar that is lower before a right answer."""
+    lasting = world.verdict_persistence
+    inclination = lasting**0.5 * draws.normal.verdict_own + (1.0 - lasting) ** 0.5 * draws.normal.verdict[t]
+    harder = world.verdict_difficulty * draws.normal.difficulty
+    bar_if_right = _NORMAL.inv_cdf(world.false_no) + harder
+    bar_if_wrong = -_NORMAL.inv_cdf(world.false_yes) - harder
+    return np.asarray(inclination > np.where(right, bar_if_right, bar_if_wrong))
+
+
+class _WrongAnswers:
+    """The wrong answers of a question, 1..K, the k-th chosen in proportion to k^−zipf by base and guide alike.
+
+    So the models' wrong answers meet on the tempting ones, as real ones do.
+    """
+
+    def __init__(self, world: World) -> None:
+        weights = np.arange(1, world.wrong_answers + 1, dtype=np.float64) ** -world.wrong_zipf
+        self.ends = np.cumsum(weights / weights.sum())
+
+    def draw(self, uniform: Floats, excluded: Ints | None = None) -> Ints:
+        """Return a wrong answer for each uniform draw, none that is `excluded` (`RIGHT` excludes nothing)."""
+        at = uniform
+        if excluded is not None:
+            ends = np.concatenate([[0.0, 0.0], self.ends])  # of no wrong answer, of the right one, of wrong 1, 2, …
+            start, weight = ends[excluded], ends[excluded + 1] - ends[excluded]
+            at = uniform * (1.0 - weight)
+            at = np.where(at >= start, at + weight, at)
+        return np.minimum(np.searchsorted(self.ends, at, side="right") + 1, self.ends.size).astype(np.int64)
+
+
+def _renumber(answers: Ints) -> Ints:
+    """Number each question's answers 0, 1, … in the order of their first appearance. int64 (n, T, m) both."""
+    flat = answers.reshape(answers.shape[0], -1)
+    width = flat.shape[1]
+    first = np.argmax(flat[:, :, None] == flat[:, None, :], axis=2)  # where each place's answer was first given
+    new = first == np.arange(width)
+    return np.asarray(np.take_along_axis(np.cumsum(new, axis=1) - 1, first, axis=1).reshape(answers.shape))
+
+
+# --- what it cost
+
+
+def _cost(world: World, draws: _Draws, rounds: _Rounds) -> Ints:
+    """Return what each round cost, nano-USD, int64 (n, T), rounded up once a round."""
+    question = _tokens(world.question_tokens, world.question_spread, draws.normal.question_tokens)
+    number = np.arange(world.rounds, dtype=np.float64)[:, None]
+    shown = _tokens(world.shown_tokens + number * world.shown_growth, _TOKEN_SPREAD, draws.normal.shown)
+    corrected = _tokens(world.answer_tokens, _TOKEN_SPREAD, draws.normal.corrected)
+    said = 1 + np.where(rounds.says_yes, 0, corrected)
+    reply = _replies(world, draws)
+    history = np.cumsum(reply + said, axis=0) - reply - said  # the base's context holds every earlier round
+    base, guide = _price(world.base_price), _price(world.guide_price)
+    pico = (world.prompt_tokens + question + history) * base.input + reply * base.output
+    pico += (world.prompt_tokens + question + shown) * guide.input + said * guide.output
+    return np.asarray((-(-pico // PICO_PER_NANO)).T, dtype=np.int64)
+
+
+def _tokens(mean: float | Floats, spread: float, normal: Floats) -> Ints:
+    """Return log-normal token counts of this mean, at least 1."""
+    drawn = np.rint(mean * np.exp(spread * normal - spread**2 / 2))
+    return np.asarray(np.maximum(drawn, 1), dtype=np.int64)
+
+
+def _replies(world: World, draws: _Draws) -> Ints:
+    """Return the tokens of the base's replies, (T, n): longer on hard questions."""
+    known = world.informativeness / 2
+    mixed = known * draws.normal.difficulty + (1.0 - known**2) ** 0.5 * draws.normal.reply
+    return _tokens(world.reply_tokens, _TOKEN_SPREAD, mixed)
+
+
+def _price(usd_per_million: tuple[float, float]) -> Price:
+    return Price.per_million(input=usd_per_million[0], output=usd_per_million[1])
+
+
+# --- what can be seen
+
+
+def _signals(world: World, draws: _Draws, rounds: _Rounds) -> dict[str, Floats]:
+    """Return the signals, (n, T) each, under the names of the base-guide strategy."""
+    normal, rho = draws.normal, world.informativeness
+    sure = _informed(rho, rounds.guide == RIGHT, normal.difficulty, normal.sureness)
+    odds = np.exp(
+        0.9 + 0.5 * sure
+    )  # |logit p_yes|: 2.5 in the median, so p is .92 or .08; 1.1 and 5.5 at the 5 % tails
+    base_right = rounds.base == RIGHT
+    known = _informed(rho / 2, base_right, normal.difficulty, normal.answer_logprob)
+    fluent = _informed(rho / 2, base_right, normal.difficulty, normal.logprob)
+    by_round = {
+        "p_yes": 1.0 / (1.0 + np.exp(np.where(rounds.says_yes, -odds, odds))),
+        "verdict_mass": 1.0 - np.minimum(0.5, np.exp(normal.mass - 5.0)),
+        "reply_tokens": _replies(world, draws),
+        "reply_mean_logprob": -np.exp(-1.0 - 0.4 * fluent),
+        "answer_mean_logprob": -np.exp(-1.5 - 0.7 * known),
+        "agrees_with_earlier": _agreement(rounds.base),
+        "guide_agrees": rounds.guide == rounds.base,
+    }
+    return {name: np.ascontiguousarray(values.T, dtype=np.float64) for name, values in by_round.items()}
+
+
+def _informed(rho: float, right: Bools, difficulty: Floats, noise: Floats) -> Floats:
+    """Return what correlates by about rho with being right on an easy question."""
+    truth = 0.5**0.5 * (np.where(right, 1.0, -1.0) - difficulty)
+    return np.asarray(rho * truth + (1.0 - rho**2) ** 0.5 * noise)
+
+
+def _agreement(base: Ints) -> Floats:
+    """Return the share of the base's earlier answers that are the same, (T, n); NaN in round 1."""
+    shares = [np.full(base.shape[1], np.nan)]
+    shares += [(base[:t] == base[t]).mean(axis=0) for t in range(1, base.shape[0])]
+    return np.array(shares)
+
+
+def _confidence(signals: Mapping[str, Floats]) -> Floats:
+    """Return (n, T, 2): P(yes) for the base's answer and for a guide's that is the same, P(no) for another."""
+    p_yes = signals["p_yes"]
+    return np.stack([p_yes, np.where(signals["guide_agrees"] == 1.0, p_yes, 1.0 - p_yes)], axis=2)
+
+
+# --- other ways to answer
+
+
+def _walks(world: World, draws: _Draws, rounds: _Rounds) -> dict[str, Walk]:
+    """Return the guide alone, and each model answering alone until it decides to stop."""
+    wrong, uniform = _WrongAnswers(world), draws.uniform
+    _, _, guide_right = _fresh_rights(world, draws)
+    guide = np.where(guide_right, RIGHT, wrong.draw(uniform.guide_alone_wrong))
+    base = _base_alone(world, draws, rounds.base[0])
+    spread = _tokens(world.question_tokens, world.question_spread, draws.normal.question_tokens) / world.question_tokens
+    answer_cost = np.rint(world.alone_cost_usd * 1e9 * spread).astype(np.int64)
+    free = np.zeros_like(answer_cost)
+    once = np.ones(guide.shape[1], dtype=np.int64)
+    return {
+        "guide only": _walk(guide, once, answer_cost),
+        "LLM-exit, guide": _walk(guide, _exits(world.exit_guide_rounds, uniform.guide_goes_on), answer_cost),
+        "LLM-exit, base": _walk(base, _exits(world.exit_base_rounds, uniform.base_goes_on), free),
+    }
+
+
+def _base_alone(world: World, draws: _Draws, first: Ints) -> Ints:
+    """Return the base's answers without a guide, (T, n): the first is the one that a guide would have judged."""
+    normal, uniform = draws.normal, draws.uniform
+    ability = _ability(
+        normal.difficulty, normal.base_own, normal.base_alone, world.base_difficulty, world.base_persistence
+    )
+    right = (ability > _threshold(world.base_accuracy)) & (uniform.hopeless >= world.hopeless)
+    fresh = np.where(right, RIGHT, _WrongAnswers(world).draw(uniform.base_alone_wrong))
+    answers = [first]
+    for t in range(1, world.rounds):
+        answers.append(np.where(uniform.alone_turn[t] < world.base_repeats, answers[-1], fresh[t]))
+    return np.array(answers)
+
+
+def _exits(mean_rounds: float, goes_on: Floats) -> Ints:
+    """Return how many rounds each question takes where the odds of going on are the same after every round."""
+    onward = np.cumprod(goes_on[:-1] < _going_on(mean_rounds, goes_on.shape[0]), axis=0)
+    return np.asarray(1 + onward.sum(axis=0), dtype=np.int64)
+
+
+def _going_on(mean_rounds: float, horizon: int) -> float:
+    """Return the q with 1 + q + q² + … + q^(T−1) = mean_rounds, by bisection.
+
+    >>> round(_going_on(1.75, 2), 6), _going_on(4.0, 4)
+    (0.75, 1.0)
+    """
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        below = sum(middle**k for k in range(horizon)) < mean_rounds
+        low, high = (middle, high) if below else (low, middle)
+    return high
+
+
+def _walk(answers: Ints, length: Ints, answer_cost: Ints) -> Walk:
+    """Return what keeping the first `length` answers of (T, n) brings; the last of them is the one served."""
+    horizon, n = answers.shape
+    kept = np.arange(horizon)[:, None] < length
+    seen = (answers[:, None] == answers[None, :]) & (np.arange(horizon)[:, None] > np.arange(horizon))[:, :, None]
+    distinct = (kept & ~seen.any(axis=1)).sum(axis=0)
+    return Walk(
+        known=np.ones(n, dtype=np.bool_),
+        covered=np.asarray((kept & (answers == RIGHT)).any(axis=0)),
+        right=np.asarray(answers[length - 1, np.arange(n)] == RIGHT),
+        cost=length * answer_cost,
+        length=length,
+        leaves=length.copy(),
+        distinct=distinct.astype(np.int64),
+    )
