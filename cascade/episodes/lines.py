@@ -19,6 +19,7 @@ from cascade.errors import UsageError
 MAX_LINE_BYTES = 256 * 2**20
 """A longer line is passed over: it would be held in memory whole. Twenty-five times the longest that tests write."""
 _PLACES_PER_REASON = 3
+_PLACES_SAID = 3
 _GZIP = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -34,12 +35,14 @@ class Dropped:
         rows: how many rows are missing, by reason.
         notes: how often a row was kept although something in it was not as it should be, by reason; an odd value
             became null, never 0.
-        first: the first three places of each reason, as "log.jsonl:17: not a JSON object".
+        first: the first three places of each reason to drop a row, as "log.jsonl:17: not a JSON object".
+        noted: the first three places of each note.
     """
 
     rows: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
     first: list[str] = field(default_factory=list)
+    noted: list[str] = field(default_factory=list)
 
     @property
     def count(self) -> int:
@@ -48,17 +51,15 @@ class Dropped:
 
     def drop(self, reason: str, place: str, count: int = 1) -> None:
         """Count rows that are left out."""
-        self._keep(self.rows[reason], reason, place)
+        if self.rows[reason] < _PLACES_PER_REASON:
+            self.first.append(f"{place}: {reason}")
         self.rows[reason] += count
 
     def note(self, reason: str, place: str, count: int = 1) -> None:
         """Count an oddity of rows that are kept."""
-        self._keep(self.notes[reason], reason, place)
+        if self.notes[reason] < _PLACES_PER_REASON:
+            self.noted.append(f"{place}: {reason}")
         self.notes[reason] += count
-
-    def _keep(self, so_far: int, reason: str, place: str) -> None:
-        if so_far < _PLACES_PER_REASON:
-            self.first.append(f"{place}: {reason}")
 
     def says(self) -> str:
         """Return all of it in one line; an empty text if there is nothing to say.
@@ -75,7 +76,7 @@ class Dropped:
             parts.append(f"noted: {_counted(self.notes)}")
         if not parts:
             return ""
-        return f"{'; '.join(parts)}. First: {'; '.join(self.first)}"
+        return f"{'; '.join(parts)}. First: {'; '.join([*self.first, *self.noted][:_PLACES_SAID])}"
 
 
 def _counted(counts: Counter[str]) -> str:

@@ -72,13 +72,12 @@ def read_questions(path: Path | str, dropped: Dropped | None = None) -> list[Ask
     """
     path, unread = Path(path), Dropped()
     drafts = [_draft(record) for record in _records(path, unread)]
-    problems = [*unread.first, *(f"{one.place}: {problem}" for one in drafts for problem in one.problems)]
     asked = [one.asked for one in drafts if one.asked is not None]
-    problems += _doubles(drafts)
-    if not drafts and not problems:
+    problems = [f"{one.place}: {problem}" for one in drafts for problem in one.problems] + _doubles(drafts)
+    if not drafts and not unread.count:
         problems = [f"{path.name}: there is no question in it"]
-    if problems:
-        raise UsageError(_listed(path, problems, max(len(problems), unread.count)))
+    if problems or unread.count:
+        raise UsageError(_listed(path, unread.first + problems, unread.count + len(problems)))
     for one in drafts:
         if dropped is not None and one.asked is not None and not one.asked.gold:
             dropped.note("a question without an answer: what comes back cannot be judged", one.place)

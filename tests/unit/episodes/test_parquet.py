@@ -120,7 +120,7 @@ def test_one_odd_value_does_not_take_the_others_with_it(tmp_path: Path) -> None:
     pq.write_table(pa.table({"question": ["x"] * 3, "step": [1, 2, 3], "confidence": [0.5, math.nan, None]}), path)
     dropped = Dropped()
     assert [one["confidence"] for one in read_rows(path, dropped)] == [0.5, None, None]
-    assert dropped.first == ["log.parquet: row 2: confidence is no number, read as null"]
+    assert dropped.noted == ["log.parquet: row 2: confidence is no number, read as null"]
 
 
 def test_rows_without_step_or_question_are_named_by_their_number(tmp_path: Path) -> None:
