@@ -6,10 +6,11 @@ of it, and a call whose request is on record is answered from the record.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -24,21 +25,24 @@ class Journal:
 
     Attributes:
         bad_lines: how many lines were no rows when it was opened.
-        spent_nano_usd: what the calls on record cost together, as far as it is known.
+        spent_nano_usd: what the calls on record cost together, at most: a cost that is not known counts at its bound.
+        cost_known: whether `spent_nano_usd` is exact: every cost is known.
 
     Raises:
-        UsageError: another process is writing this journal.
+        UsageError: another process is writing this journal, or the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.bad_lines = 0
         self.spent_nano_usd = 0
+        self.cost_known = True
         self._places: dict[str, int] = {}
         self._lock = threading.Lock()
-        path.touch(mode=0o600, exist_ok=True)
-        self._file = path.open("r+b")
-        _lock_or_refuse(self._file, path)
+        with _said(path):
+            self._file = _opened(path)
+            # No buffer: what is written is in the file, and what a full disk took of it can be cut off again.
+            self._out = path.open("r+b", buffering=0)
         self._end = self._index()
 
     def _index(self) -> int:
@@ -46,7 +50,7 @@ class Journal:
         place = 0
         for line in self._file:
             if not line.endswith(b"\n"):
-                self._file.truncate(place)
+                self._out.truncate(place)
                 break
             row = _row_in(line)
             if row is None:
@@ -57,10 +61,11 @@ class Journal:
         return place
 
     def _place(self, row: Mapping[str, Any], place: int) -> None:
-        digest = row["signals"]["replay"]["request"]
-        if digest not in self._places:
-            self._places[digest] = place
-            self.spent_nano_usd += row["cost_nano_usd"] or 0
+        replay, cost = row["signals"]["replay"], row["cost_nano_usd"]
+        if replay["request"] not in self._places:
+            self._places[replay["request"]] = place
+            self.spent_nano_usd += replay.get("cost_bound_nano_usd", 0) if cost is None else cost
+            self.cost_known &= cost is not None
 
     def __len__(self) -> int:
         return len(self._places)
@@ -69,19 +74,29 @@ class Journal:
         return digest in self._places
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write rows and return once they are on the disk. A call that is on record already is not written again."""
-        with self._lock:
+        """Write rows and return once they are on the disk. A call that is on record already is not written again.
+
+        Raises:
+            UsageError: the disk is full, or does not take them for another reason. The rows before are on record.
+        """
+        with self._lock, _said(self.path):
             for row in rows:
-                digest = row["signals"]["replay"]["request"]
-                if digest in self._places:
-                    continue
-                line = json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
-                self._file.seek(self._end)
-                self._file.write(line)
-                self._place(row, self._end)
-                self._end += len(line)
-            self._file.flush()
-            os.fsync(self._file.fileno())
+                if row["signals"]["replay"]["request"] not in self._places:
+                    self._write(row)
+            os.fsync(self._out.fileno())
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        line = json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+        self._out.seek(self._end)
+        left = memoryview(line)
+        try:
+            while left:
+                left = left[self._out.write(left) :]
+        except OSError:
+            self._out.truncate(self._end)
+            raise
+        self._place(row, self._end)
+        self._end += len(line)
 
     def row(self, digest: str) -> dict[str, Any] | None:
         """Return the row of a call, None if it is not on record."""
@@ -99,8 +114,16 @@ class Journal:
         row = self.row(digest)
         return None if row is None else completion_of(row)
 
+    def remove(self) -> None:
+        """Delete the file: all that it holds stands elsewhere."""
+        if os.name != "nt":  # gone before the lock is, so that nobody goes on with a file that is about to go
+            self.path.unlink()
+        self.close()
+        self.path.unlink(missing_ok=True)
+
     def close(self) -> None:
         """Close the file. May be called twice."""
+        self._out.close()
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -112,15 +135,52 @@ class Journal:
         self.close()
 
 
+def is_call(row: Mapping[str, Any]) -> bool:
+    """Whether a row holds a whole call, so that its request can be answered from it."""
+    try:
+        completion_of(row)
+        replay = row["signals"]["replay"]
+        texts, costs = (row["text"], replay["request"]), (row["cost_nano_usd"], replay.get("cost_bound_nano_usd"))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+    return all(isinstance(one, str) for one in texts) and all(isinstance(one, int | None) for one in costs)
+
+
 def _row_in(line: bytes) -> dict[str, Any] | None:
     """Return the row that a line holds, None if it is not a whole one."""
     try:
         row = json.loads(line)
-        completion_of(row)
-        whole = isinstance(row["signals"]["replay"]["request"], str) and isinstance(row["cost_nano_usd"], int | None)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
-    return row if whole else None
+    return row if isinstance(row, dict) and is_call(row) else None
+
+
+@contextlib.contextmanager
+def _said(path: Path) -> Iterator[None]:
+    """Turn what the system says about a file that cannot be written into an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Open a journal that is ours alone, making it if it is not there."""
+    while True:
+        path.touch(mode=0o600, exist_ok=True)
+        file = path.open("r+b")
+        _lock_or_refuse(file, path)
+        if _is_still(file, path):
+            return file
+        file.close()
+
+
+def _is_still(file: IO[bytes], path: Path) -> bool:
+    """Whether the file is still there: who had it before may have finished and deleted it while it was being opened."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _lock_or_refuse(file: IO[bytes], path: Path) -> None:

@@ -93,7 +93,7 @@ def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Itera
 
 
 def call_row(call: Call, completion: Completion) -> dict[str, Any]:
-    """Return the row of one call by itself, before its step is made: without candidate, truth and the step's signals."""
+    """Return the row of one call by itself, before its step is made: no candidate, no truth, no signals."""
     question = call.request.question
     head = {
         "episode_id": question_id(question.text, question.context),
@@ -132,9 +132,15 @@ def _call_columns(step: Step, call: Call, completion: Completion) -> dict[str, A
     }
 
 
+_DECIDING = frozenset({"decide", "exit"})
+
+
 def _candidate_of(step: Step, call: Call) -> int | None:
-    """Return the index of the candidate that a call produced: its role's, if this is the call's first sample."""
-    if call.request.sample:
+    """Return the index of the candidate that a call produced: its role's, if this is the call's first sample.
+
+    A call that asks what to do next produced none: its model's answer, if it has one, is another call's.
+    """
+    if call.request.sample or call.request.purpose in _DECIDING:
         return None
     for index, candidate in enumerate(step.candidates):
         if candidate.source == call.request.role:
@@ -153,6 +159,8 @@ def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
     replay |= {"usage_estimated": completion.usage.estimated, "tokens": tokens}
     if completion.maybe_billed:
         replay["maybe_billed"] = completion.maybe_billed
+    if call.cost_nano_usd is None and call.cost_bound_nano_usd is not None:
+        replay["cost_bound_nano_usd"] = call.cost_bound_nano_usd
     return {**step.signals, "replay": replay}
 
 

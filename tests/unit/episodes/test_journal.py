@@ -1,0 +1,507 @@
+"""What was paid for is on the disk before it is used, and is found again by what was asked."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cascade.engine import drive, paid_call, run
+from cascade.episodes import journal as module
+from cascade.episodes.journal import Journal, is_call
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, call_row, completion_of, request_digest, rows
+from cascade.errors import UsageError
+from cascade.policies.fixed import FixedPolicy
+from cascade.policies.prompted import PromptedPolicy
+from cascade.providers.base import wire_body
+from cascade.strategies.base import ModelUse
+from cascade.strategies.base_guide import BaseGuide
+from cascade.strategies.exit import Exit
+from cascade.types import Completion, Message, Request, Token, Usage
+from unit.made import CHEAP, PRICES, RIVER, completion, request, yes_no
+
+
+def row(number: int = 0, text: str = "Answer: Danube", **fields: Any) -> dict[str, Any]:
+    """Return the row of a call; each number is another call."""
+    asked = request(messages=(Message("user", f"question {number}"),))
+    return call_row(paid_call(asked, completion(text), CHEAP), completion(text)) | fields
+
+
+def digest(number: int = 0) -> str:
+    return request_digest(request(messages=(Message("user", f"question {number}"),)))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.jsonl.journal"
+
+
+def written(path: Path, *made: dict[str, Any]) -> bytes:
+    with Journal(path) as journal:
+        journal.add(made)
+    return path.read_bytes()
+
+
+# --- one call as a row, and back ---
+
+FULL = Completion(
+    "Reasoning: naïve 🙂 \u2028\nAnswer: Danube",
+    "stop",
+    Usage(100, 10, 4, 1),
+    (Token("Dan", -0.5, (("Dan", -0.5), ("Rhi", -math.inf))), Token("ube", None), Token("", -math.inf)),
+    latency_s=0.125,
+)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        FULL,
+        FULL._replace(tokens=None),
+        FULL._replace(tokens=()),
+        FULL._replace(finish_reason="length", latency_s=0.0),
+        FULL._replace(usage=Usage(None, None, estimated=True)),
+        FULL._replace(maybe_billed=2),
+        yes_no(0.25, "No, Inn"),
+        yes_no(1.0),
+    ],
+)
+def test_a_completion_comes_back_from_its_row_to_the_letter(made: Completion) -> None:
+    there = json.loads(json.dumps(call_row(paid_call(request(), made, CHEAP), made), allow_nan=False))
+    assert completion_of(there) == made
+
+
+def test_what_a_log_does_not_keep_is_not_made_up() -> None:
+    made = FULL._replace(model="small-2026", request_id="id", notes=("odd",))
+    assert completion_of(call_row(paid_call(request(), made, CHEAP), made)) == FULL
+
+
+def test_a_call_by_itself_has_every_column_and_no_candidate_truth_or_signals() -> None:
+    made = call_row(paid_call(request(step=3, sample=1), FULL, CHEAP), FULL)
+    assert tuple(made) == COLUMNS
+    unknown = ("walk", "candidate", "answer", "correct", "confidence", "kept", "gold", "horizon", "dataset")
+    assert [made[name] for name in unknown] == [None] * len(unknown)
+    assert set(made["signals"]) == {"replay"}
+    assert (made["step"], made["source"], made["model"], made["schema_version"]) == (3, "base", "small", SCHEMA_VERSION)
+    assert (made["question"], made["context"]) == (RIVER.text, None)
+    assert made["cost_nano_usd"] == 100 * 100 + 10 * 400
+
+
+def test_where_a_cost_is_not_known_its_bound_is_kept() -> None:
+    def replay(made: Completion, price: Any = CHEAP) -> dict[str, Any]:
+        found: dict[str, Any] = call_row(paid_call(request(), made, price), made)["signals"]["replay"]
+        return found
+
+    estimated = completion(usage=Usage(100, 10, estimated=True))
+    assert replay(estimated)["cost_bound_nano_usd"] == 100 * 100 + 10 * 400
+    assert replay(completion(maybe_billed=1))["cost_bound_nano_usd"] > 100 * 100 + 10 * 400
+    assert "cost_bound_nano_usd" not in replay(completion())
+    assert "cost_bound_nano_usd" not in replay(estimated, None)
+
+
+SENT: list[dict[str, Any]] = [
+    {"model": "large"},
+    {"messages": (Message("user", "Another?"),)},
+    {"messages": (Message("system", "Which river runs through Vienna?"),)},
+    {"max_tokens": 65},
+    {"temperature": 0.5},
+    {"top_logprobs": 1},
+    {"seed": 1},
+    {"schema": {"type": "object"}},
+    {"sample": 1},
+]
+NOT_SENT: list[dict[str, Any]] = [
+    {"role": "guide"},
+    {"purpose": "direct"},
+    {"step": 2},
+    {"at_most_once": True},
+]
+
+
+@pytest.mark.parametrize("changed", SENT)
+def test_calls_are_told_apart_by_all_that_is_sent(changed: dict[str, Any]) -> None:
+    assert request_digest(request(**changed)) != request_digest(request())
+
+
+@pytest.mark.parametrize("changed", NOT_SENT)
+def test_what_is_not_sent_does_not_tell_calls_apart(changed: dict[str, Any]) -> None:
+    assert request_digest(request(**changed)) == request_digest(request())
+
+
+_STEADY = settings(deadline=None, derandomize=True, database=None, max_examples=60)
+TEXT = st.text(max_size=12)
+REQUESTS = st.builds(
+    lambda messages, tokens, heat, top, seed, sample: request(
+        messages=tuple(messages), max_tokens=tokens, temperature=heat, top_logprobs=top, seed=seed, sample=sample
+    ),
+    st.lists(st.builds(Message, st.sampled_from(["system", "user", "assistant"]), TEXT), min_size=1, max_size=3),
+    st.integers(1, 3),
+    st.sampled_from([0.0, 0.5]),
+    st.none() | st.integers(0, 2),
+    st.none() | st.integers(0, 2),
+    st.integers(0, 2),
+)
+
+
+@_STEADY
+@given(REQUESTS, REQUESTS)
+def test_two_calls_have_one_digest_only_if_the_same_is_sent(one: Request, other: Request) -> None:
+    def sent(asked: Request) -> Any:
+        return wire_body(asked, asked.model), asked.sample
+
+    assert (request_digest(one) == request_digest(other)) == (sent(one) == sent(other))
+
+
+def test_a_call_that_decides_has_no_candidate_so_that_no_answer_counts_twice() -> None:
+    said = {"base": "Answer: Rhine", "judge": "No, Danube", "decide": "2", "answer": "Answer: Danube", "exit": "EXIT"}
+
+    def call(asked: Request) -> Completion:
+        deciding = asked.purpose in {"decide", "exit"}
+        return completion(said[asked.purpose if deciding or asked.role != "base" else "base"])
+
+    small, large = ModelUse("small"), ModelUse("large")
+    both = {"base": BaseGuide(small, large, 1, "sampled", 1, decider="base")}
+    both |= {"guide": BaseGuide(small, large, 1, "sampled", 1, decider="guide")}
+    for strategy in (*both.values(), Exit(small, "base", 1), Exit(large, "guide", 1)):
+        answer = drive(run(RIVER, strategy=strategy, policy=PromptedPolicy(), prices=PRICES), call)
+        made = {one["signals"]["replay"]["purpose"]: one["candidate"] for one in rows(answer)}
+        wanted = (
+            {"answer": 0, "exit": None} if isinstance(strategy, Exit) else {"answer": 0, "judge": 1, "decide": None}
+        )
+        assert made == wanted
+
+
+# --- writing and finding ---
+
+
+def test_a_call_is_found_by_its_digest_and_no_other_is(path: Path) -> None:
+    with Journal(path) as journal:
+        journal.add([row(1, "Answer: Inn"), row(2, "Answer: Oder")])
+        found = journal.completion(digest(2))
+        assert found is not None
+        assert found.text == "Answer: Oder"
+        assert (journal.row(digest(1)) or {})["text"] == "Answer: Inn"
+        assert (journal.completion(digest(3)), journal.row(digest(3))) == (None, None)
+        assert (digest(1) in journal, digest(3) in journal, len(journal)) == (True, False, 2)
+
+
+def test_it_is_all_there_when_it_is_opened_again(path: Path) -> None:
+    written(path, row(1), row(2, "Answer: 🙂 \u2028 naïve"))
+    with Journal(path) as journal:
+        assert (len(journal), journal.bad_lines) == (2, 0)
+        assert (journal.completion(digest(2)) or completion()).text == "Answer: 🙂 \u2028 naïve"
+        journal.add([row(3)])
+        assert len(journal) == 3
+    with Journal(path) as journal:
+        assert [journal.completion(digest(n)) is None for n in (1, 2, 3, 4)] == [False, False, False, True]
+
+
+def test_a_call_on_record_is_not_written_again(path: Path) -> None:
+    before = written(path, row(1, "Answer: Inn"))
+    with Journal(path) as journal:
+        journal.add([row(1, "Answer: Oder")])
+        assert (journal.completion(digest(1)) or completion()).text == "Answer: Inn"
+        assert journal.spent_nano_usd == row(1)["cost_nano_usd"]
+    assert path.read_bytes() == before
+
+
+def test_of_two_lines_of_one_call_the_first_counts(path: Path) -> None:
+    path.write_bytes(b"".join(json.dumps(row(1, f"Answer: {name}")).encode() + b"\n" for name in ("Inn", "Oder")))
+    with Journal(path) as journal:
+        assert (journal.completion(digest(1)) or completion()).text == "Answer: Inn"
+        assert (len(journal), journal.spent_nano_usd) == (1, row(1)["cost_nano_usd"])
+
+
+def test_rows_are_on_the_disk_when_add_returns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(os.fstat(handle).st_size), real(handle))[1])
+    with Journal(path) as journal:
+        journal.add([row(1)])
+        assert synced[-1] == path.stat().st_size > 0
+        journal.add([row(2), row(3)])
+        assert synced[-1] == path.stat().st_size
+        assert path.read_bytes().count(b"\n") == 3
+
+
+def test_half_of_a_pair_of_surrogates_is_no_reason_to_lose_an_answer(path: Path) -> None:
+    with Journal(path) as journal:
+        journal.add([row(1, "Answer: \ud83d")])
+        assert (journal.completion(digest(1)) or completion()).text == "Answer: ?"
+
+
+def test_what_the_calls_cost_is_known_again(path: Path) -> None:
+    estimated = completion(usage=Usage(100, 10, estimated=True))
+    asked = request(messages=(Message("user", "estimated"),))
+    one = call_row(paid_call(asked, estimated, CHEAP), estimated)
+    written(path, row(1), row(2), one)
+    known = 100 * 100 + 10 * 400
+    with Journal(path) as journal:
+        assert journal.spent_nano_usd == 3 * known  # the estimated one at its bound: a cap must hold over it too
+        assert journal.cost_known is False
+    path.unlink()
+    written(path, row(1))
+    with Journal(path) as journal:
+        assert (journal.spent_nano_usd, journal.cost_known) == (known, True)
+    path.unlink()
+    unpriced = request(messages=(Message("user", "unpriced"),))
+    written(path, call_row(paid_call(unpriced, completion(), None), completion()))
+    with Journal(path) as journal:
+        assert (journal.spent_nano_usd, journal.cost_known) == (0, False)
+
+
+def test_many_threads_write_and_read_at_once(path: Path) -> None:
+    wrong: list[str] = []
+
+    def work(first: int) -> None:
+        for number in range(first, first + 40):
+            journal.add([row(number, f"Answer: {number} " + "x" * (number % 7) * 3_000)])
+            found = journal.completion(digest(number))
+            if found is None or not found.text.startswith(f"Answer: {number} "):
+                wrong.append(f"{number}: {found}")
+
+    with Journal(path) as journal:
+        threads = [threading.Thread(target=work, args=(first,)) for first in range(0, 160, 40)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (wrong, len(journal)) == ([], 160)
+    with Journal(path) as journal:
+        assert (len(journal), journal.bad_lines) == (160, 0)
+
+
+def test_only_its_owner_may_read_it(path: Path) -> None:
+    written(path, row(1))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_removing_it_leaves_no_file(path: Path) -> None:
+    with Journal(path) as journal:
+        journal.add([row(1)])
+        journal.remove()
+        assert not path.exists()
+    journal.close()
+
+
+# --- what a crash or another program left there ---
+
+
+def test_a_torn_last_line_is_cut_off_at_every_length(path: Path) -> None:
+    whole = written(path, row(1), row(2))
+    first = whole.index(b"\n") + 1
+    for length in range(first, len(whole), 97):
+        path.write_bytes(whole[:length])
+        with Journal(path) as journal:
+            assert (len(journal), journal.bad_lines, digest(2) in journal) == (1, 0, False)
+            assert path.read_bytes() == whole[:first]
+            journal.add([row(2)])
+            assert (journal.completion(digest(2)) or completion("")).text == "Answer: Danube"
+        assert path.read_bytes().count(b"\n") == 2
+
+
+BAD: list[Any] = [
+    b"",
+    b"not json",
+    b"7",
+    b"null",
+    b"[]",
+    b"{}",
+    b'{"signals": null}',
+    b'{"signals": {"replay": 7}}',
+    b"\xff\xfe\x00",
+    b"{" * 100_000,
+    json.dumps({**row(5), "text": None}).encode(),
+    json.dumps({**row(5), "text": 7}).encode(),
+    json.dumps({**row(5), "cost_nano_usd": "7"}).encode(),
+    json.dumps({**row(5), "signals": {"replay": {**row(5)["signals"]["replay"], "request": None}}}).encode(),
+    json.dumps({**row(5), "signals": {"replay": {**row(5)["signals"]["replay"], "tokens": [7]}}}).encode(),
+    json.dumps({name: value for name, value in row(5).items() if name != "input_tokens"}).encode(),
+    json.dumps({**row(5), "latency_ms": "slow"}).encode(),
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=range(len(BAD)))
+def test_a_bad_line_in_the_middle_is_passed_over_and_counted(path: Path, bad: bytes) -> None:
+    one, other = (json.dumps(row(number)).encode() for number in (1, 2))
+    path.write_bytes(one + b"\n" + bad + b"\n" + other + b"\n")
+    with Journal(path) as journal:
+        assert (len(journal), journal.bad_lines) == (2, 1)
+        assert journal.completion(digest(1)) is not None
+        assert journal.completion(digest(2)) is not None
+        assert journal.spent_nano_usd == 2 * row(1)["cost_nano_usd"]
+        journal.add([row(5)])
+        assert journal.completion(digest(5)) is not None
+
+
+@_STEADY
+@given(st.lists(st.binary(max_size=40) | st.sampled_from([1, 2, 3]), max_size=6), st.binary(max_size=40))
+def test_whatever_stands_in_the_file_the_whole_rows_are_found(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes | int], tail: bytes
+) -> None:
+    path = tmp_path_factory.mktemp("journal") / "j"
+    made = [json.dumps(row(one)).encode() if isinstance(one, int) else one.replace(b"\n", b" ") for one in lines]
+    path.write_bytes(b"".join(one + b"\n" for one in made) + tail.replace(b"\n", b" "))
+    with Journal(path) as journal:
+        assert len(journal) == len({one for one in lines if isinstance(one, int)})
+        assert journal.bad_lines == sum(isinstance(one, bytes) for one in lines)
+        journal.add([row(9)])
+    with Journal(path) as journal:
+        assert digest(9) in journal
+
+
+def test_a_row_is_a_call_if_its_request_can_be_answered_from_it() -> None:
+    assert is_call(row())
+    assert not is_call({**row(), "text": None})
+    old = {name: value for name, value in row()["signals"]["replay"].items() if name != "request"}
+    assert not is_call({**row(), "signals": {"replay": old}})
+    assert not is_call({**row(), "signals": None})
+
+
+# --- two processes ---
+
+
+def test_a_second_writer_is_refused_and_the_first_goes_on(path: Path) -> None:
+    with Journal(path) as journal:
+        with pytest.raises(UsageError, match="Another process is writing") as caught:
+            Journal(path)
+        assert str(path) in str(caught.value)
+        journal.add([row(1)])
+    with Journal(path) as journal:
+        assert len(journal) == 1
+
+
+_HOLDS = """
+import sys
+from pathlib import Path
+from cascade.episodes.journal import Journal
+with Journal(Path(sys.argv[1])):
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_another_process_is_refused_until_the_first_has_died(path: Path) -> None:
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", _HOLDS, str(path)], **pipes) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"open\n"
+        with pytest.raises(UsageError, match="Another process is writing"):
+            Journal(path)
+        other.kill()
+    Journal(path).close()
+
+
+def test_a_journal_that_was_removed_while_it_was_waited_for_is_made_anew(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between opening and locking, the process that had it may have finished and deleted it."""
+    first, lock = Journal(path), module._lock_or_refuse
+
+    def finishes_just_before(file: Any, where: Path) -> None:
+        if not first._file.closed:
+            first.remove()
+        lock(file, where)
+
+    monkeypatch.setattr(module, "_lock_or_refuse", finishes_just_before)
+    with Journal(path) as journal:
+        journal.add([row(1)])
+    assert path.read_bytes().count(b"\n") == 1
+
+
+# --- a disk that does not take it ---
+
+
+def test_a_folder_that_cannot_be_written_to_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written"):
+        Journal(tmp_path / "nowhere" / "j")
+    with pytest.raises(UsageError, match="cannot be written"):
+        Journal(tmp_path)
+
+
+class _Full:
+    """A file on a disk that is full after so many bytes more."""
+
+    def __init__(self, file: Any, room: int) -> None:
+        self.file, self.room = file, room
+
+    def write(self, data: Any) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken: int = self.file.write(bytes(data)[: self.room])
+        self.room -= taken
+        return taken
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[Journal, int], None]:
+    def fill(journal: Journal, room: int) -> None:
+        monkeypatch.setattr(journal, "_out", _Full(journal._out, room))
+
+    return fill
+
+
+@pytest.mark.parametrize("room", [0, 1, 100])
+def test_a_full_disk_is_a_usage_error_and_leaves_no_half_line(
+    path: Path, full: Callable[[Journal, int], None], room: int
+) -> None:
+    before = written(path, row(1))
+    with Journal(path) as journal:
+        full(journal, room)
+        with pytest.raises(UsageError, match="cannot be written: No space left on device"):
+            journal.add([row(2)])
+        assert (len(journal), digest(2) in journal, journal.completion(digest(2))) == (1, False, None)
+        assert path.read_bytes() == before
+        journal._out.room = 10**6  # type: ignore[attr-defined]
+        journal.add([row(2)])
+        assert (journal.completion(digest(2)) or completion("")).text == "Answer: Danube"
+    with Journal(path) as journal:
+        assert (len(journal), journal.bad_lines) == (2, 0)
+
+
+def test_a_row_that_is_no_json_leaves_the_others(path: Path) -> None:
+    with Journal(path) as journal:
+        with pytest.raises(ValueError, match="JSON"):
+            journal.add([row(1), row(2, latency_ms=math.nan)])
+        assert (len(journal), path.read_bytes().count(b"\n")) == (1, 1)
+        journal.add([row(3)])
+    with Journal(path) as journal:
+        assert (len(journal), journal.bad_lines) == (2, 0)
+
+
+def test_a_walk_can_be_made_from_the_record_alone(path: Path) -> None:
+    said = {"base": "Answer: Rhine", "guide": "No, Danube"}
+    strategy = BaseGuide(ModelUse("small"), ModelUse("large"), 2, "sampled", 2)
+    settings: dict[str, Any] = {"strategy": strategy, "policy": FixedPolicy("both", 2), "prices": PRICES}
+    with Journal(path) as journal:
+
+        def pays(asked: Request) -> Completion:
+            made = completion(said[asked.role])
+            journal.add([call_row(paid_call(asked, made, PRICES[asked.model]), made)])
+            return made
+
+        paid = drive(run(RIVER, **settings), pays)
+
+        def recalls(asked: Request) -> Completion:
+            found = journal.completion(request_digest(asked))
+            assert found is not None
+            return found
+
+        again = drive(run(RIVER, **settings), recalls)
+    assert [step.calls for step in again.steps] == [step.calls for step in paid.steps]
+    assert again.cost_nano_usd == paid.cost_nano_usd
