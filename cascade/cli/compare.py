@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,9 +11,10 @@ import typer
 
 from cascade.building import policy_of
 from cascade.cli.logs import open_log
-from cascade.cli.output import console, notes, print_json
+from cascade.cli.output import console, notes, plain, print_json
 from cascade.cli.tables import compare_table, evaluation_table, legend, rounds_table
 from cascade.config import load, policy_section
+from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.compare import Comparison, Row, compare
 from cascade.evaluation.evaluate import Evaluation, evaluate
@@ -44,9 +46,11 @@ def compare_log(
     Example: cascade compare episodes.parquet --alpha 0.1 --plot cost.svg
     """
     log = open_log(episodes, where or (), matcher)
+    if plot is not None:
+        _check_plot(log.tables, plot)
     found = [compare(table, alpha=alpha, count=splits, seed=seed, reference=reference) for table in log.tables]
     if plot is not None:
-        _plot(found, plot)
+        _plot(found[0], plot)
     if as_json:
         _print([comparison_document(one) for one in found], {"alpha": alpha, "splits": splits})
         return
@@ -79,7 +83,7 @@ def evaluate_log(
     log = open_log(episodes, where or (), matcher)
     found = [evaluate(table, deciding, seed=seed) for table in log.tables]
     if as_json:
-        _print([evaluation_document(one) for one in found], {"policy": policy})
+        _print([evaluation_document(one, policy) for one in found], {"policy": policy})
         return
     out = console()
     for one in found:
@@ -89,21 +93,28 @@ def evaluate_log(
 
 def _policy(given: str) -> Policy:
     """Return the policy of a configuration file, or one written out."""
-    if Path(given).is_file():
-        return policy_of(load(given).policy)
-    if not given.lstrip().startswith("{"):
+    if given.lstrip().startswith("{"):
+        return policy_of(policy_section(parse_yaml(given, "--policy")))
+    if not Path(given).is_file():
         raise UsageError(f"There is no file {given!r}, nor is it a policy such as {{kind: threshold, threshold: 0.3}}.")
-    return policy_of(policy_section(parse_yaml(given, "--policy")))
+    return policy_of(load(given).policy)
 
 
-def _plot(found: list[Comparison], path: Path) -> None:
+def _check_plot(tables: Sequence[EpisodeTable], path: Path) -> None:
+    """Refuse a plot that cannot be drawn before anything is computed."""
+    from cascade.evaluation.plots import check
+
+    if len(tables) > 1:
+        names = ", ".join(one.dataset for one in tables)
+        raise UsageError(f"The log holds {len(tables)} data sets; draw one with --where dataset=NAME of: {names}")
+    check(path, tables[0].dataset, cost_known=tables[0].cost_known)
+
+
+def _plot(found: Comparison, path: Path) -> None:
     from cascade.evaluation.plots import plot
 
-    if len(found) > 1:
-        names = ", ".join(one.dataset for one in found)
-        raise UsageError(f"The log holds {len(found)} data sets; draw one with --where dataset=NAME of: {names}")
-    plot(found[0], path)
-    notes().print(f"drawn: {path}", soft_wrap=True)
+    plot(found, path)
+    notes().print(f"drawn: {plain(str(path))}", soft_wrap=True)
 
 
 def _print(documents: list[dict[str, Any]], shared: dict[str, Any]) -> None:
@@ -130,7 +141,8 @@ def comparison_document(found: Comparison) -> dict[str, Any]:
 
 
 def _row_document(row: Row) -> dict[str, Any]:
-    mean, sd = asdict(row.mean), asdict(row.sd)
+    mean = asdict(row.mean)
+    sd = dict.fromkeys(mean) if row.sd is None else asdict(row.sd)
     return {
         "policy": row.policy,
         **mean,
@@ -151,13 +163,25 @@ def _interval(found: Interval | None) -> dict[str, Any] | None:
     return None if found is None else {**found._asdict(), "more_than_chance": found.excludes_zero}
 
 
-def evaluation_document(found: Evaluation) -> dict[str, Any]:
-    """Return an evaluation as plain values. Costs in USD per question."""
+def evaluation_document(found: Evaluation, policy: str) -> dict[str, Any]:
+    """Return an evaluation as plain values, in the form of a comparison of one row. Costs in USD per question.
+
+    What only a comparison has is null: nothing is fitted, and there are no splits to have a standard deviation over.
+    """
+    mean = asdict(found.mean)
+    row = {
+        "policy": policy,
+        "kappa": found.kappa if abs(found.kappa) != float("inf") else str(found.kappa),
+        **mean,
+        **{f"{name.removesuffix('_usd')}_sd": None for name in mean},
+        "fit_seconds": None,
+        "intervals": {name: list(bounds) for name, bounds in found.intervals.items()},
+    }
     return {
         "dataset": found.dataset,
+        "alpha": None,
         "n": found.n,
         "horizon": found.horizon,
-        "kappa": found.kappa if abs(found.kappa) != float("inf") else str(found.kappa),
-        **asdict(found.mean),
-        "intervals": {name: list(bounds) for name, bounds in found.intervals.items()},
+        "splits": None,
+        "rows": [row],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ SIMULATED_QUESTIONS = 1_400
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A log that was read: one table for each data set, and the rows again where a figure needs them."""
+    """A log that was read: one table for each data set, and the rows again, as logged, where a figure needs them."""
 
     tables: tuple[EpisodeTable, ...]
     rows: Callable[[], Iterable[Mapping[str, Any]]]
@@ -40,12 +41,19 @@ class Log:
 def open_log(given: str, where: Iterable[str] = (), matcher: str | None = None) -> Log:
     """Read a log and say on stderr what was left out of it.
 
+    Args:
+        given: a file, a store's URL, "demo", or "simulated:" and a world's name.
+        where: COLUMN=VALUE pairs; only rows that have all these values are read.
+        matcher: judges every answer anew that has gold answers beside it.
+
     Raises:
         UsageError: there is no such log, a --where is no COLUMN=VALUE, or no episode is left.
     """
-    if given.startswith(SIMULATED):
-        return _simulated(given.removeprefix(SIMULATED))
     chosen = parse_where(where)
+    if given.startswith(SIMULATED):
+        if chosen or matcher is not None:
+            raise UsageError("A simulated world has no rows to choose with --where or to judge with --matcher.")
+        return _simulated(given.removeprefix(SIMULATED))
 
     def rows(dropped: Dropped | None = None) -> Iterator[Mapping[str, Any]]:
         with ExitStack() as stack:
@@ -53,11 +61,12 @@ def open_log(given: str, where: Iterable[str] = (), matcher: str | None = None) 
             if given == DEMO:
                 shipped = resources.files("cascade.data").joinpath("demo_log.parquet")
                 path = str(stack.enter_context(resources.as_file(shipped)))
-            read = read_log(path, dropped, chosen)
-            yield from read if matcher is None else judge_rows(read, get_matcher(matcher))
+            yield from read_log(path, dropped, chosen)
 
     dropped = Dropped()
-    tables = tables_from_rows(rows(dropped), dropped)
+    read = rows(dropped)
+    judged = read if matcher is None else judge_rows(read, get_matcher(matcher), overwrite=True)
+    tables = tables_from_rows(judged, dropped)
     if dropped.says():
         notes().print(dropped.says(), style="yellow", soft_wrap=True, markup=False)
     return Log(tuple(tables), rows)
@@ -73,6 +82,10 @@ def parse_where(where: Iterable[str]) -> dict[str, str]:
     bad = [column for column, equals, _ in pairs if not equals or not column]
     if bad:
         raise UsageError(f"--where takes COLUMN=VALUE, as in --where split=test; not {', '.join(bad)}.")
+    counts = Counter(column for column, _, _ in pairs)
+    twice = [column for column, times in counts.items() if times > 1]
+    if twice:
+        raise UsageError(f"--where takes one value a column; {', '.join(twice)} has several, which no row can have.")
     return {column: value for column, _, value in pairs}
 
 

@@ -39,7 +39,7 @@ def compare_table(found: Comparison, width: int) -> Group:
     for column in columns:
         table.add_column(column.head, justify="right", no_wrap=True)
     for row in found.rows:
-        name = plain(row.policy) + ("" if row.questions is None else f" (on {row.questions})")
+        name = _name(row.policy) + ("" if row.questions is None else f" (on {row.questions})")
         table.add_row(name, *(column.cell(row) for column in columns))
     return Group(_title(found), table)
 
@@ -77,6 +77,11 @@ def _difference(row: Row) -> str:
     return f"{gap.mean:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}]".replace("[", "\\[")
 
 
+def _name(text: str) -> str:
+    """Return a foreign name fit for one line of a table."""
+    return plain(" ".join(text.split()))
+
+
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
 
@@ -93,7 +98,7 @@ def per_thousand(usd: float | None) -> str:
 def _title(found: Comparison) -> str:
     train, calibration, test = found.sizes
     return (
-        f"[bold]{plain(found.dataset)}[/]  {found.n} questions, T = {found.horizon}, α = {found.alpha:g}, "
+        f"[bold]{_name(found.dataset)}[/]  {found.n} questions, T = {found.horizon}, α = {found.alpha:g}, "
         f"{found.splits} splits of {train}/{calibration}/{test}"
     )
 
@@ -102,7 +107,7 @@ def legend(found: Comparison) -> str:
     """Return what the columns mean, and what has to be known to read them."""
     said = (
         "cost/1k: USD per 1,000 questions",
-        f"× ref: beside {found.reference} (* more than chance, 95 %)",
+        f"× ref: beside {_name(found.reference)} (* more than chance, 95 %)",
         f"cover: a right answer is kept, or none of the log's is right ({found.unsolvable:.1%} of the questions)",
         "solv.: share covered of the other questions",
         "right: the one answer served is right",
@@ -111,15 +116,13 @@ def legend(found: Comparison) -> str:
         f"matched: cost at a coverage of exactly {1 - found.alpha:g}",
     )
     chance = f"So few questions move coverage by ±{found.coverage_sd:.3f} (one sd) by themselves."
-    costs = (
-        "" if found.cost_known else " Costs are not known in this log: none is shown; thresholds went by length."
-    )
+    costs = "" if found.cost_known else " Costs are not known in this log: none is shown; thresholds went by length."
     return f"{'; '.join(said)}. {chance}{costs}"
 
 
 def evaluation_table(found: Evaluation) -> Group:
     """Return the table of one policy."""
-    title = f"[bold]{plain(found.dataset)}[/]  {found.n} questions, T = {found.horizon}, kappa = {found.kappa:g}"
+    title = f"[bold]{_name(found.dataset)}[/]  {found.n} questions, T = {found.horizon}, kappa = {found.kappa:g}"
     table = _bare()
     for head in ("figure", "mean", "95 % interval"):
         table.add_column(head, justify="left" if head == "figure" else "right")
@@ -148,9 +151,9 @@ _FIGURES = {
 def rounds_table(episodes: EpisodeTable) -> Group:
     """Return what each step brought: who was right, how often some answer so far was, and what it cost."""
     steps = episodes.arrays
-    title = f"[bold]{plain(episodes.dataset)}[/]  {episodes.n} questions, right answers by step"
+    title = f"[bold]{_name(episodes.dataset)}[/]  {episodes.n} questions, right answers by step"
     table = _bare()
-    for head in ("step", *(f"{plain(source)} right" for source in episodes.sources), "some right so far", "cost/1k"):
+    for head in ("step", *(f"{_name(source)} right" for source in episodes.sources), "some right so far", "cost/1k"):
         table.add_column(head, justify="right")
     so_far = np.logical_or.accumulate(steps.correct.any(axis=2), axis=1)
     for t in range(steps.horizon):

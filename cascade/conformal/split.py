@@ -2,7 +2,8 @@
 
 kappa = the k-th smallest critical value of n calibration questions, k = ⌊alpha·(n + 1)⌋. A fresh question that is
 exchangeable with them is then missed with probability at most k/(n + 1) ≤ alpha. The calibration questions may have
-been used for nothing else: not for fitting, not for choosing.
+been used for nothing else: not for fitting, not for choosing. A question of the critical value −∞ is covered at no
+threshold. So where kappa itself comes out as −∞, such questions are missed however many they are: nothing is promised.
 
 Reference: Vovk, Gammerman & Shafer (2005); Angelopoulos et al., Conformal risk control (2022), 0/1 loss.
 """
@@ -23,9 +24,18 @@ def allowed_rank(n: int, alpha: float) -> int:
     >>> allowed_rank(200, 0.1), allowed_rank(9, 0.1), allowed_rank(8, 0.1)
     (20, 1, 0)
     """
+    return allowed_misses(n + 1, alpha)
+
+
+def allowed_misses(n: int, alpha: float) -> int:
+    """Return ⌊alpha·n⌋, alpha read as the decimal number that it is written as: 1 − 0.18 is a little more than 0.82.
+
+    >>> allowed_misses(150, 0.18), 150 - (1 - 0.18) * 150 >= 27
+    (27, False)
+    """
     if not 0 <= alpha <= 1:
         raise UsageError(f"alpha must lie in 0..1, not {alpha:g}.")
-    return int(Fraction(repr(float(alpha))) * (n + 1))
+    return int(Fraction(repr(float(alpha))) * n)
 
 
 def split_kappa(critical: Floats, alpha: float) -> float:

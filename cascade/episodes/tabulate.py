@@ -39,13 +39,14 @@ class _Stage:
     made: dict[int, _Made] = field(default_factory=dict)
     costs: list[tuple[str, int | None]] = field(default_factory=list)
     signals: dict[str, float] = field(default_factory=dict)
+    replied: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class _Kept:
-    """One named walk in the making."""
+    """One named walk in the making. `answers` by step and candidate: several calls may have made one."""
 
-    answers: list[tuple[int, _Made]] = field(default_factory=list)
+    answers: dict[tuple[int, int], _Made] = field(default_factory=dict)
     costs: list[int | None] = field(default_factory=list)
     length: int = 0
 
@@ -55,7 +56,7 @@ class _Draft:
     """One episode in the making."""
 
     group: str
-    horizon: int = 1
+    horizon: int | None = None
     stages: dict[int, _Stage] = field(default_factory=lambda: defaultdict(_Stage))
     walks: dict[str, _Kept] = field(default_factory=lambda: defaultdict(_Kept))
 
@@ -96,13 +97,17 @@ def _take(row: Mapping[str, Any], episodes: dict[str, _Draft]) -> None:
         kept.costs.append(row["cost_nano_usd"])
         kept.length = max(kept.length, row["step"] or 1)
         if made is not None and row["kept"]:
-            kept.answers.append((row["step"] or 1, made))
+            kept.answers.setdefault((row["step"] or 1, row["candidate"]), made)
         return
     if row["step"] is None or row["step"] < 1:
         return
-    draft.horizon = max(draft.horizon, row["horizon"] or 1, row["step"])
+    if row["horizon"] is not None:
+        draft.horizon = max(draft.horizon or 1, row["horizon"])
     stage = draft.stages[row["step"]]
-    stage.costs.append((row["source"], row["cost_nano_usd"]))
+    source = row["source"] or ""
+    stage.costs.append((source, row["cost_nano_usd"]))
+    if row["text"] is not None:
+        stage.replied.add(source)
     if made is not None:
         stage.made.setdefault(row["candidate"], made)
     for signal, value in (row["signals"] or {}).items():
@@ -142,7 +147,8 @@ def _is_whole(name: str, draft: _Draft, dropped: Dropped) -> bool:
 
 def _table(dataset: str, episodes: Mapping[str, _Draft]) -> EpisodeTable:
     drafts = list(episodes.values())
-    n, horizon = len(drafts), max(draft.horizon for draft in drafts)
+    _take_own_places(drafts)
+    n, horizon = len(drafts), max(max(draft.horizon or 1, len(draft.stages)) for draft in drafts)
     places = 1 + max((index for d in drafts for stage in d.stages.values() for index in stage.made), default=0)
     answer = np.full((n, horizon, places), -1, dtype=np.int64)
     correct = np.zeros((n, horizon, places), dtype=np.bool_)
@@ -160,8 +166,9 @@ def _table(dataset: str, episodes: Mapping[str, _Draft]) -> EpisodeTable:
                 answer[place] = keys.setdefault(made.key, len(keys))
                 correct[place], confidence[place] = made.correct, made.confidence
     steps = np.array([len(draft.stages) for draft in drafts], dtype=np.int64)
-    complete = steps >= np.array([draft.horizon for draft in drafts])
-    walks, walks_known = _walks(drafts)
+    # A log that does not say how many steps there could have been is held against its longest question.
+    complete = steps >= np.array([draft.horizon or horizon for draft in drafts])
+    walks, walks_known = _walks(drafts, horizon)
     return EpisodeTable(
         dataset,
         tuple(episodes),
@@ -173,6 +180,22 @@ def _table(dataset: str, episodes: Mapping[str, _Draft]) -> EpisodeTable:
         walks,
         known and walks_known,
     )
+
+
+def _take_own_places(drafts: Iterable[_Draft]) -> None:
+    """Give each source the same place in every step: where the base gave no answer, the guide's comes first.
+
+    Places are left as they are where sources share one, as a ladder's models do, or where one source fills several.
+    """
+    stages = [stage for draft in drafts for stage in draft.stages.values()]
+    place: dict[str, int] = {}
+    for stage in stages:
+        for index, made in stage.made.items():
+            place[made.source] = max(index, place.get(made.source, 0))
+    one_each = all(len({made.source for made in stage.made.values()}) == len(stage.made) for stage in stages)
+    if one_each and len(set(place.values())) == len(place):
+        for stage in stages:
+            stage.made = {place[made.source]: made for made in stage.made.values()}
 
 
 def _sum(costs: Iterable[int | None]) -> int | None:
@@ -204,24 +227,43 @@ def _signals(drafts: list[_Draft], horizon: int) -> dict[str, np.ndarray[Any, np
     return found
 
 
-def _walks(drafts: list[_Draft]) -> tuple[dict[str, Walk], bool]:
+def _walks(drafts: list[_Draft], horizon: int) -> tuple[dict[str, Walk], bool]:
     """Return the named walks, with those that follow from the steps: the first model alone, a ladder's last alone."""
     logged = sorted({name for draft in drafts for name in draft.walks})
     kept: dict[str, list[_Kept | None]] = {name: [draft.walks.get(name) for draft in drafts] for name in logged}
-    kept.setdefault(BASE_ONLY, [_alone(draft, 1) for draft in drafts])
-    if GUIDE_ONLY not in kept and all(len(stage.made) <= 1 for draft in drafts for stage in draft.stages.values()):
-        kept[LAST_ONLY] = [_alone(draft, draft.horizon) for draft in drafts]
+    makers = _first_makers(drafts)
+    kept.setdefault(BASE_ONLY, [_alone(draft, 1, makers) for draft in drafts])
+    is_ladder = horizon > 1 and all(len(stage.made) <= 1 for draft in drafts for stage in draft.stages.values())
+    if GUIDE_ONLY not in kept and is_ladder:
+        kept[LAST_ONLY] = [_alone(draft, draft.horizon or horizon, makers) for draft in drafts]
     known = all(_sum(one.costs) is not None for walk in kept.values() for one in walk if one is not None)
     return {name: _walk(walk) for name, walk in kept.items()}, known
 
 
-def _alone(draft: _Draft, step: int) -> _Kept | None:
-    """Return what the first candidate of one step would have been alone, paid for its own calls only."""
+def _first_makers(drafts: Iterable[_Draft]) -> dict[int, str]:
+    """Return who fills the first place of each step, where that is always the same model."""
+    found: dict[int, set[str]] = defaultdict(set)
+    for draft in drafts:
+        for number, stage in draft.stages.items():
+            if 0 in stage.made:
+                found[number].add(stage.made[0].source)
+    return {number: next(iter(names)) for number, names in found.items() if len(names) == 1}
+
+
+def _alone(draft: _Draft, step: int, makers: Mapping[int, str]) -> _Kept | None:
+    """Return what the model in the first place of one step would have brought alone, paid for its own calls only.
+
+    None where that is not on record. A model that replied and whose reply holds no answer kept nothing.
+    """
     stage = draft.stages.get(step)
-    made = None if stage is None else stage.made.get(0)
-    if stage is None or made is None:
+    if stage is None:
         return None
-    return _Kept([(1, made)], [cost for source, cost in stage.costs if source == made.source], 1)
+    made = stage.made.get(0)
+    source = makers.get(step) if made is None else made.source
+    if source is None or (made is None and source not in stage.replied):
+        return None
+    costs = [cost for paid, cost in stage.costs if paid == source]
+    return _Kept({} if made is None else {(1, 0): made}, costs, 1)
 
 
 def _walk(kept: list[_Kept | None]) -> Walk:
@@ -229,23 +271,23 @@ def _walk(kept: list[_Kept | None]) -> Walk:
     ints = {name: np.zeros(n, dtype=np.int64) for name in ("cost", "length", "leaves", "distinct")}
     bools = {name: np.zeros(n, dtype=np.bool_) for name in ("known", "covered", "right")}
     for i, one in enumerate(kept):
-        if one is None or any(made.correct is None for _, made in one.answers):
+        if one is None or any(made.correct is None for made in one.answers.values()):
             continue
         bools["known"][i] = True
-        bools["covered"][i] = any(made.correct for _, made in one.answers)
+        bools["covered"][i] = any(made.correct for made in one.answers.values())
         bools["right"][i] = _served_is_right(one.answers)
         ints["cost"][i], ints["length"][i] = _sum(one.costs) or 0, one.length
         ints["leaves"][i] = len(one.answers)
-        ints["distinct"][i] = len({made.key for _, made in one.answers})
+        ints["distinct"][i] = len({made.key for made in one.answers.values()})
     return Walk(
         bools["known"], bools["covered"], bools["right"], ints["cost"], ints["length"], ints["leaves"], ints["distinct"]
     )
 
 
-def _served_is_right(answers: list[tuple[int, _Made]]) -> bool:
+def _served_is_right(answers: Mapping[tuple[int, int], _Made]) -> bool:
     """Whether the answer that `engine.rank` would serve is right: most confident, then most often kept, then latest."""
     groups: dict[str, list[tuple[int, _Made]]] = defaultdict(list)
-    for step, made in answers:
+    for (step, _), made in sorted(answers.items(), key=lambda one: one[0]):
         groups[made.key].append((step, made))
 
     def worth(group: list[tuple[int, _Made]]) -> tuple[float, int, int]:

@@ -15,7 +15,11 @@ from cascade.money import usd
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """What judging costs beside asking outright, per question, in USD, and how long answers would have to be."""
+    """What judging costs beside asking outright, per question, in USD, and how long answers would have to be.
+
+    `guide_tokens_needed` is the length of the guide's own answers at which both cost the same: 0 where judging is
+    cheaper at any length, None where the log's costs do not tell the price of a token.
+    """
 
     base_usd: Decimal
     judging_usd: Decimal
@@ -39,15 +43,19 @@ class BreakEven:
             if share is None
             else f"so it saves money once more than {share:.0%} of the base's answers are kept without asking further"
         )
-        lengths = (
-            ""
-            if self.guide_tokens_needed is None
-            else f" The two meet where the guide's own answers are {self.guide_tokens_needed:.0f} tokens long; "
-            f"here they are {self.guide_tokens:.0f}."
-        )
         return (
             f"{verdict}: one answer of the base and its verdict cost ${checked:.6f}, the guide's own answer "
-            f"${self.outright_usd:.6f}, {tail}.{lengths}"
+            f"${self.outright_usd:.6f}, {tail}.{self._lengths()}"
+        )
+
+    def _lengths(self) -> str:
+        if self.guide_tokens_needed is None:
+            return ""
+        if self.guide_tokens_needed <= 0:
+            return " That holds however short the guide's own answers are: reading the question alone costs it more."
+        return (
+            f" The two meet where the guide's own answers are {self.guide_tokens_needed:.0f} tokens long; "
+            f"here they are {self.guide_tokens:.0f}."
         )
 
 
@@ -70,10 +78,10 @@ def break_even(
 def break_even_of(rows: Iterable[Mapping[str, Any]]) -> BreakEven | None:
     """Return the break-even of a log with verdicts and the guide's own answers; None if it lacks either, or a cost.
 
-    Prices are read out of the log itself: cost = a·input tokens + b·output tokens, least squares over the guide's calls.
+    Prices are read out of the log: cost = a·input tokens + b·output tokens, by least squares over the guide's calls.
     """
     first: dict[str, list[int]] = {}
-    outright: dict[str, tuple[int, int]] = {}
+    outright: dict[str, list[int]] = {}
     calls: list[tuple[int, int, int]] = []
     for row in rows:
         purpose = ((row["signals"] or {}).get("replay") or {}).get("purpose")
@@ -86,7 +94,8 @@ def break_even_of(rows: Iterable[Mapping[str, Any]]) -> BreakEven | None:
         if cost is None or tokens_in is None or tokens_out is None:
             return None
         if alone:
-            outright[row["episode_id"]] = cost, tokens_out
+            paid = outright.setdefault(row["episode_id"], [0, 0])
+            paid[0], paid[1] = paid[0] + cost, paid[1] + tokens_out
         else:
             first.setdefault(row["episode_id"], [0, 0])[judging] += cost
         if alone or judging:

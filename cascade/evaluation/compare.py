@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from cascade.conformal.arrays import Bools
 from cascade.conformal.frontier import clairvoyant, frontier
-from cascade.conformal.rollout import levels
+from cascade.conformal.rollout import hopeless, levels
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.evaluation.contestants import Contestant, contestants
+from cascade.evaluation.contestants import Contestant, Ready, contestants
 from cascade.evaluation.intervals import Interval, corrected_interval
-from cascade.evaluation.played import Means, means
-from cascade.evaluation.splits import Split, splits
+from cascade.evaluation.played import Means, Played, means
+from cascade.evaluation.splits import splits
 
 CLAIRVOYANT = "clairvoyant bound"
 _CURVE = tuple(round(0.5 + 0.01 * k, 2) for k in range(51))
@@ -32,14 +34,15 @@ _CURVE = tuple(round(0.5 + 0.01 * k, 2) for k in range(51))
 class Row:
     """One way to answer, over all splits. Means of the test questions' means, and their standard deviations.
 
-    `matched_cost_usd` is the cost at a coverage of exactly 1 − alpha, None without a dial or out of reach. Differences
-    are this row minus the reference's, over the splits; None for the reference itself. `curve` holds (coverage, USD)
-    pairs of the frontier.
+    `sd` is None of a single split. `matched_cost_usd` is the cost at a coverage of exactly 1 − alpha, None without a
+    dial or out of reach. Differences are this row minus the reference's on the questions that both were logged for,
+    over the splits; None for the reference itself. `curve` holds (coverage, USD) pairs of the frontier. `questions` is
+    how many test questions of a split it was judged on, on average; None if all.
     """
 
     policy: str
     mean: Means
-    sd: Means
+    sd: Means | None
     matched_cost_usd: float | None
     matched_cost_sd: float | None
     fit_seconds: float
@@ -77,15 +80,34 @@ class Comparison:
         return next(row for row in self.rows if row.policy == policy)
 
 
+class _Turn(NamedTuple):
+    """What one way to answer did on a split's test questions, and for which of them it is known."""
+
+    played: Played
+    known: Bools
+    matched_usd: float | None = None
+    curve: tuple[float | None, ...] | None = None
+
+
+class _Gaps(NamedTuple):
+    """How far one way lies from the reference on the questions that both are known for; None where it is not known."""
+
+    cost_usd: float | None = None
+    coverage: float | None = None
+    matched_usd: float | None = None
+
+
 @dataclass(slots=True)
 class _Results:
-    """One contestant's figures, one entry a split."""
+    """One way's figures, one entry a split."""
 
     means: list[Means] = field(default_factory=list)
     matched: list[float | None] = field(default_factory=list)
-    curves: list[list[float | None]] = field(default_factory=list)
+    curves: list[tuple[float | None, ...]] = field(default_factory=list)
+    gaps: list[_Gaps] = field(default_factory=list)
     seconds: float = 0.0
-    questions: int | None = None
+    judged: int = 0
+    asked: int = 0
 
 
 def compare(
@@ -117,20 +139,25 @@ def compare(
     if count < 1:
         raise UsageError("--splits must be at least 1.")
     playing = [*contestants(table), *others]
-    results = {one.name: _Results() for one in playing}
-    bound = _Results()
+    against = _reference([one.name for one in playing], reference)
+    results = {name: _Results() for name in (*(one.name for one in playing), CLAIRVOYANT)}
     sizes = (0, 0, 0)
     for number, split in enumerate(splits(table.groups, count, seed), 1):
-        parts = tuple(table.take(rows) for rows in (split.train, split.calibration, split.test))
+        train, calibration, test = (table.take(rows) for rows in (split.train, split.calibration, split.test))
+        sizes = (train.n, calibration.n, test.n)
+        turns = {}
         for one in playing:
-            _play(one, parts, alpha, seed, results[one.name])
-        bound.means.append(_bound(parts[2], alpha))
-        sizes = _sizes(split)
+            started = time.perf_counter()
+            ready = one.prepare(train, calibration, alpha, seed)
+            results[one.name].seconds += time.perf_counter() - started
+            turns[one.name] = _turn(one.name, ready, test, alpha)
+        turns[CLAIRVOYANT] = _Turn(_clairvoyant(test, alpha), np.ones(test.n, dtype=np.bool_))
+        for name, turn in turns.items():
+            _write_down(results[name], turn, turns[against], test)
         tell(number, count)
-    names = [one.name for one in playing]
-    against = _reference(names, reference)
-    rows = [_row(name, results[name], results[against], sizes) for name in names]
-    rows.append(_row(CLAIRVOYANT, bound, results[against], sizes))
+    if not results[against].means:
+        raise UsageError(f"{against} was logged for none of the questions that were drawn; compare with another row.")
+    rows = [_row(name, found, sizes, is_reference=name == against) for name, found in results.items() if found.means]
     return Comparison(
         dataset=table.dataset,
         alpha=alpha,
@@ -146,11 +173,10 @@ def compare(
     )
 
 
-def _sizes(split: Split) -> tuple[int, int, int]:
-    return len(split.train), len(split.calibration), len(split.test)
-
-
 def _reference(names: Sequence[str], wanted: str | None) -> str:
+    twice = [name for name, times in Counter([*names, CLAIRVOYANT]).items() if times > 1]
+    if twice:
+        raise UsageError(f"Two rows would be called {', '.join(twice)}; give the log's walk another name.")
     if wanted is None:
         return "guide only" if "guide only" in names else names[1]
     if wanted not in names:
@@ -158,67 +184,86 @@ def _reference(names: Sequence[str], wanted: str | None) -> str:
     return wanted
 
 
-def _play(one: Contestant, parts: tuple[EpisodeTable, ...], alpha: float, seed: int, into: _Results) -> None:
-    """Prepare a contestant and play it on the test questions."""
-    train, calibration, test = parts
-    started = time.perf_counter()
-    ready = one.prepare(train, calibration, alpha, seed)
-    into.seconds += time.perf_counter() - started
-    played = ready.play(test)
-    walk = test.walks.get(one.name)
-    if walk is not None and not walk.known.all():  # judged on the questions that it was logged for
-        into.questions = (into.questions or 0) + int(walk.known.sum())
-        if not walk.known.any():
-            return
-        test, played = test.take(walk.known), played.take(walk.known)
-    into.means.append(means(test, played))
+def _turn(name: str, ready: Ready, test: EpisodeTable, alpha: float) -> _Turn:
+    """Play a prepared contestant on the test questions."""
+    played, walk = ready.play(test), test.walks.get(name)
+    known = np.ones(test.n, dtype=np.bool_) if walk is None else walk.known
     if ready.scores is None or not test.cost_known:
-        into.matched.append(None)
-        return
+        return _Turn(played, known)
     curve = frontier(test.arrays, levels(test.arrays, ready.scores(test)))
     points = [curve.matched(share) for share in (1 - alpha, *_CURVE)]
     costs = [None if point is None else point.cost / 1e9 for point in points]
-    into.matched.append(costs[0])
-    into.curves.append([c if share >= curve.coverage[0] else None for c, share in zip(costs[1:], _CURVE, strict=True)])
+    drawn = tuple([c if share >= curve.coverage[0] else None for c, share in zip(costs[1:], _CURVE, strict=True)])
+    return _Turn(played, known, costs[0], drawn)
 
 
-def _bound(test: EpisodeTable, alpha: float) -> Means:
-    """Return what knowing every answer beforehand would bring."""
-    best = clairvoyant(test.arrays, alpha)
-    solvable = float(test.arrays.solvable.mean())
-    right = solvable - best.given_up / test.n
-    first = test.arrays.correct.any(axis=2).argmax(axis=1)
-    given = None if not solvable else right / solvable
-    cost = best.cost / 1e9 if test.cost_known else None
-    return Means(best.coverage, given, 1 - solvable, right, right, cost, float((first + 1).mean()), 1.0, 1.0)
+def _clairvoyant(test: EpisodeTable, alpha: float) -> Played:
+    """Return what knowing every answer beforehand would bring; by length where costs are not known."""
+    steps = test.arrays if test.cost_known else replace(test.arrays, cost=np.ones_like(test.arrays.cost))
+    rows, spent = np.arange(steps.n), np.cumsum(steps.cost, axis=1)
+    stop = steps.correct.any(axis=2).argmax(axis=1)  # the first right step; the first of all where there is none
+    dearest = np.lexsort((stop, spent[rows, stop] - steps.cost[:, 0]))[::-1]
+    given_up = dearest[: clairvoyant(steps, alpha).given_up]
+    stop[given_up] = 0
+    found = steps.solvable
+    found[given_up] = False
+    right, one = found.astype(np.float64), np.ones(steps.n)
+    covered = (found | hopeless(steps)).astype(np.float64)
+    return Played(covered, right, right, spent[rows, stop].astype(np.float64), stop + 1.0, one, one)
 
 
-def _row(name: str, found: _Results, against: _Results, sizes: tuple[int, int, int]) -> Row:
-    if not found.means:
-        raise UsageError(f"{name} was logged for none of the questions that were drawn; log it for more.")
+def _write_down(into: _Results, turn: _Turn, reference: _Turn, test: EpisodeTable) -> None:
+    """Add one split's figures."""
+    into.asked += test.n
+    into.judged += int(turn.known.sum())
+    into.gaps.append(_gaps(turn, reference, cost_known=test.cost_known))
+    if turn.curve is not None:
+        into.curves.append(turn.curve)
+    if turn.known.all():
+        into.means.append(means(test, turn.played))
+    elif turn.known.any():
+        into.means.append(means(test.take(turn.known), turn.played.take(turn.known)))
+    else:
+        return
+    into.matched.append(turn.matched_usd)
+
+
+def _gaps(turn: _Turn, reference: _Turn, *, cost_known: bool) -> _Gaps:
+    both = turn.known & reference.known
+    if not both.any():
+        return _Gaps()
+    coverage = float((turn.played.covered - reference.played.covered)[both].mean())
+    if not cost_known:
+        return _Gaps(coverage=coverage)
+    cost = float((turn.played.cost - reference.played.cost)[both].mean()) / 1e9
+    if turn.matched_usd is None or not reference.known.all():
+        return _Gaps(cost, coverage)
+    return _Gaps(cost, coverage, turn.matched_usd - float(reference.played.cost.mean()) / 1e9)
+
+
+def _row(name: str, found: _Results, sizes: tuple[int, int, int], *, is_reference: bool) -> Row:
     matched = [cost for cost in found.matched if cost is not None]
-    complete = len(matched) == len(found.means) and bool(matched)
+    complete = len(matched) == len(found.matched)
 
-    def paired(mine: Sequence[float | None], other: Sequence[float | None]) -> Interval | None:
-        if found is against or len(mine) != len(other) or any(x is None for x in (*mine, *other)):
+    def gap(figure: str) -> Interval | None:
+        values = [getattr(one, figure) for one in found.gaps]
+        known = [value for value in values if value is not None]
+        if is_reference or len(known) < len(values):
             return None
-        gaps = [float(x or 0) - float(y or 0) for x, y in zip(mine, other, strict=True)]
-        return corrected_interval(gaps, n_train=sizes[0] + sizes[1], n_test=sizes[2])
+        return corrected_interval(known, n_train=sizes[0] + sizes[1], n_test=sizes[2])
 
-    costs, covers = ([getattr(m, name) for m in found.means] for name in ("cost_usd", "coverage"))
-    other_costs, other_covers = ([getattr(m, name) for m in against.means] for name in ("cost_usd", "coverage"))
     return Row(
         policy=name,
         mean=_over(found.means, lambda values: float(np.mean(values))),
-        sd=_over(found.means, lambda values: float(np.std(values, ddof=1)) if len(values) > 1 else 0.0),
+        sd=_over(found.means, lambda values: float(np.std(values, ddof=1))) if len(found.means) > 1 else None,
         matched_cost_usd=float(np.mean(matched)) if complete else None,
         matched_cost_sd=float(np.std(matched, ddof=1)) if complete and len(matched) > 1 else None,
-        fit_seconds=found.seconds / len(found.means),
-        cost_difference=paired(costs, other_costs),
-        coverage_difference=paired(covers, other_covers),
-        matched_difference=paired(found.matched, other_costs) if complete else None,
+        fit_seconds=found.seconds / len(found.gaps),
+        cost_difference=gap("cost_usd"),
+        coverage_difference=gap("coverage"),
+        matched_difference=gap("matched_usd"),
         curve=_mean_curve(found.curves),
-        questions=None if found.questions is None else round(found.questions / len(found.means)),
+        questions=None if found.judged == found.asked else round(found.judged / len(found.means)),
     )
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
+from zlib import crc32
 
 import numpy as np
 
 from cascade.conformal.arrays import Floats, ScoreArrays, StepArrays
 from cascade.conformal.critical import critical_kappa
 from cascade.conformal.rollout import hopeless, levels
-from cascade.conformal.split import split_kappa
+from cascade.conformal.split import allowed_misses, split_kappa
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.doubt import Doubt, doubt_of
 from cascade.evaluation.played import Played, played_at, played_walk
@@ -136,7 +137,8 @@ class Mixture:
         """Set the coin on the calibration questions."""
 
         def scores(table: EpisodeTable) -> ScoreArrays:
-            coin = np.random.default_rng([seed, table.n]).random(table.n)
+            # Coins of its own for each set of questions: those of the test are not those of the calibration.
+            coin = np.random.default_rng([seed, crc32("\n".join(table.ids).encode("utf-8", "replace"))]).random(table.n)
             return _all_kept(table, -np.arange(table.arrays.horizon)[None, :] - coin[:, None])
 
         return _calibrated(scores, calibration, alpha)
@@ -190,7 +192,8 @@ class Uala:
 
     def _tuned(self, train: EpisodeTable, alpha: float) -> float:
         """Return the best threshold of all, by running sums over the places where a walk can stop."""
-        steps, doubt, chosen = train.arrays, self.doubt.read(train), self.doubt.chosen(train)
+        steps, chosen = train.arrays, self.doubt.chosen(train)
+        doubt = np.where(chosen < 0, np.inf, self.doubt.read(train))  # where there is no answer nobody can stop
         number = np.arange(steps.horizon)[None, :]
         on_record, last = number < steps.steps[:, None], number == steps.steps[:, None] - 1
         reach = np.full(doubt.shape, np.inf)
@@ -206,7 +209,7 @@ class Uala:
         price = steps.cost if train.cost_known else np.ones_like(steps.cost)
         spent = np.append(np.cumsum(price[on_record][order][::-1])[::-1], 0)
         cost = spent[np.searchsorted(reach[on_record][order], options, side="left")]
-        enough = covered >= (1 - alpha) * steps.n
+        enough = covered >= steps.n - allowed_misses(steps.n, alpha)
         if enough.any():
             return float(options[np.where(enough, cost, np.iinfo(np.int64).max).argmin()])
         return float(options[np.lexsort((cost, -covered))[0]])

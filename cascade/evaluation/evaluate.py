@@ -11,6 +11,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.intervals import CONFIDENCE
 from cascade.evaluation.played import Means, Played, means, played_at
 from cascade.evaluation.scores import table_scores
+from cascade.evaluation.splits import numbered
 from cascade.policies.base import Policy
 
 RESAMPLES = 1_000
@@ -59,7 +60,7 @@ def _bootstrap(table: EpisodeTable, played: Played, seed: int, resamples: int) -
     if table.cost_known:
         columns["cost_usd"] = played.cost / 1e9
     values = np.stack(list(columns.values()), axis=1)
-    _, member = np.unique(np.asarray(table.groups, dtype=object).astype(str), return_inverse=True)
+    member = numbered(table.groups)
     sums = np.zeros((member.max() + 1, values.shape[1]))
     np.add.at(sums, member, values)
     sizes = np.bincount(member)

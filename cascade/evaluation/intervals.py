@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cascade.errors import UsageError
+
 CONFIDENCE = 0.95
 
 
@@ -44,11 +46,16 @@ def corrected_interval(
 
 
 def student_t_quantile(p: float, df: int) -> float:
-    """Return the p-quantile of Student's t with df degrees of freedom, p in (0.5, 1), to 1e-10.
+    """Return the p-quantile of Student's t with df degrees of freedom, p in [0.5, 1), to 1e-10.
+
+    Raises:
+        UsageError: p lies outside, or there is no degree of freedom.
 
     >>> round(student_t_quantile(0.975, 19), 4), round(student_t_quantile(0.975, 1), 4)
     (2.093, 12.7062)
     """
+    if not 0.5 <= p < 1 or df < 1:
+        raise UsageError(f"Student's t has no {p:g}-quantile with {df} degrees of freedom here; p is in [0.5, 1).")
     low, high = 0.0, 1.0
     while _t_cdf(high, df) < p:
         high *= 2

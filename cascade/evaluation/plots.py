@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -9,73 +12,115 @@ from cascade.errors import MissingExtraError, UsageError
 from cascade.evaluation.compare import CLAIRVOYANT, Comparison, Row
 
 FORMATS = (".svg", ".png", ".pdf")
-_MARKS = "os^vDPX*<>hpd8H"
+_MARKS = "os^vDPX<>hpd8H"
+_FAR_APART = 30
+_TICKS = (1.0, 2.0, 5.0)
+_LONGEST_LABEL = 48
+_UNDATED: Mapping[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
+"""A date in the file would make every drawing another one."""
+
+
+def check(path: Path, dataset: str, *, cost_known: bool) -> None:
+    """Refuse a plot that cannot be drawn.
+
+    Raises:
+        UsageError: another ending than .svg, .png or .pdf, or no costs in the log.
+        MissingExtraError: matplotlib is not installed.
+    """
+    if path.suffix not in FORMATS:
+        raise UsageError(f"A plot is written as {', '.join(FORMATS)}, not as {path.name}.")
+    if not cost_known:
+        raise UsageError(f"The costs of {dataset} are not known, so there is no cost to draw.")
+    if find_spec("matplotlib") is None:
+        raise MissingExtraError("matplotlib", "a plot")
 
 
 def plot(found: Comparison, path: Path) -> None:
     """Draw a comparison into a file: a point for each policy, a line where a threshold trades cost for coverage.
 
+    The same comparison gives the same bytes.
+
     Raises:
-        UsageError: another ending than .svg, .png or .pdf, no costs in the log, or the file cannot be written.
+        UsageError: as `check` does, or the file cannot be written.
         MissingExtraError: matplotlib is not installed.
     """
-    if path.suffix not in FORMATS:
-        raise UsageError(f"A plot is written as {', '.join(FORMATS)}, not as {path.name}.")
-    if not found.cost_known:
-        raise UsageError(f"The costs of {found.dataset} are not known, so there is no cost to draw.")
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("matplotlib", "a plot") from None
-    figure = Figure(figsize=(10.5, 5.6), layout="constrained")
+    check(path, found.dataset, cost_known=found.cost_known)
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10.5, max(5.6, 1.0 + 0.19 * len(found.rows))), layout="constrained")
     axes = figure.add_subplot()
     for number, row in enumerate(found.rows):
         _draw(axes, row, number)
-    axes.axvline(1 - found.alpha, color="0.6", linewidth=1, linestyle="--")
-    axes.annotate(
-        f"target {1 - found.alpha:g}",
-        (1 - found.alpha, 1.0),
-        xycoords=("data", "axes fraction"),
-        ha="center",
-        va="bottom",
-        fontsize=8,
-        color="0.35",
-    )
+    _mark_target(axes, 1 - found.alpha)
     axes.set_xlabel("coverage: a right answer is kept, or there is none in the log")
     axes.set_ylabel("cost, USD per 1,000 questions")
-    costs = [row.mean.cost_usd for row in found.rows if row.mean.cost_usd]
-    if costs and max(costs) > 30 * min(costs):
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("${x:.3g}")
-    else:
-        axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter("${x:.3g}")
-    axes.set_xlim(right=1.005)
-    figure.suptitle(f"{found.dataset}: {found.n} questions, T = {found.horizon}, {found.splits} splits", fontsize=11)
+    axes.set_xlim(right=1.012)
+    _scale(axes, [row.mean.cost_usd * 1_000 for row in found.rows if row.mean.cost_usd is not None])
+    title = f"{_label(found.dataset)}: {found.n:,} questions, T = {found.horizon}, {found.splits} splits"
+    figure.suptitle(title, fontsize=11, parse_math=False)
     axes.grid(alpha=0.25)
-    figure.legend(loc="outside right center", fontsize=8, frameon=False)
+    for text in figure.legend(loc="outside right center", fontsize=8, frameon=False).get_texts():
+        text.set_parse_math(False)
     try:
-        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+        with rc_context({"svg.hashsalt": "cascade"}):
+            figure.savefig(path, dpi=150, metadata=_UNDATED[path.suffix])
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from None
+
+
+def _mark_target(axes: Any, target: float) -> None:
+    axes.axvline(target, color="0.6", linewidth=1, linestyle="--")
+    place = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom"}
+    axes.annotate(f"target {target:g}", (target, 1.0), fontsize=8, color="0.35", **place)
+
+
+def _scale(axes: Any, costs: Sequence[float]) -> None:
+    """Choose a logarithmic axis where costs lie far apart; what is free has its place on it, at the bottom."""
+    from matplotlib.ticker import LogLocator, SymmetricalLogLocator
+
+    paid = [cost for cost in costs if cost > 0]
+    if not paid or max(paid) <= _FAR_APART * min(paid):
+        axes.set_ylim(bottom=0)
+    elif len(paid) == len(costs):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=_TICKS))
+    else:
+        least = 10.0 ** math.floor(math.log10(min(paid)))
+        axes.set_yscale("symlog", linthresh=least, linscale=0.3)
+        axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=least, subs=_TICKS))
+        axes.set_ylim(-0.2 * least, 1.6 * max(paid))
+    axes.yaxis.set_major_formatter("${x:.3g}")
 
 
 def _draw(axes: Any, row: Row, number: int) -> None:
+    from matplotlib import color_sequences
+
     if row.mean.cost_usd is None:
         return
     bound = row.policy == CLAIRVOYANT
-    colour = "black" if bound else f"C{number % 10}"
+    palette = (*color_sequences["tab10"], *color_sequences["Dark2"])
+    colour = "black" if bound else palette[number % len(palette)]
     if row.curve:
         axes.plot([x for x, _ in row.curve], [y * 1_000 for _, y in row.curve], color=colour, linewidth=1.2, alpha=0.7)
+    sd = row.sd
     axes.errorbar(
         row.mean.coverage,
         row.mean.cost_usd * 1_000,
-        xerr=row.sd.coverage,
-        yerr=None if row.sd.cost_usd is None else row.sd.cost_usd * 1_000,
+        xerr=None if sd is None else sd.coverage,
+        yerr=None if sd is None or sd.cost_usd is None else sd.cost_usd * 1_000,
         fmt="*" if bound else _MARKS[number % len(_MARKS)],
         color=colour,
         markersize=9 if bound else 6,
         elinewidth=0.8,
         alpha=0.9,
-        label=row.policy,
+        label=_label(row.policy),
+        zorder=3,
     )
+
+
+def _label(name: str) -> str:
+    """Return a foreign name as it can be drawn: printable, not too long, and not hidden by a leading underscore."""
+    shown = "".join([letter if letter.isprintable() else " " for letter in name]).strip()
+    shown = shown if len(shown) <= _LONGEST_LABEL else f"{shown[: _LONGEST_LABEL - 1]}…"
+    return f" {shown}" if shown.startswith("_") else shown

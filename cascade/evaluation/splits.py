@@ -37,17 +37,28 @@ def splits(
     Raises:
         UsageError: there are fewer than three groups, or a share is not positive.
     """
-    names, member = np.unique(np.asarray(groups, dtype=object).astype(str), return_inverse=True)
-    if len(names) < len(shares):
-        raise UsageError(f"{len(names)} groups of questions cannot be split into {len(shares)} parts; log more.")
+    member = numbered(groups)
+    many = len(set(groups))
+    if many < len(shares):
+        raise UsageError(f"{many} groups of questions cannot be split into {len(shares)} parts; log more.")
     if min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
         raise UsageError(f"The shares of a split are positive and sum to 1, not {shares}.")
-    first = max(1, round(shares[0] * len(names)))
-    second = min(len(names) - 1, max(first + 1, round((shares[0] + shares[1]) * len(names))))
+    first = max(1, round(shares[0] * many))
+    second = min(many - 1, max(first + 1, round((shares[0] + shares[1]) * many)))
     first = min(first, second - 1)
     for number in range(count):
-        order = np.random.default_rng([seed, number]).permutation(len(names))
-        part = np.empty(len(names), dtype=np.int64)
+        order = np.random.default_rng([seed, number]).permutation(many)
+        part = np.empty(many, dtype=np.int64)
         part[order[:first]], part[order[first:second]], part[order[second:]] = 0, 1, 2
         of = part[member]
         yield Split(*(np.flatnonzero(of == which) for which in range(3)))
+
+
+def numbered(groups: Sequence[str]) -> Ints:
+    """Return the number of each question's group, int64 (n,): groups are numbered by their names, in order.
+
+    >>> numbered(["b", "a", "b"]).tolist()
+    [1, 0, 1]
+    """
+    number = {name: place for place, name in enumerate(sorted(set(groups)))}
+    return np.fromiter((number[name] for name in groups), dtype=np.int64, count=len(groups))
