@@ -8,19 +8,24 @@ once, and each curve is a running sum of integers: O(nT log nT), exact, no grid.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import pairwise
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cascade.conformal.arrays import Floats, Ints, StepArrays
+from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
 from cascade.conformal.rollout import Levels, hopeless
 from cascade.errors import UsageError
 
-_STEP, _FIRST, _FOUND = np.uint8(1), np.uint8(2), np.uint8(4)
 # A share such as 1 − 0.4 is off by at most one unit in the last place (1e-16); one question of 10⁷ is 1e-7.
 _ROUNDING = 1e-12
+# Jumps, of 22 bytes each, that are sorted at once: 1.4 MB stay in a processor's cache. Below 16 blocks splitting costs
+# more than it saves.
+_BLOCK, _FEW = 1 << 16, 16
+_Few: TypeAlias = NDArray[np.int16]  # counts within one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,53 +160,118 @@ def frontier(steps: StepArrays, levels: Levels) -> Frontier:
         UsageError: there is no question.
     """
     _need_questions(steps)
-    jumps = _jumps(steps, levels)
-    order = np.argsort(-jumps.level)
-    level, kind, cost = jumps.level[order], jumps.kind[order], np.cumsum(jumps.cost[order])
-    # Equal levels are one point: the sums after the last of them.
-    ends = np.append(np.flatnonzero(level[1:] != level[:-1]), level.size - 1)
-    paid, different, found = (np.cumsum((kind & flag) != 0, dtype=np.int64) for flag in (_STEP, _FIRST, _FOUND))
-    found = found[ends]
+    found = _finding(steps, levels)
+    jumps = _jumps(steps, levels, found)
+    kappa = np.empty(jumps.fall.size + 1)
+    sums = np.empty((5, kappa.size), dtype=np.int64)
+    kappa[0], sums[:, 0], end = np.inf, _always(steps, levels, found), 1
+    for block in _blocks(jumps):
+        end = _run(block, kappa, sums, end)
+    cost, paid, kept, different, hits = sums[:, :end]
     return Frontier(
         n=steps.n,
-        kappa=level[ends],
-        covered=found + np.count_nonzero(hopeless(steps)),
-        found=found,
-        cost_nano_usd=cost[ends],
-        steps=paid[ends],
-        kept=ends + 1 - paid[ends],
-        different=different[ends],
+        kappa=kappa[:end],
+        covered=hits + np.count_nonzero(hopeless(steps)),
+        found=hits,
+        cost_nano_usd=cost,
+        steps=paid,
+        kept=kept,
+        different=different,
     )
+
+
+def _finding(steps: StepArrays, levels: Levels) -> Bools:
+    """Mark the right answer of the highest level: one leaf for each question that has one to keep."""
+    right = np.where(steps.correct, levels.leaf, -np.inf).reshape(steps.n, steps.correct[0].size)
+    highest = right.max(axis=1, initial=-np.inf)
+    row = np.flatnonzero(highest > -np.inf)
+    found = np.zeros(right.shape, dtype=np.bool_)
+    found[row, right[row].argmax(axis=1)] = True
+    return found.reshape(levels.leaf.shape)
+
+
+def _always(steps: StepArrays, levels: Levels, found: Bools) -> list[int]:
+    """Return what happens whatever kappa is: cost, steps, answers, different ones, questions found."""
+    paid, kept = levels.reach == np.inf, levels.leaf == np.inf
+    counts = [int(np.count_nonzero(marks)) for marks in (paid, kept, kept & levels.first, kept & found)]
+    return [int(steps.cost[paid].sum()), *counts]
 
 
 class _Jumps(NamedTuple):
-    """Everything that happens at some kappa: a step is paid, or an answer is kept."""
+    """What happens at the finite levels. Answers that come at the very level of their step are one jump with it."""
 
-    level: Floats
+    fall: Floats  # minus the level: rising as kappa falls
     cost: Ints
-    kind: NDArray[np.uint8]
+    paid: Bools
+    kept: _Few
+    different: _Few
+    found: Bools
+
+    def take(self, rows: Ints) -> _Jumps:
+        """Return the chosen jumps."""
+        return _Jumps(
+            self.fall[rows],
+            self.cost[rows],
+            self.paid[rows],
+            self.kept[rows],
+            self.different[rows],
+            self.found[rows],
+        )
 
 
-def _jumps(steps: StepArrays, levels: Levels) -> _Jumps:
-    paid, kept = levels.reach > -np.inf, levels.leaf > -np.inf
-    kinds = np.where(levels.first, _FIRST, np.uint8(0))
-    kinds[_finding(steps, levels)] |= _FOUND
-    leaf = levels.leaf[kept]
-    reach = levels.reach[paid]
+def _jumps(steps: StepArrays, levels: Levels, found: Bools) -> _Jumps:
+    paid = np.isfinite(levels.reach)
+    joint = np.empty(levels.leaf.shape, dtype=np.bool_)
+    kept, different = np.zeros((2, *paid.shape), dtype=np.int16)
+    hit = np.zeros(paid.shape, dtype=np.bool_)
+    for a in range(levels.leaf.shape[2]):  # a handful: long strided columns are faster than many short rows
+        with_step = np.equal(levels.leaf[:, :, a], levels.reach, out=joint[:, :, a])
+        kept += with_step
+        different += with_step & levels.first[:, :, a]
+        hit |= with_step & found[:, :, a]
+    alone = np.isfinite(levels.leaf) & ~joint
+    reach, leaf = levels.reach[paid], levels.leaf[alone]
+    fall = np.concatenate([reach, leaf])
     return _Jumps(
-        level=np.concatenate([reach, leaf]),
+        fall=np.negative(fall, out=fall),
         cost=np.concatenate([steps.cost[paid], np.zeros(leaf.size, dtype=np.int64)]),
-        kind=np.concatenate([np.full(reach.size, _STEP), kinds[kept]]),
+        paid=np.arange(fall.size) < reach.size,
+        kept=np.concatenate([kept[paid], np.ones(leaf.size, dtype=np.int16)]),
+        different=np.concatenate([different[paid], levels.first[alone]]),
+        found=np.concatenate([hit[paid], found[alone]]),
     )
 
 
-def _finding(steps: StepArrays, levels: Levels) -> tuple[Ints, Ints, Ints]:
-    """Return where the right answer of the highest level is: one leaf for each question that has one to keep."""
-    right = np.where(steps.correct, levels.leaf, -np.inf).reshape(steps.n, -1)
-    place = right.argmax(axis=1) if right.shape[1] else np.zeros(steps.n, dtype=np.int64)
-    row = np.flatnonzero(right.max(axis=1, initial=-np.inf) > -np.inf)
-    t, a = np.divmod(place[row], levels.leaf.shape[2])
-    return row, t, a
+def _blocks(jumps: _Jumps) -> Iterator[_Jumps]:
+    """Split jumps into blocks of falling kappa that fit a processor's cache; one level lies in one block.
+
+    To sort 10⁷ numbers at once is to wait for memory at almost every step.
+    """
+    many = jumps.fall.size // _BLOCK
+    if many < _FEW:
+        yield from [jumps] * bool(jumps.fall.size)
+        return
+    sample = np.random.default_rng(0).choice(jumps.fall, size=64 * many)  # decides about speed, not about results
+    edges = np.unique(np.sort(sample)[64::64])
+    block = np.searchsorted(edges, jumps.fall, side="right").astype(np.uint16)
+    order = np.argsort(block, kind="stable")  # a radix sort: the numbers have 16 bits
+    ends = np.cumsum(np.bincount(block))
+    for start, end in pairwise([0, *ends.tolist()]):
+        if end > start:
+            yield jumps.take(order[start:end])
+
+
+def _run(block: _Jumps, kappa: Floats, sums: Ints, start: int) -> int:
+    """Write the points of a block behind the `start` points there are; return how many there are now."""
+    order = np.argsort(block.fall)
+    fall = block.fall[order]
+    ends = np.append(np.flatnonzero(fall[1:] != fall[:-1]), fall.size - 1)  # equal levels are one point
+    end = start + ends.size
+    np.negative(fall[ends], out=kappa[start:end])
+    counts: tuple[Ints | Bools | _Few, ...] = (block.cost, block.paid, block.kept, block.different, block.found)
+    for row, count in zip(sums, counts, strict=True):
+        np.add(np.cumsum(count[order], dtype=np.int64)[ends], row[start - 1], out=row[start:end])
+    return end
 
 
 class Clairvoyant(NamedTuple):

@@ -20,6 +20,9 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays, StepArrays
 from cascade.errors import UsageError
 
+# Questions done at once: each takes some hundred bytes of working memory, which should stay in a processor's cache.
+_CHUNK = 1 << 14
+
 
 class Levels(NamedTuple):
     """The highest kappa at which each thing happens: +∞ always, −∞ never.
@@ -83,13 +86,14 @@ def levels(steps: StepArrays, scores: ScoreArrays) -> Levels:
     ([[inf, 0.3]], [[[0.2, inf], [0.1, 0.3]]])
     """
     _check(steps, scores)
-    leaf, onward = _effective(steps, scores)
-    reach = np.empty_like(onward)
-    reach[:, 0] = np.inf
-    for t in range(1, steps.horizon):
-        np.minimum(reach[:, t - 1], onward[:, t - 1], out=reach[:, t])
-    np.minimum(leaf, reach[:, :, None], out=leaf)
-    return Levels(reach, leaf, _first(steps.answer, leaf))
+    shape = steps.answer.shape
+    found = Levels(np.empty(shape[:2]), np.empty(shape), np.zeros(shape, dtype=np.bool_))
+    for start in range(0, steps.n, _CHUNK):
+        some = slice(start, start + _CHUNK)
+        told = ScoreArrays(scores.candidates[some], scores.next[some])
+        part = Levels(found.reach[some], found.leaf[some], found.first[some])
+        _fill(part, steps.answer[some], steps.steps[some], told)
+    return found
 
 
 def rollout(steps: StepArrays, levels: Levels, kappa: float | Floats) -> Outcomes:
@@ -140,9 +144,20 @@ def _count(marks: Bools) -> Ints:
     return np.asarray(np.count_nonzero(marks, axis=tuple(range(1, marks.ndim))), dtype=np.int64)
 
 
-def _effective(steps: StepArrays, scores: ScoreArrays) -> tuple[Floats, Floats]:
+def _fill(part: Levels, answer: Ints, many: Ints, scores: ScoreArrays) -> None:
+    """Write the levels of some questions, which have `many` steps on record, into their part of the whole."""
+    part.leaf[:], onward = _effective(answer, many, scores)
+    part.reach[:, 0] = np.inf
+    for t in range(1, onward.shape[1]):
+        np.minimum(part.reach[:, t - 1], onward[:, t - 1], out=part.reach[:, t])
+    for a in range(part.leaf.shape[2]):  # a handful: long strided columns are faster than many short rows
+        np.minimum(part.leaf[:, :, a], part.reach, out=part.leaf[:, :, a])
+    _mark_first(part.first, answer, part.leaf)
+
+
+def _effective(answer: Ints, many: Ints, scores: ScoreArrays) -> tuple[Floats, Floats]:
     """Return s̃ of the candidates (n, T, m) and of "next" (n, T), as `actions.actions` has them."""
-    present = steps.answer >= 0
+    present = answer >= 0
     height = np.where(present & ~np.isnan(scores.candidates), scores.candidates, -np.inf)
     best = np.full(scores.next.shape, -1)  # the argmax of the candidates, −1 where there is none
     highest = np.full(scores.next.shape, -np.inf)
@@ -152,7 +167,7 @@ def _effective(steps: StepArrays, scores: ScoreArrays) -> tuple[Floats, Floats]:
         np.copyto(best, a, where=better)
         np.copyto(highest, height[:, :, a], where=better)
         np.copyto(told, scores.candidates[:, :, a], where=better)
-    last = np.arange(steps.horizon) >= steps.steps[:, None] - 1
+    last = np.arange(scores.next.shape[1]) >= many[:, None] - 1
     onward = np.where(np.isnan(scores.next), np.inf, scores.next)
     next_is_argmax = ~last & ((best < 0) | ~(onward <= told))
     onward[next_is_argmax] = np.inf
@@ -162,29 +177,25 @@ def _effective(steps: StepArrays, scores: ScoreArrays) -> tuple[Floats, Floats]:
     return height, onward
 
 
-def _first(answer: Ints, leaf: Floats) -> Bools:
+def _mark_first(first: Bools, answer: Ints, leaf: Floats) -> None:
     """Mark, of the leaves with the same answer, the one with the highest level, the earliest of several."""
     n, width = leaf.shape[0], leaf.shape[1] * leaf.shape[2]
-    slot = answer.reshape(n, width) + np.arange(n)[:, None] * width  # one place in a flat table for each answer
-    keepable = leaf.reshape(n, width) > -np.inf
-    slots, heights = slot[keepable], leaf.reshape(n, width)[keepable]
+    slot = answer + width * np.arange(n)[:, None, None]  # one place in a flat table for each answer
+    place = np.flatnonzero(leaf > -np.inf)
+    slots, heights = slot.ravel()[place], leaf.ravel()[place]
     highest = np.full(n * width, -np.inf)
     np.maximum.at(highest, slots, heights)
     top = np.flatnonzero(heights == highest[slots])[::-1]
     holder = np.empty(n * width, dtype=np.int64)
-    holder[slots[top]] = top  # the last write, so the earliest leaf, stays
-    mine = np.zeros(slots.size, dtype=np.bool_)
-    mine[top] = holder[slots[top]] == top
-    first = np.zeros((n, width), dtype=np.bool_)
-    first[keepable] = mine
-    return first.reshape(leaf.shape)
+    holder[slots[top]] = place[top]  # the last write, so the earliest leaf, stays
+    first.reshape(-1)[holder[slots[top]]] = True
 
 
 def _check(steps: StepArrays, scores: ScoreArrays) -> None:
     """Refuse arrays that do not belong together."""
     shape = steps.answer.shape
-    if len(shape) != 3 or not shape[1]:
-        raise UsageError(f"answer must have the shape (n, T, m) with T ≥ 1, not {shape}; build it with episodes.table")
+    if len(shape) != 3 or not shape[1] or not shape[2]:
+        raise UsageError(f"answer must have the shape (n, T, m) with T, m ≥ 1, not {shape}; see episodes.table")
     wanted = {
         "correct": (steps.correct, shape),
         "cost": (steps.cost, shape[:2]),

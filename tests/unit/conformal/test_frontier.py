@@ -89,6 +89,21 @@ def test_points_fall_in_kappa_from_infinity_and_nothing_falls_with_them() -> Non
         assert np.isfinite(curve.kappa[1:]).all()
 
 
+@pytest.mark.parametrize("decimals", [1, 3, 17])
+def test_sorting_in_blocks_changes_nothing(decimals: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one decimal most levels are ties, which must not be torn apart; with 17 there are none."""
+    rng = np.random.default_rng(7)
+    steps = ladder(*rng.integers(1, 5, 500).tolist())
+    draws = ScoreArrays(rng.random((500, 3, 1)).round(decimals), rng.random((500, 3)).round(decimals))
+    found = levels(steps, draws)
+    whole = frontier(steps, found)
+    for block, few in ((1, 1), (8, 2), (100, 2)):
+        monkeypatch.setattr("cascade.conformal.frontier._BLOCK", block)
+        monkeypatch.setattr("cascade.conformal.frontier._FEW", few)
+        split = frontier(steps, found)
+        assert all(np.array_equal(a, b) for a, b in zip(astuple(whole), astuple(split), strict=True))
+
+
 def test_a_threshold_that_is_no_number_is_refused() -> None:
     with pytest.raises(UsageError, match="kappa is not a number"):
         of_points([1, 2], [1, 2]).at(math.nan)

@@ -109,6 +109,15 @@ def test_chosen_questions_keep_their_levels() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
+def test_questions_done_in_chunks_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases, horizon, width = batches(seed=10, per_shape=40)[-1]
+    steps, scores, _ = pack(cases, horizon, width)
+    whole = levels(steps, scores)
+    for chunk in (1, 7, 40):
+        monkeypatch.setattr("cascade.conformal.rollout._CHUNK", chunk)
+        assert all(np.array_equal(a, b) for a, b in zip(whole, levels(steps, scores), strict=True))
+
+
 def test_no_questions_are_no_outcomes() -> None:
     steps, scores, _ = pack([], 3, 2)
     assert rows(rollout(steps, levels(steps, scores), 0.5)) == []
@@ -147,11 +156,12 @@ def test_numbers_out_of_range_are_all_named() -> None:
         levels(steps, scores)
 
 
-def test_flat_answers_are_refused() -> None:
+def test_answers_without_steps_or_places_are_refused() -> None:
     steps, scores, _ = pack(batches(seed=9, per_shape=3)[-1][0], 5, 3)
-    flat = StepArrays(steps.answer[:, :, 0], steps.correct, steps.cost, steps.steps, steps.complete)
-    with pytest.raises(UsageError, match=r"shape \(n, T, m\)"):
-        levels(flat, scores)
+    for answer in (steps.answer[:, :, 0], steps.answer[:, :0], steps.answer[:, :, :0]):
+        shapeless = StepArrays(answer, steps.correct, steps.cost, steps.steps, steps.complete)
+        with pytest.raises(UsageError, match=r"shape \(n, T, m\) with T, m ≥ 1"):
+            levels(shapeless, scores)
 
 
 @pytest.mark.skipif(not VECTORS.exists(), reason="the shared test vectors are not beside the project")
