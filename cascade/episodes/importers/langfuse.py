@@ -87,12 +87,13 @@ def _call(record: Record, columns: Mapping[str, str], dropped: Dropped) -> Logge
         **_usage(fields),
         **_cost(fields),
     }
-    scored = {**around, **record.fields, **fields, **_scores(around, None), **_scores(fields, text(fields.get("id")))}
+    own_id = text(fields.get("id"))
+    scored = {**around, **record.fields, **fields, **_scores(around, own_id), **_scores(fields, own_id)}
     made |= mapped(scored, columns, place, dropped)
     trace = text(fields.get("trace_id")) or text(around.get("id"))
     at_s = None if start is None else start.seconds
     names = tuple([made["model"]] if made["model"] else ())
-    return LoggedCall(place, text(fields.get("id")), trace, at_s, made, names)
+    return LoggedCall(place, own_id, trace, at_s, made, names)
 
 
 def _usage(fields: Mapping[str, Any]) -> dict[str, Any]:

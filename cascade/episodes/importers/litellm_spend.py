@@ -50,7 +50,7 @@ def rows_from_litellm(
         dropped: counts calls that are left out: failed ones, embeddings, images, the same one again.
         roles: which model, by `model` or `model_group`, is the "base", the "guide" or the "judge"; without it each call
             is a rung of a ladder.
-        columns: which field stands for which of our columns, as {"gold": "metadata.answer"}.
+        columns: which field stands for which of our columns, as {"gold": "metadata.answer", "group": "end_user"}.
         dataset: what to call the questions; the file's name by default.
     """
     path, counted = Path(source), Dropped() if dropped is None else dropped
@@ -77,7 +77,6 @@ def _call(record: Record, columns: Mapping[str, str], dropped: Dropped) -> Logge
         "model": text(fields.get("model")) or text(fields.get("model_group")),
         "latency_ms": number(fields.get("request_duration_ms")) or passed_ms(start, end),
         "created_at": None if start is None else start.iso,
-        "group": text(fields.get("end_user")) or text(fields.get("user")),
         **_usage(fields, metadata),
     }
     made |= _cost(fields, made, dropped, place)

@@ -1,0 +1,129 @@
+"""Calls of one trace become one episode, in the order they were made, whatever order the log is in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cascade.episodes.importers.calls import (
+    LoggedCall,
+    checked_columns,
+    checked_roles,
+    episodes,
+    field_of,
+    mapped,
+)
+from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import COLUMNS, question_id
+from cascade.errors import UsageError
+
+ROLES = {"small": "base", "large": "guide", "critic": "judge"}
+
+
+def call(trace: str | None, at_s: float | None, model: str = "small", **columns: Any) -> LoggedCall:
+    made = {"question": "Which?", "text": "Danube", "model": model} | columns
+    return LoggedCall(f"log:{at_s}", None, trace, at_s, made, (model,))
+
+
+def rows(
+    *calls: LoggedCall, roles: dict[str, str] | None = None, dropped: Dropped | None = None
+) -> list[dict[str, Any]]:
+    return list(episodes(calls, roles or {}, dropped or Dropped(), "log"))
+
+
+def part(found: list[dict[str, Any]], *names: str) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in names) for row in found]
+
+
+def test_traces_that_are_mixed_are_put_in_order() -> None:
+    found = rows(call("b", 5, text="1"), call("a", 9, text="2"), call("b", 4, text="0"), call("a", 1, text="3"))
+    assert part(found, "episode_id", "step", "answer") == [("b", 1, "0"), ("b", 2, "1"), ("a", 1, "3"), ("a", 2, "2")]
+    assert all(list(row) == list(COLUMNS) for row in found)
+
+
+def test_calls_without_a_time_keep_the_logs_order() -> None:
+    assert part(rows(call("a", None, text="x"), call("a", None, text="y")), "step", "answer") == [(1, "x"), (2, "y")]
+
+
+def test_a_call_of_no_trace_is_an_episode_by_itself() -> None:
+    found = rows(call(None, 1), LoggedCall("log:2", "id", None, 2, {"text": "x"}))
+    assert part(found, "episode_id", "step", "question") == [("log:1", 1, "Which?"), ("id", 1, None)]
+
+
+def test_without_roles_each_call_is_a_rung() -> None:
+    found = rows(call("a", 1), call("a", 2, "large"))
+    assert part(found, "step", "candidate", "source", "horizon") == [(1, 0, "small", None), (2, 0, "large", None)]
+
+
+def test_with_roles_the_kth_calls_are_the_kth_step() -> None:
+    order = ("small", "large", "critic", "small", "small", "large", "large")
+    found = rows(*[call("a", at, model) for at, model in enumerate(order)], roles=ROLES)
+    assert part(found, "step", "candidate", "source") == [
+        (1, 0, "base"),
+        (1, 1, "guide"),
+        (1, None, "judge"),
+        (2, 0, "base"),
+        (3, 0, "base"),
+        (3, 1, "guide"),
+        (4, 1, "guide"),
+    ]
+    assert part(found, "answer", "text")[2] == (None, "Danube")
+
+
+def test_a_model_without_a_role_is_a_cost_and_is_named() -> None:
+    dropped = Dropped()
+    found = rows(call("a", 1), call("a", 2, "other", cost_nano_usd=7), roles=ROLES, dropped=dropped)
+    assert part(found, "candidate", "source", "cost_nano_usd") == [(0, "base", None), (None, "other", 7)]
+    assert "the model other has no role: its calls are costs without an answer" in dropped.notes
+
+
+def test_what_is_the_same_in_an_episode_is_told_once() -> None:
+    found = rows(
+        call("a", 1, gold=["Danube"]), call("a", 2, split="test", question="Other?"), dropped=(said := Dropped())
+    )
+    assert part(found, "question", "gold", "split", "dataset") == [("Which?", ["Danube"], "test", "log")] * 2
+    assert said.notes["another question than the first of its trace; the first stands for all"] == 1
+
+
+def test_the_same_question_is_never_on_both_sides_of_a_split() -> None:
+    found = rows(call("a", 1), call("b", 2), call("c", 3, group="g"), call("d", 4, question=None))
+    shared = question_id("Which?", None)
+    assert part(found, "group") == [(shared,), (shared,), ("g",), ("d",)]
+
+
+def test_a_call_that_answers_nothing_is_no_candidate() -> None:
+    found = rows(call("a", 1, text=None), call("a", 2, text=" "), call("a", 3, text=None, correct=True))
+    assert part(found, "candidate", "answer", "correct") == [(None, None, None), (None, None, None), (0, None, True)]
+
+
+def test_the_same_call_twice_is_one_call() -> None:
+    one = call("a", 1)._replace(call_id="c1")
+    dropped = Dropped()
+    assert len(rows(one, one._replace(place="log:9"), dropped=dropped)) == 1
+    assert dropped.first == ["log:9: the same call a second time"]
+
+
+def test_half_a_pair_of_surrogates_is_no_crash() -> None:
+    (found,) = rows(call("a\ud800", 1, text="\ud800")._replace(call_id="\udfff"))
+    assert (found["episode_id"], found["answer"]) == ("a\ud800", "\ud800")
+
+
+def test_roles_and_columns_that_there_are_not_are_all_named() -> None:
+    assert (checked_roles(None), checked_columns(None)) == ({}, {})
+    with pytest.raises(UsageError, match=r"large=gide; did you mean guide\?.*tiny=x"):
+        checked_roles({"small": "base", "large": "gide", "tiny": "x"})
+    with pytest.raises(UsageError, match=r"mapped to qestion; did you mean question\?.*nor to schema_version"):
+        checked_columns({"qestion": "a", "schema_version": "b", "answer": "c"})
+
+
+def test_a_field_is_a_name_or_a_path() -> None:
+    fields = {"a.b": 1, "a": {"b": {"c": 2}}, "d": 3}
+    assert [field_of(fields, path) for path in ("a.b", "a.b.c", "d", "d.e", "x", "a.x")] == [1, 2, 3, None, None, None]
+
+
+def test_a_mapped_value_that_says_nothing_is_noted() -> None:
+    dropped = Dropped()
+    fields = {"right": "maybe", "n": "3", "empty": ""}
+    made = mapped(fields, {"correct": "right", "step": "n", "answer": "empty", "gold": "x"}, "log:1", dropped)
+    assert (made, dropped.noted) == ({"step": 3}, ["log:1: correct is no true or false, read as null"])

@@ -1,0 +1,89 @@
+"""Which log a file is, is told by its columns; commands read all of them alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.episodes.files import Dropped, write_rows
+from cascade.episodes.importers import IMPORTERS, detect, import_rows, read_log
+from cascade.errors import UsageError
+from unit.episodes.importers.test_langfuse import observed
+from unit.episodes.importers.test_litellm_spend import spent
+from unit.episodes.importers.test_otel import export, span
+from unit.episodes.importers.test_pairs import answer, pair
+from unit.episodes.test_files import ROWS
+
+KNOWN = {"pairs": pair(), "litellm": spent(1), "otel": export(span()), "langfuse": observed()}
+
+
+def write(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(("name", "record"), [*KNOWN.items(), ("pairs", answer("base", 1))])
+def test_a_foreign_log_is_known_by_its_columns(tmp_path: Path, name: str, record: dict[str, Any]) -> None:
+    path = write(tmp_path / "log.jsonl", {"something": "else"}, record)
+    assert detect(path) == name
+    path = write(tmp_path / "log.jsonl", record)
+    dropped = Dropped()
+    assert list(read_log(path, dropped)) == list(import_rows(path)) == list(import_rows(path, kind=name))
+    assert dropped.count == 0
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.parquet"])
+def test_our_own_log_is_read_as_it_is(tmp_path: Path, name: str) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    write_rows(tmp_path / name, ROWS)
+    assert detect(tmp_path / name) is None
+    assert list(read_log(tmp_path / name)) == ROWS
+    assert [row["step"] for row in read_log(tmp_path / name, where={"step": "2"})] == [2]
+
+
+def test_a_foreign_log_is_filtered_by_our_columns(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.jsonl", pair(), pair(pair="tiny>large"))
+    assert {row["dataset"] for row in read_log(path, where={"dataset": "rivers/tiny>large"})} == {"rivers/tiny>large"}
+    with pytest.raises(UsageError, match=r"no column datset; did you mean dataset"):
+        list(read_log(path, where={"datset": "x"}))
+
+
+def test_a_store_is_read_too(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy")
+    from cascade.episodes.store import Store
+
+    url = f"sqlite:///{tmp_path / 'log.db'}"
+    with Store.open(url) as store:
+        store.append(ROWS)
+    assert list(read_log(url)) == ROWS
+    assert [row["step"] for row in read_log(url, where={"walk": "guide only"})] == [2]
+
+
+def test_what_nobody_knows_is_refused_with_advice(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.jsonl", {"prompt": "x", "reply": "y"})
+    assert detect(path) is None
+    with pytest.raises(UsageError, match="holds no row of an episode log"):
+        list(read_log(path))
+    with pytest.raises(UsageError, match=r"known by its columns. Say what it is with --from \(pairs, .*--map"):
+        import_rows(path)
+    (row,) = import_rows(path, columns={"question": "prompt", "answer": "reply"})
+    assert (row["question"], row["answer"]) == ("x", "y")
+
+
+def test_importers_that_there_are_not_and_options_that_do_not_go(tmp_path: Path) -> None:
+    path = write(tmp_path / "log.jsonl", pair())
+    with pytest.raises(UsageError, match=r"no importer langfus; did you mean langfuse\?"):
+        import_rows(path, kind="langfus")
+    for options in ({"roles": {"a": "base"}}, {"columns": {"gold": "x"}}, {"dataset": "x"}):
+        with pytest.raises(UsageError, match="takes no roles, mapping or name"):
+            import_rows(path, **options)  # type: ignore[arg-type]
+    assert {*KNOWN, "table"} == set(IMPORTERS)
+
+
+def test_a_missing_log_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="There is no file"):
+        list(read_log(tmp_path / "nothing.jsonl"))

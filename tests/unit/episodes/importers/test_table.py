@@ -1,0 +1,122 @@
+"""Tables of one's own, with a mapping that is checked as a whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.episodes.importers import rows_from_table
+from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import question_id
+from cascade.errors import UsageError
+
+TABLE = """prompt,reply,right,usd,seconds,p,who,when
+Which river?,Inn,no,0.0001,0.5,0.25,small,2026-11-21T10:00:00Z
+Which river?,Danube,yes,0.002,,,large,2026-11-21T10:00:05Z
+Which lake?,,,,1,high,small,
+"""
+COLUMNS = {
+    "question": "prompt",
+    "answer": "reply",
+    "correct": "right",
+    "cost_usd": "usd",
+    "latency_s": "seconds",
+    "signals.certainty": "p",
+    "model": "who",
+    "created_at": "when",
+}
+
+
+def table(tmp_path: Path, text: str = TABLE) -> Path:
+    path = tmp_path / "mine.csv"
+    path.write_text(text)
+    return path
+
+
+def test_rows_of_one_question_are_one_episode(tmp_path: Path) -> None:
+    dropped = Dropped()
+    first, second, third = rows_from_table(table(tmp_path), dropped, columns=COLUMNS)
+    expected = {
+        "episode_id": question_id("Which river?", None),
+        "dataset": "mine",
+        "question": "Which river?",
+        "step": 1,
+        "candidate": 0,
+        "source": "small",
+        "answer": "Inn",
+        "correct": False,
+        "cost_nano_usd": 100_000,
+        "cost_source": "the table",
+        "latency_ms": 500.0,
+        "signals": {"certainty": 0.25},
+    }
+    assert {name: first[name] for name in expected} == expected
+    assert (second["episode_id"], second["step"], second["correct"]) == (first["episode_id"], 2, True)
+    assert (second["latency_ms"], second["signals"]) == (None, {"certainty": None})
+    assert (third["candidate"], third["cost_nano_usd"], third["cost_source"]) == (None, None, "no price")
+    assert dict(dropped.notes) == {"signals.certainty is no number, read as null": 1}
+
+
+def test_roles_make_rounds(tmp_path: Path) -> None:
+    first, second, _ = rows_from_table(table(tmp_path), columns=COLUMNS, roles={"small": "base", "large": "guide"})
+    assert [(row["step"], row["candidate"], row["source"]) for row in (first, second)] == [
+        (1, 0, "base"),
+        (1, 1, "guide"),
+    ]
+
+
+def test_columns_that_have_our_names_need_no_mapping(tmp_path: Path) -> None:
+    row = {"episode_id": 7, "question": "Which?", "step": 2, "candidate": 1, "source": "guide", "horizon": 4}
+    row |= {
+        "text": "Answer: Danube",
+        "correct": True,
+        "cost_nano_usd": 5,
+        "signals": {"a": 1},
+        "signals.b": 2,
+        "odd": 1,
+    }
+    path = tmp_path / "mine.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    (made,) = rows_from_table(path, dataset="rivers")
+    expected = {"episode_id": "7", "step": 2, "candidate": 1, "source": "guide", "horizon": 4, "dataset": "rivers"}
+    expected |= {"answer": "Answer: Danube", "cost_nano_usd": 5, "signals": {"a": 1, "b": 2.0}}
+    assert {name: made[name] for name in expected} == expected
+
+
+def test_truth_alone_makes_a_candidate(tmp_path: Path) -> None:
+    (row,) = rows_from_table(table(tmp_path, "id,ok\nq1,1\n"), columns={"episode_id": "id", "correct": "ok"})
+    assert (row["episode_id"], row["candidate"], row["answer"], row["correct"]) == ("q1", 0, None, True)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"qestion": "prompt", "answr": "reply"}, ["mapped to qestion; did you mean question?", "nor to answr"]),
+        ({"question": "promt", "answer": "rply"}, ["no column promt; did you mean prompt?", "no column rply"]),
+        ({"qestion": "promt"}, ["mapped to qestion", "no column promt"]),
+        ({"answer": "reply"}, ["no column stands for the question: add question=COLUMN"]),
+        ({"question": "prompt"}, ["no column stands for the answer: add answer=COLUMN"]),
+        ({"question": "prompt", "answer": "reply", "signals.p": "q"}, ["the table has no column q"]),
+    ],
+)
+def test_all_that_is_wrong_with_a_mapping_is_said_at_once(
+    tmp_path: Path, columns: dict[str, str], said: list[str]
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        list(rows_from_table(table(tmp_path), columns=columns))
+    for words in said:
+        assert words in str(raised.value)
+
+
+def test_a_table_without_rows_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no row"):
+        list(rows_from_table(table(tmp_path, "a,b\n"), columns={"question": "a"}))
+
+
+def test_a_long_table_is_read_to_its_end(tmp_path: Path) -> None:
+    text = "question,answer\n" + "".join(f"q{i},a\n" for i in range(1_000))
+    rows: list[dict[str, Any]] = list(rows_from_table(table(tmp_path, text)))
+    assert [row["question"] for row in rows] == [f"q{i}" for i in range(1_000)]
