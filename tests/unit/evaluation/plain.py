@@ -1,0 +1,184 @@
+"""The oracle of evaluation: questions in plain Python, asked step by step as they would be live.
+
+Nothing here is shared with the array code but what serves: the policies, `engine.decide` and `engine.rank`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.conformal.arrays import StepArrays
+from cascade.engine import decide, rank
+from cascade.episodes.table import EpisodeTable
+from cascade.evaluation.played import Played
+from cascade.policies.base import Observation, Policy
+from cascade.types import Candidate, Question, Step
+
+SOURCES = {1: ("answer",), 2: ("base", "guide"), 3: ("base", "guide", "third")}
+SIGNALS = ("p_yes", "reply_mean_logprob")
+
+
+class Shown(NamedTuple):
+    """One candidate of one step."""
+
+    place: int
+    answer: int
+    right: bool
+    sure: float | None
+
+
+class Asked(NamedTuple):
+    """One question: for each step on record its candidates, its cost and its signals."""
+
+    steps: tuple[tuple[Shown, ...], ...]
+    costs: tuple[int, ...]
+    signals: tuple[dict[str, float | None], ...]
+    complete: bool
+
+    @property
+    def solvable(self) -> bool:
+        return any(shown.right for step in self.steps for shown in step)
+
+    @property
+    def hopeless(self) -> bool:
+        return self.complete and not self.solvable
+
+
+class Did(NamedTuple):
+    """What a way to answer did on a question; the fields of `Played`."""
+
+    covered: float
+    in_set: float
+    right: float
+    cost: float
+    length: float
+    leaves: float
+    distinct: float
+
+
+def draw(rng: np.random.Generator, horizon: int, width: int) -> Asked:
+    """Draw a question: ragged, with absent candidates, unknown signals and equal ones."""
+    many = horizon if rng.random() < 0.6 else int(rng.integers(1, horizon + 1))
+    pool, rounded = int(rng.integers(1, min(4, horizon * width) + 1)), bool(rng.random() < 0.5)
+    truth = int(rng.integers(0, pool + 1))
+
+    def shown(place: int) -> Shown:
+        answer = int(rng.integers(pool))
+        right = answer == truth if rng.random() < 0.95 else bool(rng.random() < 0.5)
+        return Shown(place, answer, right, None if rng.random() < 0.3 else round(float(rng.random()), 1))
+
+    def signal(low: float) -> float | None:
+        value = low + float(rng.random())
+        return None if rng.random() < 0.2 else round(value, 1) if rounded else value
+
+    return Asked(
+        steps=tuple(tuple(shown(a) for a in range(width) if rng.random() < 0.85) for _ in range(many)),
+        costs=tuple(int(cost) for cost in rng.integers(0, 10**9, many)),
+        signals=tuple({"p_yes": signal(0.0), "reply_mean_logprob": signal(-1.0)} for _ in range(many)),
+        complete=many == horizon or bool(rng.random() < 0.3),
+    )
+
+
+def table_of(
+    questions: Sequence[Asked],
+    horizon: int,
+    width: int,
+    *,
+    cost_known: bool = True,
+    groups: Sequence[str] | None = None,
+) -> EpisodeTable:
+    """Return the same questions as a table."""
+    n = len(questions)
+    arrays = StepArrays(
+        answer=np.full((n, horizon, width), -1, dtype=np.int64),
+        correct=np.zeros((n, horizon, width), dtype=np.bool_),
+        cost=np.zeros((n, horizon), dtype=np.int64),
+        steps=np.array([len(one.steps) for one in questions], dtype=np.int64),
+        complete=np.array([one.complete for one in questions], dtype=np.bool_),
+    )
+    confidence = np.full((n, horizon, width), np.nan)
+    signals = {name: np.full((n, horizon), np.nan) for name in SIGNALS}
+    for q, one in enumerate(questions):
+        for t, step in enumerate(one.steps):
+            arrays.cost[q, t] = one.costs[t]
+            for name, value in one.signals[t].items():
+                signals[name][q, t] = math.nan if value is None else value
+            for shown in step:
+                at = (q, t, shown.place)
+                arrays.answer[at], arrays.correct[at] = shown.answer, shown.right
+                confidence[at] = math.nan if shown.sure is None else shown.sure
+    ids = tuple([f"q{q}" for q in range(n)])
+    return EpisodeTable(
+        "made", ids, tuple(groups or ids), SOURCES[width], arrays, confidence, signals, {}, cost_known=cost_known
+    )
+
+
+def live(one: Asked, policy: Policy, width: int) -> Did:
+    """Follow a policy step by step, as the engine does."""
+    question, seen = Question("asked"), []
+    for number, (shown, signals) in enumerate(zip(one.steps, one.signals, strict=True), 1):
+        candidates = tuple(
+            Candidate(f"answer {c.answer}", SOURCES[width][c.place], SOURCES[width][c.place], c.sure) for c in shown
+        )
+        step = Step(number, candidates, signals)
+        decision = decide(policy, Observation(question, (*seen, step), len(one.steps)))
+        seen.append(step._replace(decision=decision))
+        if not decision.proceed:
+            break
+    kept = [one.steps[step.number - 1][k] for step in seen if step.decision for k in step.decision.keep]
+    return did(one, kept, rank(seen), len(seen))
+
+
+def did(one: Asked, kept: Sequence[Shown], ranked: Sequence[str], length: int) -> Did:
+    in_set = any(shown.right for shown in kept)
+    served = next((shown for shown in kept if ranked and f"answer {shown.answer}" == ranked[0]), None)
+    return Did(
+        covered=float(in_set or one.hopeless),
+        in_set=float(in_set),
+        right=float(served is not None and served.right),
+        cost=float(sum(one.costs[:length])),
+        length=float(length),
+        leaves=float(len(kept)),
+        distinct=float(len({shown.answer for shown in kept})),
+    )
+
+
+def by_chance(one: Asked) -> Did:
+    """Return the expectation of a uniform choice at every step, over every path there is, exactly."""
+    total = dict.fromkeys(Did._fields, Fraction(0))
+    for chance, kept, length in _paths(one, 0):
+        ranked = [f"answer {kept[0].answer}"] if kept else []
+        for name, value in did(one, kept, ranked, length)._asdict().items():
+            total[name] += chance * Fraction(value)
+    return Did(*(float(value) for value in total.values()))
+
+
+def _paths(one: Asked, t: int) -> Iterator[tuple[Fraction, list[Shown], int]]:
+    last = t == len(one.steps) - 1
+    options = len(one.steps[t]) + (not last)
+    for shown in one.steps[t]:
+        yield Fraction(1, options), [shown], t + 1
+    if not last:
+        for chance, kept, length in _paths(one, t + 1):
+            yield chance / options, kept, length
+    elif not options:
+        yield Fraction(1), [], t + 1
+
+
+def each(played: Played) -> list[Did]:
+    """Return what was played question by question."""
+    return [Did(*row) for row in zip(*(getattr(played, name).tolist() for name in Did._fields), strict=True)]
+
+
+def batches(seed: int, per_shape: int, size: int = 8) -> Iterator[tuple[list[Asked], int, int]]:
+    """Yield lists of questions for each shape T = 1..4, m = 1..3: `per_shape` lists of `size`."""
+    rng = np.random.default_rng(seed)
+    for horizon in range(1, 5):
+        for width in range(1, 4):
+            for _ in range(per_shape):
+                yield [draw(rng, horizon, width) for _ in range(size)], horizon, width
