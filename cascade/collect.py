@@ -7,11 +7,13 @@ a run that is killed goes on where it was. The log itself is made at the end, fr
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +21,19 @@ from cascade.budget.ledger import SharedBudget
 from cascade.building import build_strategy
 from cascade.config import CascadeConfig
 from cascade.engine import drive, failed_call, paid_call, run
-from cascade.episodes.files import read_rows, write_rows
-from cascade.episodes.journal import Journal
-from cascade.episodes.matching import Matcher
+from cascade.episodes.files import WRITTEN_AS, read_rows, write_rows
+from cascade.episodes.journal import Journal, is_call
+from cascade.episodes.matching import Matcher, judge_rows
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import call_row, request_digest, rows
-from cascade.errors import BadRequestError, BudgetExceededError, CascadeError, ProviderError, UsageError
+from cascade.errors import BudgetExceededError, CascadeError, MissingExtraError, ProviderError, UsageError
 from cascade.orchestrator import Orchestrator
 from cascade.policies.fixed import FixedPolicy
 from cascade.providers.base import Provider
 from cascade.types import Answer, Completion, Request
 from cascade.walks import NamedWalk
+
+logger = logging.getLogger("cascade")
 
 MAX_FAILURES_IN_A_ROW = 20
 """So many questions failing one after the other is an outage, not bad luck: it is no use to ask the others."""
@@ -37,7 +41,11 @@ MAX_FAILURES_IN_A_ROW = 20
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a collection is. `spent_nano_usd` is what the log has cost so far, calls on record included."""
+    """How far a collection is.
+
+    `spent_nano_usd` is what was paid so far, calls on record included; exact only if `cost_known`: what is not known
+    counts at the most that it can have been, and without a price not at all.
+    """
 
     done: int
     total: int
@@ -56,12 +64,29 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What came of it. `failures` are question ids with what went wrong; `stopped` why it ended early, if it did."""
+    """What came of it.
+
+    `failures` are question ids with what went wrong; `stopped` why it ended early, if it did. `unused_calls` are on
+    record and not in the log, as after a change of the settings or with fewer questions; they stay in the journal.
+    """
 
     progress: Progress
     rows: int
     failures: tuple[tuple[str, str], ...]
     stopped: CascadeError | None
+    unused_calls: int = 0
+
+
+class _HoleError(Exception):
+    """A call failed or is not on record. No `ProviderError`, which the walk would take, to go on without the answer."""
+
+    def __init__(self, error: ProviderError | None = None) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class _StoppedError(Exception):
+    """It was stopped: no further call is made."""
 
 
 @dataclass(slots=True)
@@ -105,6 +130,7 @@ class Collector:
         self._prices = config.prices()
         self._budget = SharedBudget(max_cost_nano_usd, journal.spent_nano_usd)
         self._tally = _Tally()
+        self._logged: set[str] = set()
         self._started = time.monotonic()
 
     def run(
@@ -141,7 +167,7 @@ class Collector:
             tally.made,
             tally.reused,
             self._budget.spent_nano_usd,
-            not tally.unknown_cost,
+            self._journal.cost_known and not tally.unknown_cost,
             time.monotonic() - self._started,
         )
 
@@ -155,6 +181,11 @@ class Collector:
         """Why it ended before all questions were asked, if it did."""
         return self._tally.stopped
 
+    @property
+    def unused_calls(self) -> int:
+        """How many calls are on record and stood in no row that `log` gave."""
+        return len(self._journal) - len(self._logged)
+
     def log(
         self, questions: Iterable[AskedQuestion], matcher: Matcher, dataset: str | None
     ) -> Iterator[dict[str, Any]]:
@@ -167,17 +198,17 @@ class Collector:
             whole = self._on_record(everything, asked)
             if whole is None:
                 continue
-            yield from self._rows(everything, whole, asked, matcher, dataset)
+            yield from judge_rows(self._rows(everything, whole, asked, dataset), matcher)
             for walk in named:
                 answer = self._on_record(walk, asked)
                 if answer is not None:
-                    yield from self._rows(walk, answer, asked, matcher, dataset)
+                    yield from judge_rows(self._rows(walk, answer, asked, dataset), matcher)
 
     def _on_record(self, walk: NamedWalk, asked: AskedQuestion) -> Answer | None:
         """Return a walk as it is on record, None if a call of it is not."""
         try:
             return self._walk(walk, asked, self._recorded)
-        except ProviderError:
+        except _HoleError:
             return None
 
     def _one(self, asked: AskedQuestion) -> None:
@@ -186,63 +217,72 @@ class Collector:
         try:
             for walk in self._walks:
                 self._walk(walk, asked, self._paid)
-        except BudgetExceededError as error:
-            self._stop(error)
+        except _StoppedError:
             return
-        except ProviderError as error:
+        except BudgetExceededError as error:
+            said = "What was paid for is on record: raise the cap and go on with --resume."
+            self._stop(BudgetExceededError(f"{error} {said}"))
+        except _HoleError as hole:
+            self._failed(asked, f"{type(hole.error).__name__}: {hole.error}")
+        else:
             with tally.lock:
                 tally.done += 1
-                tally.failures.append((asked.id, f"{type(error).__name__}: {error}"))
-                tally.failed_in_a_row += 1
-                outage = tally.failed_in_a_row >= MAX_FAILURES_IN_A_ROW
-            if outage:
-                self._stop(error)
-            return
+                tally.failed_in_a_row = 0
+
+    def _failed(self, asked: AskedQuestion, said: str) -> None:
+        tally = self._tally
         with tally.lock:
             tally.done += 1
-            tally.failed_in_a_row = 0
+            tally.failures.append((asked.id, said))
+            tally.failed_in_a_row += 1
+            outage = tally.failed_in_a_row >= MAX_FAILURES_IN_A_ROW
+        if outage:
+            self._stop(
+                ProviderError(
+                    f"{MAX_FAILURES_IN_A_ROW} questions failed one after the other, the last with {said} "
+                    "What was paid for is on record: go on with --resume."
+                )
+            )
 
     def _stop(self, error: CascadeError) -> None:
         with self._tally.lock:
             self._tally.stopped = self._tally.stopped or error
 
     def _walk(self, walk: NamedWalk, asked: AskedQuestion, call: Callable[[Request], Completion]) -> Answer:
-        """Follow one walk to its end.
-
-        Raises:
-            ProviderError: a call failed. A log with a hole would be no full information, so the question has failed.
-        """
-        answer = drive(run(asked.question, strategy=walk.strategy, policy=walk.policy, prices=self._prices), call)
-        for made in answer.calls:
-            if made.completion is None:
-                raise ProviderError(f"a call of {made.request.model} failed: {made.error}", model=made.request.model)
-        return answer
+        """Follow one walk to its end. A call that fails breaks it off: a log with a hole is no full information."""
+        return drive(run(asked.question, strategy=walk.strategy, policy=walk.policy, prices=self._prices), call)
 
     def _recorded(self, request: Request) -> Completion:
         """Answer from the record."""
         found = self._journal.completion(request_digest(request))
         if found is None:
-            raise BadRequestError("this call is not on record", model=request.model)
+            raise _HoleError
         return found
 
     def _paid(self, request: Request) -> Completion:
         """Answer from the record, or else make the call, and have it on the disk before anybody sees it."""
-        recorded = self._journal.completion(request_digest(request))
-        if recorded is not None:
-            with self._tally.lock:
-                self._tally.reused += 1
-            return recorded
-        if self._tally.stopped is not None:
-            raise self._tally.stopped
+        with self._journal.claim(request_digest(request)) as recorded:
+            if recorded is not None:
+                with self._tally.lock:
+                    self._tally.reused += 1
+                return recorded
+            if self._tally.stopped is not None:
+                raise _StoppedError
+            return self._pay(request)
+
+    def _pay(self, request: Request) -> Completion:
         price = self._prices.get(request.model)
         hold = self._budget.hold(request, price)
+        # Under a cap a call that may be billed is not tried again: only one was held for.
+        asked = request if self._budget.limit_nano_usd is None else request._replace(at_most_once=True)
         try:
-            capped = self._budget.limit_nano_usd is not None
-            completion = self._orchestrator.complete(request._replace(at_most_once=True) if capped else request)
+            completion = self._orchestrator.complete(asked)
         except ProviderError as error:
             failed = failed_call(request, error, price)
-            self._budget.settle(hold, failed.cost_nano_usd if failed.billed != "maybe" else failed.cost_bound_nano_usd)
-            raise
+            self._budget.settle(hold, failed.cost_bound_nano_usd)
+            with self._tally.lock:
+                self._tally.unknown_cost |= failed.cost_nano_usd is None or failed.billed == "maybe"
+            raise _HoleError(error) from None
         except BaseException:
             self._budget.settle(hold, None)
             raise
@@ -251,11 +291,10 @@ class Collector:
         self._journal.add([call_row(call, completion)])
         with self._tally.lock:
             self._tally.made += 1
-            self._tally.unknown_cost |= call.cost_nano_usd is None
         return completion
 
     def _rows(
-        self, walk: NamedWalk, answer: Answer, asked: AskedQuestion, matcher: Matcher, dataset: str | None
+        self, walk: NamedWalk, answer: Answer, asked: AskedQuestion, dataset: str | None
     ) -> Iterator[dict[str, Any]]:
         last = answer.steps[-1]
         horizon = last.number if last.final else walk.strategy.horizon
@@ -268,10 +307,10 @@ class Collector:
             "gold": list(asked.gold) or None,
         }
         for row in rows(answer, horizon=horizon, **columns):
-            record = self._journal.row(row["signals"]["replay"]["request"])
+            digest = row["signals"]["replay"]["request"]
+            self._logged.add(digest)
+            record = self._journal.row(digest)
             row["created_at"] = row["created_at"] if record is None else record["created_at"]
-            if row["answer"] is not None and asked.gold:
-                row["correct"] = matcher.matches(row["answer"], asked.gold).correct
             if walk.name is None:
                 row["kept"] = None
             yield row
@@ -312,7 +351,9 @@ def collect(
     """
     journal_path = output.with_name(output.name + ".journal")
     _check(config, output, journal_path, resume=resume, capped=max_cost_nano_usd is not None)
-    with Journal(journal_path) as journal, Orchestrator.from_config(config, providers=providers) as orchestrator:
+    with Orchestrator.from_config(config, providers=providers) as orchestrator, Journal(journal_path) as journal:
+        if journal.bad_lines:
+            logger.warning("%s: lines that are no calls, passed over: %d", journal_path, journal.bad_lines)
         if output.exists():
             recall(output, journal)
         collector = Collector(config, orchestrator, journal, walks, max_cost_nano_usd)
@@ -320,9 +361,9 @@ def collect(
         finished = collector.log(questions, matcher, dataset)
         first = next(finished, None)
         written = 0 if first is None else write_rows(output, itertools.chain([first], finished))
-    if not collector.failures and collector.stopped is None:
-        journal_path.unlink()
-    return Collected(progress, written, collector.failures, collector.stopped)
+        if not (collector.failures or collector.stopped or collector.unused_calls):
+            journal.remove()
+        return Collected(progress, written, collector.failures, collector.stopped, collector.unused_calls)
 
 
 def _check(config: CascadeConfig, output: Path, journal: Path, *, resume: bool, capped: bool) -> None:
@@ -332,6 +373,10 @@ def _check(config: CascadeConfig, output: Path, journal: Path, *, resume: bool, 
         for path in (output, journal)
         if path.exists() and not resume
     ]
+    if output.is_dir():
+        problems = [f"{output} is a folder; name a file in it."]
+    if not output.name.endswith(WRITTEN_AS):
+        problems.append(f"{output} ends in none of {', '.join(WRITTEN_AS)}; name the file so.")
     if not output.parent.is_dir():
         problems.append(f"There is no folder {output.parent}.")
     if capped:
@@ -341,10 +386,12 @@ def _check(config: CascadeConfig, output: Path, journal: Path, *, resume: bool, 
         ]
     if problems:
         raise UsageError("\n".join(problems))
+    if output.suffix == ".parquet" and find_spec("pyarrow") is None:
+        raise MissingExtraError("pyarrow", f"Writing {output}")
 
 
 def recall(log: Path, journal: Journal) -> int:
     """Put a finished log's calls back on record, so that a larger set of questions pays only for what is new."""
     known = len(journal)
-    journal.add(row for row in read_rows(log) if "request" in (row["signals"] or {}).get("replay", {}))
+    journal.add(filter(is_call, read_rows(log)))
     return len(journal) - known

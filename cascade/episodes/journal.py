@@ -39,6 +39,8 @@ class Journal:
         self.cost_known = True
         self._places: dict[str, int] = {}
         self._lock = threading.Lock()
+        self._claimed: set[str] = set()
+        self._released = threading.Condition()
         with _said(path):
             self._file = _opened(path)
             # No buffer: what is written is in the file, and what a full disk took of it can be cut off again.
@@ -113,6 +115,22 @@ class Journal:
         """Return what a call brought, None if it is not on record."""
         row = self.row(digest)
         return None if row is None else completion_of(row)
+
+    @contextlib.contextmanager
+    def claim(self, digest: str) -> Iterator[Completion | None]:
+        """Give what a call brought, or None if it is to be made now, by this thread alone.
+
+        Who claims the same meanwhile waits: a set may hold a question twice, and an answer is paid once.
+        """
+        with self._released:
+            self._released.wait_for(lambda: digest not in self._claimed)
+            self._claimed.add(digest)
+        try:
+            yield self.completion(digest)
+        finally:
+            with self._released:
+                self._claimed.discard(digest)
+                self._released.notify_all()
 
     def remove(self) -> None:
         """Delete the file: all that it holds stands elsewhere."""

@@ -1,0 +1,831 @@
+"""A log of all steps: what is in it, what is paid for and what is not, and how it goes on after a stop."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade import collect as module
+from cascade.budget.ledger import most_nano_usd
+from cascade.collect import MAX_FAILURES_IN_A_ROW, Collected, Collector, Progress, collect
+from cascade.config import CascadeConfig, load
+from cascade.engine import decide
+from cascade.episodes.files import read_rows, write_rows
+from cascade.episodes.journal import Journal
+from cascade.episodes.matching import Verdict, get_matcher
+from cascade.episodes.questions import AskedQuestion
+from cascade.episodes.schema import COLUMNS, request_digest
+from cascade.errors import (
+    AuthenticationError,
+    BudgetExceededError,
+    MissingExtraError,
+    ProviderError,
+    ProviderTimeoutError,
+    UsageError,
+)
+from cascade.orchestrator import Orchestrator
+from cascade.policies.base import Observation
+from cascade.policies.fixed import FixedPolicy
+from cascade.providers.fake import FakeProvider, reply
+from cascade.strategies.base import Plan
+from cascade.strategies.ladder import Ladder
+from cascade.types import Candidate, Completion, Question, Request, Step
+from cascade.walks import GUIDE_ONLY, WALKS, NamedWalk, named_walks
+from unit.made import completion
+
+PRICED = {
+    "base": {"model": "small", "price": {"input": 0.1, "output": 0.4}, "max_tokens": 64},
+    "guide": {"model": "large", "price": {"input": 1, "output": 4}, "max_tokens": 64},
+}
+ROUNDS = 3
+EXACT = get_matcher("exact")
+RIVERS = ("Danube", "Rhine", "Inn", "Oder")
+
+
+def config(**settings: Any) -> CascadeConfig:
+    return load({"models": PRICED, "provider": "fake", "strategy": {"rounds": ROUNDS}} | settings)
+
+
+def asked(*numbers: int) -> list[AskedQuestion]:
+    return [
+        AskedQuestion(f"q{n}", Question(f"Which river is number {n}?"), ("the Danube", "Inn"), f"group {n // 2}", "log")
+        for n in numbers
+    ]
+
+
+def chance(request: Request, *options: Any) -> Any:
+    """Return one of the options: the same for the same call, another for another."""
+    return options[int(request_digest(request), 16) % len(options)]
+
+
+def said(request: Request) -> Any:
+    """Answer as a pair of models would, by what was asked alone."""
+    if request.purpose == "judge":
+        if chance(request, True, False):
+            return reply("Yes", p_yes=0.9)
+        return reply(f"No, {chance(request, *RIVERS)}", p_yes=0.2)
+    if request.purpose == "decide":
+        return chance(request, "1", "2", "3", "hm")
+    if request.purpose == "exit":
+        return chance(request, "EXIT", "CONTINUE", "hm")
+    return f"Reasoning: it is.\nAnswer: {chance(request, *RIVERS)}"
+
+
+def _metered(request: Request, given: Any) -> Any:
+    """Give an answer the usage that such a prompt has."""
+    payload = reply(given) if isinstance(given, str) else given
+    if isinstance(payload, dict) and payload.get("usage"):
+        payload["usage"]["prompt_tokens"] = sum(len(message.content) for message in request.messages) // 4
+    return payload
+
+
+class Models(FakeProvider):
+    """Two models that count what they are asked, by digest; `fails` says which calls fail, and how."""
+
+    def __init__(
+        self, answer: Callable[[Request], Any] = said, fails: Callable[[Request], Any] = lambda _: None
+    ) -> None:
+        super().__init__(lambda request: fails(request) or _metered(request, answer(request)), keep=100_000)
+        self.fails = fails
+
+    @property
+    def paid(self) -> Counter[str]:
+        """The calls that were answered, by digest, and how often."""
+        return Counter(request_digest(one) for one in self.requests if self.fails(one) is None)
+
+    @property
+    def paid_twice(self) -> list[str]:
+        return [digest for digest, count in self.paid.items() if count > 1]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log.jsonl"
+
+
+def journal_of(log: Path) -> Path:
+    return log.with_name(log.name + ".journal")
+
+
+def collected(
+    log: Path,
+    questions: Sequence[AskedQuestion],
+    models: Models | None = None,
+    *,
+    made: CascadeConfig | None = None,
+    walks: Sequence[str] = (),
+    **options: Any,
+) -> Collected:
+    settings = made or config()
+    return collect(
+        settings,
+        questions,
+        log,
+        walks=options.pop("named", None) or named_walks(settings, walks),
+        providers={"fake": models or Models()},
+        **({"matcher": EXACT, "dataset": "rivers", "concurrency": 1} | options),
+    )
+
+
+def rows_of(log: Path) -> list[dict[str, Any]]:
+    return list(read_rows(log))
+
+
+def calls_in(log: Path) -> dict[str, Any]:
+    """Return what each call in the log cost, by digest: a call that several walks share is one."""
+    return {row["signals"]["replay"]["request"]: row["cost_nano_usd"] for row in rows_of(log)}
+
+
+def full_walk(log: Path) -> list[dict[str, Any]]:
+    return [row for row in rows_of(log) if row["walk"] is None]
+
+
+# --- what is in the log ---
+
+
+@pytest.mark.parametrize("p_yes", [0.99, 0.01])
+def test_all_steps_are_run_whatever_the_answers_are(log: Path, p_yes: float) -> None:
+    def sure(request: Request) -> Any:
+        if request.purpose == "judge":
+            return reply("Yes" if p_yes > 0.5 else "No, Inn", p_yes=p_yes)
+        return {"exit": "EXIT", "decide": "1"}.get(request.purpose, "Answer: Danube")
+
+    done = collected(log, asked(1, 2), Models(sure), walks=WALKS)
+    rows = full_walk(log)
+    steps = [(row["episode_id"], row["step"], row["source"]) for row in rows]
+    assert steps == [(q, step, source) for q in ("q1", "q2") for step in (1, 2, 3) for source in ("base", "guide")]
+    assert {row["horizon"] for row in rows} == {3}
+    assert {row["kept"] for row in rows} == {None}
+    assert (done.rows, done.failures, done.stopped) == (len(rows_of(log)), (), None)
+
+
+def test_named_walks_stop_where_they_stop_and_say_what_they_kept(log: Path) -> None:
+    def sure(request: Request) -> Any:
+        if request.purpose == "judge":
+            return reply("No, Inn", p_yes=0.1)
+        return {"exit": "EXIT", "decide": "2"}.get(request.purpose, "Answer: Danube")
+
+    collected(log, asked(1), Models(sure), walks=WALKS)
+    by_walk: dict[str, list[Any]] = {}
+    for row in rows_of(log):
+        if row["walk"] is not None:
+            by_walk.setdefault(row["walk"], []).append((row["step"], row["source"], row["candidate"], row["kept"]))
+    decided = [(1, "base", 0, False), (1, "guide", 1, True)]
+    assert by_walk == {
+        "guide only": [(1, "large", 0, True)],
+        "LLM policy, base": [*decided, (1, "base", None, None)],
+        "LLM policy, guide": [*decided, (1, "guide", None, None)],
+        "LLM-exit, base": [(1, "base", 0, True), (1, "base", None, None)],
+        "LLM-exit, guide": [(1, "guide", 0, True), (1, "guide", None, None)],
+    }
+
+
+def test_a_row_says_whose_it_is_and_what_is_right(log: Path) -> None:
+    collected(log, asked(1, 2), walks=WALKS)
+    rows = rows_of(log)
+    for row in rows:
+        assert tuple(row) == COLUMNS
+        number = int(row["episode_id"][1:])
+        assert (row["dataset"], row["split"], row["group"]) == ("rivers", "log", f"group {number // 2}")
+        assert (row["question"], row["gold"]) == (f"Which river is number {number}?", ["the Danube", "Inn"])
+        assert row["correct"] == (None if row["answer"] is None else row["answer"] in {"Danube", "Inn"})
+        assert row["answer"] is None or row["candidate"] is not None
+    assert {row["correct"] for row in rows} == {True, False, None}
+
+
+def test_without_an_accepted_answer_nothing_is_right_or_wrong(log: Path) -> None:
+    collected(log, [AskedQuestion("q1", Question("Which river?"))])
+    assert [(row["gold"], row["correct"]) for row in rows_of(log)] == [(None, None)] * 2 * ROUNDS
+
+
+class _Told:
+    """A matcher that notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+        raise AssertionError("the question is known")
+
+    def matches_question(self, question: str, answer: str, gold: Sequence[str]) -> Verdict:
+        self.told.append((question, answer, tuple(gold)))
+        return Verdict(None)
+
+
+def test_a_matcher_that_wants_the_question_is_told_it(log: Path) -> None:
+    told = _Told()
+    collected(log, asked(1), matcher=told)
+    assert {one[0] for one in told.told} == {"Which river is number 1?"}
+    assert {one[2] for one in told.told} == {("the Danube", "Inn")}
+
+
+def test_the_questions_keep_their_order_and_the_steps_theirs(log: Path) -> None:
+    numbers = [7, 3, 9, 1, 4, 8, 2]
+    collected(log, asked(*numbers), walks=WALKS, concurrency=8)
+    ids = [row["episode_id"] for row in rows_of(log)]
+    assert list(dict.fromkeys(ids)) == [f"q{n}" for n in numbers]
+    assert [ids.index(one) for one in dict.fromkeys(ids)] == sorted(ids.index(one) for one in set(ids))
+    for question in set(ids):
+        walks = [row["walk"] for row in rows_of(log) if row["episode_id"] == question]
+        assert list(dict.fromkeys(walks)) == [None, *WALKS]
+
+
+class _EndsEarly:
+    """A strategy of up to four steps whose second step is final."""
+
+    horizon, models = 4, ("small",)
+
+    def plan(self, question: Question) -> Plan:
+        for number in (1, 2):
+            request = Request("small", (), "base", "answer", number, question, 8, sample=number - 1)
+            completion = yield request
+            assert completion is not None
+            yield Step(number, (Candidate(completion.text, "base", "small"),), {}, final=number == 2)
+
+
+def test_the_horizon_of_a_walk_that_could_not_go_on_is_where_it_ended(log: Path) -> None:
+    early = NamedWalk("early", _EndsEarly(), FixedPolicy("both", 4))
+    collected(log, asked(1), named=[early])
+    assert [(row["step"], row["horizon"]) for row in rows_of(log) if row["walk"] == "early"] == [(1, 2), (2, 2)]
+    assert {row["horizon"] for row in full_walk(log)} == {3}
+
+
+def test_a_row_was_made_when_its_call_was(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: dict[str, str] = {}
+    add = Journal.add
+
+    def noting(self: Journal, rows: Any) -> None:
+        made = list(rows)
+        recorded.update({row["signals"]["replay"]["request"]: row["created_at"] for row in made})
+        add(self, made)
+
+    monkeypatch.setattr(Journal, "add", noting)
+    collected(log, asked(1, 2), walks=WALKS)
+    rows = rows_of(log)
+    assert {row["signals"]["replay"]["request"]: row["created_at"] for row in rows} == recorded
+
+
+def test_the_same_record_gives_the_same_bytes(log: Path, tmp_path: Path) -> None:
+    collected(log, asked(*range(6)), walks=WALKS, concurrency=8)
+    first = log.read_bytes()
+    for concurrency in (1, 8):
+        models = Models()
+        collected(log, asked(*range(6)), models, walks=WALKS, concurrency=concurrency, resume=True)
+        assert (log.read_bytes(), models.requests) == (first, [])
+
+
+def test_side_by_side_is_the_same_as_one_after_the_other(tmp_path: Path) -> None:
+    def kept(log: Path) -> list[dict[str, Any]]:
+        return [{**row, "created_at": None, "latency_ms": None} for row in rows_of(log)]
+
+    one, other = tmp_path / "one.jsonl", tmp_path / "other.jsonl"
+    collected(one, asked(*range(12)), walks=WALKS, concurrency=1)
+    collected(other, asked(*range(12)), walks=WALKS, concurrency=8)
+    assert kept(one) == kept(other)
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz", "log.parquet"])
+def test_every_form_holds_the_same_and_is_gone_on_with(tmp_path: Path, name: str) -> None:
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
+    log, models = tmp_path / name, Models()
+    collected(log, asked(1, 2), models, walks=WALKS)
+    before = len(models.requests)
+    rows = rows_of(log)
+    done = collected(log, asked(1, 2, 3), models, walks=WALKS, resume=True)
+    assert rows_of(log)[: len(rows)] == rows
+    assert models.paid_twice == []
+    assert {one.question.text for one in models.requests[before:]} == {"Which river is number 3?"}
+    assert done.progress.reused_calls >= before
+
+
+# --- what is paid ---
+
+
+def test_no_call_is_made_twice_though_walks_ask_the_same(log: Path) -> None:
+    models = Models()
+    done = collected(log, asked(*range(8)), models, walks=WALKS, concurrency=8)
+    assert models.paid_twice == []
+    assert len(models.requests) == done.progress.made_calls < len(rows_of(log))
+    assert done.progress.reused_calls == len(rows_of(log)) - done.progress.made_calls
+
+
+class _Slow(Models):
+    """Models whose answers differ each time, and that wait until as many calls are in flight as there can be."""
+
+    def __init__(self, together: int) -> None:
+        super().__init__(lambda request: f"Answer: {len(self.requests)}" if request.role == "base" else "Yes")
+        self.gate = threading.Barrier(together)
+
+    def complete(self, request: Request, timeout_s: float) -> Any:
+        try:
+            self.gate.wait(0.2)
+        except threading.BrokenBarrierError:
+            self.gate.reset()
+        return super().complete(request, timeout_s)
+
+
+def test_two_equal_questions_at_the_same_time_are_asked_once(log: Path) -> None:
+    question = Question("Which river?")
+    twins = [AskedQuestion(name, question, ("Inn",)) for name in ("one", "other")]
+    models = _Slow(2)
+    made = config(strategy={"rounds": 2, "verdict": "sampled", "samples": 1})
+    collected(log, twins, models, made=made, concurrency=2)
+    assert models.paid_twice == []
+    assert len(models.requests) == 4
+    rows = rows_of(log)
+    assert [row["text"] for row in rows[:4]] == [row["text"] for row in rows[4:]]
+
+
+def test_the_log_costs_what_its_calls_cost(log: Path) -> None:
+    models = Models()
+    done = collected(log, asked(1, 2, 3), models)
+    assert done.progress.spent_nano_usd == sum(calls_in(log).values())
+    assert done.progress.cost_known
+    again = collected(log, asked(1, 2, 3), models, resume=True)
+    assert again.progress.spent_nano_usd == done.progress.spent_nano_usd
+
+
+def test_an_unknown_cost_is_said_to_be_unknown_on_every_run(log: Path) -> None:
+    made = load({"models": {"base": "small", "guide": "large"}, "provider": "fake", "strategy": {"rounds": 1}})
+    for resume in (False, True):
+        done = collected(log, asked(1), made=made, resume=resume)
+        assert (done.progress.spent_nano_usd, done.progress.cost_known) == (0, False)
+    assert {row["cost_nano_usd"] for row in rows_of(log)} == {None}
+
+
+def test_a_failed_call_that_may_be_billed_makes_the_cost_unknown(log: Path) -> None:
+    models = Models(fails=lambda one: ProviderTimeoutError("slow") if "number 2" in one.question.text else None)
+    done = collected(log, asked(1, 2), models)
+    bound = most_nano_usd(models.requests[-1], config().prices()["small"])  # type: ignore[arg-type]
+    assert done.progress.spent_nano_usd == sum(calls_in(log).values()) + bound
+    assert not done.progress.cost_known
+
+
+def test_progress_is_told_after_every_question_and_grows(log: Path) -> None:
+    seen: list[Progress] = []
+    collected(log, asked(1, 2, 3), tell=seen.append)
+    assert [(one.done, one.total, one.failed) for one in seen] == [(1, 3, 0), (2, 3, 0), (3, 3, 0)]
+    assert [one.made_calls + one.reused_calls for one in seen] == [6, 12, 18]
+    assert seen[0].spent_nano_usd < seen[1].spent_nano_usd < seen[2].spent_nano_usd
+    assert seen[2].eta_s == 0.0
+
+
+def test_the_time_left_is_read_off_the_pace() -> None:
+    assert Progress(2, 10, 0, 4, 0, 0, cost_known=True, elapsed_s=5.0).eta_s == pytest.approx(20.0)
+    assert Progress(0, 10, 0, 0, 0, 0, cost_known=True, elapsed_s=5.0).eta_s is None
+
+
+# --- the cap ---
+
+
+def full_cost(tmp_path: Path, questions: Sequence[AskedQuestion]) -> int:
+    return collected(tmp_path / "full.jsonl", questions).progress.spent_nano_usd
+
+
+@pytest.mark.parametrize("concurrency", [1, 8])
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.55, 0.9])
+def test_the_cap_is_never_passed_and_what_is_whole_is_logged(
+    log: Path, tmp_path: Path, concurrency: int, share: float
+) -> None:
+    questions = asked(*range(10))
+    total = full_cost(tmp_path, questions)
+    models, cap = Models(), int(total * share) + 1
+    done = collected(log, questions, models, max_cost_nano_usd=cap, concurrency=concurrency)
+    assert isinstance(done.stopped, BudgetExceededError)
+    assert done.progress.spent_nano_usd <= cap
+    assert done.failures == ()
+    whole = {row["episode_id"] for row in rows_of(log)} if log.exists() else set()
+    assert len(whole) == done.progress.done < 10
+    assert journal_of(log).exists()
+    with Journal(journal_of(log)) as journal:
+        assert journal.spent_nano_usd == done.progress.spent_nano_usd <= cap
+        assert len(journal) == len(models.requests)
+
+
+def test_what_is_on_record_counts_under_the_cap_and_it_goes_on_under_a_higher_one(log: Path, tmp_path: Path) -> None:
+    questions = asked(*range(6))
+    total, models = full_cost(tmp_path, questions), Models()
+    for share, pays in ((0.4, True), (0.4, False), (0.8, True)):
+        cap, before = int(total * share), len(models.requests)
+        done = collected(log, questions, models, max_cost_nano_usd=cap, resume=True)
+        assert isinstance(done.stopped, BudgetExceededError)
+        assert "raise the cap and go on with --resume" in str(done.stopped)
+        assert done.progress.spent_nano_usd <= cap
+        assert (len(models.requests) > before) is pays
+    done = collected(log, questions, models, max_cost_nano_usd=2 * total, resume=True)
+    assert (done.stopped, models.paid_twice, done.progress.spent_nano_usd) == (None, [], total)
+    assert not journal_of(log).exists()
+
+
+def test_under_a_cap_a_call_that_may_be_billed_is_not_tried_again(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three tries of one call cost up to three times what was held for it."""
+    monkeypatch.setattr("cascade.providers.guard.time.sleep", lambda _: None)
+    odd = {"not": "a completion"}
+    tries: list[bool] = []
+
+    def first_is_odd(request: Request) -> Any:
+        tries.append(request.at_most_once)
+        return odd if len(tries) == 1 else said(request)
+
+    done = collected(log, asked(1), Models(first_is_odd), max_cost_nano_usd=10**9)
+    assert [name for name, _ in done.failures] == ["q1"]
+    assert tries == [True]
+    tries.clear()
+    done = collected(log, asked(1), Models(first_is_odd), resume=True)
+    assert (done.failures, tries[:2]) == ((), [False, False])
+
+
+def test_a_cost_that_was_only_bounded_counts_at_its_bound_after_a_stop(log: Path) -> None:
+    """Without a usage in the answer its cost is an estimate, and the cap must hold over that too."""
+
+    def without_usage(request: Request) -> Any:
+        return {**reply("Answer: Inn" if request.role == "base" else "Yes"), "usage": None}
+
+    made = config(strategy={"rounds": 1, "verdict": "sampled", "samples": 1})
+    first = collected(log, asked(1), Models(without_usage), made=made, max_cost_nano_usd=10**9)
+    assert first.progress.spent_nano_usd > 0
+    again = collected(log, asked(1), Models(without_usage), made=made, resume=True)
+    assert again.progress.spent_nano_usd == first.progress.spent_nano_usd
+    assert not again.progress.cost_known
+    models = Models(without_usage)
+    cap = first.progress.spent_nano_usd + 1
+    done = collected(log, asked(1, 2), models, made=made, max_cost_nano_usd=cap, resume=True)
+    assert isinstance(done.stopped, BudgetExceededError)
+    assert models.requests == []
+
+
+def test_under_a_cap_every_price_must_be_known_before_the_first_call(log: Path) -> None:
+    models = Models()
+    made = load({"models": {"base": "small", "guide": "large"}, "provider": "fake"})
+    with pytest.raises(UsageError) as caught:
+        collected(log, asked(1), models, made=made, max_cost_nano_usd=10**9)
+    assert all(f"{name} has no known price" in str(caught.value) for name in ("small", "large"))
+    assert (models.requests, list(log.parent.iterdir())) == ([], [])
+
+
+# --- failures ---
+
+
+def broken(*numbers: int, when: Callable[[Request], bool] = lambda _: True) -> Models:
+    """Return models that refuse the key for some questions."""
+    names = {f"Which river is number {n}?" for n in numbers}
+    error = AuthenticationError("no key")
+    return Models(fails=lambda one: error if one.question.text in names and when(one) else None)
+
+
+@pytest.mark.parametrize(
+    "when", [lambda one: one.role == "base", lambda one: one.role == "guide", lambda one: one.step == 2]
+)
+def test_a_question_with_a_failed_call_is_left_out_and_named_and_asked_again(
+    log: Path, when: Callable[[Request], bool]
+) -> None:
+    models = broken(2, when=when)
+    done = collected(log, asked(1, 2, 3), models)
+    assert {row["episode_id"] for row in rows_of(log)} == {"q1", "q3"}
+    assert [name for name, _ in done.failures] == ["q2"]
+    assert "AuthenticationError: no key" in done.failures[0][1]
+    assert (done.progress.done, done.progress.failed, done.stopped) == (3, 1, None)
+    assert journal_of(log).exists()
+    before = models.paid
+    well = Models()
+    done = collected(log, asked(1, 2, 3), well, resume=True)
+    assert (done.failures, [row["episode_id"] for row in rows_of(log)][:: 2 * ROUNDS]) == ((), ["q1", "q2", "q3"])
+    assert not before.keys() & well.paid.keys()
+    assert not journal_of(log).exists()
+
+
+def test_after_a_failed_call_nothing_more_is_paid_for_that_question(log: Path) -> None:
+    """What would come after a hole is of no use: with the answer that is missing, everything after it is another."""
+    models = broken(1, when=lambda one: one.role == "guide")
+    collected(log, asked(1), models, walks=WALKS)
+    assert [(one.role, one.purpose, one.step) for one in models.requests] == [
+        ("base", "answer", 1),
+        ("guide", "judge", 1),
+    ]
+    assert not log.exists()
+
+
+def test_a_named_walk_that_fails_leaves_the_steps_in_the_log(log: Path) -> None:
+    models = Models(fails=lambda one: AuthenticationError("no key") if one.purpose == "exit" else None)
+    done = collected(log, asked(1), models, walks=[GUIDE_ONLY, "LLM-exit, base"])
+    assert {row["walk"] for row in rows_of(log)} == {None, GUIDE_ONLY}
+    assert [name for name, _ in done.failures] == ["q1"]
+    collected(log, asked(1), resume=True, walks=[GUIDE_ONLY, "LLM-exit, base"])
+    assert {row["walk"] for row in rows_of(log)} == {None, GUIDE_ONLY, "LLM-exit, base"}
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_an_outage_stops_it(log: Path, concurrency: int) -> None:
+    models = broken(*range(100))
+    done = collected(log, asked(*range(100)), models, concurrency=concurrency)
+    assert isinstance(done.stopped, ProviderError)
+    assert done.stopped.exit_code == 5
+    assert "20 questions failed one after the other" in str(done.stopped)
+    assert "AuthenticationError: no key" in str(done.stopped)
+    assert MAX_FAILURES_IN_A_ROW == 20
+    assert 20 <= len(done.failures) < 20 + concurrency
+    assert len(models.requests) == len(done.failures)
+    assert not log.exists()
+
+
+def test_an_answer_in_between_is_no_outage(log: Path) -> None:
+    failing = [n for n in range(60) if n % 20]
+    done = collected(log, asked(*range(60)), broken(*failing), made=config(strategy={"rounds": 1}))
+    assert (done.stopped, len(done.failures), len(full_walk(log))) == (None, 57, 6)
+
+
+def test_questions_that_were_not_asked_because_it_stopped_did_not_fail(log: Path) -> None:
+    gate = threading.Event()
+
+    def fails(request: Request) -> Any:
+        if "number 0?" in request.question.text:
+            return None
+        return AuthenticationError("no key")
+
+    def answer(request: Request) -> Any:
+        gate.wait(10.0)
+        return said(request)
+
+    def tell(progress: Progress) -> None:
+        if progress.failed >= 20:
+            gate.set()
+
+    done = collected(log, asked(*range(60)), Models(answer, fails), concurrency=2, tell=tell)
+    assert "q0" not in {name for name, _ in done.failures}
+    assert done.progress.done == len(done.failures)
+
+
+def test_a_matcher_that_breaks_leaves_what_was_paid_on_record(log: Path) -> None:
+    class Broken:
+        def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+            raise UsageError("this matcher is broken")
+
+    models = Models()
+    with pytest.raises(UsageError, match="this matcher is broken"):
+        collected(log, asked(1), models, matcher=Broken())
+    assert (log.exists(), journal_of(log).exists(), len(models.requests)) == (False, True, 2 * ROUNDS)
+    collected(log, asked(1), models, resume=True)
+    assert (log.exists(), journal_of(log).exists(), len(models.requests)) == (True, False, 2 * ROUNDS)
+
+
+# --- going on ---
+
+
+@pytest.mark.parametrize("stop_after", [0, 1, 5, 14])
+def test_after_a_crash_nothing_on_record_is_paid_again(log: Path, stop_after: int) -> None:
+    class CrashError(BaseException):
+        pass
+
+    def crashes(request: Request) -> Any:
+        if len(models.requests) > stop_after:
+            raise CrashError
+        return said(request)
+
+    models = Models(crashes)
+    with pytest.raises(CrashError):
+        collected(log, asked(1, 2, 3), models)
+    assert not log.exists()
+    before = models.requests[:stop_after]
+    models = Models()
+    collected(log, asked(1, 2, 3), models, resume=True)
+    assert not {request_digest(one) for one in before} & models.paid.keys()
+    assert len(before) + len(models.requests) == len(calls_in(log))
+    assert len(rows_of(log)) == 3 * 2 * ROUNDS
+
+
+def test_an_interrupt_lets_the_calls_in_flight_be_written_down(log: Path) -> None:
+    def tell(progress: Progress) -> None:
+        if progress.done == 2:
+            raise KeyboardInterrupt
+
+    models = Models()
+    with pytest.raises(KeyboardInterrupt):
+        collected(log, asked(*range(20)), models, concurrency=4, tell=tell)
+    with Journal(journal_of(log)) as journal:
+        assert all(digest in journal for digest in models.paid)
+    assert len(models.requests) < 20 * 2 * ROUNDS
+    collected(log, asked(*range(20)), models, resume=True)
+    assert models.paid_twice == []
+
+
+def test_with_more_questions_only_the_new_ones_are_paid(log: Path) -> None:
+    models = Models()
+    collected(log, asked(1, 3), models, walks=WALKS)
+    old, rows = models.paid, rows_of(log)
+    done = collected(log, asked(1, 2, 3), models, walks=WALKS, resume=True)
+    assert models.paid_twice == []
+    assert done.progress.made_calls == len(models.paid) - len(old) > 0
+    assert [row for row in rows_of(log) if row["episode_id"] != "q2"] == rows
+
+
+def test_another_walk_pays_only_for_what_is_new(log: Path) -> None:
+    models = Models()
+    collected(log, asked(1, 2), models)
+    before = len(models.requests)
+    done = collected(log, asked(1, 2), models, walks=[GUIDE_ONLY], resume=True)
+    assert (len(models.requests) - before, done.progress.made_calls) == (2, 2)
+    assert models.paid_twice == []
+
+
+def test_with_fewer_questions_what_was_paid_for_the_others_stays_on_record(log: Path) -> None:
+    models = Models()
+    collected(log, asked(1, 2, 3), models, walks=WALKS)
+    whole, paid = log.read_bytes(), len(models.requests)
+    done = collected(log, asked(2), models, walks=WALKS, resume=True)
+    assert {row["episode_id"] for row in rows_of(log)} == {"q2"}
+    assert done.unused_calls > 0
+    assert journal_of(log).exists()
+    done = collected(log, asked(1, 2, 3), models, walks=WALKS, resume=True)
+    assert (log.read_bytes(), len(models.requests), done.unused_calls) == (whole, paid, 0)
+    assert not journal_of(log).exists()
+
+
+def test_with_other_settings_everything_is_asked_anew_and_the_old_calls_stay(log: Path) -> None:
+    models = Models()
+    collected(log, asked(1), models)
+    other = config(models={**PRICED, "base": {**PRICED["base"], "temperature": 0.5}})
+    done = collected(log, asked(1), models, made=other, resume=True)
+    assert done.progress.made_calls > 0
+    assert (done.unused_calls > 0) is journal_of(log).exists() is True
+    before = len(models.requests)
+    collected(log, asked(1), models, resume=True)
+    assert len(models.requests) == before
+
+
+def test_old_rows_without_a_digest_or_a_text_are_no_record(log: Path) -> None:
+    collected(log, asked(1))
+    rows = rows_of(log)
+    del rows[0]["signals"]["replay"]["request"]
+    rows[1]["text"] = None
+    rows[2]["signals"] = None
+    write_rows(log, rows)
+    models = Models()
+    collected(log, asked(1), models, resume=True)
+    assert len(models.requests) == 3
+    assert len(rows_of(log)) == 2 * ROUNDS
+
+
+@pytest.mark.parametrize("there", ["log", "journal", "both"])
+def test_without_resume_what_is_there_is_left_alone(log: Path, there: str) -> None:
+    models = Models()
+    if there == "log":
+        collected(log, asked(1), models)
+    else:
+        collected(log, asked(1, 2), broken(2) if there == "both" else broken(1, 2))
+    before = {path.name: path.read_bytes() for path in log.parent.iterdir()}
+    calls = len(models.requests)
+    with pytest.raises(UsageError) as caught:
+        collected(log, asked(1, 2), models)
+    assert caught.value.exit_code == 2
+    for path in (log, journal_of(log)):
+        assert (f"{path} exists. Add --resume to go on with it" in str(caught.value)) is path.exists()
+    assert {path.name: path.read_bytes() for path in log.parent.iterdir()} == before
+    assert len(models.requests) == calls
+
+
+def test_a_second_process_is_refused_and_disturbs_nothing(log: Path) -> None:
+    models = Models()
+    with Journal(journal_of(log)), pytest.raises(UsageError, match="Another process is writing"):
+        collected(log, asked(1), models, resume=True)
+    assert models.requests == []
+
+
+def test_a_torn_and_a_bad_line_are_passed_over_with_a_word(log: Path, caplog: pytest.LogCaptureFixture) -> None:
+    models = broken(2)
+    collected(log, asked(1, 2), models)
+    lines = journal_of(log).read_bytes().splitlines(keepends=True)
+    journal_of(log).write_bytes(b"".join([lines[0], b"garbage\n", *lines[2:], lines[1][:50]]))
+    log.unlink()
+    again = Models()
+    with caplog.at_level(logging.WARNING, "cascade"):
+        collected(log, asked(1, 2), again, resume=True)
+    assert f"{journal_of(log)}: lines that are no calls, passed over: 1" in caplog.text
+    assert len(again.requests) == len(calls_in(log)) - (len(lines) - 1)
+    assert len(rows_of(log)) == 2 * 2 * ROUNDS
+
+
+def test_the_journal_goes_only_when_all_is_well(log: Path) -> None:
+    collected(log, asked(1))
+    assert [path.name for path in log.parent.iterdir()] == ["log.jsonl"]
+
+
+def test_no_question_is_no_log(log: Path) -> None:
+    done = collected(log, [])
+    assert (done.rows, done.progress.total, list(log.parent.iterdir())) == (0, 0, [])
+
+
+# --- what would fail later fails first ---
+
+
+def test_everything_that_would_fail_later_is_said_at_once(tmp_path: Path) -> None:
+    made = load({"models": {"base": "small", "guide": "large"}, "provider": "fake"})
+    models = Models()
+    with pytest.raises(UsageError) as caught:
+        collected(tmp_path / "nowhere" / "log.csv", asked(1), models, made=made, max_cost_nano_usd=1)
+    text = str(caught.value)
+    assert "There is no folder" in text
+    assert "ends in none of .jsonl, .jsonl.gz, .parquet" in text
+    assert "small has no known price" in text
+    assert models.requests == []
+
+
+def test_a_folder_is_no_log(tmp_path: Path) -> None:
+    folder = tmp_path / "log.jsonl"
+    folder.mkdir()
+    with pytest.raises(UsageError, match="is a folder"):
+        collected(folder, asked(1), resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
+
+
+def test_parquet_without_pyarrow_is_said_before_anything_is_paid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    models = Models()
+    with pytest.raises(MissingExtraError, match="pip install pyarrow"):
+        collected(tmp_path / "log.parquet", asked(1), models)
+    assert models.requests == []
+
+
+def test_a_provider_that_cannot_be_made_leaves_no_journal(log: Path) -> None:
+    made = config(provider="replay:nowhere.jsonl")
+    with pytest.raises(UsageError):
+        collect(made, asked(1), log, matcher=EXACT)
+    assert list(log.parent.iterdir()) == []
+
+
+def test_a_full_disk_stops_it_with_a_message_and_it_goes_on_later(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, left = os.fsync, [4]
+
+    def fsync(handle: int) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(28, "No space left on device")
+        real(handle)
+
+    models = Models()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(UsageError, match=r"journal cannot be written: No space left on device"):
+            collected(log, asked(1, 2), models, concurrency=2)
+    assert not log.exists()
+    collected(log, asked(1, 2), models, resume=True)
+    assert len(rows_of(log)) == 4 * ROUNDS
+
+
+def test_a_log_that_is_no_log_is_not_written_over(log: Path) -> None:
+    log.write_bytes(b"a diary\n")
+    models = Models()
+    with pytest.raises(UsageError):
+        collected(log, asked(1), models, resume=True)
+    assert (log.read_bytes(), models.requests) == (b"a diary\n", [])
+
+
+# --- the log plays again ---
+
+
+def same(one: Any, other: Any) -> bool:
+    def kept(answer: Any) -> Any:
+        calls = [(c.request, c.completion.text, c.completion.tokens, c.cost_nano_usd) for c in answer.calls]
+        return [(s.number, s.candidates, s.signals) for s in answer.steps], calls, answer.answers
+
+    return bool(kept(one) == kept(other))
+
+
+@pytest.mark.parametrize("policy", [{"kind": "fixed", "depth": ROUNDS}, {"kind": "threshold", "threshold": 0.2}])
+def test_a_collected_log_replays_to_the_same_steps(log: Path, policy: dict[str, Any]) -> None:
+    collected(log, asked(*range(5)), walks=WALKS, concurrency=4)
+    with (
+        Orchestrator.from_config(config(policy=policy, provider=f"replay:{log}")) as again,
+        Orchestrator.from_config(config(policy=policy), providers={"fake": Models()}) as live,
+    ):
+        for one in asked(*range(5)):
+            assert same(again.ask(one.question), live.ask(one.question))
+        with pytest.raises(ProviderError, match="holds no call"):
+            again.ask("A question that was never asked?")
+
+
+def test_the_steps_in_the_log_are_those_that_a_walk_makes(log: Path) -> None:
+    collected(log, asked(1))
+    with Orchestrator.from_config(
+        config(policy={"kind": "fixed", "depth": ROUNDS}), providers={"fake": Models()}
+    ) as live:
+        answer = live.ask(asked(1)[0].question)
+    rows = full_walk(log)
+    for step in answer.steps:
+        of_step = [row for row in rows if row["step"] == step.number and row["candidate"] is not None]
+        made = [(row["source"], row["answer"], row["confidence"]) for row in of_step]
+        assert made == [(one.source, one.text, one.confidence) for one in step.candidates]
+        for row in of_step:
+            assert {name: value for name, value in row["signals"].items() if name != "replay"} == step.signals
