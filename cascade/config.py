@@ -21,7 +21,8 @@ from pydantic import (
 )
 
 from cascade.checks import did_you_mean, is_secret_name, secret_problems
-from cascade.errors import ConfigError, redact
+from cascade.episodes.store.address import parse
+from cascade.errors import ConfigError, UsageError, redact
 from cascade.money import Price, PriceTable
 from cascade.providers import registry
 from cascade.sections import (
@@ -293,23 +294,35 @@ def traces_url(traces: TracesConfig | None) -> str | None:
     The configuration comes first, then CASCADE_TRACES, then a file in the user's folder for data.
 
     Raises:
-        ConfigError: the variable that the configuration names is not set.
+        ConfigError: the variable that the configuration names is not set, or what a variable holds is no store.
     """
     if traces is None or traces.store is not None:
         return None if traces is None else traces.store
-    if traces.store_env is not None:
-        url = environment(traces.store_env)
-        if url is None:
-            raise ConfigError([f"traces.store_env: the environment variable {traces.store_env} is not set"])
-        return url
-    return default_traces_url()
+    if traces.store_env is None:
+        return default_traces_url()
+    url = environment(traces.store_env)
+    if url is None:
+        raise ConfigError([f"traces.store_env: the environment variable {traces.store_env} is not set"])
+    return _store_in(traces.store_env, url)
 
 
 def default_traces_url() -> str | None:
-    """Return the URL of the store that traces go to where no configuration says, None for none."""
+    """Return the URL of the store that traces go to where no configuration says, None for none.
+
+    Raises:
+        ConfigError: CASCADE_TRACES holds neither a store nor "off".
+    """
     told = environment(TRACES_VARIABLE)
     if told is not None:
-        return None if told.strip().lower() in {"off", "no", "false", "0"} else told
+        return None if told.strip().lower() in {"off", "no", "false", "0"} else _store_in(TRACES_VARIABLE, told)
     import platformdirs
 
     return f"sqlite:///{Path(platformdirs.user_data_dir('cascade')) / 'traces.db'}"
+
+
+def _store_in(variable: str, url: str) -> str:
+    try:
+        parse(url)
+    except UsageError as error:
+        raise ConfigError([f"{variable}: {error}"]) from None
+    return url

@@ -14,7 +14,9 @@ from cascade import config as configuration
 from cascade.budget.ledger import QuestionBudget
 from cascade.building import build_policy, build_strategy
 from cascade.config import CascadeConfig
-from cascade.engine import Run, adrive, drive, run
+from cascade.engine import Run, adrive, drive, paid_call, run
+from cascade.episodes.follow import Trace
+from cascade.episodes.traces import TraceWriter
 from cascade.errors import BatchError, CascadeError, ProviderError, UsageError
 from cascade.money import Price, nano_usd
 from cascade.providers import registry
@@ -43,7 +45,8 @@ class Orchestrator:
 
     Args:
         base, guide: model names, as LiteLLM spells them ("openai/gpt-4o-mini").
-        settings: anything else that a configuration may hold (`provider`, `policy`, `strategy`, `budget`, `timeouts`).
+        settings: anything else that a configuration may hold (`provider`, `policy`, `strategy`, `budget`, `timeouts`,
+            `traces`).
     """
 
     def __init__(self, base: str | None = None, guide: str | None = None, **settings: Any) -> None:
@@ -85,6 +88,22 @@ class Orchestrator:
         self._closed = False
         self._own: list[Guard] = []
         self._guards = self._make_guards(providers)
+        self._traces = self._make_writer()
+
+    def _make_writer(self) -> TraceWriter | None:
+        wanted, url = self.config.traces, configuration.traces_url(self.config.traces)
+        if wanted is None or url is None:
+            return None
+        keys = {key for guard in self._guards.values() for key in guard.secrets}
+        kept: dict[str, Any] = wanted.model_dump(include={"content", "durability", "strict"})
+        return TraceWriter(url, secrets=keys, **kept)
+
+    def _trace(self) -> Trace:
+        return Trace(
+            self._traces,
+            self.strategy.horizon,
+            lambda request, completion: paid_call(request, completion, self._prices.get(request.model)),
+        )
 
     def _make_guards(self, providers: Mapping[str, Provider]) -> dict[str, Guard]:
         """Return the guard of each model: one provider per kind, its endpoints those of the models it serves."""
@@ -114,24 +133,30 @@ class Orchestrator:
             UsageError: closed, called inside a running event loop (use `aask`), or nothing was asked.
         """
         self._no_event_loop("ask", "aask")
-        deadline = self._deadline()
-        return drive(self._run(question), lambda request: self._guard(request).complete(request, deadline))
+        deadline, trace = self._deadline(), self._trace()
+        walk = self._run(question, trace)
+        return trace.settle(drive(walk, lambda request: self._guard(request).complete(request, deadline)))
 
     async def aask(self, question: str | Question) -> Answer:
         """Answer one question without blocking the event loop. Raises as `ask` does."""
-        deadline = self._deadline()
-        return await adrive(self._run(question), lambda request: self._guard(request).acomplete(request, deadline))
+        deadline, trace = self._deadline(), self._trace()
+        walk = self._run(question, trace)
+        answer = await adrive(walk, lambda request: self._guard(request).acomplete(request, deadline))
+        return await trace.asettle(answer)
 
     def stream(self, question: str | Question) -> Iterator[TextDelta | Step | Answer]:
         """Answer one question and yield text as it is written, each finished step, and at last the answer."""
         self._no_event_loop("stream", "astream")
-        walk, deadline = self._run(question), self._deadline()
-        return _stream(walk, lambda request: self._guard(request).stream(request, deadline))
+        deadline, trace = self._deadline(), self._trace()
+        walk = self._run(question, trace)
+        return _stream(walk, lambda request: self._guard(request).stream(request, deadline), trace)
 
     async def astream(self, question: str | Question) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream` without blocking the event loop."""
-        walk, deadline = self._run(question), self._deadline()
-        async with aclosing(_astream(walk, lambda request: self._guard(request).astream(request, deadline))) as events:
+        deadline, trace = self._deadline(), self._trace()
+        walk = self._run(question, trace)
+        pieces = _astream(walk, lambda request: self._guard(request).astream(request, deadline), trace)
+        async with aclosing(pieces) as events:
             async for event in events:
                 yield event
 
@@ -172,16 +197,20 @@ class Orchestrator:
         return self._guard(request).complete(request, self._deadline())
 
     def close(self) -> None:
-        """Give back connections and memory. May be called twice."""
+        """Give back connections and memory, and write what traces wait. May be called twice."""
         self._closed = True
         for guard in self._own:
             guard.close()
+        if self._traces is not None:
+            self._traces.close()
 
     async def aclose(self) -> None:
         """Give back connections and memory, those of the running event loop too."""
         self._closed = True
         for guard in self._own:
             await guard.aclose()
+        if self._traces is not None:
+            await asyncio.to_thread(self._traces.close)
 
     def __enter__(self) -> Self:
         return self
@@ -202,17 +231,19 @@ class Orchestrator:
     def __repr__(self) -> str:
         return f"Orchestrator({', '.join(self.strategy.models)}, provider={self.config.provider.kind!r})"
 
-    def _run(self, question: str | Question) -> Run:
+    def _run(self, question: str | Question, trace: Trace) -> Run:
         if self._closed:
             raise UsageError("This orchestrator was closed. Make a new one.")
-        return run(
-            checked_question(question),
+        asked = checked_question(question)
+        walk = run(
+            asked,
             strategy=self.strategy,
             policy=self.policy,
             prices=self._prices,
             budget=QuestionBudget(self._cap),
             on_exhausted=self.config.budget.on_exhausted,
         )
+        return trace.follow(asked, walk)
 
     def _guard(self, request: Request) -> Guard:
         return self._guards[request.model]
@@ -266,7 +297,7 @@ def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) 
 
 
 def _stream(
-    walk: Run, answer: Callable[[Request], Iterator[TextDelta | Completion]]
+    walk: Run, answer: Callable[[Request], Iterator[TextDelta | Completion]], trace: Trace
 ) -> Iterator[TextDelta | Step | Answer]:
     try:
         item = next(walk)
@@ -287,13 +318,13 @@ def _stream(
             else:
                 item = walk.send(completion)
     except StopIteration as end:
-        yield end.value
+        yield trace.settle(end.value)
     finally:
         walk.close()
 
 
 async def _astream(
-    walk: Run, answer: Callable[[Request], AsyncGenerator[TextDelta | Completion, None]]
+    walk: Run, answer: Callable[[Request], AsyncGenerator[TextDelta | Completion, None]], trace: Trace
 ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
     try:
         item = next(walk)
@@ -315,7 +346,7 @@ async def _astream(
             else:
                 item = walk.send(completion)
     except StopIteration as end:
-        yield end.value
+        yield await trace.asettle(end.value)
     finally:
         walk.close()
 

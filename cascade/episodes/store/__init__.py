@@ -1,11 +1,26 @@
 """Where episode rows are kept and found again: one table in SQLite or PostgreSQL, the same code for both.
 
-`Store.open("sqlite:///cascade.db")` is all that most callers need. Importing this package does not import SQLAlchemy.
+`Store.open("sqlite:///cascade.db")` is all that most callers need. `Store` is loaded on first use and SQLAlchemy when a
+store is opened, since a configuration that names a store should be read without either.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from cascade.episodes.store.address import Address, parse
-from cascade.episodes.store.core import Store
 from cascade.episodes.store.ids import uuid7
 from cascade.episodes.store.problems import StoreError
 
+if TYPE_CHECKING:
+    from cascade.episodes.store.core import Store
+
 __all__ = ["Address", "Store", "StoreError", "parse", "uuid7"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Store":
+        from cascade.episodes.store.core import Store
+
+        return Store
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import sqlite3
 from typing import Any, ClassVar
 
 from cascade.errors import CascadeError, UsageError, quote
@@ -66,7 +65,7 @@ def from_database(error: Exception, shown: str) -> CascadeError:
     state = getattr(origin, "sqlstate", None)
     if state is not None:
         return _chosen(_POSTGRES, str(state), origin, shown)
-    if isinstance(origin, sqlite3.Error):
+    if type(origin).__module__ == "sqlite3":
         return StoreError(f"The trace store {shown} failed: {quote(str(origin))}.")
     said = quote(str(origin).partition("(Background on")[0])  # SQLAlchemy's own errors end with a link
     return StoreError(f"The trace store {shown} cannot be reached: {said}.", retryable=True)

@@ -1,0 +1,203 @@
+"""What traces cost: the path of an ask, and rows a second into SQLite and PostgreSQL. With the machine it ran on.
+
+    python benchmarks/traces.py                                        SQLite; PostgreSQL if one is on loopback
+    python benchmarks/traces.py --postgres postgresql://me@host/db     a database whose tables may be made and dropped
+
+Rates are of wall-clock time, and beside them of the processor's time of this process, which a busy machine changes
+less. With --json it prints one JSON document.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cascade import Orchestrator
+from cascade.episodes import schema
+from cascade.episodes.contents import holds_key, texts_of
+from cascade.episodes.store import Store, uuid7
+from cascade.episodes.traces import TraceWriter
+from cascade.errors import redact
+from cascade.providers.fake import FakeProvider, reply
+from cascade.types import Answer, Question, Request
+
+ROUNDS = 4
+ANSWERS = 1_500
+GROUP_ROWS = 800  # a hundred answers, as the writer groups them
+LOOPBACK = "postgresql://postgres@127.0.0.1:5432"
+REASONING = (
+    "The Danube rises in the Black Forest, passes Ulm, Regensburg, Passau and Linz, and flows through Vienna before it "
+    "reaches Bratislava and Budapest; the Wien and the Donaukanal are smaller, so the river that is asked for must be "
+    "the Danube itself, which is also what the text above says in its second sentence."
+)
+BASE_SAYS = reply(f"Reasoning: {REASONING}\nAnswer: The Danube")
+GUIDE_SAYS = reply("Yes", p_yes=0.55)  # too unsure for the threshold: all four rounds are run
+LIMITS: dict[str, tuple[str, float]] = {
+    "record_median_us": ("at most", 100),
+    "sqlite_rows_per_s": ("at least", 5_000),
+    "postgresql_rows_per_s": ("at least", 5_000),
+}
+
+
+def script(request: Request) -> Any:
+    """Answer as the base or judge as the guide."""
+    return GUIDE_SAYS if request.purpose == "judge" else BASE_SAYS
+
+
+def orchestrator(traces: Any) -> Orchestrator:
+    """Return a four-round cascade on the fake provider, with known prices."""
+    models = {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}
+    config = {"models": models, "strategy": {"rounds": ROUNDS}, "provider": "fake", "traces": traces}
+    return Orchestrator.from_config(config, providers={"fake": FakeProvider(script, keep=0)})
+
+
+def one_answer() -> Answer:
+    """Return the answer that everything here is measured with: eight calls, two thousand characters."""
+    with orchestrator("off") as cascade:
+        return cascade.ask(Question("Which river runs through Vienna?", "Vienna lies on a well-known river. " * 20))
+
+
+def paced_us(
+    call: Callable[[], object], count: int, pause_s: float, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
+    """Return the sorted times of calls in microseconds, with a pause before each."""
+    times = []
+    for _ in range(count):
+        time.sleep(pause_s)
+        started = clock()
+        call()
+        times.append((clock() - started) * 1e6)
+    return sorted(times)
+
+
+def ask_path(folder: Path, answer: Answer) -> dict[str, float]:
+    """Time what an ask waits for, with the writer at work behind it: 200 asks a second, 1,600 rows."""
+    with TraceWriter(f"sqlite:///{folder / 'path.db'}") as writer:
+        paced_us(lambda: writer.record(answer, {"horizon": ROUNDS}), 100, 0.001)
+        times = paced_us(lambda: writer.record(answer, {"horizon": ROUNDS}), 600, 0.005)
+        processor = paced_us(lambda: writer.record(answer, {"horizon": ROUNDS}), 600, 0.005, time.thread_time)
+        writer.flush()
+        lost = writer.counts.lost
+    text = texts_of(answer, {})
+    quick = statistics.median(paced_us(lambda: holds_key(text), 300, 0))
+    plain = statistics.median(paced_us(lambda: redact(text), 300, 0))
+    return {
+        "record_median_us": times[len(times) // 2],
+        "record_p99_us": times[int(len(times) * 0.99)],
+        "record_processor_median_us": statistics.median(processor),
+        "record_lost": lost,
+        "key_search_us": quick,
+        "key_search_plain_us": plain,
+    }
+
+
+def whole_asks(folder: Path) -> dict[str, float]:
+    """Time whole asks with and without traces, in turns."""
+    with orchestrator("off") as without, orchestrator(f"sqlite:///{folder / 'asks.db'}") as with_traces:
+        times: dict[str, list[float]] = {"off": [], "on": []}
+        for number in range(400):
+            for name, cascade in (("off", without), ("on", with_traces)):
+                times[name] += paced_us(lambda cascade=cascade: cascade.ask("Which river?"), 1, 0.001)  # type: ignore[misc]
+            del number
+    off, on = statistics.median(times["off"]), statistics.median(times["on"])
+    return {"ask_off_median_us": off, "ask_on_median_us": on, "ask_difference_us": on - off}
+
+
+def rates(name: str, count: int, work: Callable[[], object]) -> dict[str, float]:
+    """Return how many a second some work does, by the wall's clock and by the processor's."""
+    wall, processor = time.perf_counter(), time.process_time()
+    work()
+    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    return {f"{name}_per_s": count / wall, f"{name}_per_processor_s": count / processor}
+
+
+def stored(name: str, url: str, answer: Answer) -> dict[str, float]:
+    """Write rows in groups, write them through the writer, and read them."""
+    rows = [
+        row for _ in range(ANSWERS) for row in schema.rows(answer, horizon=ROUNDS, episode_id=uuid7(), group=uuid7())
+    ]
+    with Store.open(url) as store:
+
+        def write() -> None:
+            for start in range(0, len(rows), GROUP_ROWS):
+                store.append(rows[start : start + GROUP_ROWS])
+
+        found = rates(f"{name}_rows", len(rows), write)
+        found |= rates(f"{name}_read_rows", len(rows), lambda: sum(1 for _ in store.read()))
+        if store.count() != len(rows) or store.integrity():
+            raise SystemExit(f"{name}: rows are missing, or the store is damaged")
+    with TraceWriter(url) as writer:
+
+        def trace() -> None:
+            for _ in range(ANSWERS):
+                writer.record(answer)
+            writer.flush(120)
+
+        found |= rates(f"{name}_traced_rows", len(rows), trace)
+        found[f"{name}_lost"] = writer.counts.lost
+    return found
+
+
+@contextlib.contextmanager
+def server(given: str | None) -> Iterator[str | None]:
+    """Yield the URL of a database: the one given, or a new one on loopback; None where there is no server."""
+    if given is not None:
+        yield given
+        return
+    try:
+        import psycopg
+
+        admin = psycopg.connect(f"{LOOPBACK}/postgres", autocommit=True, connect_timeout=2)
+    except (ImportError, psycopg.OperationalError):
+        yield None
+        return
+    with admin:
+        admin.execute("DROP DATABASE IF EXISTS cascade_benchmark")
+        admin.execute("CREATE DATABASE cascade_benchmark")
+        yield f"{LOOPBACK}/cascade_benchmark"
+        admin.execute("DROP DATABASE cascade_benchmark WITH (FORCE)")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--postgres", help="URL of a database; by default a new one on loopback")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    answer = one_answer()
+    with tempfile.TemporaryDirectory() as name, server(given.postgres) as url:
+        folder = Path(name)
+        found = ask_path(folder, answer) | whole_asks(folder)
+        found |= stored("sqlite", f"sqlite:///{folder / 'rows.db'}", answer)
+        if url is not None:
+            found |= stored("postgresql", url, answer)
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    machine = (
+        f"{os.cpu_count()} cores, load {load:.1f}, {platform.machine()}, Python {platform.python_version()}, "
+        f"SQLite {sqlite3.sqlite_version}"
+    )
+    if given.json:
+        print(json.dumps({"date": datetime.now(UTC).date().isoformat(), "machine": machine, **found}))
+        return
+    print(f"{datetime.now(UTC).date()}, {machine}")
+    for key, value in found.items():
+        way, limit = LIMITS.get(key, ("", None))
+        passed = "" if limit is None else "ok" if (value <= limit if way == "at most" else value >= limit) else "OVER"
+        print(f"  {key:40} {value:12,.0f}   {f'{way} {limit:g}' if limit is not None else '':14} {passed}")
+    if url is None:
+        print("  PostgreSQL was not measured: none on loopback lets postgres in, and --postgres was not given")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What of an answer goes into its traces: keys never, texts as the configuration says. Pure.
+
+Whether a key stands in an answer is looked for on the path of the ask, before anything waits in a queue; so it is done
+quickly. Only where one is found are the rows made at once, without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+from cascade.episodes import schema
+from cascade.errors import KEY_SHAPES, redact
+from cascade.types import Answer
+
+Content = Literal["full", "hash", "none"]
+TEXTS = ("question", "context", "answer", "text")
+"""The columns that spell out what was asked and answered, besides `gold`."""
+_IN_OTHER_KEYS = ("bearer", "aiza", "://")
+"""What stands, in small letters, in whatever `errors.KEY_SHAPES` matches and has no k-, i- or y- in it."""
+_ALSO_LETTERS = ("\u0130", "\u0131", "\u017f")
+"""Letters beyond ASCII that a pattern without case takes for i and s, and `str.lower` does not."""
+
+
+def texts_of(answer: Answer, columns: Mapping[str, Any]) -> str:
+    """Return all that an answer's rows will spell out, joined by NUL so that no two texts run into each other."""
+    question = answer.question
+    texts = [question.text, question.context or "", *_strings(columns.values())]
+    for step in answer.steps:
+        texts += [candidate.text for candidate in step.candidates]
+    for call in answer.calls:
+        if call.completion is not None:
+            texts.append(call.completion.text)
+            if call.completion.tokens is not None:  # a key may stand in what was generated and not in the text
+                texts.append("".join([token.text for token in call.completion.tokens]))
+    return "\x00".join(texts)
+
+
+def _strings(values: Iterable[Any]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _strings(value)
+
+
+def holds_key(text: str, secrets: Iterable[str] = ()) -> bool:
+    """Whether `errors.redact` would change a text. Ten times as quick on one without a key (benchmarks/traces.py).
+
+    >>> holds_key("a well-known work-around"), holds_key("use sk-abcdefgh")
+    (False, True)
+    """
+    if any(secret in text for secret in secrets if secret):
+        return True
+    return _may_hold_key(text) and KEY_SHAPES.search(text) is not None
+
+
+def _may_hold_key(text: str) -> bool:
+    """Whether a text has what every key has: quick, and never wrong in saying no."""
+    lowered = text.lower().replace("_", "-")
+    place = lowered.find("-")
+    while place != -1:  # sk-, pk-, rk-, gsk-, xai-, key-
+        if lowered[place - 1 : place] in {"k", "i", "y"}:
+            return True
+        place = lowered.find("-", place + 1)
+    if any(piece in lowered for piece in _IN_OTHER_KEYS):
+        return True
+    return not text.isascii() and any(letter in text for letter in _ALSO_LETTERS)
+
+
+def rows_of(answer: Answer, columns: Mapping[str, Any], content: Content) -> list[dict[str, Any]]:
+    """Return the rows of an answer with what `content` says of its texts, and why the walk ended among its signals."""
+    made = list(schema.rows(answer, **columns))
+    for row in made:
+        row["signals"]["replay"]["stopped"] = answer.stopped
+    return veiled(made, content)
+
+
+def veiled(rows: list[dict[str, Any]], content: Content) -> list[dict[str, Any]]:
+    """Return rows with what `content` says in place of their texts. The rows given are changed."""
+    if content != "full":
+        for row in rows:
+            _veil(row, content)
+    return rows
+
+
+def _veil(row: dict[str, Any], content: Content) -> None:
+    """Put a hash, or nothing, in place of each text of a row."""
+    for name in TEXTS:
+        row[name] = hashed(row[name]) if content == "hash" and row[name] is not None else None
+    gold = row["gold"]
+    row["gold"] = [hashed(one) for one in gold] if content == "hash" and gold is not None else None
+    row["signals"]["replay"]["tokens"] = None
+
+
+def hashed(text: str) -> str:
+    """Return what stands for a text that is not kept: equal for equal texts.
+
+    >>> hashed("Danube")[:18]
+    'sha256:65bba1ba433'
+    """
+    return f"sha256:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()}"
+
+
+def without_keys(row: dict[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
+    """Return a row without anything of the shape of a key, and without the given secrets."""
+    known = tuple(secrets)
+    made = {name: _without_keys(value, known) for name, value in row.items() if name != "signals"}
+    signals = dict(row["signals"])
+    tokens = signals["replay"]["tokens"]
+    if tokens is not None and holds_key("".join([token[0] for token in tokens]) + "\x00" + row["text"], known):
+        signals["replay"] = {**signals["replay"], "tokens": None}  # piece by piece they would spell it out
+    return made | {"signals": signals}
+
+
+def _without_keys(value: Any, secrets: tuple[str, ...]) -> Any:
+    if isinstance(value, str):
+        return redact(value, secrets)
+    return [_without_keys(one, secrets) for one in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,329 @@
+"""The queue between asks and the thread that writes, and that thread."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from logging import getLogger
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from cascade.episodes.store import Address, StoreError
+from cascade.errors import CascadeError, UsageError
+
+if TYPE_CHECKING:
+    from cascade.episodes.store.core import Store
+
+logger = getLogger("cascade")
+GROUP_S = 0.05
+"""How long the first answer of a group waits for others: an ask takes seconds, and a commit some milliseconds."""
+GROUP_ANSWERS = 100
+"""Answers in one commit at most; with four rounds, 800 rows."""
+MAX_ANSWERS = 10_000
+MAX_CHARS = 64_000_000
+"""What may wait, so that a store that stands still does not fill the memory."""
+RETRY_S = 1.0
+TURN_S = 0.25
+"""How long the file is held at most where only one process may write to it (`store.sqlite`)."""
+GAP_S = 0.03
+"""How long others then have to take it: they look every 0.01 s."""
+WARN_EVERY_S = 60.0
+
+
+class Counts(NamedTuple):
+    """Answers that were taken, written with all their rows, lost, and are waiting; and failures of the store."""
+
+    taken: int
+    written: int
+    lost: int
+    waiting: int
+    failures: int
+
+
+@dataclass(slots=True)
+class Entry:
+    """An answer that waits: how its rows are made, how long its texts are, and who waits for the commit."""
+
+    make: Callable[[], list[dict[str, Any]]]
+    chars: int
+    done: Future[None] | None = None
+    number: int = 0
+
+
+class TraceQueue:
+    """A bounded queue with a thread behind it, which begins with the first entry.
+
+    Full, it drops the oldest entry: an ask never waits for room. Entries that somebody waits for are never dropped, for
+    then no more come than there are asks at once.
+    """
+
+    def __init__(self, address: Address, durability: Literal["group", "full"]) -> None:
+        self.address = address
+        self.durability: Literal["group", "full"] = durability
+        self._changed = threading.Condition()  # on an RLock: a garbage collection may come in at any place
+        self._waiting: deque[Entry] = deque()
+        self._chars = 0
+        self._taken = self._written = self._lost = self._failures = 0
+        self._writing_from: int | None = None  # the number of the first entry that is being written
+        self._closing = self._hurry = False
+        self._thread: threading.Thread | None = None
+        self._warned_at = -WARN_EVERY_S
+
+    # --- the side of the asks ---
+
+    def put(self, entry: Entry) -> bool:
+        """Take an entry; return whether it is the first. Raises UsageError once closed."""
+        with self._changed:
+            if self._closing:
+                raise UsageError("This trace writer was closed. Make a new one.")
+            self._taken += 1
+            entry.number = self._taken
+            self._waiting.append(entry)
+            self._chars += entry.chars
+            dropped = self._make_room()
+            if entry.done is not None or len(self._waiting) in {1, GROUP_ANSWERS}:
+                self._changed.notify_all()
+            first = self._thread is None
+            if first:
+                self._start()
+        if dropped:
+            self.complain("the queue was full, so the oldest answers were dropped")
+        return first
+
+    def _make_room(self) -> int:
+        dropped = 0
+        while len(self._waiting) > MAX_ANSWERS or (self._chars > MAX_CHARS and len(self._waiting) > 1):
+            if self._waiting[0].done is not None:
+                break
+            self._chars -= self._waiting.popleft().chars
+            dropped += 1
+        self._lost += dropped
+        return dropped
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=_Writer(self).run, name="cascade-traces", daemon=True)
+        _running.add(self)
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)
+        self._thread.start()
+
+    def counts(self) -> Counts:
+        """Return how many answers went which way."""
+        with self._changed:
+            waiting = self._taken - self._written - self._lost
+            return Counts(self._taken, self._written, self._lost, waiting, self._failures)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all that was taken so far is written or lost; return whether all of it is written."""
+        with self._changed:
+            last, lost = self._taken, self._lost
+            self._hurry = True
+            self._changed.notify_all()
+            ended = self._changed.wait_for(lambda: self._first_open() > last, timeout_s)
+            return ended and self._lost == lost
+
+    def _first_open(self) -> int:
+        """Return the number of the oldest entry that is neither written nor lost, or the next one's."""
+        if self._writing_from is not None:
+            return self._writing_from
+        return self._waiting[0].number if self._waiting else self._taken + 1
+
+    def begin_to_close(self) -> None:
+        """Let the thread end when it has written all. Waits for nothing."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
+    def close(self, timeout_s: float) -> None:
+        """Let the thread write all and end, and wait for that, at most `timeout_s` seconds."""
+        self.begin_to_close()
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return
+        thread.join(timeout_s)
+        if thread.is_alive():
+            self.complain(f"the store did not answer within {timeout_s:.0f} s of the end", at_once=True)
+
+    def leave_to_parent(self) -> bool:
+        """Give the queue up in a forked child; return whether it was closed. No lock is taken: its holder is gone."""
+        _running.discard(self)
+        _inherited.append(self)
+        return self._closing
+
+    def complain(self, why: str, *, at_once: bool = False) -> None:
+        """Warn that answers are lost or late, once a minute."""
+        with self._changed:
+            now = time.monotonic()
+            if now - self._warned_at < WARN_EVERY_S and not at_once:
+                return
+            self._warned_at = now
+            lost, waiting = self._lost, self._taken - self._written - self._lost
+        logger.warning(
+            "traces: %d answers are not on record and %d wait; the answers themselves are not affected. %s",
+            lost,
+            waiting,
+            why,
+        )
+
+    # --- the side of the thread ---
+
+    def take(self, idle_s: float | None) -> list[Entry] | None:
+        """Wait for a group of entries and take it; [] after `idle_s` seconds without, None when all is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closing, idle_s)
+            if not self._waiting:
+                return None if self._closing else []
+            if not self._in_haste():
+                self._changed.wait_for(self._in_haste, GROUP_S)
+            count = min(len(self._waiting), GROUP_ANSWERS)
+            group = [self._waiting.popleft() for _ in range(count)]
+            self._chars -= sum(entry.chars for entry in group)
+            if not self._waiting:
+                self._hurry = False
+            if group:
+                self._writing_from = group[0].number
+            return group
+
+    def _in_haste(self) -> bool:
+        if self._closing or self._hurry or len(self._waiting) >= GROUP_ANSWERS:
+            return True
+        return any(entry.done is not None for entry in self._waiting)
+
+    def ended(self, group: list[Entry], error: CascadeError | None = None) -> None:
+        """Count a group as written, or as lost for a reason, and let those know who wait."""
+        with self._changed:
+            if error is None:
+                self._written += len(group)
+            else:
+                self._lost += len(group)
+            self._writing_from = None
+            self._changed.notify_all()
+        for entry in group:
+            if entry.done is not None and entry.done.set_running_or_notify_cancel():
+                entry.done.set_result(None) if error is None else entry.done.set_exception(error)
+
+    def put_back(self, group: list[Entry], error: CascadeError) -> None:
+        """Let a group wait for another try, but not those that somebody waits for, nor after the end."""
+        again = [] if self._closing else [entry for entry in group if entry.done is None]
+        kept = {entry.number for entry in again}
+        given_up = [entry for entry in group if entry.number not in kept]
+        with self._changed:
+            self._waiting.extendleft(reversed(again))
+            self._chars += sum(entry.chars for entry in again)
+            self._make_room()
+        self.ended(given_up, error)
+
+    def failed(self, error: BaseException) -> None:
+        """Count a failure of the store and say it."""
+        with self._changed:
+            self._failures += 1
+        self.complain(str(error))
+
+    def pause(self) -> None:
+        """Wait before the next try, unless the end has come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing, RETRY_S)
+
+
+class _Writer:
+    """What the thread does: takes groups and writes each in one transaction. It owns the store."""
+
+    def __init__(self, queue: TraceQueue) -> None:
+        self._queue = queue
+        self._store: Store | None = None
+        self._held_since = 0.0
+
+    def run(self) -> None:
+        """Write until the queue is closed and empty."""
+        try:
+            while (group := self._queue.take(self._idle_s())) is not None:
+                if group:
+                    self._write(group)
+                self._take_turns(idle=not group)
+        finally:
+            self._close_store()
+            _running.discard(self._queue)
+
+    def _idle_s(self) -> float | None:
+        """How long to wait for entries: forever, or until the file must be given free."""
+        if self._store is None or not self._store.exclusive:
+            return None
+        return max(0.0, self._held_since + TURN_S - time.monotonic())
+
+    def _write(self, group: list[Entry]) -> None:
+        try:
+            self._append(group)
+        except StoreError as error:
+            self._close_store()
+            self._queue.failed(error)
+            if error.retryable:
+                self._queue.put_back(group, error)
+            else:
+                self._queue.ended(group, error)
+            self._queue.pause()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the thread goes on and those who wait are told
+            if len(group) > 1 and self._is_about_a_row(error):
+                for entry in group:
+                    self._write([entry])
+            else:
+                self._give_up(group, error)
+        else:
+            self._queue.ended(group)
+
+    def _is_about_a_row(self, error: Exception) -> bool:
+        """Whether an answer's rows are at fault, not the store: then the others of its group may be written."""
+        from cascade.episodes.store.records import UnfitRowsError
+
+        return isinstance(error, UnfitRowsError) or not isinstance(error, CascadeError)
+
+    def _give_up(self, group: list[Entry], error: Exception) -> None:
+        """Count a group as lost for good: a store that cannot be used, or rows that cannot be written."""
+        self._close_store()
+        ours = error if isinstance(error, CascadeError) else StoreError(f"{type(error).__name__} in an answer's trace.")
+        self._queue.failed(ours)
+        self._queue.ended(group, ours)
+        if ours is error:
+            self._queue.pause()
+
+    def _append(self, group: list[Entry]) -> None:
+        from cascade.episodes.store.core import Store
+
+        rows = itertools.chain.from_iterable([entry.make() for entry in group])
+        if self._store is None:
+            self._store = Store.open(self._queue.address, durability=self._queue.durability)
+            self._held_since = time.monotonic()
+        self._store.append(rows)
+
+    def _take_turns(self, *, idle: bool) -> None:
+        """Give the file free for other processes where only one may write."""
+        if self._store is None or not self._store.exclusive:
+            return
+        if idle or time.monotonic() - self._held_since > TURN_S:
+            self._close_store()
+            time.sleep(GAP_S)
+
+    def _close_store(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            try:
+                store.close()
+            except Exception as error:  # noqa: BLE001 - what was committed is safe; the rest is said
+                logger.warning("traces: the store could not be closed: %s", type(error).__name__)
+
+
+_running: set[TraceQueue] = set()
+"""The queues with a thread, so that they can be emptied when the process ends."""
+
+
+def _close_all() -> None:
+    for queue in list(_running):
+        queue.close(timeout_s=5.0)
+
+
+_inherited: list[TraceQueue] = []
+"""What a fork copied: kept, since what the parent's thread holds must not be closed here."""
