@@ -329,14 +329,21 @@ def _walks(world: World, draws: _Draws, rounds: _Rounds) -> dict[str, Walk]:
     guide = np.where(guide_right, RIGHT, wrong.draw(uniform.guide_alone_wrong))
     base = _base_alone(world, draws, rounds.base[0])
     spread = _tokens(world.question_tokens, world.question_spread, draws.normal.question_tokens) / world.question_tokens
-    answer_cost = np.rint(world.alone_cost_usd * 1e9 * spread).astype(np.int64)
-    free = np.zeros_like(answer_cost)
+    guide_cost = np.tile(np.rint(world.alone_cost_usd * 1e9 * spread).astype(np.int64), (world.rounds, 1))
     once = np.ones(guide.shape[1], dtype=np.int64)
     return {
-        "guide only": _walk(guide, once, answer_cost),
-        "LLM-exit, guide": _walk(guide, _exits(world.exit_guide_rounds, uniform.guide_goes_on), answer_cost),
-        "LLM-exit, base": _walk(base, _exits(world.exit_base_rounds, uniform.base_goes_on), free),
+        "guide only": _walk(guide, once, guide_cost),
+        "LLM-exit, guide": _walk(guide, _exits(world.exit_guide_rounds, uniform.guide_goes_on), guide_cost),
+        "LLM-exit, base": _walk(base, _exits(world.exit_base_rounds, uniform.base_goes_on), _base_cost(world, draws)),
     }
+
+
+def _base_cost(world: World, draws: _Draws) -> Ints:
+    """Return what each answer of the base alone costs, nano-USD, int64 (T, n): its context holds the earlier ones."""
+    question = _tokens(world.question_tokens, world.question_spread, draws.normal.question_tokens)
+    reply, price = _replies(world, draws), _price(world.base_price)
+    pico = (world.prompt_tokens + question + np.cumsum(reply, axis=0) - reply) * price.input + reply * price.output
+    return np.asarray(-(-pico // PICO_PER_NANO), dtype=np.int64)
 
 
 def _base_alone(world: World, draws: _Draws, first: Ints) -> Ints:
@@ -373,8 +380,8 @@ def _going_on(mean_rounds: float, horizon: int) -> float:
     return high
 
 
-def _walk(answers: Ints, length: Ints, answer_cost: Ints) -> Walk:
-    """Return what keeping the first `length` answers of (T, n) brings; the last of them is the one served."""
+def _walk(answers: Ints, length: Ints, cost: Ints) -> Walk:
+    """Return what keeping the first `length` answers of (T, n) brings, at (T, n) nano-USD; the last one is served."""
     horizon, n = answers.shape
     kept = np.arange(horizon)[:, None] < length
     seen = (answers[:, None] == answers[None, :]) & (np.arange(horizon)[:, None] > np.arange(horizon))[:, :, None]
@@ -383,7 +390,7 @@ def _walk(answers: Ints, length: Ints, answer_cost: Ints) -> Walk:
         known=np.ones(n, dtype=np.bool_),
         covered=np.asarray((kept & (answers == RIGHT)).any(axis=0)),
         right=np.asarray(answers[length - 1, np.arange(n)] == RIGHT),
-        cost=length * answer_cost,
+        cost=(kept * cost).sum(axis=0),
         length=length,
         leaves=length.copy(),
         distinct=distinct.astype(np.int64),

@@ -219,8 +219,9 @@ def test_money_is_tokens_times_price() -> None:
 
 
 def test_a_base_with_a_price_costs_what_its_growing_context_costs() -> None:
-    free, paid = (simulate(small(base_price=price), 2_000, 1).arrays.cost for price in ((0.0, 0.0), (0.1, 0.2)))
-    extra = (paid - free).mean(axis=0)
+    free, paid = (simulate(small(base_price=price), 2_000, 1) for price in ((0.0, 0.0), (0.1, 0.2)))
+    assert (paid.walks["LLM-exit, base"].cost > free.walks["LLM-exit, base"].cost).all()
+    extra = (paid.arrays.cost - free.arrays.cost).mean(axis=0)
     assert (extra > 0).all()
     per_round = np.diff(extra) / 100  # input tokens: 0.1 USD a million are 100 nano-USD a token
     assert per_round == pytest.approx([120 + 1 + 3, 120 + 1 + 3, 120 + 1 + 3], rel=0.1)
