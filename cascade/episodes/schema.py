@@ -59,9 +59,13 @@ def question_id(question: str, context: str | None) -> str:
 
 
 def request_digest(request: Request) -> str:
-    """Return what tells two calls apart that would be answered alike: all that is sent, and the sample's number."""
+    """Return what tells two calls apart that would be answered alike: all that is sent, and the sample's number.
+
+    Where the answer is drawn (a temperature, and no seed) the step is told apart too: a later one would draw anew.
+    """
     sent = (request.model, request.messages, request.max_tokens, request.temperature, request.top_logprobs)
-    said = json.dumps([*sent, request.seed, request.schema, request.sample], ensure_ascii=False, default=str)
+    drawn = (request.step,) if request.temperature > 0 and request.seed is None else ()
+    said = json.dumps([*sent, request.seed, request.schema, request.sample, *drawn], ensure_ascii=False, default=str)
     return hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:16]
 
 

@@ -141,6 +141,15 @@ def test_what_is_not_sent_does_not_tell_calls_apart(changed: dict[str, Any]) -> 
 
 
 _STEADY = settings(deadline=None, derandomize=True, database=None, max_examples=60)
+
+
+def test_where_an_answer_is_drawn_another_step_draws_anew() -> None:
+    drawn = {"temperature": 0.5}
+    assert request_digest(request(**drawn)) == request_digest(request(**drawn, role="guide"))
+    assert request_digest(request(**drawn, step=2)) != request_digest(request(**drawn))
+    assert request_digest(request(**drawn, step=2, seed=1)) == request_digest(request(**drawn, seed=1))
+
+
 TEXT = st.text(max_size=12)
 REQUESTS = st.builds(
     lambda messages, tokens, heat, top, seed, sample: request(
