@@ -1,0 +1,60 @@
+"""Log all steps of a few questions, stop at a cap on the money, and go on where it stopped: no call is paid twice.
+
+    python examples/collect_questions.py
+
+It runs offline, with the fake provider.
+"""
+
+import tempfile
+from pathlib import Path
+
+from cascade.collect import collect
+from cascade.config import load
+from cascade.episodes.files import read_rows
+from cascade.episodes.matching import get_matcher
+from cascade.episodes.questions import read_questions
+from cascade.episodes.tabulate import tables_from_rows
+from cascade.money import nano_usd
+from cascade.walks import named_walks
+
+QUESTIONS = """\
+{"question": "Which planet is the largest?", "answer": "Jupiter"}
+{"question": "Which river runs through Vienna?", "answers": ["Danube", "the Danube"]}
+{"question": "What is 6 times 7?", "answer": "42"}
+"""
+SETTINGS = {
+    "models": {
+        "base": {"model": "small", "price": {"input": 0.1, "output": 0.4}, "max_tokens": 64},
+        "guide": {"model": "large", "price": {"input": 1, "output": 4}, "max_tokens": 64},
+    },
+    "strategy": {"kind": "base_guide", "rounds": 2},
+    "provider": "fake",
+}
+
+
+def main() -> None:
+    """Collect with too small a cap, then with enough, and show what each round brought."""
+    config = load(SETTINGS)
+    with tempfile.TemporaryDirectory() as folder:
+        source, log = Path(folder) / "questions.jsonl", Path(folder) / "episodes.jsonl"
+        source.write_text(QUESTIONS, "utf-8")
+        questions, walks, matcher = read_questions(source), named_walks(config, ["guide only"]), get_matcher("exact")
+        for cap in ("0.0009", "1"):
+            done = collect(
+                config,
+                questions,
+                log,
+                walks=walks,
+                matcher=matcher,
+                resume=True,
+                concurrency=1,
+                max_cost_nano_usd=nano_usd(cap),
+            )
+            progress = done.progress
+            print(f"cap ${cap}: {progress.done} of {progress.total} questions, {progress.made_calls} calls made")
+        (table,) = tables_from_rows(read_rows(log))
+        print(f"{table.n} episodes of {table.arrays.horizon} steps; walks beside: {', '.join(table.walks)}")
+
+
+if __name__ == "__main__":
+    main()
