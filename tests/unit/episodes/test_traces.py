@@ -1,0 +1,704 @@
+"""Traces: an ask hands its answer over and goes on; what is written, what is lost, and who is told."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from cascade.episodes import trace_queue
+from cascade.episodes.contents import hashed, holds_key, texts_of
+from cascade.episodes.schema import COLUMNS, question_id
+from cascade.episodes.store import Store
+from cascade.episodes.store import sqlite as sqlite_module
+from cascade.episodes.trace_queue import Counts
+from cascade.episodes.traces import TraceWriter
+from cascade.errors import (
+    AuthenticationError,
+    BudgetExceededError,
+    ConfigError,
+    ProviderError,
+    UsageError,
+    redact,
+)
+from cascade.orchestrator import Orchestrator
+from cascade.providers.fake import FakeProvider, reply
+from cascade.types import Answer, Call, Question, Request, Step, TextDelta, Token
+from unit.made import RIVER, TWO_MODELS, candidate, completion, request, step, two_models
+
+KEY = "sk-abcdefghijklmnop"
+
+
+def answer_of(text: str = "Answer: Danube", question: Question = RIVER, **fields: Any) -> Answer:
+    """Return an answer of one step and one call."""
+    done = completion(text, **fields)
+    only = step(1, candidate("Danube"), calls=(Call(request(question=question), done, 14_000, 14_000),))
+    return Answer(question, "Danube", ("Danube",), (only,), "policy", 0.1)
+
+
+def rows_in(url: str, where: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    with Store.open(url, read_only=True) as store:
+        return list(store.read(where))
+
+
+@pytest.fixture
+def file_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'traces.db'}"
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait until something holds, at most ten seconds."""
+    end = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < end, "it did not come to hold"
+        time.sleep(0.005)
+
+
+# --- what is written ---
+
+
+def test_an_answer_becomes_rows_with_an_id_of_its_own(store_url: str) -> None:
+    with TraceWriter(store_url) as writer:
+        writer.record(answer_of(), {"horizon": 4, "dataset": "live"})
+        writer.record(answer_of(), {"horizon": 4, "dataset": "live"})
+        assert writer.flush()
+        assert writer.counts == Counts(taken=2, written=2, lost=0, waiting=0, failures=0)
+        one, other = rows_in(store_url)
+    assert uuid.UUID(one["episode_id"]).version == 7
+    assert one["episode_id"] < other["episode_id"]
+    assert one["group"] == question_id(RIVER.text, None)
+    assert (one["question"], one["answer"], one["text"]) == (RIVER.text, "Danube", "Answer: Danube")
+    assert (one["horizon"], one["dataset"], one["cost_nano_usd"]) == (4, "live", 14_000)
+    assert one["signals"]["replay"]["stopped"] == "policy"
+    assert tuple(one) == COLUMNS
+
+
+def test_what_was_recorded_is_there_after_close_and_close_may_come_twice(store_url: str) -> None:
+    writer = TraceWriter(store_url)
+    for number in range(250):
+        writer.record(answer_of(question=Question(f"number {number}")))
+    writer.close()
+    writer.close()
+    assert [row["question"] for row in rows_in(store_url)] == [f"number {number}" for number in range(250)]
+    with pytest.raises(UsageError, match="was closed"):
+        writer.record(answer_of())
+
+
+def test_a_writer_that_was_never_used_makes_no_file(tmp_path: Path, file_url: str) -> None:
+    with TraceWriter(file_url) as writer:
+        assert writer.flush(0)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match="no kind of store"):
+        TraceWriter("mysql://host/db")
+
+
+def test_answers_are_committed_in_groups(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    append = Store.append
+    monkeypatch.setattr(Store, "append", lambda self, rows: sizes.append(append(self, rows)) or sizes[-1])
+    with TraceWriter(file_url) as writer:
+        for _ in range(1_000):
+            writer.record(answer_of())
+        writer.flush()
+    assert sum(sizes) == 1_000
+    assert len(sizes) < 100
+
+
+def test_threads_share_a_writer(store_url: str) -> None:
+    with TraceWriter(store_url) as writer:
+
+        def work(name: int) -> None:
+            for number in range(50):
+                writer.record(answer_of(question=Question(f"{name} {number}")))
+
+        threads = [threading.Thread(target=work, args=(name,)) for name in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert writer.flush()
+    assert {row["question"] for row in rows_in(store_url)} == {f"{a} {b}" for a in range(5) for b in range(50)}
+
+
+# --- what is kept of the texts ---
+
+
+def test_hash_keeps_what_tells_texts_apart_and_no_text(store_url: str) -> None:
+    asked = Question("Which river?", "Vienna lies on it.")
+    given_tokens = (Token("Danube", -0.5), Token("!", None))
+    with TraceWriter(store_url, content="hash") as writer:
+        writer.record(answer_of(question=asked, tokens=given_tokens), {"gold": ["Danube"]})
+    (row,) = rows_in(store_url)
+    assert (row["question"], row["context"]) == (hashed("Which river?"), hashed("Vienna lies on it."))
+    assert (row["answer"], row["gold"], row["text"]) == (hashed("Danube"), [hashed("Danube")], hashed("Answer: Danube"))
+    assert row["signals"]["replay"]["tokens"] is None
+    assert (row["cost_nano_usd"], row["model"]) == (14_000, "small")
+    assert not {"Danube", "Vienna", "river"} & set(str(row).split())
+
+
+def test_none_keeps_nothing_of_them(store_url: str) -> None:
+    with TraceWriter(store_url, content="none") as writer:
+        writer.record(answer_of(tokens=(Token("Danube", -0.5),)), {"gold": ["Danube"]})
+    (row,) = rows_in(store_url)
+    assert [row[name] for name in ("question", "context", "gold", "answer", "text")] == [None] * 5
+    assert "Danube" not in str(row)
+
+
+# --- keys (F68) ---
+
+
+@pytest.mark.parametrize("content", ["full", "hash"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        {"question": Question(f"my key is {KEY}")},
+        {"question": Question("what?", f"Bearer {KEY}")},
+        {"text": f"Answer: {KEY}"},
+        {"text": "Answer: x", "tokens": tuple(Token(piece, -0.1) for piece in ("so: ", "sk", "-abcdefgh", "ijklmnop"))},
+        {"text": "Answer: my own secret word"},
+    ],
+)
+def test_no_key_reaches_the_queue(file_url: str, place: dict[str, Any], content: Any) -> None:
+    with TraceWriter(file_url, content=content, secrets=("my own secret word",)) as writer:
+        put, seen = writer._queue.put, []
+        writer._queue.put = lambda entry: seen.append(entry) or put(entry)  # type: ignore[method-assign]
+        writer.record(answer_of(**place), {"gold": [f"not {KEY}"] if "question" in place else None})
+    (entry,) = seen
+    (row,) = rows_in(file_url)
+    for shown in (str(row), str(entry.make), str([str(one) for one in entry.make.args])):
+        assert "abcdefgh" not in shown
+        assert "secret word" not in shown
+    if content == "full":
+        assert "[redacted]" in str(row) or row["signals"]["replay"]["tokens"] is None
+
+
+def test_an_answer_without_a_key_is_stored_to_the_letter(file_url: str) -> None:
+    text = "A well-known work-around: http://danube.example/river, my_key-ring, sk-short, monkey-business"
+    with TraceWriter(file_url, secrets=("", "absent")) as writer:
+        writer.record(answer_of(text, tokens=(Token(text, -0.5),)))
+    (row,) = rows_in(file_url)
+    assert row["text"] == text
+    assert row["signals"]["replay"]["tokens"] == [[text, -0.5]]
+
+
+_PIECES = st.sampled_from(
+    [
+        *["sk", "PK", "rK", "gsk", "xai", "xAİ", "key", "Key", "ſk", "Key", "-", "_", "abcdefgh1", "Bearer", "bearer", "AIza", "aıza", "://", "user:word@host", "é", "."],
+        *(" ", "\t", "\x00", "ABCDEFGHIJKLMNOPQRSTUVWXY"),
+    ]
+)
+
+
+@given(st.lists(_PIECES, max_size=8).map("".join) | st.text(max_size=60))
+@example("xa\u0130-abcdefgh1")
+@example("\u017fk-abcdefgh1")
+@settings(max_examples=400, deadline=None)
+def test_the_quick_search_finds_what_redacting_would_change(text: str) -> None:
+    assert holds_key(text) is (redact(text) != text)
+
+
+@given(st.lists(st.lists(_PIECES, max_size=4).map("".join), max_size=4))
+@settings(max_examples=100, deadline=None)
+def test_texts_that_are_joined_hide_no_key(texts: list[str]) -> None:
+    joined = "\x00".join(texts)
+    assert holds_key(joined) or not any(holds_key(text) for text in texts)
+
+
+def test_every_text_of_an_answer_is_looked_at() -> None:
+    asked = Question("question", "context")
+    answer = answer_of("text", question=asked, tokens=(Token("to", 0.0), Token("ken", 0.0)))
+    joined = texts_of(answer, {"gold": ["gold", ["deep"]], "dataset": "data", "horizon": 4})
+    assert set(joined.split("\x00")) == {"question", "context", "gold", "deep", "data", "Danube", "text", "token"}
+
+
+# --- the queue ---
+
+
+class Blocked:
+    """A store that stands still until it is let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.may_go, self.reached = threading.Event(), threading.Event()
+        append = Store.append
+
+        def wait(store: Store, rows: Any) -> int:
+            self.reached.set()
+            assert self.may_go.wait(20)
+            return append(store, rows)
+
+        monkeypatch.setattr(Store, "append", wait)
+
+
+@pytest.fixture
+def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocked]:
+    made = Blocked(monkeypatch)
+    yield made
+    made.may_go.set()
+
+
+def test_a_full_queue_drops_the_oldest_counts_and_never_makes_an_ask_wait(
+    file_url: str, blocked: Blocked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(trace_queue, "MAX_ANSWERS", 5)
+    with TraceWriter(file_url) as writer:
+        writer.record(answer_of(question=Question("first")))
+        assert blocked.reached.wait(10)
+        started = time.monotonic()
+        for number in range(20):
+            writer.record(answer_of(question=Question(f"number {number}")))
+        assert time.monotonic() - started < 2
+        assert writer.counts == Counts(taken=21, written=0, lost=15, waiting=6, failures=0)
+        blocked.may_go.set()
+        assert writer.flush()
+    assert [row["question"] for row in rows_in(file_url)] == ["first", *(f"number {n}" for n in range(15, 20))]
+    warnings = [record for record in caplog.records if "queue was full" in record.getMessage()]
+    assert len(warnings) == 1  # once a minute
+    assert "the answers themselves are not affected" in warnings[0].getMessage()
+
+
+def test_long_texts_fill_the_queue_too(file_url: str, blocked: Blocked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trace_queue, "MAX_CHARS", 10_000)
+    with TraceWriter(file_url) as writer:
+        writer.record(answer_of())
+        assert blocked.reached.wait(10)
+        for number in range(10):
+            writer.record(answer_of(question=Question(f"{number} " + "x" * 3_000)))
+        assert writer.counts.lost == 7
+        writer.record(answer_of(question=Question("y" * 20_000)))  # one that is too long alone is kept
+        assert writer.counts.waiting == 2
+        blocked.may_go.set()
+
+
+def test_a_warning_comes_again_after_a_minute(
+    file_url: str, blocked: Blocked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(trace_queue, "MAX_ANSWERS", 1)
+    monkeypatch.setattr(trace_queue, "WARN_EVERY_S", 0.05)
+    with TraceWriter(file_url) as writer:
+        for number in range(6):
+            writer.record(answer_of())
+            blocked.reached.wait(10)
+            time.sleep(0.06 if number in {2, 4} else 0)
+        blocked.may_go.set()
+    assert len([one for one in caplog.records if "queue was full" in one.getMessage()]) >= 2
+
+
+def test_flush_gives_up_in_time_and_says_so(file_url: str, blocked: Blocked) -> None:
+    with TraceWriter(file_url) as writer:
+        writer.record(answer_of())
+        started = time.monotonic()
+        assert writer.flush(0.05) is False
+        assert time.monotonic() - started < 2
+        blocked.may_go.set()
+        assert writer.flush() is True
+
+
+def test_flush_waits_for_the_oldest_also_when_later_ones_are_dropped(
+    file_url: str, blocked: Blocked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace_queue, "MAX_ANSWERS", 2)
+    with TraceWriter(file_url) as writer:
+        writer.record(answer_of())
+        assert blocked.reached.wait(10)
+        for _ in range(8):
+            writer.record(answer_of())
+        assert writer.flush(0.05) is False
+        blocked.may_go.set()
+
+
+def test_closing_does_not_hang_on_a_store_that_stands_still(
+    file_url: str, blocked: Blocked, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = TraceWriter(file_url)
+    writer.record(answer_of())
+    assert blocked.reached.wait(10)
+    started = time.monotonic()
+    writer.close(timeout_s=0.05)
+    assert time.monotonic() - started < 2
+    assert "did not answer within" in caplog.text
+    blocked.may_go.set()
+    until(lambda: writer.counts.written == 1)
+    writer.close()
+
+
+# --- waiting for the commit ---
+
+
+def test_durability_full_returns_when_the_rows_are_committed(store_url: str) -> None:
+    with TraceWriter(store_url, durability="full") as writer:
+        for number in range(5):
+            writer.record(answer_of())
+            assert writer.counts.written == number + 1
+    assert len(rows_in(store_url)) == 5
+
+
+async def test_arecord_waits_without_blocking_the_loop(file_url: str, blocked: Blocked) -> None:
+    with TraceWriter(file_url, durability="full") as writer:
+        recording = asyncio.create_task(writer.arecord(answer_of()))
+        await asyncio.to_thread(blocked.reached.wait, 10)
+        assert not recording.done()  # and this runs meanwhile
+        blocked.may_go.set()
+        await recording
+        assert writer.counts.written == 1
+
+
+async def test_f48_to_cancel_the_wait_loses_nothing(file_url: str, blocked: Blocked) -> None:
+    with TraceWriter(file_url, durability="full") as writer:
+        recording = asyncio.create_task(writer.arecord(answer_of()))
+        await asyncio.to_thread(blocked.reached.wait, 10)
+        recording.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await recording
+        second = asyncio.create_task(writer.arecord(answer_of()))
+        await asyncio.sleep(0)
+        second.cancel()  # while it waits in the queue
+        blocked.may_go.set()
+        assert await asyncio.to_thread(writer.flush)
+    assert len(rows_in(file_url)) == 2
+
+
+def test_many_that_wait_share_commits(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    commits: list[int] = []
+    append = Store.append
+    monkeypatch.setattr(Store, "append", lambda self, rows: commits.append(1) or append(self, rows))
+    with TraceWriter(file_url, durability="full") as writer:
+        threads = [threading.Thread(target=lambda: writer.record(answer_of())) for _ in range(20)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert writer.counts.written == 20
+    assert len(commits) <= 20
+
+
+# --- the end ---
+
+
+def test_f48_left_without_close_it_warns_once_and_writes_all_the_same(file_url: str) -> None:
+    left = [TraceWriter(file_url)]
+    left[0].record(answer_of())
+    queue = left[0]._queue
+    with pytest.warns(ResourceWarning, match="was not closed") as caught:
+        left.clear()
+    gc.collect()
+    assert len(caught) == 1
+    until(lambda: queue not in trace_queue._running)
+    assert len(rows_in(file_url)) == 1
+
+
+_EXITS = """
+from cascade import Orchestrator
+made = Orchestrator("small", "large", provider="fake", traces="{url}")
+made.ask("Which river?")
+"""
+
+
+def test_a_process_that_ends_without_close_leaves_its_traces(file_url: str) -> None:
+    subprocess.run([sys.executable, "-c", _EXITS.replace("{url}", file_url)], check=True, timeout=60)
+    assert {row["question"] for row in rows_in(file_url)} == {"Which river?"}
+
+
+def in_fork(work: Callable[[], None]) -> None:
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+
+
+def test_f50_a_forked_child_writes_its_own_and_its_parents_stay_its_parents(
+    store_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = TraceWriter(store_url)
+    writer.record(answer_of(question=Question("parent, before")))
+    assert writer.flush()
+    writer.record(answer_of(question=Question("parent, in the queue")))
+
+    def child() -> None:
+        assert writer.counts.taken == 0
+        writer.record(answer_of(question=Question("child")))
+        writer.close()
+        assert writer.counts.written == 1
+
+    in_fork(child)
+    writer.record(answer_of(question=Question("parent, after")))
+    writer.close()
+    asked = sorted(row["question"] for row in rows_in(store_url))
+    assert asked == ["child", "parent, after", "parent, before", "parent, in the queue"]
+
+
+def test_f50_what_was_closed_is_closed_in_a_child_too(file_url: str) -> None:
+    writer = TraceWriter(file_url)
+    writer.record(answer_of())
+    writer.close()
+
+    def child() -> None:
+        with pytest.raises(UsageError, match="was closed"):
+            writer.record(answer_of())
+
+    in_fork(child)
+
+
+# --- a whole cascade ---
+
+
+def wired(url: Any, provider: Any = None, **more: Any) -> Orchestrator:
+    return Orchestrator.from_config(TWO_MODELS | {"traces": url} | more, providers={"fake": provider or two_models()})
+
+
+def test_all_four_ways_to_ask_are_on_record(store_url: str) -> None:
+    async def both(cascade: Orchestrator) -> None:
+        await cascade.aask("aask")
+        _ = [event async for event in cascade.astream("astream")]
+
+    with wired(store_url) as cascade:
+        cascade.ask("ask")
+        list(cascade.stream("stream"))
+        asyncio.run(both(cascade))
+        cascade.ask_many(["many 1", "many 2"])
+    found = rows_in(store_url)
+    assert {row["question"] for row in found} == {"ask", "stream", "aask", "astream", "many 1", "many 2"}
+    assert all(len([row for row in found if row["question"] == q]) == 2 for q in ("ask", "stream", "aask", "astream"))
+    assert {row["horizon"] for row in found} == {4}
+    assert len({row["episode_id"] for row in found}) == 6
+
+
+@pytest.mark.parametrize("durability", ["group", "full"])
+async def test_aclose_writes_what_waits(file_url: str, durability: str) -> None:
+    async with wired({"store": file_url, "durability": durability}) as cascade:
+        await cascade.aask("what?")
+        _ = [event async for event in cascade.astream("what?")]
+    assert len(rows_in(file_url)) == 4
+
+
+def test_what_is_on_record_of_an_ask_can_be_replayed(file_url: str) -> None:
+    from cascade.episodes.schema import completion_of
+
+    with wired(file_url) as cascade:
+        answer = cascade.ask(RIVER)
+    given = [call.completion for call in answer.calls if call.completion]
+    for row, done in zip(rows_in(file_url), given, strict=True):
+        again = completion_of(row)
+        assert (again.text, again.usage, again.tokens) == (done.text, done.usage, done.tokens)
+
+
+def test_an_ask_that_failed_is_on_record_with_what_was_paid(file_url: str) -> None:
+    cut, down = reply("Reasoning: cut", finish_reason="length"), AuthenticationError("no")
+    with wired(file_url, FakeProvider({"small": [cut], "large": [down]})) as cascade, pytest.raises(ProviderError):
+        cascade.ask("what?")
+    found = rows_in(file_url)
+    assert {(row["question"], row["text"], row["candidate"]) for row in found} == {("what?", "Reasoning: cut", None)}
+    assert {row["signals"]["replay"]["stopped"] for row in found} == {"provider error"}
+
+
+def test_an_ask_that_ran_out_of_money_is_on_record(file_url: str) -> None:
+    priced = {
+        "base": {"model": "small", "price": {"input": 1, "output": 1}, "max_tokens": 10},
+        "guide": {"model": "large", "price": {"input": 1_000, "output": 1_000}, "max_tokens": 10},
+    }
+    wanted = pytest.raises(BudgetExceededError)
+    with wired(file_url, models=priced, budget={"per_question": 0.01}) as cascade, wanted as caught:
+        cascade.ask("what?")
+    assert len(caught.value.calls) == 1
+    (row,) = rows_in(file_url)
+    assert (row["model"], row["candidate"], row["signals"]["replay"]["stopped"]) == ("small", None, "budget")
+    assert row["cost_nano_usd"] == caught.value.calls[0].cost_nano_usd
+
+
+def test_an_ask_that_failed_before_anything_came_leaves_nothing(file_url: str, tmp_path: Path) -> None:
+    down = AuthenticationError("no")
+    with wired(file_url, FakeProvider({"small": [down], "large": [down]})) as cascade, pytest.raises(ProviderError):
+        cascade.ask("what?")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_steps_that_were_finished_before_a_cancellation_keep_their_candidates(file_url: str) -> None:
+    with wired(file_url, two_models(guide=reply("Yes", p_yes=0.5))) as cascade:
+        events: Any = cascade.stream("what?")
+        steps = 0
+        for event in events:
+            steps += isinstance(event, Step)
+            if steps == 2 and isinstance(event, TextDelta):
+                break
+        events.close()
+    found = rows_in(file_url)
+    assert [(row["step"], row["source"], row["candidate"]) for row in found] == [
+        (1, "base", 0),
+        (1, "guide", 1),
+        (2, "base", 0),
+        (2, "guide", 1),
+    ]
+    assert {row["signals"]["replay"]["stopped"] for row in found} == {"cancelled"}
+
+
+async def test_f47_an_ask_that_is_cancelled_is_on_record(file_url: str) -> None:
+    reached = asyncio.Event()
+
+    class Hangs(FakeProvider):
+        async def acomplete(self, asked: Request, timeout_s: float) -> Any:
+            if asked.role == "guide":
+                reached.set()
+                await asyncio.sleep(60)
+            return await super().acomplete(asked, timeout_s)
+
+    cascade = wired(file_url, Hangs({"small": ["Answer: Danube"]}))
+    asking = asyncio.create_task(cascade.aask("what?"))
+    await reached.wait()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    await cascade.aclose()
+    (row,) = rows_in(file_url)
+    assert (row["text"], row["signals"]["replay"]["stopped"]) == ("Answer: Danube", "cancelled")
+
+
+def test_a_stream_that_is_left_is_on_record_with_what_was_paid(file_url: str) -> None:
+    with wired(file_url) as cascade:
+        events: Any = cascade.stream("what?")
+        for event in events:
+            if getattr(event, "role", "") == "guide":
+                break
+        events.close()
+    assert [row["source"] for row in rows_in(file_url)] == ["base"]
+    with wired(file_url) as cascade:
+        untouched: Any = cascade.stream("what?")
+        next(untouched)
+        untouched.close()  # nothing came back
+    assert len(rows_in(file_url)) == 1
+
+
+def test_an_answer_after_the_end_does_not_fail(file_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    cascade = wired(file_url)
+    events = cascade.stream("what?")
+    next(events)
+    cascade.close()
+    assert isinstance(list(events)[-1], Answer)
+    assert "came after the end" in caplog.text
+
+
+# --- where they go ---
+
+
+def default_of(monkeypatch: pytest.MonkeyPatch, told: str | None, traces: Any = True) -> str | None:
+    monkeypatch.delenv("CASCADE_TRACES", raising=False)
+    if told is not None:
+        monkeypatch.setenv("CASCADE_TRACES", told)
+    with wired(traces) as cascade:
+        return None if cascade._traces is None else cascade._traces.address.shown
+
+
+def test_by_default_they_go_to_a_file_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("CASCADE_TRACES")
+    with Orchestrator("small", "large", provider="fake") as cascade:
+        cascade.ask("what?")
+    if sys.platform.startswith("linux"):
+        path = tmp_path / "data" / "cascade" / "traces.db"
+        assert {row["question"] for row in rows_in(f"sqlite:///{path}")} == {"what?"}
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_variable_comes_before_the_default_and_after_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert default_of(monkeypatch, "off") is None
+    assert default_of(monkeypatch, "OFF", {"content": "hash"}) is None
+    assert default_of(monkeypatch, "sqlite:////tmp/told.db") == "sqlite:////tmp/told.db"
+    assert default_of(monkeypatch, "off", "sqlite:////tmp/configured.db") == "sqlite:////tmp/configured.db"
+    assert default_of(monkeypatch, "sqlite:////tmp/told.db", traces=False) is None
+    assert (default_of(monkeypatch, None) or "").endswith("cascade/traces.db")
+
+
+def test_a_url_may_stand_in_a_variable_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_STORE", "postgresql://me:hunter2@db.example/traces")
+    with wired({"store_env": "MY_STORE"}) as cascade:
+        assert cascade._traces is not None
+        assert cascade._traces.address.shown == "postgresql://me:***@db.example/traces"
+        assert "hunter2" not in repr(cascade._traces) + repr(cascade.config) + repr(cascade._traces._queue.address)
+    with pytest.raises(ConfigError, match=r"traces\.store_env: the environment variable NO_SUCH_STORE is not set"):
+        wired({"store_env": "NO_SUCH_STORE"})
+    monkeypatch.setenv("MY_STORE", "nonsense")
+    with pytest.raises(ConfigError, match="MY_STORE: A store is sqlite"):
+        wired({"store_env": "MY_STORE"})
+    monkeypatch.setenv("CASCADE_TRACES", "../traces.db")
+    with pytest.raises(ConfigError, match="CASCADE_TRACES: A store is sqlite"):
+        wired(True)
+
+
+# --- taking turns (F55) ---
+
+
+_TRACES = """
+import sys
+from cascade.episodes.store import sqlite
+sqlite.version = lambda: (3, 40, 1)
+from cascade import Orchestrator
+with Orchestrator("small", "large", provider="fake", traces=sys.argv[1]) as made:
+    sys.stdin.readline()
+    for number in range(int(sys.argv[3])):
+        made.ask(f"{sys.argv[2]} {number}")
+    counts = made._traces.counts
+print(counts.lost)
+"""
+
+
+def test_f55_processes_trace_into_one_file_in_turns(file_url: str) -> None:
+    count = 150
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", _TRACES, file_url, name, str(count)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("a", "b")
+    ]
+    ended = []
+    for process in started:  # both are up before either begins
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in started:
+        ended.append(process.communicate(timeout=90))
+    assert ended == [("0\n", ""), ("0\n", "")]
+    assert {row["question"] for row in rows_in(file_url)} == {f"{name} {n}" for name in "ab" for n in range(count)}
+    with Store.open(file_url) as store:
+        assert store.integrity() == []
+        assert store.journal_mode == "wal"
+
+
+def test_f55_the_file_is_given_free_when_nothing_comes(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_module, "version", lambda: (3, 40, 1))
+    monkeypatch.setattr(trace_queue, "TURN_S", 0.02)
+    with TraceWriter(file_url) as writer:
+        writer.record(answer_of())
+        assert writer.flush()
+        with Store.open(file_url, wait_s=10) as other:
+            assert other.count() == 1
+            writer.record(answer_of())
+            time.sleep(0.1)
+            assert other.count() == 1
+        assert writer.flush()
+        assert writer.counts.written == 2
+
+
+def test_a_future_that_nobody_waits_for_any_more_does_not_stop_the_writer(file_url: str, blocked: Blocked) -> None:
+    with TraceWriter(file_url, durability="full") as writer:
+        done = writer.submit(answer_of())
+        assert isinstance(done, Future)
+        done.cancel()
+        blocked.may_go.set()
+        writer.record(answer_of())
+        assert writer.counts.written == 2
