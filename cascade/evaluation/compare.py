@@ -19,6 +19,7 @@ from cascade.conformal.arrays import Bools
 from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.conformal.rollout import hopeless, levels
 from cascade.episodes.table import EpisodeTable
+from cascade.episodes.tabulate import GUIDE_ONLY
 from cascade.errors import UsageError
 from cascade.evaluation.contestants import Contestant, Ready, contestants
 from cascade.evaluation.intervals import Interval, corrected_interval
@@ -26,6 +27,7 @@ from cascade.evaluation.played import Means, Played, means
 from cascade.evaluation.splits import splits
 
 CLAIRVOYANT = "clairvoyant bound"
+_MOST = 0.5
 _CURVE = tuple(round(0.5 + 0.01 * k, 2) for k in range(51))
 """The coverages at which a policy's frontier is drawn."""
 
@@ -128,7 +130,8 @@ def compare(
         count: how many splits.
         seed: the same seed gives the same figures.
         others: contestants beside the standing ones.
-        reference: the row that the others are compared with; the guide alone where it was logged, by default.
+        reference: the row that the others are compared with; the guide alone where it was logged for most questions, by
+            default.
         tell: called with (splits done, splits in all).
 
     Raises:
@@ -139,7 +142,7 @@ def compare(
     if count < 1:
         raise UsageError("--splits must be at least 1.")
     playing = [*contestants(table), *others]
-    against = _reference([one.name for one in playing], reference)
+    against = _reference(table, [one.name for one in playing], reference)
     results = {name: _Results() for name in (*(one.name for one in playing), CLAIRVOYANT)}
     sizes = (0, 0, 0)
     for number, split in enumerate(splits(table.groups, count, seed), 1):
@@ -173,12 +176,15 @@ def compare(
     )
 
 
-def _reference(names: Sequence[str], wanted: str | None) -> str:
+def _reference(table: EpisodeTable, names: Sequence[str], wanted: str | None) -> str:
+    """Return the row to compare with; by default the guide, or the first after chance, if most questions have it."""
     twice = [name for name, times in Counter([*names, CLAIRVOYANT]).items() if times > 1]
     if twice:
         raise UsageError(f"Two rows would be called {', '.join(twice)}; give the log's walk another name.")
     if wanted is None:
-        return "guide only" if "guide only" in names else names[1]
+        known = {name: float(walk.known.mean()) for name, walk in table.walks.items()}
+        first = [GUIDE_ONLY] if GUIDE_ONLY in names else []
+        return next(name for name in (*first, *names[1:]) if known.get(name, 1.0) > _MOST)
     if wanted not in names:
         raise UsageError(f"There is no row {wanted!r} to compare with; there are: {', '.join(names)}.")
     return wanted

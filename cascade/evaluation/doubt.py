@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -42,8 +43,9 @@ class Doubt:
 
 
 def _judged(p_yes: Floats) -> Floats:
-    """Return −ln max(p, 1 − p), as `policies.threshold.uncertainty`."""
-    return np.asarray(-np.log(np.maximum(p_yes, 1.0 - p_yes)), dtype=np.float64)
+    """Return −ln max(p, 1 − p), to the last bit `policies.threshold.uncertainty`: numpy's own logarithm may differ."""
+    sure = np.maximum(p_yes, 1.0 - p_yes)
+    return -np.fromiter(map(math.log, sure.ravel().tolist()), np.float64, count=sure.size).reshape(sure.shape)
 
 
 def _negative(values: Floats) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -45,9 +46,9 @@ def test_quantiles_rise_with_p_fall_with_df_and_end_at_the_normal() -> None:
     levels = [0.5, 0.51, 0.6, 0.75, 0.9, 0.975, 0.999, 0.999999]
     for df in (1, 2, 3, 7, 40):
         values = [student_t_quantile(p, df) for p in levels]
-        assert all(a < b for a, b in zip(values, values[1:], strict=False))
+        assert all(a < b for a, b in itertools.pairwise(values))
     falling = [student_t_quantile(0.975, df) for df in range(1, 60)]
-    assert all(a > b for a, b in zip(falling, falling[1:], strict=False))
+    assert all(a > b for a, b in itertools.pairwise(falling))
     assert student_t_quantile(0.975, 5_000) == pytest.approx(1.959964, abs=6e-4)
 
 

@@ -1,0 +1,310 @@
+"""Rows become tables: nothing is guessed, what cannot be judged is left out and named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cascade.engine import rank
+from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import COLUMNS
+from cascade.episodes.table import EpisodeTable
+from cascade.episodes.tabulate import BASE_ONLY, LAST_ONLY, tables_from_rows
+from cascade.errors import UsageError
+from cascade.types import Candidate, Decision, Step
+from unit.evaluation.plain import SOURCES, Asked, batches, table_of
+
+Row = dict[str, Any]
+
+
+def row(episode: str = "q", step: int = 1, candidate: int | None = 0, **columns: Any) -> Row:
+    """Return one call's row: right, by the base, for 10 nano-USD, unless told otherwise."""
+    given: Row = {"episode_id": episode, "step": step, "candidate": candidate, "source": "base", "correct": True}
+    if candidate is not None:
+        given["answer"] = "Danube"
+    blank: Row = dict.fromkeys(COLUMNS)
+    return blank | given | {"text": "said", "cost_nano_usd": 10} | columns
+
+
+def guide(episode: str = "q", step: int = 1, candidate: int | None = 1, **columns: Any) -> Row:
+    return row(episode, step, candidate, **({"source": "guide", "cost_nano_usd": 100} | columns))
+
+
+def one_table(*rows: Row) -> EpisodeTable:
+    (table,) = tables_from_rows(rows)
+    return table
+
+
+def rows_of(questions: Sequence[Asked], horizon: int, width: int) -> list[Row]:
+    """Return the rows that a log of these questions has, with the cost of a step split over its calls."""
+    made = []
+    for q, one in enumerate(questions):
+        for t, step in enumerate(one.steps):
+            head = {"horizon": horizon if not one.complete else len(one.steps), "signals": one.signals[t]}
+            made.append(row(f"q{q}", t + 1, None, **head, cost_nano_usd=one.costs[t] - one.costs[t] // 3 * len(step)))
+            for shown in step:
+                answer = f"The answer {shown.answer}." if shown.place else f"answer {shown.answer}"
+                made.append(
+                    row(
+                        f"q{q}",
+                        t + 1,
+                        shown.place,
+                        **head,
+                        source=SOURCES[width][shown.place],
+                        answer=answer,
+                        correct=shown.right,
+                        confidence=shown.sure,
+                        cost_nano_usd=one.costs[t] // 3,
+                    )
+                )
+    return made
+
+
+def same_answers(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two numberings of answers say the same."""
+    there = one >= 0
+    pairs = set(zip(one[there].tolist(), other[there].tolist(), strict=True))
+    return np.array_equal(there, other >= 0) and len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
+
+
+def test_the_rows_of_a_log_give_its_table_in_any_order() -> None:
+    rng = np.random.default_rng(0)
+    checks = 0
+    for questions, horizon, width in batches(seed=1, per_shape=8):
+        rows = rows_of(questions, horizon, width)
+        wanted = table_of(questions, horizon, width)
+        for shuffled in (rows, [rows[k] for k in rng.permutation(len(rows))]):
+            got = one_table(*shuffled)
+            order = [got.ids.index(name) for name in wanted.ids]
+            got = got.take(np.array(order))
+            reach, places = got.arrays.horizon, got.arrays.answer.shape[2]
+            assert reach == max(len(one.steps) if one.complete else horizon for one in questions)
+            assert got.arrays.steps.tolist() == wanted.arrays.steps.tolist()
+            assert got.arrays.complete.tolist() == wanted.arrays.complete.tolist()
+            assert got.arrays.cost.tolist() == wanted.arrays.cost[:, :reach].tolist()
+            cut = (slice(None), slice(0, reach), slice(0, places))
+            assert got.arrays.correct.tolist() == wanted.arrays.correct[cut].tolist()
+            assert np.array_equal(got.confidence, wanted.confidence[cut], equal_nan=True)
+            assert all(same_answers(a, b) for a, b in zip(got.arrays.answer, wanted.arrays.answer[cut], strict=True))
+            for name, values in got.signals.items():
+                assert np.array_equal(values, wanted.signals[name][:, :reach], equal_nan=True)
+            checks += len(questions)
+    assert checks == 2 * 12 * 8 * 8
+
+
+def test_answers_are_the_same_as_the_engine_compares_them() -> None:
+    table = one_table(row(answer="The Danube."), guide(answer="danube"), row(step=2, answer="Rhine", correct=False))
+    assert table.arrays.answer.tolist() == [[[0, 0], [1, -1]]]
+
+
+def test_where_no_texts_are_kept_what_is_wrong_differs_and_what_is_right_agrees() -> None:
+    rows = [row(step=t, candidate=0, answer=None, correct=right) for t, right in ((1, True), (2, False), (3, False))]
+    table = one_table(*rows, row(step=4, answer=None, correct=True))
+    assert table.arrays.answer[0, :, 0].tolist() == [0, 1, 2, 0]
+
+
+def test_each_data_set_is_a_table_in_the_order_of_its_first_row() -> None:
+    rows = [row("1", dataset="b"), row("1", dataset="a"), row("2", dataset="b"), row("3")]
+    assert [(t.dataset, t.ids) for t in tables_from_rows(rows)] == [("b", ("1", "2")), ("a", ("1",)), ("log", ("3",))]
+
+
+def test_a_question_is_its_own_group_where_the_log_has_none() -> None:
+    assert one_table(row("1", group="g"), row("2"), row("3", group="g")).groups == ("g", "2", "g")
+
+
+def test_signals_are_numbers_and_unknown_ones_are_nan() -> None:
+    table = one_table(
+        row("1", signals={"p_yes": 0.25, "odd": None, "replay": {"purpose": "answer"}, "whole": 2}),
+        guide("1", signals={"p_yes": 0.75, "late": 1.0}),
+        row("2", signals=None),
+    )
+    assert sorted(table.signals) == ["late", "p_yes", "whole"]
+    assert table.signals["p_yes"][0, 0] == 0.25
+    assert table.signals["late"][0, 0] == 1.0
+    assert np.isnan(table.signals["p_yes"][1, 0])
+
+
+# --- places ---
+
+
+def test_each_source_has_one_place_also_where_the_base_gave_no_answer() -> None:
+    """The guide answers alone after a base without an answer: it is no base for that."""
+    whole = [row("1", horizon=1), guide("1", correct=False, horizon=1)]
+    table = one_table(*whole, row("2", candidate=None, horizon=1), guide("2", candidate=0, horizon=1))
+    assert table.sources == ("base", "guide")
+    assert table.arrays.present[:, 0].tolist() == [[True, True], [False, True]]
+
+
+def test_places_that_a_ladder_shares_are_called_answer() -> None:
+    table = one_table(*(row("1", t, source=name) for t, name in ((1, "small"), (2, "large"))))
+    assert table.sources == ("answer",)
+
+
+def test_a_source_that_fills_several_places_keeps_them() -> None:
+    table = one_table(*(row("1", 1, k, answer=f"a{k}") for k in range(3)), row("2", candidate=0))
+    assert table.arrays.present[:, 0].sum(axis=1).tolist() == [3, 1]
+    assert table.sources == ("base", "base", "base")
+
+
+# --- what is not known ---
+
+
+def test_an_unknown_cost_leaves_all_costs_unknown() -> None:
+    assert one_table(row("1"), row("2")).cost_known
+    assert not one_table(row("1"), row("2", cost_nano_usd=None)).cost_known
+    assert not one_table(row("1"), row("1", walk="z", kept=True, cost_nano_usd=None)).cost_known
+
+
+def test_a_question_is_complete_with_all_steps_that_it_could_take() -> None:
+    rows = [row("1", 1, horizon=2), row("1", 2, horizon=2), row("2", 1, horizon=2), row("3", 1, horizon=1)]
+    table = one_table(*rows)
+    assert table.arrays.complete.tolist() == [True, False, True]
+    assert table.arrays.horizon == 2
+
+
+def test_where_the_log_does_not_say_how_many_steps_there_could_have_been_the_longest_question_does() -> None:
+    table = one_table(row("1", 1), row("1", 2), row("2", 1))
+    assert table.arrays.complete.tolist() == [True, False]
+
+
+def test_steps_that_no_row_has_are_incomplete_even_at_the_end() -> None:
+    table = one_table(row("1", 1, horizon=3), row("2", 1, horizon=3), row("2", 2, horizon=3))
+    assert (table.arrays.horizon, table.arrays.complete.tolist()) == (3, [False, False])
+
+
+def test_what_cannot_be_judged_is_left_out_and_named() -> None:
+    dropped = Dropped()
+    rows = [
+        row("good"),
+        row("gap", 1),
+        row("gap", 3),
+        row("truth", correct=None),
+        row("walk alone", walk="guide only", kept=True),
+        row("late", 2),
+    ]
+    (table,) = tables_from_rows(rows, dropped)
+    assert table.ids == ("good",)
+    assert dict(dropped.rows) == {
+        "an episode with a step missing in the middle": 2,
+        "an episode with an answer of which it is not known whether it is right": 1,
+        "an episode without a step": 1,
+    }
+    assert "gap: an episode with a step missing" in dropped.says()
+
+
+def test_a_log_without_an_episode_is_refused_with_the_reasons() -> None:
+    with pytest.raises(UsageError, match=r"no episode to judge in this log\. 1 row dropped: .*not known whether"):
+        tables_from_rows([row(correct=None)])
+    with pytest.raises(UsageError, match=r"no episode to judge in this log\.$"):
+        tables_from_rows([])
+
+
+# --- walks ---
+
+
+def test_base_only_is_the_first_answer_at_the_cost_of_the_bases_own_calls() -> None:
+    table = one_table(row("1", correct=False), guide("1"), row("1", candidate=None, cost_nano_usd=5))
+    base = table.walks[BASE_ONLY]
+    assert (base.known[0], base.right[0], base.covered[0], base.cost[0]) == (True, False, False, 15)
+    assert (base.length[0], base.leaves[0], base.distinct[0]) == (1, 1, 1)
+    assert table.arrays.cost.tolist() == [[115]]
+
+
+def test_a_base_that_replied_without_an_answer_is_wrong_and_paid() -> None:
+    table = one_table(row("1"), guide("1"), row("2", candidate=None), guide("2", candidate=0))
+    base = table.walks[BASE_ONLY]
+    assert (base.known.tolist(), base.right.tolist(), base.cost.tolist()) == ([True] * 2, [True, False], [10, 10])
+    assert base.leaves.tolist() == [1, 0]
+
+
+def test_a_base_of_which_nothing_is_on_record_is_not_known() -> None:
+    silent = row("2", candidate=None, text=None)
+    base = one_table(row("1"), guide("1"), silent, guide("2")).walks[BASE_ONLY]
+    assert base.known.tolist() == [True, False]
+
+
+def test_base_only_as_logged_is_taken_as_logged() -> None:
+    table = one_table(row("1", correct=False), row("1", walk=BASE_ONLY, kept=True, cost_nano_usd=3), row("2"))
+    base = table.walks[BASE_ONLY]
+    assert (base.known.tolist(), base.right[0], base.cost[0]) == ([True, False], True, 3)
+
+
+def test_a_ladders_last_model_alone_is_a_walk_where_the_guide_alone_was_not_logged() -> None:
+    rungs = [
+        row("1", 1, source="small", correct=False, cost_nano_usd=1),
+        row("1", 2, source="large", cost_nano_usd=50),
+        row("2", 1, source="small", cost_nano_usd=1),
+        row("2", 2, None, source="large", cost_nano_usd=60),
+    ]
+    last = one_table(*rungs).walks[LAST_ONLY]
+    assert (last.right.tolist(), last.cost.tolist(), last.known.tolist()) == ([True, False], [50, 60], [True, True])
+    with_guide = one_table(*rungs, row("1", walk="guide only", kept=True))
+    assert LAST_ONLY not in with_guide.walks
+    assert LAST_ONLY not in one_table(row("1"), guide("1")).walks
+    assert LAST_ONLY not in one_table(row("1"), row("2")).walks  # one model alone is base only
+
+
+def test_a_ladder_that_was_not_climbed_to_its_end_does_not_know_its_last_model() -> None:
+    rungs = [row("1", 1, horizon=2), row("1", 2, source="large", horizon=2), row("2", 1, horizon=2)]
+    assert one_table(*rungs).walks[LAST_ONLY].known.tolist() == [True, False]
+
+
+def test_an_answer_that_several_calls_made_is_kept_once() -> None:
+    """A model that is asked for its answer and then for its decision has two rows for one candidate."""
+    asked = row("1", 1, walk="LLM-exit, base", kept=True)
+    rows = [row("1"), asked, asked | {"text": "EXIT", "cost_nano_usd": 2}]
+    walk = one_table(*rows).walks["LLM-exit, base"]
+    assert (walk.leaves[0], walk.distinct[0], walk.cost[0], walk.length[0]) == (1, 1, 12, 1)
+
+
+def test_a_walk_keeps_what_it_kept_and_pays_for_all() -> None:
+    rows = [
+        row("1"),
+        row("1", 1, walk="z", kept=False, correct=True, answer="right", cost_nano_usd=1),
+        row("1", 2, walk="z", kept=True, correct=False, answer="wrong", cost_nano_usd=2),
+        row("1", 3, None, walk="z", cost_nano_usd=4),
+    ]
+    walk = one_table(*rows).walks["z"]
+    assert (walk.covered[0], walk.right[0], walk.cost[0], walk.length[0], walk.leaves[0]) == (False, False, 7, 3, 1)
+
+
+def test_a_walk_whose_kept_answer_is_not_judged_is_not_known() -> None:
+    rows = [row("1"), row("2"), row("1", walk="z", kept=True, correct=None), row("2", walk="z", kept=True)]
+    assert one_table(*rows).walks["z"].known.tolist() == [False, True]
+
+
+def test_a_walk_serves_what_the_engine_would_serve() -> None:
+    rng = np.random.default_rng(2)
+    wrong = 0
+    for _ in range(1_500):
+        steps, rows = [], [row("1")]
+        for number in range(1, int(rng.integers(1, 4)) + 1):
+            made = []
+            for index in range(int(rng.integers(1, 4))):
+                sure = None if rng.random() < 0.4 else round(float(rng.random()), 1)
+                made.append(Candidate(f"answer {rng.integers(3)}", f"s{index}", "m", sure))
+            keep = tuple(k for k in range(len(made)) if rng.random() < 0.6)
+            steps.append(Step(number, tuple(made), {}, decision=Decision(keep, False, (), 0.0, 0.0)))
+            for index, one in enumerate(made):
+                right = one.text == "answer 1"
+                columns = {"answer": one.text, "confidence": one.confidence, "kept": index in keep, "correct": right}
+                rows.append(row("1", number, index, walk="z", source=one.source, **columns))
+        ranked = rank(steps)
+        walk = one_table(*rows).walks["z"]
+        wrong += bool(walk.right[0]) != (bool(ranked) and ranked[0] == "answer 1")
+        wrong += int(walk.distinct[0]) != len(ranked)
+    assert wrong == 0
+
+
+def test_chosen_questions_take_their_rows_groups_and_walks_along() -> None:
+    table = one_table(*(row(f"{k}", group=f"g{k % 2}", signals={"p_yes": k / 10}) for k in range(5)))
+    some = table.take(np.array([3, 1]))
+    assert (some.ids, some.groups) == (("3", "1"), ("g1", "g1"))
+    assert some.signals["p_yes"].tolist() == [[0.3], [0.1]]
+    assert table.take(np.array([True, False, True, False, False])).ids == ("0", "2")
+    assert some.walks[BASE_ONLY].known.shape == (2,)
+    assert math.isnan(some.confidence[0, 0, 0])

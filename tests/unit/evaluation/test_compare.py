@@ -1,0 +1,416 @@
+"""Every way to answer on the same splits: means, paired differences, what is not known, and nothing of the test seen."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cascade.cli.compare import comparison_document
+from cascade.conformal.frontier import frontier
+from cascade.conformal.rollout import levels
+from cascade.episodes.table import EpisodeTable, Walk
+from cascade.errors import UsageError
+from cascade.evaluation import compare as module
+from cascade.evaluation import contestants
+from cascade.evaluation.compare import CLAIRVOYANT, Comparison, Row, compare
+from cascade.evaluation.contestants import Depth, Ready, Threshold
+from cascade.evaluation.doubt import KNOWN
+from cascade.evaluation.intervals import corrected_interval
+from cascade.evaluation.played import Played
+from cascade.evaluation.splits import splits
+from cascade.policies.fixed import FixedPolicy
+from unit.evaluation.plain import Asked, Did, draw, each, live, table_of
+
+UALA, THRESHOLD, MIXTURE = "UALA on verdict, tuned", "threshold on verdict, conformal", "depth mixture, conformal"
+
+
+def questions(n: int = 60, horizon: int = 3, width: int = 2, seed: int = 0) -> list[Asked]:
+    rng = np.random.default_rng(seed)
+    return [draw(rng, horizon, width) for _ in range(n)]
+
+
+def made(n: int = 60, horizon: int = 3, width: int = 2, seed: int = 0, **more: Any) -> EpisodeTable:
+    return table_of(questions(n, horizon, width, seed), horizon, width, **more)
+
+
+def walk_of(did: list[Did], known: np.ndarray) -> Walk:
+    columns = {name: np.array([getattr(one, name) for one in did]) for name in Did._fields}
+    flags = [known, columns["in_set"] > 0, columns["right"] > 0]
+    return Walk(*flags, *(columns[name].astype(np.int64) for name in ("cost", "length", "leaves", "distinct")))
+
+
+def with_walks(table: EpisodeTable, **walks: Walk) -> EpisodeTable:
+    return replace(table, walks={name.replace("_", " "): walk for name, walk in walks.items()})
+
+
+def without_seconds(found: Comparison) -> str:
+    document = comparison_document(found)
+    for row in document["rows"]:
+        assert row.pop("fit_seconds") >= 0
+    return json.dumps(document)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A contestant that does to each question what a function says."""
+
+    name: str
+    does: Callable[[EpisodeTable], Played]
+
+    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:
+        return Ready(self.does)
+
+
+def paying(name: str, amount: int) -> Fixed:
+    """Return a contestant that covers nothing and pays one amount."""
+
+    def does(table: EpisodeTable) -> Played:
+        zero = np.zeros(table.n)
+        return Played(zero, zero, zero, zero + amount, zero + 1, zero, zero)
+
+    return Fixed(name, does)
+
+
+# --- figures ---
+
+
+def test_the_figures_are_those_of_the_questions_asked_live() -> None:
+    asked = questions()
+    found = compare(table_of(asked, 3, 2), count=6, seed=3)
+    did = [live(one, FixedPolicy("both", 2), 2) for one in asked]
+    per_split = [
+        [
+            float(np.mean([getattr(did[q], name) for q in split.test]))
+            for name in ("covered", "right", "cost", "distinct")
+        ]
+        for split in splits([f"q{q}" for q in range(60)], 6, 3)
+    ]
+    row = found.row("all answers, depth 2")
+    assert row.sd is not None
+    got = [row.mean.coverage, row.mean.accuracy, (row.mean.cost_usd or 0) * 1e9, row.mean.set_size]
+    sd = [row.sd.coverage, row.sd.accuracy, (row.sd.cost_usd or 0) * 1e9, row.sd.set_size]
+    assert got == pytest.approx(np.mean(per_split, axis=0).tolist())
+    assert sd == pytest.approx(np.std(per_split, axis=0, ddof=1).tolist())
+    assert (found.n, found.horizon, found.splits, found.seed, found.alpha) == (60, 3, 6, 3, 0.1)
+    assert found.sizes == (36, 12, 12)
+    assert found.unsolvable == pytest.approx(np.mean([not one.solvable for one in asked]))
+
+
+def test_the_rows_are_the_contestants_and_the_bound_last() -> None:
+    found = compare(made(), count=2)
+    depths = [f"all answers, depth {depth}" for depth in (1, 2, 3)]
+    assert [row.policy for row in found.rows] == ["random", *depths, MIXTURE, UALA, THRESHOLD, CLAIRVOYANT]
+    assert found.reference == "all answers, depth 1"
+
+
+def test_differences_are_paired_over_the_splits_and_corrected() -> None:
+    table = made()
+    found = compare(table, count=5, others=[paying("cheap", 3), paying("dear", 10)], reference="cheap")
+    dear = found.row("dear").cost_difference
+    assert dear is not None
+    assert dear == pytest.approx((7e-9,) * 3)
+    assert dear.excludes_zero
+    covered = np.array([did.covered for did in each(Depth(2).prepare(table, table, 0.1, 0).play(table))])
+    gaps = [float(covered[split.test].mean()) for split in splits(table.groups, 5, 0)]
+    wanted = corrected_interval(gaps, n_train=48, n_test=12)
+    assert found.row("all answers, depth 2").coverage_difference == pytest.approx(wanted)
+    cheap = found.row("cheap")
+    assert (cheap.cost_difference, cheap.coverage_difference, cheap.matched_difference) == (None, None, None)
+
+
+def test_the_matched_cost_is_the_frontiers_at_exactly_one_minus_alpha() -> None:
+    table = table_of([one._replace(complete=True) for one in questions(80)], 3, 2)
+    found = compare(table, alpha=0.2, count=4, reference="all answers, depth 1")
+    scores = Threshold(KNOWN[0]).prepare(table, table, 0.2, 0).scores
+    assert scores is not None
+    matched, gaps, curve = [], [], []
+    for split in splits(table.groups, 4, 0):
+        test = table.take(split.test)
+        points = frontier(test.arrays, levels(test.arrays, scores(test)))
+        point, at_98 = points.matched(0.8), points.matched(0.98)
+        assert point is not None
+        assert at_98 is not None
+        matched.append(point.cost / 1e9)
+        curve.append(at_98.cost / 1e9)
+        gaps.append(point.cost / 1e9 - float(test.arrays.cost[:, 0].mean()) / 1e9)
+    row = found.row(THRESHOLD)
+    assert row.matched_cost_usd == pytest.approx(np.mean(matched))
+    assert row.matched_cost_sd == pytest.approx(np.std(matched, ddof=1))
+    assert row.matched_difference == pytest.approx(corrected_interval(gaps, n_train=64, n_test=16))
+    assert dict(row.curve)[0.98] == pytest.approx(np.mean(curve))
+    assert all(a[1] <= b[1] * (1 + 1e-12) for a, b in itertools.pairwise(row.curve))
+    assert found.row("random").matched_cost_usd is None
+    assert found.row("random").curve == ()
+
+
+def test_a_coverage_out_of_reach_has_no_matched_cost() -> None:
+    wrong = Asked(questions(1)[0].steps[:1], (1,), ({"p_yes": 0.5, "reply_mean_logprob": None},), complete=False)
+    wrong = wrong._replace(steps=(tuple(shown._replace(right=False) for shown in wrong.steps[0]),))
+    table = table_of([*questions(20), *[wrong] * 20], 3, 2)
+    row = compare(table, count=3).row(THRESHOLD)
+    assert (row.matched_cost_usd, row.matched_cost_sd, row.matched_difference) == (None, None, None)
+
+
+def test_calibrated_rows_cover_what_they_promise_on_average() -> None:
+    found = compare(made(400, seed=4), alpha=0.2, count=30)
+    for name in (THRESHOLD, MIXTURE):
+        row = found.row(name)
+        assert row.sd is not None
+        # Splits share their questions, so their mean spreads by a good part of one split's spread.
+        assert row.mean.coverage > 0.8 - 0.7 * found.coverage_sd
+    spread = found.row(THRESHOLD).sd
+    assert spread is not None
+    assert spread.coverage < 2 * found.coverage_sd
+
+
+def test_one_split_has_no_spread_and_no_interval() -> None:
+    row = compare(made(), count=1).row(THRESHOLD)
+    assert row.sd is None
+    assert row.cost_difference is not None
+    assert (row.cost_difference.low, row.cost_difference.high, row.cost_difference.excludes_zero) == (None, None, False)
+    assert comparison_document(compare(made(), count=1))["rows"][0]["coverage_sd"] is None
+
+
+# --- the same again, and nothing of the test ---
+
+
+def test_the_same_seed_gives_the_same_bytes() -> None:
+    one, again, other = (without_seconds(compare(made(), count=4, seed=seed)) for seed in (1, 1, 2))
+    assert one == again
+    assert one != other
+
+
+def test_even_the_seconds_are_the_same_under_the_same_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(module.time, "perf_counter", lambda: float(next(clock)))
+    found = compare(made(), count=3)
+    assert {row.policy: row.fit_seconds for row in found.rows}[UALA] == 1.0
+    assert found.row(CLAIRVOYANT).fit_seconds == 0.0
+
+
+def flipped(table: EpisodeTable, rows: np.ndarray) -> EpisodeTable:
+    """Return the table with other truth, costs and confidences on some questions."""
+    arrays = table.arrays
+    correct, cost = arrays.correct.copy(), arrays.cost.copy()
+    correct[rows] = arrays.present[rows] & ~correct[rows]
+    cost[rows] = cost[rows] * 3 + 7
+    return replace(table, arrays=replace(arrays, correct=correct, cost=cost))
+
+
+def test_the_truth_of_the_test_questions_moves_no_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = made(100)
+    (split,) = splits(table.groups, 1, 0)
+    kappas: list[float] = []
+    real = contestants.played_at
+    monkeypatch.setattr(contestants, "played_at", lambda t, s, k: (kappas.append(k), real(t, s, k))[1])
+
+    def thresholds(changed: EpisodeTable) -> tuple[list[float], Comparison]:
+        kappas.clear()
+        found = compare(changed, count=1)
+        return list(kappas), found
+
+    before, first = thresholds(table)
+    after, second = thresholds(flipped(table, split.test))
+    assert before == after
+    assert len(before) == 6  # three depths, mixture, UALA, threshold
+    assert first.row(UALA).mean.coverage != second.row(UALA).mean.coverage
+    trained, _ = thresholds(flipped(table, split.train))
+    calibrated, _ = thresholds(flipped(table, split.calibration))
+    assert [a != b for a, b in zip(before, trained, strict=True)] == [False] * 4 + [True, False]
+    assert [a != b for a, b in zip(before, calibrated, strict=True)] == [False] * 3 + [True, False, True]
+
+
+# --- what is not known ---
+
+
+def test_unknown_costs_are_none_everywhere() -> None:
+    table = made(cost_known=False)
+    found = compare(table, count=3)
+    assert not found.cost_known
+    for row in found.rows:
+        assert row.mean.cost_usd is None
+        assert row.sd is not None
+        assert row.sd.cost_usd is None
+        assert (row.matched_cost_usd, row.matched_cost_sd, row.matched_difference) == (None, None, None)
+        assert row.cost_difference is None
+        assert row.curve == ()
+        assert (row.coverage_difference is None) == (row.policy == found.reference)
+    text = json.dumps(comparison_document(found), allow_nan=False)
+    assert '"cost_usd": 0' not in text
+
+
+def test_what_costs_there_are_do_not_matter_where_some_are_unknown() -> None:
+    one = made(cost_known=False)
+    other = replace(one, arrays=replace(one.arrays, cost=one.arrays.cost * 5 + 1))
+    assert without_seconds(compare(one, count=3)) == without_seconds(compare(other, count=3))
+
+
+def test_a_walk_logged_for_a_part_is_judged_and_compared_on_that_part() -> None:
+    """The walk does exactly what depth 1 does, but was logged for the dear and wrong questions only."""
+    asked = questions(100)
+    did = [live(one, FixedPolicy("both", 1), 2) for one in asked]
+    known = np.array([not one.covered and one.cost > 3e8 for one in did])
+    assert 10 < known.sum() < 60
+    table = with_walks(table_of(asked, 3, 2), part=walk_of(did, known), none=walk_of(did, known & False))
+    found = compare(table, count=6, reference="all answers, depth 1")
+    row = found.row("part")
+    assert row.cost_difference == pytest.approx((0, 0, 0), abs=1e-15)
+    assert row.coverage_difference == pytest.approx((0, 0, 0))
+    assert (row.mean.coverage, found.row("all answers, depth 1").mean.coverage > 0.2) == (0.0, True)
+    judged = [int(known[split.test].sum()) for split in splits(table.groups, 6, 0)]
+    assert row.questions == round(float(np.mean(judged)))
+    assert found.row("random").questions is None
+    assert "none" not in [row.policy for row in found.rows]
+
+
+def test_the_number_of_questions_judged_counts_the_splits_where_all_are_known() -> None:
+    asked = questions(30)
+    did = [live(one, FixedPolicy("both", 1), 2) for one in asked]
+    known = np.ones(30, dtype=np.bool_)
+    known[:2] = False
+    table = with_walks(table_of(asked, 3, 2), part=walk_of(did, known))
+    judged = [int(known[split.test].sum()) for split in splits(table.groups, 5, 0)]
+    assert 6 in judged
+    assert compare(table, count=5).row("part").questions == round(sum(judged) / 5)
+
+
+def test_a_reference_that_is_known_for_a_part_is_compared_on_that_part() -> None:
+    asked = questions(100)
+    did = [live(one, FixedPolicy("both", 1), 2) for one in asked]
+    known = np.array([one.cost > 5e8 for one in did])
+    table = with_walks(table_of(asked, 3, 2), guide_only=walk_of(did, known))
+    found = compare(table, count=4)
+    assert found.reference == "guide only"
+    assert found.row("all answers, depth 1").cost_difference == pytest.approx((0, 0, 0), abs=1e-15)
+    assert found.row(THRESHOLD).matched_difference is None
+
+
+def test_a_walk_known_for_hardly_any_question_is_left_out_where_none_was_drawn() -> None:
+    asked = questions(60)
+    did = [live(one, FixedPolicy("both", 1), 2) for one in asked]
+    (split,) = splits([f"q{k}" for k in range(60)], 1, 0)
+    known = np.zeros(60, dtype=np.bool_)
+    known[split.train[0]] = True
+    table = with_walks(table_of(asked, 3, 2), rare=walk_of(did, known))
+    assert "rare" not in [row.policy for row in compare(table, count=1).rows]
+    with pytest.raises(UsageError, match="rare was logged for none of the questions that were drawn"):
+        compare(table, count=1, reference="rare")
+    sometimes = compare(table, count=20).row("rare")
+    assert sometimes.cost_difference is None
+    assert sometimes.questions == 1
+
+
+# --- odd logs ---
+
+
+@pytest.mark.parametrize(("horizon", "width"), [(1, 1), (1, 2), (4, 1), (2, 3)])
+def test_any_shape_of_log_has_its_rows(horizon: int, width: int) -> None:
+    found = compare(made(30, horizon, width), count=3)
+    names = [row.policy for row in found.rows]
+    assert names[0] == "random"
+    assert (MIXTURE in names) == (THRESHOLD in names) == (horizon > 1)
+    json.dumps(comparison_document(found), allow_nan=False)
+
+
+def test_a_log_without_any_right_answer_and_one_without_any_wrong() -> None:
+    for right in (False, True):
+        asked = [
+            one._replace(steps=tuple(tuple(c._replace(right=right) for c in step) for step in one.steps), complete=True)
+            for one in questions(30)
+        ]
+        found = compare(table_of(asked, 3, 2), count=2)
+        assert all(row.mean.covered_given_solvable is None for row in found.rows) == (not right)
+        assert found.row("all answers, depth 3").mean.coverage == 1.0
+        json.dumps(comparison_document(found), allow_nan=False)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, -0.1, 2.0, math.nan])
+def test_alpha_is_a_share_between_0_and_1(alpha: float) -> None:
+    with pytest.raises(UsageError, match="--alpha is a share"):
+        compare(made(), alpha=alpha)
+
+
+def test_other_calls_that_cannot_work_say_so() -> None:
+    with pytest.raises(UsageError, match="--splits"):
+        compare(made(), count=0)
+    with pytest.raises(UsageError, match="2 groups of questions cannot be split"):
+        compare(made(4, groups=["a", "a", "b", "b"]))
+    with pytest.raises(UsageError, match=r"no row 'guide' to compare with; there are: random, all answers, depth 1"):
+        compare(made(), reference="guide")
+    asked = questions(20)
+    did = [live(one, FixedPolicy("both", 1), 2) for one in asked]
+    table = with_walks(table_of(asked, 3, 2), random=walk_of(did, np.ones(20, dtype=np.bool_)))
+    with pytest.raises(UsageError, match="Two rows would be called random"):
+        compare(table)
+
+
+def test_progress_is_told_split_by_split() -> None:
+    told: list[tuple[int, int]] = []
+    compare(made(20), count=3, tell=lambda done, total: told.append((done, total)))
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+# --- the bound ---
+
+
+def exhaustive(asked: list[Asked], misses: int) -> tuple[int, int]:
+    """Return the least cost of all ways to stop with at most so many solvable questions missed, and their number."""
+    best = None
+    for stops in itertools.product(*(range(1, len(one.steps) + 1) for one in asked)):
+        missed = sum(
+            one.solvable and not any(c.right for step in one.steps[:stop] for c in step)
+            for one, stop in zip(asked, stops, strict=True)
+        )
+        cost = sum(sum(one.costs[:stop]) for one, stop in zip(asked, stops, strict=True))
+        if missed <= misses and (best is None or cost < best):
+            best = cost
+    assert best is not None
+    return best, len(asked)
+
+
+@pytest.mark.parametrize(("alpha", "size"), [(0.0001, 5), (0.25, 6), (0.5, 4), (0.34, 6)])
+def test_the_clairvoyant_bound_is_the_best_of_all_choices(alpha: float, size: int) -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(25):
+        asked = [draw(rng, 3, 2) for _ in range(size)]
+        table = table_of(asked, 3, 2)
+        played = module._clairvoyant(table, alpha)
+        misses = math.floor(alpha * size + 1e-9)
+        best, _ = exhaustive(asked, misses)
+        assert int(played.cost.sum()) == best
+        stops = played.length.astype(int).tolist()
+        assert [sum(one.costs[:stop]) for one, stop in zip(asked, stops, strict=True)] == played.cost.tolist()
+        hit = [any(c.right for step in one.steps[:stop] for c in step) for one, stop in zip(asked, stops, strict=True)]
+        assert played.in_set.tolist() == [float(one) for one in hit]
+        assert played.covered.tolist() == [float(a or one.hopeless) for a, one in zip(hit, asked, strict=True)]
+
+
+def test_the_clairvoyant_bound_of_eight_questions() -> None:
+    rng = np.random.default_rng(8)
+    asked = [draw(rng, 3, 1) for _ in range(8)]
+    assert int(module._clairvoyant(table_of(asked, 3, 1), 0.13).cost.sum()) == exhaustive(asked, 1)[0]
+
+
+def test_nobody_is_cheaper_than_the_bound_at_its_coverage() -> None:
+    found = compare(made(120, seed=9), alpha=0.15, count=5)
+    bound: Row = found.row(CLAIRVOYANT)
+    for row in found.rows:
+        if row.matched_cost_usd is not None:
+            assert row.matched_cost_usd >= (bound.mean.cost_usd or 0)
+
+
+def test_without_costs_the_bound_gives_up_where_the_way_is_longest() -> None:
+    table = made(40, cost_known=False)
+    played = module._clairvoyant(table, 0.2)
+    first = table.arrays.correct.any(axis=2).argmax(axis=1) + 1
+    gave_up = played.length < first
+    assert 0 < gave_up.sum() <= 8
+    assert first[gave_up].min() >= first[~gave_up & (first > 1)].max(initial=0) - 1
+    assert played.length[gave_up].tolist() == [1.0] * int(gave_up.sum())

@@ -1,0 +1,79 @@
+"""One policy on a log: its exact means, and how far the questions that happened to be asked speak for others."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+
+from cascade.evaluation.evaluate import evaluate
+from cascade.policies.fixed import FixedPolicy
+from cascade.policies.threshold import ThresholdPolicy
+from unit.evaluation.plain import Asked, Shown, draw, live, table_of
+
+SILENT = {"p_yes": None, "reply_mean_logprob": None}
+
+
+def asked(right: bool, cost: int = 1_000) -> Asked:
+    return Asked(((Shown(0, 0, right, None),),), (cost,), (SILENT,), True)
+
+
+def coin(n: int, seed: int = 0) -> list[Asked]:
+    return [asked(bool(right)) for right in np.random.default_rng(seed).random(n) < 0.5]
+
+
+def test_the_means_are_those_of_the_policy_live() -> None:
+    rng = np.random.default_rng(1)
+    questions = [draw(rng, 3, 2) for _ in range(80)]
+    policy = ThresholdPolicy(0.4, "both")
+    found = evaluate(table_of(questions, 3, 2), policy, resamples=10)
+    did = [live(one, policy, 2) for one in questions]
+    assert (found.n, found.horizon, found.kappa, found.dataset) == (80, 3, 0.4, "made")
+    assert found.mean.coverage == pytest.approx(sum(one.covered for one in did) / 80)
+    assert found.mean.accuracy == pytest.approx(sum(one.right for one in did) / 80)
+    assert found.mean.cost_usd == pytest.approx(sum(one.cost for one in did) / 80 / 1e9)
+    assert found.mean.avg_length == pytest.approx(sum(one.length for one in did) / 80)
+
+
+def test_every_interval_holds_its_mean() -> None:
+    rng = np.random.default_rng(2)
+    found = evaluate(table_of([draw(rng, 3, 2) for _ in range(60)], 3, 2), FixedPolicy("both", 2))
+    means = asdict(found.mean)
+    assert set(means) - set(found.intervals) == {"covered_given_solvable"}
+    assert all(low <= means[name] <= high for name, (low, high) in found.intervals.items())
+
+
+def test_the_bootstraps_width_is_that_of_the_binomial() -> None:
+    n = 400
+    found = evaluate(table_of(coin(n), 1, 1), FixedPolicy(), resamples=4_000)
+    low, high = found.intervals["accuracy"]
+    p = found.mean.accuracy
+    assert (high - low) / 2 == pytest.approx(1.96 * math.sqrt(p * (1 - p) / n), rel=0.08)
+
+
+def test_groups_are_drawn_whole_so_that_copies_add_nothing() -> None:
+    questions = [one for one in coin(100, seed=3) for _ in range(4)]
+    groups = [f"g{k // 4}" for k in range(400)]
+    apart = evaluate(table_of(questions, 1, 1), FixedPolicy(), resamples=2_000).intervals["accuracy"]
+    together = evaluate(table_of(questions, 1, 1, groups=groups), FixedPolicy(), resamples=2_000).intervals["accuracy"]
+    assert (together[1] - together[0]) / (apart[1] - apart[0]) == pytest.approx(2, rel=0.15)
+
+
+def test_the_same_seed_gives_the_same_intervals() -> None:
+    table = table_of(coin(50), 1, 1)
+    one, again, other = (evaluate(table, FixedPolicy(), seed=seed, resamples=50) for seed in (4, 4, 5))
+    assert one == again
+    assert one.intervals != other.intervals
+
+
+def test_unknown_costs_have_neither_mean_nor_interval() -> None:
+    found = evaluate(table_of(coin(10), 1, 1, cost_known=False), FixedPolicy(), resamples=10)
+    assert found.mean.cost_usd is None
+    assert "cost_usd" not in found.intervals
+
+
+def test_one_question_is_sure_of_itself() -> None:
+    found = evaluate(table_of([asked(True)], 1, 1), FixedPolicy(), resamples=10)
+    assert found.intervals["accuracy"] == (1.0, 1.0)

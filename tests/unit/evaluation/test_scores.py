@@ -1,0 +1,91 @@
+"""A live policy shown a log: it sees what it would have seen, and its scores land in their places."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cascade.evaluation.played import played_at
+from cascade.evaluation.scores import table_scores
+from cascade.policies.base import Observation, Scores
+from cascade.policies.fixed import FixedPolicy
+from cascade.policies.prompted import PromptedPolicy
+from cascade.policies.threshold import ThresholdPolicy
+from cascade.types import Step
+from unit.evaluation.plain import SOURCES, Asked, Shown, batches, each, live, table_of
+
+
+@dataclass
+class Numbering:
+    """Scores the k-th observation k, k + 0.1, …, and remembers what it saw."""
+
+    kappa: float = 0.0
+    seen: list[Observation] = field(default_factory=list)
+
+    def scores(self, observation: Observation) -> Scores:
+        self.seen.append(observation)
+        number = float(len(self.seen))
+        return Scores(tuple(number + k / 10 for k in range(len(observation.step.candidates))), -number)
+
+
+QUESTION = Asked(
+    steps=((Shown(1, 3, True, 0.5),), (), (Shown(0, 2, False, None), Shown(1, 3, True, 0.25))),
+    costs=(1, 2, 3),
+    signals=({"p_yes": 0.5, "reply_mean_logprob": None},) * 3,
+    complete=False,
+)
+
+
+def test_scores_stand_where_the_candidates_are() -> None:
+    found = table_scores(Numbering(), table_of([QUESTION], 4, 2))
+    low = -math.inf
+    assert found.candidates[0].tolist() == [[low, 1.0], [low, low], [3.0, 3.1], [low, low]]
+    assert found.next[0].tolist() == [-1.0, -2.0, -3.0, low]
+
+
+def test_a_policy_sees_the_steps_so_far_as_they_were() -> None:
+    policy = Numbering()
+    table_scores(policy, table_of([QUESTION], 4, 2))
+    assert [len(one.steps) for one in policy.seen] == [1, 2, 3]
+    assert [one.last for one in policy.seen] == [False, False, True]
+    last: Step = policy.seen[2].step
+    assert [(c.text, c.source, c.confidence) for c in last.candidates] == [
+        ("answer 2", "base", None),
+        ("answer 3", "guide", 0.25),
+    ]
+    assert last.signals == {"p_yes": 0.5, "reply_mean_logprob": None}
+    assert policy.seen[2].steps[0].candidates[0].text == last.candidates[1].text  # the same answer is told to be so
+    assert policy.seen[0].question.text == "q0"
+
+
+def test_every_policy_on_a_log_does_what_it_does_live() -> None:
+    policies = [
+        FixedPolicy("both", 2),
+        FixedPolicy("base", 3),
+        FixedPolicy("guide", 1),
+        ThresholdPolicy(0.3, "both"),
+        ThresholdPolicy(0.5, "judged"),
+        ThresholdPolicy(0.4, "judged", "p_yes"),
+        ThresholdPolicy(0.4, "both", "reply_logprob"),
+        PromptedPolicy(),
+    ]
+    checks = 0
+    for questions, horizon, width in batches(seed=5, per_shape=3):
+        table = table_of(questions, horizon, width)
+        for policy in policies:
+            got = each(played_at(table, table_scores(policy, table), policy.kappa))
+            assert got == [live(one, policy, width) for one in questions]
+            checks += len(got)
+    assert checks == 12 * 3 * 8 * len(policies)
+
+
+def test_no_questions_have_no_scores() -> None:
+    found = table_scores(Numbering(), table_of([], 2, 2))
+    assert found.candidates.shape == (0, 2, 2)
+
+
+def test_sources_are_those_of_the_table() -> None:
+    assert table_of([QUESTION], 4, 2).sources == SOURCES[2]
+    assert np.isinf(table_scores(FixedPolicy("guide"), table_of([QUESTION], 4, 2)).candidates[0, 0, 1])
