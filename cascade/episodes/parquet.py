@@ -81,7 +81,7 @@ def write_parquet(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     """
     pa, count = _pyarrow(), 0
     rows = iter(rows)
-    with pa.parquet.ParquetWriter(path, _schema(), compression="zstd") as writer:
+    with pa.parquet.ParquetWriter(path, _schema(), compression="zstd", write_page_checksum=True) as writer:
         while chunk := list(itertools.islice(rows, ROWS_A_GROUP)):
             writer.write_batch(_packed_chunk(chunk, count), row_group_size=ROWS_A_GROUP)
             count += len(chunk)
@@ -214,10 +214,11 @@ def open_parquet(path: Path, texts: Sequence[str] = ()) -> Any:
     pa = _pyarrow()
     with opened(path):
         pass  # it says why a file cannot be read, as for every other form
+    how = {"buffer_size": _READ_BYTES, "pre_buffer": False, "page_checksum_verification": True}
     try:
-        return pa.parquet.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False, read_dictionary=list(texts))
-    except (pa.ArrowException, OSError):
-        raise UsageError(f"{path} is no Parquet file, or was cut short: its end is missing.") from None
+        return pa.parquet.ParquetFile(path, read_dictionary=list(texts), **how)
+    except (pa.ArrowException, OSError, ValueError):  # a name that is no UTF-8 is a ValueError
+        raise UsageError(f"{path} is no Parquet file, or its end is damaged or missing.") from None
 
 
 def batches(file: Any, names: Sequence[str], size: int) -> Iterator[Any]:
@@ -226,7 +227,7 @@ def batches(file: Any, names: Sequence[str], size: int) -> Iterator[Any]:
     while True:
         try:
             batch = next(found, _END)
-        except (_pyarrow().ArrowException, OSError):
+        except (_pyarrow().ArrowException, OSError, ValueError):
             yield None
             return
         if batch is _END:
@@ -244,7 +245,7 @@ def _where(piece: _Piece, where: Mapping[str, str]) -> _Piece:
     chosen = np.ones(len(piece.numbers), dtype=np.bool_)
     for name, wanted in where.items():
         has = name in piece.columns.schema.names
-        values = piece.columns.column(name).to_pylist() if has else [None] * len(piece.numbers)
+        values = plain_values(piece.columns.column(name)) if has else [None] * len(piece.numbers)
         chosen &= np.fromiter((shown(value) == wanted for value in values), np.bool_, len(values))
     numbers = [number for number, keep in zip(piece.numbers, chosen, strict=True) if keep]
     return _Piece(piece.columns.filter(_pyarrow().array(chosen)), numbers)
@@ -271,7 +272,7 @@ def _values(name: str, piece: _Piece, source: _Source) -> list[Any]:
     array = piece.columns.column(name)
     if array.null_count == len(array):
         return [None] * len(array)
-    values: list[Any] = array.to_pylist()
+    values = plain_values(array)
     if _holds(name, array):
         return values
     kept: list[Any] = []
@@ -285,6 +286,19 @@ def _values(name: str, piece: _Piece, source: _Source) -> list[Any]:
             if name == "signals" and kept[-1]:
                 kept[-1] = fitting_signals(kept[-1], source.place(number), source.dropped)
     return kept
+
+
+def plain_values(array: Any) -> list[Any]:
+    """Return a column's values. Texts of which a byte was damaged are mended, lists of such texts are null."""
+    pa = _pyarrow()
+    try:
+        values: list[Any] = array.to_pylist()
+    except UnicodeDecodeError:
+        if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+            return [None] * len(array)
+        raw = array.cast(pa.large_binary()).to_pylist()
+        return [None if one is None else one.decode("utf-8", "replace") for one in raw]
+    return values
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -363,11 +377,13 @@ def _array(name: str, piece: _Piece, source: _Source) -> Column:
         return np.array(values, dtype=np.float64 if numeric else object)  # None becomes NaN
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.int8())
-    return np.asarray((array.cast(pa.float64(), safe=False) if numeric else array).to_numpy(zero_copy_only=False))
+    if not numeric:
+        return np.array(plain_values(array), dtype=object)
+    return np.asarray(array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
 
 
 def _repeated(array: Any) -> Column:
     """Return a column whose values repeat, each of them made once."""
-    values = np.array([*array.dictionary.to_pylist(), None], dtype=object)
+    values = np.array([*plain_values(array.dictionary), None], dtype=object)
     places = array.indices.fill_null(len(values) - 1).to_numpy(zero_copy_only=False)
     return np.asarray(values[places])

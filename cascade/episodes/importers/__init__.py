@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from cascade.checks import did_you_mean
-from cascade.episodes.files import Dropped, is_url, read_rows
+from cascade.episodes.files import Dropped, is_url, looks_parquet, read_rows
 from cascade.episodes.importers.answers import ANSWER_NAMES
 from cascade.episodes.importers.langfuse import rows_from_langfuse, snake
 from cascade.episodes.importers.litellm_spend import NAMES as LITELLM_NAMES
 from cascade.episodes.importers.litellm_spend import rows_from_litellm
 from cascade.episodes.importers.otel import attributes, rows_from_otel
 from cascade.episodes.importers.pairs import PAIR_NAMES, rows_from_pairs
-from cascade.episodes.importers.sources import Record, records
+from cascade.episodes.importers.sources import Record, has_lines, records, table_suffix
 from cascade.episodes.importers.table import rows_from_table
 from cascade.episodes.rowcheck import checked_where, matches
 from cascade.errors import UsageError
@@ -38,6 +38,8 @@ __all__ = [
 
 IMPORTERS = ("pairs", "litellm", "otel", "langfuse", "table")
 """What can be imported. A table needs a mapping, or our own column names."""
+OWN = "cascade"
+"""What one of our own logs is called."""
 _LOOKED_AT = 20
 _BY_CALLS = {
     "litellm": rows_from_litellm,
@@ -53,14 +55,29 @@ def detect(path: Path | str) -> str | None:
     Raises:
         UsageError: there is no such file.
     """
-    found = itertools.islice(records(Path(path), Dropped()), _LOOKED_AT)
-    return next((name for record in found if (name := _kind(record)) is not None), None)
+    kind = known(path)
+    return None if kind == OWN else kind
+
+
+def known(path: Path | str) -> str | None:
+    """Return what a log is: `OWN` for one of ours, an importer's name, None for what nobody knows."""
+    if is_url(path):
+        return OWN
+    path = Path(path)
+    found = itertools.islice(records(path, Dropped()), _LOOKED_AT)
+    kind = next((name for record in found if (name := _kind(record)) is not None), None)
+    # Our rows in CSV or in a JSON list are a table that needs no mapping.
+    return "table" if kind == OWN and not looks_parquet(path) and not _in_lines(path) else kind
+
+
+def _in_lines(path: Path) -> bool:
+    return not table_suffix(path) and has_lines(path)
 
 
 def _kind(record: Record) -> str | None:
     names = record.fields.keys()
     if {"step", "episode_id"} <= names or {"step", "question", "source"} <= names:
-        return None
+        return OWN
     if names >= PAIR_NAMES or names >= ANSWER_NAMES:
         return "pairs"
     if names >= LITELLM_NAMES:
@@ -87,24 +104,26 @@ def import_rows(
     columns: Mapping[str, str] | None = None,
     dataset: str | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a foreign log; `kind` is one of `IMPORTERS`, told by the file itself by default.
+    """Yield the rows of a log; `kind` is one of `IMPORTERS`, told by the file itself by default.
+
+    One of our own logs is read as it is, so that this turns any form into any other.
 
     Raises:
         UsageError: nobody knows the file, or an option does not go with it.
     """
-    chosen = kind or detect(path) or ("table" if columns else None)
+    chosen = kind or known(path) or ("table" if columns else None)
     if chosen is None:
         raise UsageError(
             f"{path} is no log that is known by its columns. Say what it is with --from ({', '.join(IMPORTERS)}), or "
             f"which of its columns is which with --map question=COLUMN --map answer=COLUMN."
         )
-    if chosen not in IMPORTERS:
-        raise UsageError(f"There is no importer {chosen}{did_you_mean(chosen, IMPORTERS)}")
-    if chosen != "pairs":
+    if chosen in _BY_CALLS:
         return _BY_CALLS[chosen](path, dropped, roles=roles, columns=columns, dataset=dataset)
+    if chosen not in {"pairs", OWN}:
+        raise UsageError(f"There is no importer {chosen}{did_you_mean(chosen, IMPORTERS)}")
     if roles or columns or dataset:
-        raise UsageError("A log of pairs says itself which model is which: it takes no roles, mapping or name.")
-    return rows_from_pairs(path, dropped)
+        raise UsageError(f"{path} says itself which model is which: it takes no roles, mapping or name.")
+    return rows_from_pairs(path, dropped) if chosen == "pairs" else read_rows(path, dropped)
 
 
 def read_log(
@@ -114,8 +133,8 @@ def read_log(
 
     Takes and raises what `files.read_rows` does.
     """
-    kind = None if is_url(path) else detect(path)
-    if kind is None:
+    kind = known(path)
+    if kind in {None, OWN}:
         yield from read_rows(path, dropped, where)
         return
     wanted = checked_where(where)

@@ -83,7 +83,7 @@ def field_of(fields: Mapping[str, Any], path: str) -> Any:
 def episodes(
     calls: Iterable[LoggedCall], roles: Mapping[str, str], dropped: Dropped, dataset: str
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of episodes, trace by trace in the order of their first calls.
+    """Yield the rows of episodes, trace by trace as the log has them; in a trace by time, if all its calls have one.
 
     Without roles each call is a step with one candidate, a rung of a ladder. With roles the k-th call of the base and
     the k-th of the guide are the candidates of step k. How many steps there could have been is not known: `horizon` is
@@ -93,12 +93,15 @@ def episodes(
     with closing(sqlite3.connect("")) as store:  # an unnamed database lies in a file that is gone when it is closed
         _fill(store, calls, dropped)
         ordered = store.execute(
-            "SELECT trace, place, columns, names FROM calls "
+            "SELECT trace, at_s, place, columns, names FROM calls "
             "JOIN (SELECT trace AS t, min(number) AS first FROM calls GROUP BY trace) ON t = trace "
-            "ORDER BY first, at_s, number"
+            "ORDER BY first, number"
         )
         for trace, rows in itertools.groupby(ordered, key=lambda row: row[0]):
-            found = [(row[1], json.loads(row[2]), json.loads(row[3])) for row in rows]
+            calls_made = list(rows)
+            if all(row[1] is not None for row in calls_made):
+                calls_made.sort(key=lambda row: row[1])
+            found = [(row[2], json.loads(row[3]), json.loads(row[4])) for row in calls_made]
             yield from _episode(json.loads(trace), found, roles, dropped, dataset)
 
 

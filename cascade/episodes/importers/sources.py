@@ -43,13 +43,13 @@ def records(path: Path, dropped: Dropped) -> Iterator[Record]:
         return _parquet_records(path, dropped)
     if table_suffix(path):
         return _table_records(path, dropped)
-    if _has_lines_of_json(path):
+    if has_lines(path):
         return _line_records(path, dropped)
     return _document_records(path, dropped)
 
 
 def _parquet_records(path: Path, dropped: Dropped) -> Iterator[Record]:
-    from cascade.episodes.parquet import batches, open_parquet
+    from cascade.episodes.parquet import batches, open_parquet, plain_values
 
     file = open_parquet(path)
     names, first = file.schema_arrow.names, 1
@@ -58,7 +58,7 @@ def _parquet_records(path: Path, dropped: Dropped) -> Iterator[Record]:
             rest = file.metadata.num_rows - first + 1
             dropped.drop("the file is damaged from here on", f"{path.name}: row {first}", rest)
             return
-        columns = [batch.column(i).to_pylist() for i in range(len(names))]
+        columns = [plain_values(batch.column(i)) for i in range(len(names))]
         for number, row in enumerate(zip(*columns, strict=True), first):
             yield Record(f"{path.name}: row {number}", dict(zip(names, row, strict=True)))
         first += batch.num_rows
@@ -126,7 +126,7 @@ def _texts(path: Path, dropped: Dropped) -> Iterator[str]:
 # --- JSON ---
 
 
-def _has_lines_of_json(path: Path) -> bool:
+def has_lines(path: Path) -> bool:
     """Whether one of the first lines is a whole object: then the file is read line by line."""
     peeked = 0
     for _, line in numbered_lines(path, Dropped()):

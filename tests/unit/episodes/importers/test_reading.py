@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,18 @@ def test_our_own_log_is_read_as_it_is(tmp_path: Path, name: str) -> None:
     assert detect(tmp_path / name) is None
     assert list(read_log(tmp_path / name)) == ROWS
     assert [row["step"] for row in read_log(tmp_path / name, where={"step": "2"})] == [2]
+
+
+def test_our_rows_in_another_form_are_a_table_that_needs_no_mapping(tmp_path: Path) -> None:
+    rows = [{name: value for name, value in row.items() if name != "signals"} for row in ROWS[:1]]
+    (tmp_path / "log.json").write_text(json.dumps(rows))
+    with (tmp_path / "log.csv").open("w", newline="") as file:
+        table = csv.DictWriter(file, fieldnames=list(rows[0]))
+        table.writeheader()
+        table.writerows([{**row, "gold": json.dumps(row["gold"])} for row in rows])
+    for name in ("log.json", "log.csv"):
+        assert detect(tmp_path / name) == "table"
+        assert [row["gold"] for row in read_log(tmp_path / name)] == [["Danube", "the Danube"]]
 
 
 def test_a_foreign_log_is_filtered_by_our_columns(tmp_path: Path) -> None:

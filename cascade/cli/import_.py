@@ -1,0 +1,144 @@
+"""`cascade import`: a log from elsewhere becomes a log of episodes."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.table import Table
+
+from cascade.cli.output import console, notes, plain, print_json
+from cascade.episodes.files import Dropped, write_rows
+from cascade.episodes.importers import IMPORTERS, import_rows, known
+from cascade.errors import UsageError
+
+_TOLD_EVERY = 1_000
+_DATASETS_SHOWN = 20
+
+
+def import_log(
+    source: Annotated[
+        str, typer.Argument(help="The log: JSON, lines of JSON, CSV or Parquet, packed with gzip or not.")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where to: .jsonl, .jsonl.gz or .parquet.")],
+    kind: Annotated[
+        str | None, typer.Option("--from", help=f"{', '.join(IMPORTERS)}; by default the file's columns tell.")
+    ] = None,
+    mapped: Annotated[
+        list[str] | None, typer.Option("--map", help="COLUMN=FIELD: which field of the log is which, as answer=reply.")
+    ] = None,
+    role: Annotated[
+        list[str] | None, typer.Option("--role", help="MODEL=base, guide or judge; without it each call is a rung.")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option("--dataset", help="What the questions are called.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as one JSON document.")] = False,
+) -> None:
+    """Turn a log from elsewhere into a log of episodes, and say what was left out of it and why.
+
+    Example: cascade import spend.csv -o episodes.parquet --role gpt-4o-mini=base --role gpt-4o=guide
+    """
+    if Path(source).resolve() == output.resolve():
+        raise UsageError("The log cannot be written over the one that it is read from; choose another --output.")
+    roles, columns = parse_pairs("--role", "MODEL=base", role), parse_pairs("--map", "answer=reply", mapped)
+    name = kind or known(source) or "table"
+    tally = Tally()
+    rows = import_rows(source, tally.dropped, kind=kind, roles=roles, columns=columns, dataset=dataset)
+    first = next(rows, None)
+    if first is None:
+        raise UsageError(f"Nothing in {source} can be imported. {tally.dropped.says()}".strip())
+    write_rows(output, _shown(tally.counted(itertools.chain([first], rows))))
+    if as_json:
+        print_json({"source": source, "from": name, "output": str(output), **tally.document()})
+        return
+    _print(tally, source, name, output)
+
+
+def parse_pairs(option: str, example: str, given: Iterable[str] | None) -> dict[str, str]:
+    """Return NAME=VALUE pairs as a mapping.
+
+    >>> parse_pairs("--role", "MODEL=base", ["gpt-4o=guide"])
+    {'gpt-4o': 'guide'}
+    """
+    pairs = [one.partition("=") for one in given or ()]
+    bad = [f"{name}{equals}{value}" for name, equals, value in pairs if not name or not value]
+    if bad:
+        raise UsageError(f"{option} takes {example}; not {', '.join(bad)}.")
+    return {name: value for name, _, value in pairs}
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was imported: rows by data set, episodes by data set, and what was left out."""
+
+    rows: Counter[str] = field(default_factory=Counter)
+    episodes: Counter[str] = field(default_factory=Counter)
+    unjudged: int = 0
+    unpriced: int = 0
+    dropped: Dropped = field(default_factory=Dropped)
+
+    def counted(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """Yield the rows, having counted each."""
+        seen: set[int] = set()  # hashes, not ids: a few dozen bytes an episode
+        for row in rows:
+            name = row["dataset"] or "log"
+            self.rows[name] += 1
+            key = hash((name, row["episode_id"]))
+            if key not in seen:
+                seen.add(key)
+                self.episodes[name] += 1
+            self.unjudged += row["candidate"] is not None and row["correct"] is None
+            self.unpriced += row["cost_nano_usd"] is None
+            yield row
+
+    def document(self) -> dict[str, Any]:
+        """Return the counts as plain values."""
+        return {
+            "episodes": self.episodes.total(),
+            "rows": self.rows.total(),
+            "datasets": {name: {"episodes": self.episodes[name], "rows": count} for name, count in self.rows.items()},
+            "unjudged_answers": self.unjudged,
+            "rows_without_cost": self.unpriced,
+            "dropped": {
+                "rows": dict(self.dropped.rows),
+                "notes": dict(self.dropped.notes),
+                "first": [*self.dropped.first, *self.dropped.noted],
+            },
+        }
+
+
+def _shown(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows; on a terminal their number is shown as it grows."""
+    out = notes()
+    shape = SpinnerColumn(), TextColumn("{task.completed:,.0f} rows")
+    with Progress(*shape, console=out, transient=True, disable=not out.is_terminal) as bar:
+        task = bar.add_task("importing", total=None)
+        for number, row in enumerate(rows, 1):
+            if number % _TOLD_EVERY == 0:
+                bar.update(task, completed=number)
+            yield row
+
+
+def _print(tally: Tally, source: str, name: str, output: Path) -> None:
+    out = console()
+    episodes, rows = tally.episodes.total(), tally.rows.total()
+    out.print(
+        f"{episodes:,} episodes, {rows:,} rows from {plain(source)} ({name}) in {plain(str(output))}", soft_wrap=True
+    )
+    if len(tally.rows) > 1:
+        table = Table("data set", "episodes", "rows")
+        for dataset, count in tally.rows.most_common(_DATASETS_SHOWN):
+            table.add_row(plain(dataset), f"{tally.episodes[dataset]:,}", f"{count:,}")
+        out.print(table)
+        if len(tally.rows) > _DATASETS_SHOWN:
+            out.print(f"and {len(tally.rows) - _DATASETS_SHOWN} more data sets")
+    if tally.unjudged:
+        out.print(f"{tally.unjudged:,} answers of which it is not known whether they are right")
+    if tally.unpriced:
+        out.print(f"{tally.unpriced:,} rows whose cost is not known")
+    out.print(plain(tally.dropped.says()) or "nothing was left out", soft_wrap=True)

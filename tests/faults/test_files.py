@@ -1,0 +1,255 @@
+"""F29, F37, F53 to F57: logs that are torn, damaged, foreign, too new, or of numbers that are none."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import resource
+import sys
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.episodes import lines
+from cascade.episodes.files import Dropped, append_jsonl, read_rows, write_rows
+from cascade.episodes.importers import read_log
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
+from cascade.errors import UsageError
+
+CHANCE = random.Random(20261121)
+FORMS = ("log.jsonl", "log.jsonl.gz", "log.parquet")
+
+
+def row(number: int, **columns: Any) -> dict[str, Any]:
+    made = {"episode_id": f"q{number}", "question": f"Which {number}?", "step": 1, "schema_version": SCHEMA_VERSION}
+    return dict.fromkeys(COLUMNS) | made | columns
+
+
+@pytest.fixture(params=FORMS)
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    if request.param.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    return tmp_path / str(request.param)
+
+
+def ids(path: Path, dropped: Dropped | None = None) -> list[str]:
+    return [one["episode_id"] for one in read_log(path, dropped)]
+
+
+def ids_or_refusal(path: Path, dropped: Dropped) -> tuple[list[str], str]:
+    try:
+        return ids(path, dropped), ""
+    except UsageError as error:
+        return [], str(error)
+
+
+# --- F53: a disk that is full or may not be written ---
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may write anywhere")
+def test_f53_a_folder_that_may_not_be_written(log: Path) -> None:
+    log.parent.chmod(0o500)
+    with pytest.raises(UsageError, match="cannot be written: Permission denied"):
+        write_rows(log, [row(1)])
+    log.parent.chmod(0o700)
+
+
+def test_f53_a_folder_that_is_not_there_and_a_folder_in_its_place(log: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written: No such file or directory"):
+        write_rows(log.parent / "none" / log.name, [row(1)])
+    log.mkdir()
+    with pytest.raises(UsageError, match="cannot be written"):
+        write_rows(log, [row(1)])
+
+
+@pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE") or sys.platform == "darwin", reason="needs a file size limit")
+def test_f53_a_disk_that_fills_up_leaves_the_old_file(log: Path) -> None:
+    write_rows(log, [row(1)])
+    before = log.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(UsageError, match=r"cannot be written: .*File too large"):
+            write_rows(log, (row(i, text=CHANCE.randbytes(200).hex()) for i in range(1_000)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert log.read_bytes() == before
+    assert [path.name for path in log.parent.iterdir()] == [log.name]
+
+
+# --- F54: torn and damaged files ---
+
+
+def test_f54_a_log_cut_at_any_place_gives_all_whole_rows_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    write_rows(path, [row(i) for i in range(5)])
+    whole = path.read_bytes()
+    first = whole.index(b"\n")
+    for size in range(first + 1, len(whole), 37):
+        path.write_bytes(whole[:size])
+        dropped = Dropped()
+        complete = whole[:size].count(b"\n") + (whole[size : size + 1] == b"\n")
+        assert ids(path, dropped) == [f"q{i}" for i in range(complete)]
+        assert dropped.count == (0 if whole[:size].endswith(b"\n") or whole[size : size + 1] == b"\n" else 1)
+
+
+def test_f54_garbage_in_the_middle_is_skipped_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    noise = [
+        b"\x00" * 4096,
+        b"\xff\xfe\x00",
+        CHANCE.randbytes(512).replace(b"\n", b""),
+        b'{"a": ' * 50_000,
+        b"null",
+        b"42",
+    ]
+    with path.open("wb") as file:
+        for i, bad in enumerate(noise):
+            file.write(json.dumps(row(i)).encode() + b"\n" + bad + b"\n")
+    dropped = Dropped()
+    assert ids(path, dropped) == [f"q{i}" for i in range(len(noise))]
+    assert dropped.count == len(noise)
+    assert dropped.first[0] == "log.jsonl:2: not a JSON object"
+    assert "6 rows dropped: not a JSON object (6)" in dropped.says()
+
+
+def test_f54_a_crash_in_an_append_costs_that_row_only(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    append_jsonl(path, [row(1)])
+    path.write_bytes(path.read_bytes() + json.dumps(row(2)).encode()[:40])
+    append_jsonl(path, [row(3)])
+    assert ids(path) == ["q1", "q3"]
+
+
+def test_f54_a_packed_or_binary_file_cut_anywhere_is_no_crash(tmp_path: Path) -> None:
+    for name in ("log.jsonl.gz", "log.parquet"):
+        if name.endswith("parquet"):
+            pytest.importorskip("pyarrow")
+        path = tmp_path / name
+        write_rows(path, (row(i, text=CHANCE.randbytes(30).hex()) for i in range(500)))
+        whole = path.read_bytes()
+        for size in range(0, len(whole), max(1, len(whole) // 23)):
+            path.write_bytes(whole[:size])
+            dropped = Dropped()
+            read, refusal = ids_or_refusal(path, dropped)
+            assert read == [f"q{i}" for i in range(len(read))]
+            assert str(path) in refusal or dropped.count == (size > 0)
+
+
+def test_f54_flipped_bytes_in_a_packed_or_binary_file_are_no_crash(tmp_path: Path) -> None:
+    for name in ("log.jsonl.gz", "log.parquet"):
+        if name.endswith("parquet"):
+            pytest.importorskip("pyarrow")
+        path = tmp_path / name
+        write_rows(path, (row(i, text=CHANCE.randbytes(30).hex()) for i in range(300)))
+        whole = path.read_bytes()
+        for place in range(0, len(whole), max(1, len(whole) // 41)):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+            _, refusal = ids_or_refusal(path, Dropped())
+            assert not refusal or path.name in refusal
+
+
+def test_f54_a_file_of_nothing_but_noise_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_bytes(b"junk\n" * 10)
+    with pytest.raises(UsageError, match=r"holds no row of an episode log: 10 rows dropped: not a JSON object \(10\)"):
+        ids(path)
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.parquet", "log.csv", "log.json"])
+def test_f54_an_empty_file_is_an_empty_log_or_said(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+        with pytest.raises(UsageError, match="no Parquet file"):
+            ids(tmp_path / name)
+    else:
+        assert ids(tmp_path / name) == []
+
+
+# --- F29: huge texts and odd characters ---
+
+
+def test_f29_texts_of_any_kind_come_back(log: Path) -> None:
+    odd = ["\x00\x01", "\u202e\u200b", "a\nb\r\nc\u2028d\x85", "\ufeff", '"\\', "𝔘𝔫𝔦", "x" * 10_000_000]
+    write_rows(log, [row(i, answer=text) for i, text in enumerate(odd)])
+    assert [one["answer"] for one in read_rows(log)] == odd
+
+
+def test_f29_a_bomb_of_zeros_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 4 << 20)
+    path = tmp_path / "log.jsonl.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(json.dumps(row(1)).encode() + b"\n")
+        for _ in range(30):
+            file.write(b"0" * (1 << 20))
+        file.write(b"\n" + json.dumps(row(2)).encode() + b"\n")
+    dropped = Dropped()
+    tracemalloc.start()
+    found = [one["episode_id"] for one in read_rows(path, dropped)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (found, dropped.count) == (["q1", "q2"], 1)
+    assert peak < 20 << 20
+
+
+# --- F56: versions, unknown columns ---
+
+
+def test_f56_older_rows_are_read_and_written_anew(log: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old.jsonl"
+    first = {name: value for name, value in row(1).items() if name not in {"walk", "confidence"}}
+    old.write_text(json.dumps(first | {"schema_version": 1, "colour": "red"}) + "\n")
+    dropped = Dropped()
+    write_rows(log, read_rows(old, dropped))
+    assert list(read_rows(log)) == [row(1)]
+    assert dict(dropped.notes) == {"an unknown column 'colour', left out": 1}
+
+
+@pytest.mark.parametrize("version", [SCHEMA_VERSION + 1, 10**6])
+def test_f56_newer_rows_are_refused_with_what_to_do(tmp_path: Path, version: int) -> None:
+    path = tmp_path / "log.jsonl"
+    path.write_text(json.dumps(row(1) | {"schema_version": version}) + "\n")
+    with pytest.raises(UsageError, match=rf"log\.jsonl:1 was written by a newer version .*{version}.*pip install -U"):
+        ids(path)
+
+
+# --- F37, F57: numbers that are none ---
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+def test_f57_a_number_that_is_none_is_null_with_a_flag_in_every_form(log: Path, number: float) -> None:
+    assert write_rows(log, [row(1, confidence=number, latency_ms=number, signals={"p_yes": number})]) == 1
+    (read,) = read_rows(log)
+    assert (read["confidence"], read["latency_ms"], read["signals"]["p_yes"]) == (None, None, None)
+    assert read["signals"]["replay"]["not_finite"] == ["confidence", "signals", "latency_ms"]
+    if log.suffix != ".parquet":
+        text = (gzip.decompress(log.read_bytes()) if log.suffix == ".gz" else log.read_bytes()).decode()
+        assert "NaN" not in text
+        assert "Infinity" not in text
+
+
+def test_f57_an_appended_number_that_is_none_is_null_with_a_flag(tmp_path: Path) -> None:
+    append_jsonl(tmp_path / "log.jsonl", [row(1, confidence=float("nan"))])
+    (read,) = read_rows(tmp_path / "log.jsonl")
+    assert (read["confidence"], read["signals"]) == (None, {"replay": {"not_finite": ["confidence"]}})
+
+
+def test_f37_a_cost_that_is_none_is_unknown_with_its_row_number(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    texts = [
+        json.dumps(row(i)).replace('"cost_nano_usd": null', f'"cost_nano_usd": {cost}')
+        for i, cost in enumerate(("NaN", "Infinity", "-5", "1e999", "0.5", '"free"'))
+    ]
+    path.write_text("\n".join(texts) + "\n")
+    dropped = Dropped()
+    assert [one["cost_nano_usd"] for one in read_rows(path, dropped)] == [None] * 6
+    assert dict(dropped.notes) == {
+        "NaN or an infinite number, read as null": 3,
+        "cost_nano_usd is no whole number, read as null": 3,
+    }
+    assert "log.jsonl:3: cost_nano_usd is no whole number, read as null" in dropped.noted

@@ -1,0 +1,94 @@
+"""`cascade import`: any log in, one form out, and every row that is missing accounted for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.cli.import_ import import_log
+from cascade.cli.main import app
+from cascade.episodes.files import read_rows
+from unit.episodes.importers.test_litellm_spend import spent
+from unit.episodes.importers.test_pairs import pair
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    if all(command.name != "import" for command in app.registered_commands):
+        monkeypatch.setattr(app, "registered_commands", list(app.registered_commands))
+        app.command("import")(import_log)
+
+
+def write(path: Path, *rows: Any) -> None:
+    path.write_text("".join(row if isinstance(row, str) else f"{json.dumps(row)}\n" for row in rows))
+
+
+def test_a_log_is_imported_and_said(cli: Cli, tmp_path: Path) -> None:
+    write(tmp_path / "pairs.jsonl", pair(), pair(question_id="q2", base_cost_usd=None), "torn")
+    ran = cli("import", "pairs.jsonl", "-o", "episodes.jsonl.gz")
+    assert (ran.code, ran.err) == (0, "")
+    assert "2 episodes, 6 rows from pairs.jsonl (pairs) in episodes.jsonl.gz" in ran.out
+    assert "1 rows whose cost is not known" in ran.out
+    assert "1 row dropped: a torn last line (1). First: pairs.jsonl:3: a torn last line" in ran.out
+    assert len(list(read_rows(tmp_path / "episodes.jsonl.gz"))) == 6
+
+
+def test_roles_and_a_mapping_are_taken(cli: Cli, tmp_path: Path) -> None:
+    write(tmp_path / "spend.jsonl", spent(1), spent(2, model_group="large"))
+    options = ["--role", "small=base", "--role", "large=guide", "--map", "gold=metadata.status", "--dataset", "rivers"]
+    ran = cli("import", "spend.jsonl", "-o", "log.jsonl", "--from", "litellm", *options, "--json")
+    assert ran.code == 0
+    document = json.loads(ran.out)
+    assert document["from"] == "litellm"
+    assert (document["episodes"], document["rows"], document["unjudged_answers"]) == (1, 2, 2)
+    assert document["datasets"] == {"rivers": {"episodes": 1, "rows": 2}}
+    assert document["dropped"] == {"rows": {}, "notes": {}, "first": []}
+    rows = list(read_rows(tmp_path / "log.jsonl"))
+    assert [(row["source"], row["gold"]) for row in rows] == [("base", ["success"]), ("guide", ["success"])]
+
+
+def test_many_data_sets_are_a_table(cli: Cli, tmp_path: Path) -> None:
+    write(tmp_path / "pairs.jsonl", *[pair(pair=f"m{i}>large") for i in range(25)])
+    ran = cli("import", "pairs.jsonl", "-o", "log.jsonl")
+    assert "rivers/m0>large" in ran.out
+    assert "and 5 more data sets" in ran.out
+    assert "nothing was left out" in ran.out
+
+
+def test_our_own_log_changes_its_form(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    write(tmp_path / "pairs.jsonl", pair())
+    cli("import", "pairs.jsonl", "-o", "a.jsonl")
+    ran = cli("import", "a.jsonl", "-o", "a.parquet")
+    assert "(cascade)" in ran.out
+    assert list(read_rows(tmp_path / "a.parquet")) == list(read_rows(tmp_path / "a.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nothing.jsonl", "-o", "x.jsonl"), "There is no file nothing.jsonl"),
+        (("odd.jsonl", "-o", "x.jsonl"), "--map question=COLUMN"),
+        (("odd.jsonl", "-o", "x.jsonl", "--from", "tabel"), "did you mean table?"),
+        (("odd.jsonl", "-o", "x.jsonl", "--map", "question"), "--map takes answer=reply; not question."),
+        (("odd.jsonl", "-o", "x.jsonl", "--role", "=base"), "--role takes MODEL=base; not =base."),
+        (("odd.jsonl", "-o", "x.jsonl", "--role", "a=bass", "--from", "table"), "did you mean base?"),
+        (("odd.jsonl", "-o", "x.jsonl", "--map", "question=promt"), "did you mean prompt?"),
+        (("odd.jsonl", "-o", "odd.jsonl", "--map", "question=prompt"), "cannot be written over"),
+        (("odd.jsonl", "-o", "x.csv", "--map", "question=prompt", "--map", "answer=reply"), "ends in none of"),
+        (("failed.jsonl", "-o", "x.jsonl"), "Nothing in failed.jsonl can be imported. 1 row dropped: a failed call"),
+    ],
+)
+def test_what_cannot_be_imported_is_2_and_leaves_no_file(cli: Cli, tmp_path: Path, arguments: Any, said: str) -> None:
+    write(tmp_path / "odd.jsonl", {"prompt": "x", "reply": "y"})
+    write(tmp_path / "failed.jsonl", spent(1, status="failure"))
+    ran = cli("import", *arguments)
+    assert ran.code == 2
+    assert said in ran.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["failed.jsonl", "odd.jsonl"]
