@@ -23,7 +23,7 @@ from cascade.config import CascadeConfig
 from cascade.engine import drive, failed_call, paid_call, run
 from cascade.episodes.files import WRITTEN_AS, read_rows, write_rows
 from cascade.episodes.journal import Journal, is_call
-from cascade.episodes.matching import Matcher, judge_rows
+from cascade.episodes.matching import Matcher, get_matcher, judge_rows
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import call_row, request_digest, rows
 from cascade.errors import BudgetExceededError, CascadeError, MissingExtraError, ProviderError, UsageError
@@ -171,23 +171,13 @@ class Collector:
             time.monotonic() - self._started,
         )
 
-    @property
-    def failures(self) -> tuple[tuple[str, str], ...]:
-        """The questions that failed, by id, with what went wrong."""
-        return tuple(self._tally.failures)
-
-    @property
-    def stopped(self) -> CascadeError | None:
-        """Why it ended before all questions were asked, if it did."""
-        return self._tally.stopped
-
-    @property
-    def unused_calls(self) -> int:
-        """How many calls are on record and stood in no row that `log` gave."""
-        return len(self._journal) - len(self._logged)
+    def outcome(self, total: int, rows: int) -> Collected:
+        """Return what came of it, with how many rows were written of `log`."""
+        tally, unused = self._tally, len(self._journal) - len(self._logged)
+        return Collected(self.progress(total), rows, tuple(tally.failures), tally.stopped, unused)
 
     def log(
-        self, questions: Iterable[AskedQuestion], matcher: Matcher, dataset: str | None
+        self, questions: Iterable[AskedQuestion], matcher: Matcher | None, dataset: str | None
     ) -> Iterator[dict[str, Any]]:
         """Yield the log's rows from the record alone.
 
@@ -195,14 +185,15 @@ class Collector:
         """
         everything, *named = self._walks
         for asked in questions:
+            judge = matcher or get_matcher(asked.matcher or "exact")
             whole = self._on_record(everything, asked)
             if whole is None:
                 continue
-            yield from judge_rows(self._rows(everything, whole, asked, dataset), matcher)
+            yield from judge_rows(self._rows(everything, whole, asked, dataset), judge)
             for walk in named:
                 answer = self._on_record(walk, asked)
                 if answer is not None:
-                    yield from judge_rows(self._rows(walk, answer, asked, dataset), matcher)
+                    yield from judge_rows(self._rows(walk, answer, asked, dataset), judge)
 
     def _on_record(self, walk: NamedWalk, asked: AskedQuestion) -> Answer | None:
         """Return a walk as it is on record, None if a call of it is not."""
@@ -322,7 +313,7 @@ def collect(
     output: Path,
     *,
     walks: Sequence[NamedWalk] = (),
-    matcher: Matcher,
+    matcher: Matcher | None = None,
     dataset: str | None = None,
     resume: bool = False,
     concurrency: int = 8,
@@ -337,7 +328,7 @@ def collect(
         questions: what is asked, with the accepted answers.
         output: the log that is written, as its ending says. Beside it lies a journal until all is done.
         walks: other ways to answer, logged beside (`walks.named_walks`).
-        matcher: decides which answers are right.
+        matcher: decides which answers are right; by default what a question's form asks for, else "exact".
         dataset: what the questions are called in the log.
         resume: go on with a journal, or a log, that is there; without, an output that is there is an error.
         concurrency: questions at a time.
@@ -349,7 +340,7 @@ def collect(
         UsageError: there is an output and `resume` is off; or a price is not known under a cap.
         KeyboardInterrupt: the user's; what was paid for is on record.
     """
-    journal_path = output.with_name(output.name + ".journal")
+    journal_path = journal_of(output)
     _check(config, output, journal_path, resume=resume, capped=max_cost_nano_usd is not None)
     with Orchestrator.from_config(config, providers=providers) as orchestrator, Journal(journal_path) as journal:
         if journal.bad_lines:
@@ -357,13 +348,19 @@ def collect(
         if output.exists():
             recall(output, journal)
         collector = Collector(config, orchestrator, journal, walks, max_cost_nano_usd)
-        progress = collector.run(questions, concurrency=concurrency, tell=tell)
+        collector.run(questions, concurrency=concurrency, tell=tell)
         finished = collector.log(questions, matcher, dataset)
         first = next(finished, None)
         written = 0 if first is None else write_rows(output, itertools.chain([first], finished))
-        if not (collector.failures or collector.stopped or collector.unused_calls):
+        done = collector.outcome(len(questions), written)
+        if not (done.failures or done.stopped or done.unused_calls):
             journal.remove()
-        return Collected(progress, written, collector.failures, collector.stopped, collector.unused_calls)
+        return done
+
+
+def journal_of(output: Path) -> Path:
+    """Return where a log's calls are on record until it is done."""
+    return output.with_name(f"{output.name}.journal")
 
 
 def _check(config: CascadeConfig, output: Path, journal: Path, *, resume: bool, capped: bool) -> None:

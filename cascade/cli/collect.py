@@ -15,7 +15,7 @@ from cascade import demo as demonstration
 from cascade.cli.models import fetch
 from cascade.cli.output import console, dollars, notes, plain, print_json
 from cascade.cli.tables import rounds_table
-from cascade.collect import Collected, Progress, collect
+from cascade.collect import Collected, Progress, collect, journal_of
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows
 from cascade.episodes.matching import get_matcher
@@ -44,8 +44,11 @@ def collect_log(
         list[str] | None, typer.Option("--walk", help=f"Log this way to answer too: {'; '.join(WALKS)}; none.")
     ] = None,
     matcher: Annotated[
-        str, typer.Option("--matcher", help="How answers are judged: exact, hotpotqa, choice, …")
-    ] = "exact",
+        str | None,
+        typer.Option(
+            "--matcher", help="How answers are judged: exact, hotpotqa, choice, … By default as the form asks."
+        ),
+    ] = None,
     dataset: Annotated[str | None, typer.Option("--dataset", help="What the questions are called in the log.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, help="Ask only the first so many.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as one JSON document.")] = False,
@@ -54,7 +57,7 @@ def collect_log(
 
     Example: cascade collect questions.jsonl -o episodes.parquet --max-cost 5
     """
-    cap = _cap(max_cost)
+    cap, judge = _cap(max_cost), None if matcher is None else get_matcher(matcher)
     settings, asked = _what(questions, config)
     walks = named_walks(settings, _wanted(walk))
     with _Shown(as_json=as_json) as shown:
@@ -63,7 +66,7 @@ def collect_log(
             asked[:limit],
             output,
             walks=walks,
-            matcher=get_matcher(matcher),
+            matcher=judge,
             dataset=dataset or Path(questions).stem,
             resume=resume,
             concurrency=concurrency,
@@ -139,8 +142,8 @@ class _Shown:
 def _money(progress: Progress) -> str:
     eta = "" if progress.eta_s is None or progress.done == progress.total else f", {_duration(progress.eta_s)} to go"
     failed = f", {progress.failed} failed" if progress.failed else ""
-    about = "" if progress.cost_known else "at least "
-    return f"{about}{dollars(usd(progress.spent_nano_usd))} spent{eta}{failed}"
+    known = "" if progress.cost_known else " as far as is known"
+    return f"{dollars(usd(progress.spent_nano_usd))} spent{known}{eta}{failed}"
 
 
 def _duration(seconds: float) -> str:
@@ -168,8 +171,18 @@ def _report(done: Collected, output: Path, *, as_json: bool) -> None:
     )
     if done.rows:
         out.print(f"{done.rows} rows in {plain(str(output))}", soft_wrap=True)
+        _show_steps(out, output)
+    if done.unused_calls:
+        kept_in = plain(journal_of(output).name)
+        out.print(f"{done.unused_calls} calls on record are not in this log; they stay in {kept_in}", soft_wrap=True)
+
+
+def _show_steps(out: Console, output: Path) -> None:
+    if any(row["correct"] is not None for row in read_rows(output)):
         for table in tables_from_rows(read_rows(output)):
             out.print(rounds_table(table))
+    else:
+        out.print("Nothing to judge: no accepted answer is known.")
 
 
 def _document(done: Collected, output: Path) -> dict[str, Any]:
@@ -181,6 +194,7 @@ def _document(done: Collected, output: Path) -> dict[str, Any]:
         "made_calls": progress.made_calls,
         "reused_calls": progress.reused_calls,
         "spent_usd": usd(progress.spent_nano_usd) if progress.cost_known else None,
+        "unused_calls": done.unused_calls,
         "failures": [{"question": name, "error": said} for name, said in done.failures],
         "stopped": None if done.stopped is None else str(done.stopped),
     }

@@ -1,0 +1,324 @@
+"""`cascade collect`: what it writes, what it says, and what it ends with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.cli import collect as module
+from cascade.collect import Progress
+from cascade.episodes.files import read_rows
+from cascade.errors import AuthenticationError
+from cascade.providers.fake import FakeProvider, reply
+from cascade.types import Request
+from cascade.walks import WALKS
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    """Write three questions with their answers."""
+    path = tmp_path / "rivers.jsonl"
+    rows = [{"question": f"Which river is number {n}?", "answer": "Danube", "id": f"q{n}"} for n in (1, 2, 3)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    """Write a configuration of two priced, scripted models and two rounds."""
+    path = tmp_path / "cascade.yaml"
+    path.write_text(
+        "models:\n"
+        "  base: {model: small, max_tokens: 32, price: {input: 0.1, output: 0.4}}\n"
+        "  guide: {model: large, max_tokens: 32, price: {input: 1, output: 4}}\n"
+        "provider: {kind: fake, options: {replies: {small: ['Answer: Danube'], large: ['Yes']}}}\n"
+        "strategy: {verdict: sampled, samples: 1, rounds: 2}\n"
+    )
+    return path
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], FakeProvider]:
+    """Let a script answer in place of the configured replies."""
+
+    def arrange(script: Any) -> FakeProvider:
+        fake = FakeProvider(script)
+        monkeypatch.setattr("cascade.providers.registry.create", lambda *_: fake)
+        return fake
+
+    return arrange
+
+
+def rows(log: str = "log.jsonl") -> list[dict[str, Any]]:
+    return list(read_rows(Path(log)))
+
+
+@pytest.mark.usefixtures("settings", "questions")
+def test_it_logs_all_steps_and_the_guide_alone_and_shows_them(cli: Cli) -> None:
+    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl")
+    assert ran.code == 0, ran.err
+    assert "3 questions logged: " in ran.out
+    assert "15 rows in log.jsonl" in ran.out
+    assert "spent" in ran.out
+    assert "rivers  3 questions, right answers by step" in ran.out
+    assert "100.0%" in ran.out
+    assert "3/3 questions" in ran.err
+    assert {row["walk"] for row in rows()} == {None, "guide only"}
+    assert {row["dataset"] for row in rows()} == {"rivers"}
+    assert [row["episode_id"] for row in rows()] == ["q1"] * 5 + ["q2"] * 5 + ["q3"] * 5
+    assert not Path("log.jsonl.journal").exists()
+
+
+@pytest.mark.usefixtures("settings", "questions")
+def test_json_is_one_document_on_stdout_and_nothing_else(cli: Cli) -> None:
+    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--json")
+    said = json.loads(ran.out)
+    assert said == {
+        "output": "log.jsonl",
+        "questions": 3,
+        "rows": 15,
+        "made_calls": said["made_calls"],
+        "reused_calls": said["reused_calls"],
+        "spent_usd": said["spent_usd"],
+        "unused_calls": 0,
+        "failures": [],
+        "stopped": None,
+    }
+    paid = {row["signals"]["replay"]["request"]: row["cost_nano_usd"] for row in rows()}
+    assert (said["made_calls"], said["reused_calls"]) == (len(paid), 15 - len(paid))
+    assert said["spent_usd"] == pytest.approx(sum(paid.values()) / 1e9)
+
+
+@pytest.mark.usefixtures("settings", "questions")
+@pytest.mark.parametrize(
+    ("flags", "walks"),
+    [
+        (("--walk", "none"), set()),
+        (("--walk", "LLM-exit, base"), {"LLM-exit, base"}),
+        (("--walk", "guide only", "--walk", "LLM-exit, guide"), {"guide only", "LLM-exit, guide"}),
+        (("--walk", "all"), set(WALKS)),
+    ],
+)
+def test_which_walks_are_logged_is_chosen(cli: Cli, flags: tuple[str, ...], walks: set[str]) -> None:
+    assert cli("collect", "rivers.jsonl", "-o", "log.jsonl", *flags).code == 0
+    assert {row["walk"] for row in rows()} - {None} == walks
+
+
+@pytest.mark.usefixtures("settings", "questions")
+def test_limit_dataset_and_matcher_are_taken(cli: Cli) -> None:
+    flags = ("--limit", "2", "--dataset", "mine", "--matcher", "squad:f1=0.1", "--concurrency", "1")
+    assert cli("collect", "rivers.jsonl", "-o", "log.jsonl", *flags).code == 0
+    assert {row["episode_id"] for row in rows()} == {"q1", "q2"}
+    assert {row["dataset"] for row in rows()} == {"mine"}
+
+
+@pytest.mark.usefixtures("settings")
+def test_answers_are_judged_as_the_questions_form_asks_unless_told(cli: Cli, tmp_path: Path, scripted: Any) -> None:
+    choices = {"question": "Which gas?", "choices": ["oxygen", "carbon dioxide"], "answer": "B", "id": "q1"}
+    (tmp_path / "gas.jsonl").write_text(json.dumps(choices) + "\n")
+    scripted(lambda one: "Yes" if one.purpose == "judge" else "Answer: (B) carbon dioxide")
+    for flags, right in (((), True), (("--matcher", "exact"), False)):
+        assert cli("collect", "gas.jsonl", "-o", "log.jsonl", "--walk", "none", *flags).code == 0
+        assert {row["correct"] for row in rows() if row["answer"] is not None} == {right}
+        Path("log.jsonl").unlink()
+
+
+@pytest.mark.usefixtures("settings")
+def test_questions_without_an_answer_are_logged_and_it_is_no_error(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "open.jsonl").write_text(json.dumps({"question": "Which river?"}) + "\n")
+    ran = cli("collect", "open.jsonl", "-o", "log.jsonl")
+    assert ran.code == 0, ran.err
+    assert "5 rows in log.jsonl" in ran.out
+    assert "no accepted answer" in ran.out
+    assert {row["correct"] for row in rows()} == {None}
+
+
+@pytest.mark.usefixtures("settings", "questions")
+def test_without_prices_the_cost_is_said_to_be_unknown(cli: Cli, tmp_path: Path) -> None:
+    unpriced = tmp_path / "unpriced.yaml"
+    unpriced.write_text((tmp_path / "cascade.yaml").read_text().replace(", price: {input: 0.1, output: 0.4}", ""))
+    for name, flags in (("one", ()), ("one", ("--resume",))):
+        ran = cli("collect", "rivers.jsonl", "-o", f"{name}.jsonl", "-c", "unpriced.yaml", *flags)
+        assert "as far as is known" in ran.out
+    ran = cli("collect", "rivers.jsonl", "-o", "one.jsonl", "-c", "unpriced.yaml", "--resume", "--json")
+    assert json.loads(ran.out)["spent_usd"] is None
+
+
+# --- how it ends ---
+
+
+def first_fails(request: Request) -> Any:
+    if "number 2?" in request.question.text:
+        return AuthenticationError("[bold]no key[/bold]")
+    return reply("Yes") if request.purpose == "judge" else "Answer: Danube"
+
+
+@pytest.mark.usefixtures("settings", "questions")
+def test_a_failed_question_is_5_and_named_and_the_others_are_logged(cli: Cli, scripted: Any) -> None:
+    scripted(first_fails)
+    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl")
+    assert ran.code == 5
+    assert "1 of 3 questions failed, first q2: AuthenticationError: [bold]no key[/bold]" in ran.err
+    assert "--resume" in ran.err
+    assert "2 questions logged" in ran.out
+    assert {row["episode_id"] for row in rows()} == {"q1", "q3"}
+    fake = scripted({"small": ["Answer: Danube"], "large": ["Yes"]})
+    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--resume")
+    assert ran.code == 0
+    assert {one.question.text for one in fake.requests} == {"Which river is number 2?"}
+    assert {row["episode_id"] for row in rows()} == {"q1", "q2", "q3"}
+
+
+@pytest.mark.usefixtures("settings", "questions")
+def test_json_names_the_failures(cli: Cli, scripted: Any) -> None:
+    scripted(first_fails)
+    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--json")
+    assert ran.code == 5
+    said = json.loads(ran.out)
+    assert said["failures"] == [{"question": "q2", "error": "AuthenticationError: [bold]no key[/bold]"}]
+    assert said["questions"] == 2
+
+
+@pytest.mark.usefixtures("settings")
+def test_an_outage_is_5_and_says_how_to_go_on(cli: Cli, tmp_path: Path, scripted: Any) -> None:
+    many = [{"question": f"Which river is number {n}?", "answer": "Inn"} for n in range(60)]
+    (tmp_path / "many.jsonl").write_text("".join(json.dumps(row) + "\n" for row in many))
+    fake = scripted(lambda _: AuthenticationError("no key"))
+    ran = cli("collect", "many.jsonl", "-o", "log.jsonl", "--concurrency", "1")
+    assert ran.code == 5
+    assert "20 questions failed one after the other" in ran.err
+    assert "--resume" in ran.err
+    assert len(fake.requests) == 20
+    assert not Path("log.jsonl").exists()
+
+
+@pytest.mark.usefixtures("settings", "questions")
+def test_the_cap_is_4_and_it_goes_on_under_a_higher_one(cli: Cli, scripted: Any) -> None:
+    fake = scripted({"small": ["Answer: Danube"], "large": ["Yes"]})
+    assert cli("collect", "rivers.jsonl", "-o", "full.jsonl").code == 0
+    needed = len(fake.requests)
+    fake = scripted({"small": ["Answer: Danube"], "large": ["Yes"]})
+    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--max-cost", "0.0002", "--json", "--concurrency", "1")
+    assert ran.code == 4
+    said = json.loads(ran.out)
+    assert 0 < said["spent_usd"] <= 0.0002
+    assert "of the cap of $0.0002 is spent" in said["stopped"]
+    assert "raise the cap and go on with --resume" in ran.err
+    made = len(fake.requests)
+    assert 0 < made < needed
+    assert cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--max-cost", "0.0002", "--resume").code == 4
+    assert len(fake.requests) == made
+    assert cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--max-cost", "1", "--resume").code == 0
+    assert len(fake.requests) == needed
+    assert len(rows()) == 15
+
+
+@pytest.mark.usefixtures("settings", "questions")
+def test_an_output_that_is_there_is_2_and_left_alone(cli: Cli) -> None:
+    assert cli("collect", "rivers.jsonl", "-o", "log.jsonl").code == 0
+    before = Path("log.jsonl").read_bytes()
+    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--limit", "1")
+    assert (ran.code, ran.out) == (2, "")
+    assert "log.jsonl exists. Add --resume to go on with it, or choose another output." in ran.err
+    assert Path("log.jsonl").read_bytes() == before
+    Path("other.jsonl.journal").write_text("")
+    ran = cli("collect", "rivers.jsonl", "-o", "other.jsonl")
+    assert (ran.code, "other.jsonl.journal exists" in ran.err) == (2, True)
+
+
+@pytest.mark.usefixtures("settings", "questions")
+def test_calls_that_are_not_in_the_log_are_said_to_stay_on_record(cli: Cli) -> None:
+    assert cli("collect", "rivers.jsonl", "-o", "log.jsonl").code == 0
+    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--limit", "1", "--resume")
+    assert ran.code == 0
+    assert "calls on record are not in this log; they stay in log.jsonl.journal" in ran.out
+    assert Path("log.jsonl.journal").exists()
+
+
+@pytest.mark.usefixtures("settings", "questions")
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--max-cost", "0"), "--max-cost is an amount in USD above 0, not 0.0"),
+        (("--max-cost", "-1"), "--max-cost"),
+        (("--max-cost", "nan"), "--max-cost"),
+        (("--max-cost", "inf"), "--max-cost"),
+        (("--max-cost", "much"), "--max-cost"),
+        (("--walk", "guide onli"), "There is no walk 'guide onli'"),
+        (("--walk", "none", "--walk", "guide only"), "There is no walk 'none'"),
+        (("--matcher", "exactly"), "There is no matcher 'exactly'"),
+        (("--concurrency", "0"), "--concurrency"),
+        (("--limit", "0"), "--limit"),
+        (("-c", "nowhere.yaml"), "nowhere.yaml"),
+        (("-o", "log.csv"), "ends in none of .jsonl, .jsonl.gz, .parquet"),
+        (("-o", "nowhere/log.jsonl"), "There is no folder nowhere"),
+    ],
+)
+def test_bad_usage_is_2_and_nothing_is_asked_or_written(
+    cli: Cli, scripted: Any, tmp_path: Path, flags: tuple[str, ...], said: str
+) -> None:
+    fake = scripted(None)
+    before = set(tmp_path.iterdir())
+    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", *flags)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+    assert (fake.requests, set(tmp_path.iterdir())) == ([], before)
+
+
+@pytest.mark.usefixtures("settings")
+def test_a_file_of_questions_that_cannot_be_used_is_2(cli: Cli, tmp_path: Path) -> None:
+    assert cli("collect", "nowhere.jsonl", "-o", "log.jsonl").code == 2
+    (tmp_path / "odd.jsonl").write_text('{"query": "x"}\n')
+    ran = cli("collect", "odd.jsonl", "-o", "log.jsonl")
+    assert (ran.code, "no field question" in ran.err) == (2, True)
+    assert not Path("log.jsonl.journal").exists()
+
+
+@pytest.mark.usefixtures("settings", "questions")
+def test_an_interrupt_leaves_what_was_paid_on_record(cli: Cli, scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = scripted({"small": ["Answer: Danube"], "large": ["Yes"]})
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module._Shown, "tell", interrupted)
+        ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--concurrency", "1")
+    assert ran.code in {1, 130}
+    assert "Traceback" not in ran.err
+    made = len(fake.requests)
+    assert Path("log.jsonl.journal").read_bytes().count(b"\n") == made > 0
+    assert cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--resume").code == 0
+    assert len({str(one) for one in fake.requests}) == len(fake.requests) > made
+
+
+# --- the words ---
+
+
+@pytest.mark.parametrize(
+    ("progress", "said"),
+    [
+        (Progress(0, 4, 0, 0, 0, 0, cost_known=True, elapsed_s=9.0), "$0 spent"),
+        (Progress(1, 4, 0, 2, 0, 1_234_567, cost_known=True, elapsed_s=60.0), "$0.00123 spent, 3 min to go"),
+        (Progress(4, 4, 1, 2, 0, 10**9, cost_known=True, elapsed_s=60.0), "$1.00 spent, 1 failed"),
+        (Progress(4, 4, 0, 2, 0, 10**9, cost_known=False, elapsed_s=60.0), "$1.00 spent as far as is known"),
+    ],
+)
+def test_money_and_time_in_words(progress: Progress, said: str) -> None:
+    assert module._money(progress) == said
+
+
+def test_it_is_in_the_help_with_an_example(cli: Cli) -> None:
+    assert "Example: cascade collect questions.jsonl" in cli("collect", "--help").out
