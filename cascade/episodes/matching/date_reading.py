@@ -30,7 +30,8 @@ _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 
 _MONTH = rf"(?P<{{0}}>{'|'.join(_MONTHS)})\b\.?"
 _DAY = r"(?P<{0}>\d{{1,2}})(?:st|nd|rd|th)?"
-_ERA_AFTER = r"(?P<{0}> ?(?:b\.? ?c\.?(?: ?e\b\.?)?|a\.? ?d\b\.?|c\.? ?e\b\.?))?(?![a-z])"
+_ERA = r"b\.? ?c\.?(?: ?e\b\.?)?(?![a-z])|a\.? ?d\b\.?|c\.? ?e\b\.?"
+_ERA_AFTER = rf"(?P<{{0}}> ?(?:{_ERA}))?(?![a-z])"
 _ERA_BEFORE = r"(?:\b(?P<{0}>b\.?c\.?(?:e\.?)?|a\.?d\.?|c\.?e\.?) ?)?"
 _YEAR = _ERA_BEFORE.format("before{0}") + r"(?P<year{0}>\d{{1,5}}|'\d\d)" + _ERA_AFTER.format("after{0}") + r"(?!['\d])"
 
@@ -48,7 +49,7 @@ _FORMS = (
     # 5 May 1992, the 5th of May, 1992, 5 May
     rf"(?<![\d/.-]){_DAY.format('day1')}(?: day)?(?: of)?[ -]{_MONTH.format('month1')}(?:(?:,? (?:of )?|-){_year(1)})?",
     # May 5, 1992, May 5th 1992, May 5
-    rf"\b{_MONTH.format('month2')} {_DAY.format('day2')}(?!\d)(?!(?:[-/:]| ?-)\d)(?:,? (?:of )?{_year(2)})?",
+    rf"\b{_MONTH.format('month2')} {_DAY.format('day2')}(?!\d| ?(?:{_ERA})|[-/:]\d| -\d)(?:,? (?:of )?{_year(2)})?",
     # May 1992, May of 44 BC
     rf"\b{_MONTH.format('month3')},? (?:of )?{_year(3)}",
     # 44 BC, AD 79, 1992
@@ -87,10 +88,18 @@ def _read(match: re.Match[str]) -> FoundDate | None:
     if match["isoyear"]:
         return FoundDate(frozenset([Date(int(match["isoyear"]))]))
     if match["iso"]:
-        return _only(int(match["iso"]), int(match["isomonth"]), int(match["isoday"]) if match["isoday"] else None)
+        return _iso(match)
     if match["onlymonth"]:
         return _only(int(match["onlyyear"]), int(match["onlymonth"]), None)
     return _numeric(match) if match["one"] else _in_words(match)
+
+
+def _iso(match: re.Match[str]) -> FoundDate | None:
+    """Return a date that begins with its year. 1992.5 is a number."""
+    year, month, day = int(match["iso"]), int(match["isomonth"]), match["isoday"]
+    if day is None:
+        return None if match["mark"] == "." else _only(year, month, None)
+    return _only(year, month, int(day))
 
 
 def _in_words(match: re.Match[str]) -> FoundDate | None:

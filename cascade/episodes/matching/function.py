@@ -47,7 +47,7 @@ class FunctionMatcher:
     def _verdict(self, said: Any) -> Verdict:
         if isinstance(said, Verdict):
             return said
-        plain = said.item() if hasattr(said, "item") else said  # numpy's scalars are no bools
+        plain = said.item() if getattr(said, "shape", None) == () else said  # numpy's scalars are no bools
         if isinstance(plain, bool):
             return Verdict(plain)
         if plain is None or (isinstance(plain, float) and plain != plain):  # noqa: PLR0124 - NaN

@@ -9,7 +9,13 @@ from fractions import Fraction
 from functools import lru_cache
 
 from cascade.episodes.matching.base import RIGHT, UNKNOWN, WRONG, Verdict, accepted
-from cascade.episodes.matching.quantities import Quantity, Reading, negative_in_parentheses, read_quantities
+from cascade.episodes.matching.quantities import (
+    MAX_QUANTITIES,
+    Quantity,
+    Reading,
+    negative_in_parentheses,
+    read_quantities,
+)
 from cascade.episodes.matching.reading import clean, same_text, stated
 from cascade.episodes.matching.units import DEGREE, PERCENT, TEMPERATURE
 
@@ -130,6 +136,8 @@ def _read(text: str) -> Reading:
     if _EQUALS.search(part) is None:
         return read_quantities(part)
     sides = _right_sides(part)
+    if len(sides) > MAX_QUANTITIES:
+        return Reading((), unreadable=True)
     found = [read_quantities(side) for side in sides]
     quantities = tuple(quantity for one in found for quantity in one.quantities)
     if not quantities and not any(one.unreadable for one in found):

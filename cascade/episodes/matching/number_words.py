@@ -27,9 +27,8 @@ _PARTS = _counted("half third quarter fifth sixth seventh eighth ninth tenth", 2
 
 _WORD = "|".join([*sorted([*_SMALL, *_TENS], key=len, reverse=True)])
 _SCALE = "|".join(SCALES)
-_NUMBER = re.compile(
-    rf"\b(?:(?:{_WORD})\b|an? (?=(?:{_SCALE})\b)|(?=half\b))(?:(?: and |[ -])?(?:{_WORD}|{_SCALE})\b)*", re.IGNORECASE
-)
+_FIRST = rf"(?:{_WORD})\b|an? (?=(?:{_SCALE})\b)|(?=half\b)"
+_NUMBER = re.compile(rf"\b(minus |negative )?(?:{_FIRST})(?:(?: and |[ -])?(?:{_WORD}|{_SCALE})\b)*", re.IGNORECASE)
 _PART = re.compile(rf"[ -]?({'|'.join(_PARTS)}|halve)(s?)\b", re.IGNORECASE)
 
 
@@ -49,14 +48,15 @@ def find_words(text: str) -> Iterator[Words]:
     [('two hundred and five', Fraction(205, 1)), ('two', Fraction(2, 3))]
     """
     for found in _NUMBER.finditer(text):
-        tokens = [one for one in re.split(r"[ -]+", found[0].lower()) if one]
+        sign = -1 if found[1] else 1
+        tokens = [one for one in re.split(r"[ -]+", found[0][len(found[1] or "") :].lower()) if one]
         value, end = _whole(tokens), found.end()
         part = _PART.match(text, end)
         made = None if value is None else Fraction(value)
         if part is not None:
             made, end = _part_of(value, part, tokens), part.end()
         if end > found.start():
-            yield Words(found.start(), end, made, found[0].lower().strip())
+            yield Words(found.start(), end, made and sign * made, found[0].lower().strip())
 
 
 def _whole(tokens: list[str]) -> int | None:

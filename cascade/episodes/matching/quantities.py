@@ -51,7 +51,7 @@ _NUMBER = re.compile(
     """,
     re.VERBOSE,
 )
-_FRAC = re.compile(r"\\[dt]?frac ?\{ ?(-?\d{1,1000}) ?\} ?\{ ?(\d{1,1000}) ?\}")
+_FRAC = re.compile(r"(\d ?)?\\[dt]?frac ?\{ ?(-?\d{1,1000}) ?\} ?\{ ?(\d{1,1000}) ?\}")
 _ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
 _SCALE = re.compile(rf" ?({'|'.join(SCALES)})s?\b", re.IGNORECASE)
 _SHORT_SCALE = re.compile(r" ?(k|bn|mn|tn)\b")
@@ -70,7 +70,7 @@ def read_quantities(text: str) -> Reading:
     >>> [str(one.value) for one in read_quantities("about 1,234.5 or 3/4").quantities]
     ['2469/2', '3/4']
     """
-    text = _FRAC.sub(r" \1/\2 ", text)
+    text = _FRAC.sub(lambda found: f"{found[1] or ''}{' ' * bool(found[1])}{found[2]}/{found[3]} ", text)
     found: list[tuple[int, int, Quantity | None]] = []
     for one in _found(text):
         found.append(one)

@@ -16,11 +16,14 @@ ENTRY_POINT_GROUP = "cascade.matchers"
 
 
 class _BuiltIn(NamedTuple):
-    """Where a matcher's class stands, which options it takes, and which of them needs no name in a spec."""
+    """Where a matcher's class stands, which options it takes, and the one without which it cannot be.
+
+    That one may stand in a spec without its name.
+    """
 
     place: str
     readers: Mapping[str, options.Reader] = {}
-    unnamed: str | None = None
+    needed: str | None = None
 
 
 _OFFICIAL = "cascade.episodes.matching.official"
@@ -40,9 +43,9 @@ _BUILT_IN: Mapping[str, _BuiltIn] = {
     "function": _BuiltIn(
         "cascade.episodes.matching.function:FunctionMatcher",
         {"function": options.function_or_name, "at_least": options.share},
-        unnamed="function",
+        needed="function",
     ),
-    "judge": _BuiltIn("cascade.episodes.matching.judge:JudgeMatcher", {"ask": options.function}),
+    "judge": _BuiltIn("cascade.episodes.matching.judge:JudgeMatcher", {"ask": options.function}, needed="ask"),
 }
 
 
@@ -91,8 +94,10 @@ def _options(written: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], li
 
 
 def _make_built_in(name: str, built_in: _BuiltIn, chosen: dict[str, Any], problems: list[str]) -> Matcher:
-    if "" in chosen and built_in.unnamed and built_in.unnamed not in chosen:
-        chosen[built_in.unnamed] = chosen.pop("")
+    if "" in chosen and built_in.needed and built_in.needed not in chosen:
+        chosen[built_in.needed] = chosen.pop("")
+    if built_in.needed and built_in.needed not in chosen:
+        problems.append(f"it needs the option {built_in.needed}; see docs/matching.md")
     for key in [key for key in chosen if key not in built_in.readers]:
         hint = did_you_mean(key, built_in.readers) if built_in.readers else "; it takes none"
         said = f"there is no option {key!r}" if key else f"{chosen[key]!r} is no option; options are written name=value"

@@ -1,0 +1,239 @@
+"""Matchers: an answer that is the accepted one is right, forms of one value are equal, no text breaks anything."""
+
+from __future__ import annotations
+
+import calendar
+from fractions import Fraction
+
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from cascade.episodes.matching import Matcher, Verdict, get_matcher
+from cascade.episodes.matching.letters import DEFAULT_LETTERS
+from cascade.episodes.matching.number import NumberMatcher, only_quantity
+from cascade.episodes.matching.number_words import find_words
+from cascade.episodes.matching.official import HotpotQAMatcher, SquadMatcher, official_normalize
+from cascade.episodes.matching.reading import clean, same_text, stated
+from cascade.episodes.matching.units import _table
+
+NAMES = ("exact", "squad", "hotpotqa", "choice", "number", "date")
+MATCHERS: dict[str, Matcher] = {name: get_matcher(name) for name in NAMES}
+
+WORDS = st.sampled_from(
+    [
+        *(
+            "the",
+            "a",
+            "an",
+            "A",
+            "B",
+            "(C)",
+            "I",
+            "not",
+            "or",
+            "and",
+            "answer",
+            "is",
+            ":",
+            ".",
+            ",",
+            "-",
+            "=",
+            "yes",
+            "no",
+        ),
+        *("5", "1,000", "3/4", "10^3", "km", "$", "°C", "%", "half", "two", "hundred", "May", "1992", "BC", "'92"),
+        *("5/5/1992", "\\boxed{", "}", "\n", "\u200f", "\x00", "½", "²", "٣", "é", "İ", "—"),
+    ]
+)
+TEXT = st.text() | st.lists(WORDS, max_size=12).map(" ".join) | st.lists(WORDS, max_size=12).map("".join)
+TOKENS = st.lists(st.sampled_from(["the", "danube", "rhine", "yes", "no", "noanswer", "a", "b.", "5"]), max_size=6)
+
+
+@given(st.sampled_from(NAMES), TEXT)
+def test_an_accepted_answer_is_right(name: str, text: str) -> None:
+    assume(clean(text))
+    assert MATCHERS[name].matches(text, [text]).correct is True
+
+
+@given(st.sampled_from(NAMES), TEXT, TEXT)
+def test_one_of_several_accepted_answers_is_enough(name: str, text: str, other: str) -> None:
+    assume(clean(text))
+    alone = MATCHERS[name].matches(text, [text]).correct
+    assert MATCHERS[name].matches(text, [other, text]).correct is alone
+
+
+@given(st.sampled_from(NAMES), TEXT, st.lists(TEXT, max_size=3))
+def test_any_text_gets_a_verdict(name: str, answer: str, gold: list[str]) -> None:
+    verdict = MATCHERS[name].matches(answer, gold)
+    assert isinstance(verdict, Verdict)
+    assert verdict.correct in {True, False, None}
+    assert verdict.score is None or 0 <= verdict.score <= 1
+    assert gold or verdict.correct is None
+    assert MATCHERS[name].matches(answer, gold) == verdict
+
+
+# Not of multiple choice: beside a letter a text that was right may be overruled, as it should.
+@given(
+    st.sampled_from([name for name in NAMES if name != "choice"]), TEXT, st.sampled_from(["{}", " {} ", "{}."]), TEXT
+)
+def test_more_accepted_answers_never_make_a_right_answer_wrong(name: str, gold: str, form: str, more: str) -> None:
+    answer = form.format(gold.replace("{", "(").replace("}", ")"))
+    if MATCHERS[name].matches(answer, [gold]).correct is True:
+        assert MATCHERS[name].matches(answer, [gold, more]).correct is True
+
+
+@given(TEXT | TOKENS.map(" ".join), TEXT | TOKENS.map(" ".join))
+def test_the_official_rules_are_symmetric(one: str, other: str) -> None:
+    for matcher in (SquadMatcher(), HotpotQAMatcher(), SquadMatcher(Fraction(1, 2))):
+        here, there = matcher.matches(one, [other]), matcher.matches(other, [one])
+        assert here.correct == there.correct
+        assert abs((here.score or 0) - (there.score or 0)) < 1e-12
+
+
+@given(TOKENS.map(" ".join), TOKENS.map(" ".join))
+def test_hotpotqa_gives_no_more_than_squad(one: str, other: str) -> None:
+    squad, hotpot = SquadMatcher().matches(one, [other]), HotpotQAMatcher().matches(one, [other])
+    assert hotpot.correct == squad.correct
+    assert (hotpot.score or 0) <= (squad.score or 0)
+
+
+@given(TEXT)
+@example("A.N.")
+def test_normalising_twice_is_normalising_once(text: str) -> None:
+    once = official_normalize(text)
+    assert official_normalize(once) == once
+    plain = clean(text)
+    assert plain is None or clean(plain) == plain
+    assert plain is None or plain == "" or stated(plain)
+
+
+@given(TEXT, TEXT)
+def test_the_same_text_is_so_both_ways(one: str, other: str) -> None:
+    assert same_text(one, other) == same_text(other, one)
+
+
+NUMBERS = st.fractions(min_value=-(10**9), max_value=10**9, max_denominator=10_000)
+WHOLE = st.integers(-(10**12), 10**12)
+
+
+@given(WHOLE)
+def test_a_whole_number_is_the_same_in_any_form(number: int) -> None:
+    forms = [
+        str(number),
+        f"{number:,}",
+        f"{number:_}",
+        f"{number:,}".replace(",", " "),
+        f"{number:,}".replace(",", "'"),
+    ]
+    forms += [f"{number}.0", f"{number:,}.00", f"x = {number}", f"about {number:,} km", f"{number}e0", f"{number}/1"]
+    forms += [
+        f"Answer: {number}",
+        f"\\boxed{{{number}}}",
+        f"{number}.",
+        f"**{number}**",
+        f"{number:,}".replace("-", "−"),
+    ]
+    assert [form for form in forms if NumberMatcher().matches(form, [str(number)]).correct is not True] == []
+
+
+@given(NUMBERS, NUMBERS)
+def test_numbers_are_equal_when_their_values_are(one: Fraction, other: Fraction) -> None:
+    matcher = NumberMatcher()
+    assert matcher.matches(str(one), [str(other)]).correct is (one == other)
+    assert matcher.matches(str(other), [str(one)]).correct is (one == other)
+
+
+@given(NUMBERS, NUMBERS, st.fractions(0, 1, max_denominator=100), st.fractions(0, 100, max_denominator=100))
+def test_a_tolerance_is_what_its_formula_says(one: Fraction, other: Fraction, rel: Fraction, most: Fraction) -> None:
+    right = abs(one - other) <= max(most, rel * abs(other))
+    assert NumberMatcher(rel, most).matches(str(one), [str(other)]).correct is right
+
+
+QUANTITY = st.builds(
+    "{}{}{}".format,
+    st.sampled_from(["", "-", "$", "$-", "(", "about ", "x = ", "< ", "minus "]),
+    st.text("0123456789", min_size=1, max_size=4)
+    | st.sampled_from(["1,000", "1.000", "3/4", "10^3", "1e3", "50", "0.5"]),
+    st.sampled_from(
+        ["", "%", " km", " m", "m", ")", " USD", " million", "k", "th", " °C", " °F", "°", ".", " and a half"]
+    ),
+)
+
+
+@given(QUANTITY, QUANTITY)
+def test_numbers_agree_both_ways(one: str, other: str) -> None:
+    if only_quantity(one) is not None and only_quantity(other) is not None:
+        assert NumberMatcher().matches(one, [other]) == NumberMatcher().matches(other, [one])
+
+
+ONES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
+ONES += ["thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"]
+TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+
+
+def in_words(number: int) -> str:
+    if number < 20:
+        return ONES[number]
+    if number < 100:
+        return TENS[number // 10 - 2] + (f"-{ONES[number % 10]}" if number % 10 else "")
+    for size, name in ((10**9, "billion"), (10**6, "million"), (1_000, "thousand"), (100, "hundred")):
+        if number >= size:
+            rest = number % size
+            behind = "" if not rest else f" and {in_words(rest)}" if rest < 100 else f" {in_words(rest)}"
+            return f"{in_words(number // size)} {name}{behind}"
+    raise AssertionError
+
+
+@given(st.integers(0, 10**12 - 1) | st.integers(0, 1_000))
+def test_a_number_in_words_is_the_number(number: int) -> None:
+    assert [one.value for one in find_words(f"it was {in_words(number)} years")] == [number]
+    assert NumberMatcher().matches(in_words(number), [str(number)]).correct is True
+
+
+UNITS = [(written, unit) for written, unit in sorted(_table().exact.items()) if len(written) > 1]
+
+
+@given(st.sampled_from(UNITS), st.sampled_from(UNITS), st.integers(1, 10**6))
+def test_a_quantity_in_another_unit_is_the_same_quantity(
+    one: tuple[str, object], other: tuple[str, object], size: int
+) -> None:
+    (here, ours), (there, theirs) = one, other
+    same = getattr(ours, "dimension", None) == getattr(theirs, "dimension", None)
+    base = size * ours.factor + ours.offset  # type: ignore[attr-defined]
+    value = (base - theirs.offset) / theirs.factor if same else Fraction(size)  # type: ignore[attr-defined]
+    verdict = NumberMatcher().matches(f"{value} {there}", [f"{size} {here}"])
+    loose = {"°", "lb", "GBP"} & {getattr(ours, "name", ""), getattr(theirs, "name", "")}
+    assert verdict.correct is same or loose
+
+
+@given(st.integers(1000, 2999), st.integers(1, 12), st.data())
+def test_a_date_is_the_same_in_any_form(year: int, month: int, data: st.DataObject) -> None:
+    day = data.draw(st.integers(1, calendar.monthrange(year, month)[1]))
+    name, short = calendar.month_name[month], calendar.month_abbr[month]
+    forms = [f"{year}-{month:02}-{day:02}", f"{day} {name} {year}", f"{name} {day}, {year}", f"{short}. {day}, {year}"]
+    forms += [
+        f"{day}.{month}.{year}",
+        f"{year}/{month}/{day}",
+        f"the {day}th of {name}, {year}",
+        f"{day}-{short}-{year}",
+    ]
+    matcher = MATCHERS["date"]
+    iso = forms[0]
+    assert [form for form in forms if matcher.matches(form, [iso]).correct is not True] == []
+    assert [form for form in forms if matcher.matches(iso, [form]).correct is not True] == []
+    assert matcher.matches(iso, [str(year)]).correct is True
+    assert matcher.matches(f"{day}/{month}/{year}", [iso]).correct is True
+    assert matcher.matches(f"{month}/{day}/{year}", [iso]).correct is True
+    assert matcher.matches(f"{name} {year}", [iso]).correct is False
+
+
+@given(st.sampled_from(DEFAULT_LETTERS), st.sampled_from(DEFAULT_LETTERS))
+def test_a_letter_is_itself_in_any_form(one: str, other: str) -> None:
+    forms = [one, one.lower(), f"({one})", f"{one}.", f"{one})", f"Answer: {one}", f"the answer is ({one.lower()})"]
+    forms += [f"**{one}**", f"\\boxed{{{one}}}", f"{one}. Some text", f"({one}) some text", f"Option {one} is correct."]
+    matcher = MATCHERS["choice"]
+    assert [form for form in forms if matcher.matches(form, [other]).correct is not (one == other)] == []
+    if one != other:
+        assert matcher.matches(f"{one} or {other}", [one]).correct is False
+        assert matcher.matches(f"not {one} but {other}", [other]).correct is True

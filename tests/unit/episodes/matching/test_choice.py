@@ -1,0 +1,147 @@
+"""Multiple choice: the letter in its usual forms, the text, and answers that name none or several."""
+
+from __future__ import annotations
+
+import pytest
+
+from cascade.episodes.matching import get_matcher
+from cascade.episodes.matching.choice import ChoiceMatcher
+
+A_IN_ANY_FORM = [
+    "A",
+    "a",
+    "(A)",
+    "(a)",
+    "[A]",
+    "A.",
+    "A)",
+    "a)",
+    "Ａ",
+    "**A**",
+    "\\boxed{A}",
+    "$\\boxed{\\text{A}}$",
+    "Answer: A",
+    "answer: a",
+    "Answer:\nA",
+    "**Answer:** A",
+    "Final answer: **A**",
+    "My answer is: A",
+    "The answer is A.",
+    "the answer is (a)",
+    "The correct answer is A.",
+    "option A",
+    "I choose A",
+    "I think A",
+    "It's A.",
+    "A. Paris",
+    "A) Paris",
+    "(A) Paris",
+    "A: Paris",
+    "A - Paris",
+    "Answer: A. Paris",
+    "Paris (A)",
+    "A, because it is",
+    "A\nBecause Paris is the capital",
+    "A is correct",
+    "A is the best option",
+    "A is correct. B is wrong.",
+    "(A) is right. (B) is wrong.",
+    "not B but A",
+    "B and C are wrong, so A",
+    "The answer is not B, it is A",
+    "The answer is A because B is wrong",
+    "B is tempting, but the answer is A",
+    "A or rather A",
+]
+NOT_A = [
+    "",
+    " ",
+    "B",
+    "(b)",
+    "B. Paris",
+    "Answer: B",
+    "B (not A)",
+    "Vienna",
+    "A or B",
+    "a or b",
+    "A, B",
+    "A and B",
+    "A/B",
+    "A-C",
+    "(A) or (B)",
+    "Either A or B",
+    "The answer is A or B",
+    "A) Paris B) Vienna",
+    "A) Paris\nB) Vienna",
+    "not A",
+    "neither A nor B",
+    "The answer is not A",
+    "A is wrong",
+    "anything but A is wrong",
+    "a river",
+    "A river",
+    "the answer is a river",
+    "I am sure",
+    "Vitamin A",
+    "Hepatitis A",
+    "A-flat",
+    "A.S. Byatt",
+]
+
+
+@pytest.mark.parametrize("gold", [["A"], ["a"], ["(A)"], ["A. Paris"], ["A", "Paris"], ["Paris", "(a)"]])
+@pytest.mark.parametrize("answer", A_IN_ANY_FORM)
+def test_the_letter_counts_in_any_usual_form(answer: str, gold: list[str]) -> None:
+    assert ChoiceMatcher().matches(answer, gold).correct is True
+
+
+@pytest.mark.parametrize("gold", [["A"], ["A", "Paris"]])
+@pytest.mark.parametrize("answer", NOT_A)
+def test_no_letter_another_or_several_are_wrong(answer: str, gold: list[str]) -> None:
+    assert ChoiceMatcher().matches(answer, gold).correct is False
+
+
+@pytest.mark.parametrize("answer", ["Paris", "paris.", "the Paris", "A Paris", "Answer: Paris"])
+def test_the_text_alone_counts_where_it_is_known(answer: str) -> None:
+    assert ChoiceMatcher().matches(answer, ["A", "Paris"]).correct is True
+    assert ChoiceMatcher().matches(answer, ["A"]).correct is False
+
+
+def test_a_text_that_looks_like_a_letter_is_a_text() -> None:
+    assert ChoiceMatcher().matches("Vitamin C", ["B", "Vitamin C"]).correct is True
+    assert ChoiceMatcher().matches("A. Lincoln", ["B", "A. Lincoln"]).correct is True
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "correct"),
+    [
+        ("B", ["Vienna"], None),
+        ("(b)", ["Vienna"], None),
+        ("B. Vienna", ["Vienna"], True),
+        ("B. Graz", ["Vienna"], False),
+        ("B Vienna", ["Vienna"], True),
+        ("B Vienna", ["A", "Vienna"], False),
+        ("Graz", ["Vienna"], False),
+        ("B", [], None),
+        ("B", [" "], None),
+    ],
+)
+def test_what_cannot_be_judged_is_unknown(answer: str, gold: list[str], correct: bool | None) -> None:
+    assert ChoiceMatcher().matches(answer, gold).correct is correct
+
+
+def test_letters_are_those_that_were_given() -> None:
+    assert ChoiceMatcher().matches("K", ["K"]).correct is True  # as a text
+    assert ChoiceMatcher().matches("K is the answer", ["K"]).correct is False
+    assert get_matcher("choice:letters=ABCDEFGHIJK").matches("K is the answer", ["K"]).correct is True
+    assert get_matcher("choice:letters=XY").matches("x) left", ["X"]).correct is True
+
+
+@pytest.mark.parametrize("answer", ["I", "(I)", "Answer: I", "I.", "The answer is I."])
+def test_the_letter_i_is_no_person_where_it_stands_alone(answer: str) -> None:
+    assert ChoiceMatcher().matches(answer, ["I"]).correct is True
+
+
+@pytest.mark.parametrize("answer", ["I think so", "I believe B", "The answer is I guess B"])
+def test_the_person_i_is_no_letter(answer: str) -> None:
+    assert ChoiceMatcher().matches(answer, ["I"]).correct is False

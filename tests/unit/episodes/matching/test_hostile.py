@@ -1,0 +1,132 @@
+"""Fault F29: huge answers, a million newlines, NULs, surrogates, right-to-left marks: no crash, nothing quadratic."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+
+import pytest
+
+from cascade.episodes.matching import Matcher, Verdict, get_matcher, maths_text, reading
+from cascade.episodes.matching.judge import read_verdict
+from cascade.episodes.matching.maths_text import as_latex
+
+GOLD = {
+    "exact": "Danube",
+    "squad": "Danube",
+    "hotpotqa": "yes",
+    "choice": "B",
+    "number": "5 km",
+    "date": "5 May 1992",
+    "judge": "Danube",
+    "function": "Danube",
+}
+HUGE = 10_000_000
+HOSTILE = {
+    "letters": "x" * HUGE,
+    "digits": "1" * HUGE,
+    "words": "the answer is B 5 km 5 May 1992 yes " * (HUGE // 36),
+    "newlines": "\n" * 1_000_000,
+    "nul": "\x00" * 1_000_000,
+    "blanks": " \t\u00a0\u2028" * 250_000,
+    "marks": "\u202e\u200f\u200b\u2066" * 250_000,
+    "surrogates": "\ud800" * 1_000_000,
+    "combining": "e\u0301" * 500_000,
+    "expanding": "\ufdfa" * 1_000_000,  # NFKC makes 18 characters of each
+}
+
+
+def made(name: str) -> Matcher:
+    given: dict[str, object] = {}
+    if name == "judge":
+        given["ask"] = lambda messages: "No"
+    if name == "function":
+        given["function"] = lambda answer, gold: answer in gold
+    return get_matcher(name, **given)
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("name", GOLD)
+def test_a_huge_answer_is_wrong_and_does_no_harm(name: str, kind: str) -> None:
+    assert made(name).matches(HOSTILE[kind], [GOLD[name]]).correct is False
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("name", GOLD)
+def test_a_huge_accepted_answer_does_no_harm(name: str, kind: str) -> None:
+    assert made(name).matches("Danube", [HOSTILE[kind]]).correct in {False, None}
+
+
+@pytest.mark.parametrize("name", ["choice", "number", "date"])
+@pytest.mark.parametrize("around", ["\n" * 1_000_000, "\u200f\u202e", "\x00" * 10, " \u00a0\t", "\ufeff"])
+def test_what_cannot_be_seen_changes_nothing(name: str, around: str) -> None:
+    assert made(name).matches(f"{around}{GOLD[name]}{around}", [GOLD[name]]).correct is True
+
+
+@pytest.mark.parametrize("name", ["choice", "number", "date"])
+def test_a_lone_surrogate_is_a_letter_like_others(name: str) -> None:
+    assert made(name).matches("\ud800", ["\ud800"]).correct is True
+    assert isinstance(made(name).matches("\ud8005 \udfff", [GOLD[name]]), Verdict)
+
+
+@pytest.mark.skipif(find_spec("math_verify") is None, reason="math-verify is not installed")
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_huge_formula_never_reaches_the_parser(kind: str) -> None:
+    latex = as_latex(HOSTILE[kind])
+    assert latex is None or len(latex) <= maths_text.MAX_FORMULA_CHARS + 2
+
+
+# Texts that make a regular expression with nested or overlapping repetition try every cut: openings without an end.
+PIECES = [
+    "1", "1,", "1.", "1 ", "1'", "1/", "1:", "1-", "-", "+", "$", "(", "((", "(1", "[a", "{", "\\frac{1}", "\\boxed{",
+    "=", "1=", ", 1=", "and ", "or ", "one ", "one-", "one and ", "twenty ", "hundred ", "half ", "a million ", "minus ",
+    "10^", "1e", "1 x 10^", "5 ft ", "5 ft and ", "km", "km ", "$1", "USD ", "May ", "5 May ", "5 May of ", "May 5, ",
+    "1992-", "1992 ", "1992 b. c", "'92", "answer", "answer ", "answer is ", "answer: ", "*", "**answer**", "####",
+    "A", "A ", "A or ", "A, ", "not A ", "(A) ", "A) ", "A\n", "is ", "\n", " ", "the ", "a ", "yes ", "no ", "\\text{",
+    "\u0660", "½", "²", "\u200b", "é", "<", "< ", "%", "5 % ", "per ", "5/h", "√(", "sqrt(", "1 1/", "word ", "x^",
+]  # fmt: skip
+
+
+def seconds(work: Callable[[str], object], text: str) -> float:
+    """Return the processor time of the quicker of two runs."""
+    best = float("inf")
+    for _ in range(2):
+        started = time.process_time()
+        work(text)
+        best = min(best, time.process_time() - started)
+    return best
+
+
+def grows_like_its_input(work: Callable[[str], object], piece: str) -> bool:
+    """Whether eight times the text takes less than 28 times the time: linear is 8, quadratic 64.
+
+    Looked at where the time can be measured at all: what takes 10 ms for 16,000 characters.
+    """
+    longer = seconds(work, piece * (16_000 // len(piece)) + "!")
+    return longer < 0.01 or longer < 28 * seconds(work, piece * (2_000 // len(piece)) + "!")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["exact", "squad", "hotpotqa", "choice", "number", "date", "judge", "reply", "math"])
+def test_no_text_takes_quadratic_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MAX_ANSWER_CHARS", 10**9)  # the guard is off: the patterns themselves must hold
+    monkeypatch.setattr(maths_text, "MAX_FORMULA_CHARS", 10**9)
+    work: Callable[[str], object]
+    if name == "reply":
+        work = read_verdict
+    elif name == "math":
+        work = as_latex
+    else:
+        matcher = made(name)
+        work = lambda text: matcher.matches(text, [GOLD[name]])  # noqa: E731
+    slow = [piece for piece in PIECES if not grows_like_its_input(work, piece)]
+    # Once more for those that failed: the machine may have been busy with something else.
+    assert [piece for piece in slow if not grows_like_its_input(work, piece)] == []
+
+
+def test_the_check_itself_finds_quadratic_time() -> None:
+    assert not grows_like_its_input(re.compile(r"\s*\n\S").search, " ")
+    assert grows_like_its_input(lambda text: text.count("a"), "a")
+    assert grows_like_its_input(lambda text: [char for char in text for _ in range(100)], "a")

@@ -1,0 +1,327 @@
+"""Formulas: the same from every thread, killed when they take too long, and never run as code."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.episodes.matching import get_matcher, maths, maths_pool
+from cascade.episodes.matching.maths import MathMatcher
+from cascade.episodes.matching.maths_pool import Pool, Worker
+from cascade.episodes.matching.maths_text import MAX_FORMULA_CHARS, as_latex
+from cascade.errors import MissingExtraError, UsageError
+
+needs_math_verify = pytest.mark.skipif(find_spec("math_verify") is None, reason="math-verify is not installed")
+PATHOLOGICAL = "9^{9^{9^{9^{9}}}}"
+
+SAME = [
+    ("12", "12.0"),
+    ("1/2", "0.5"),
+    ("$\\frac{1}{2}$", "0.5"),
+    ("\\frac12", "0.5"),
+    ("3 1/2", "7/2"),
+    ("1e3", "1000"),
+    ("50%", "0.5"),
+    ("1,000", "1000"),
+    ("0.333333", "1/3"),
+    ("2^{10}", "1024"),
+    ("2**3", "8"),
+    ("x^2+1", "1+x^2"),
+    ("x¹⁰", "x^{10}"),
+    ("(x+1)^2", "x^2+2x+1"),
+    ("2*sqrt(3)", "\\sqrt{12}"),
+    ("√12", "2√3"),
+    ("sin(x)^2+cos(x)^2", "1"),
+    ("pi/2", "\\frac{\\pi}{2}"),
+    ("x <= 5", "x \\le 5"),
+    ("x=5", "5"),
+    ("{1,2}", "\\{2,1\\}"),
+    ("(1,2)", "(1, 2)"),
+    ("[1,2)", "[1, 2)"),
+    ("inf", "\\infty"),
+    ("\\boxed{12}", "12"),
+    ("The answer is $\\frac{1}{2}$.", "0.5"),
+    ("It has 12 sides in all.", "12"),
+    ("even", "\\text{even}"),
+    ("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "$\\begin{pmatrix}1\\\\2\\end{pmatrix}$"),
+]
+DIFFERENT = [
+    ("", "5"),
+    ("I do not know this", "5"),
+    ("5", "-5"),
+    ("x^2+2", "1+x^2"),
+    ("x+1", "1"),
+    ("0.333", "1/3"),
+    ("$5$ or $6$", "5"),
+    ("x=6", "x=5"),
+    ("[1,2]", "[1,2)"),
+    ("odd", "even"),
+    ("hello", "olleh"),
+    ("5 and not 6 but then 7", "5"),
+    ("(" * 5_000, "5"),
+]
+
+
+@pytest.fixture(scope="module")
+def matcher() -> Iterator[MathMatcher]:
+    with MathMatcher(timeout_s=60, workers=2) as made:
+        yield made
+
+
+@needs_math_verify
+@pytest.mark.parametrize(("answer", "gold"), SAME)
+def test_the_same_formula(matcher: MathMatcher, answer: str, gold: str) -> None:
+    assert matcher.matches(answer, [gold]).correct is True
+
+
+@needs_math_verify
+@pytest.mark.parametrize(("answer", "gold"), DIFFERENT)
+def test_another_formula_or_none(matcher: MathMatcher, answer: str, gold: str) -> None:
+    assert matcher.matches(answer, [gold]).correct is False
+
+
+@needs_math_verify
+@pytest.mark.parametrize("gold", [[], [""], ["\\frac{"], ["it is not known yet"]])
+def test_an_accepted_answer_that_is_no_formula_leaves_the_truth_unknown(matcher: MathMatcher, gold: list[str]) -> None:
+    assert matcher.matches("5", gold).correct is None
+
+
+@needs_math_verify
+def test_any_accepted_answer_will_do_and_the_same_text_always(matcher: MathMatcher) -> None:
+    assert matcher.matches("0.5", ["\\frac{", "1/2"]).correct is True
+    assert matcher.matches(" \\frac{ ", ["\\frac{"]).correct is True
+
+
+@needs_math_verify
+@pytest.mark.timeout(300)
+def test_main_thread_worker_threads_and_crowd_agree(matcher: MathMatcher) -> None:
+    cases = SAME + DIFFERENT
+    here = [matcher.matches(answer, [gold]) for answer, gold in cases]
+    assert [one.correct for one in here] == [True] * len(SAME) + [False] * len(DIFFERENT)
+    for threads in (1, 8):
+        matcher._compare.cache_clear()  # type: ignore[attr-defined]
+        with ThreadPoolExecutor(threads) as executor:
+            there = list(executor.map(lambda case: matcher.matches(case[0], [case[1]]), cases))
+        assert there == here
+
+
+@needs_math_verify
+@pytest.mark.timeout(300)
+def test_a_pathological_formula_costs_its_time_and_nothing_else() -> None:
+    with MathMatcher(timeout_s=1.5, workers=1) as matcher:
+        started = time.monotonic()
+        assert matcher.matches(PATHOLOGICAL, ["5"]).correct is None
+        with ThreadPoolExecutor(1) as executor:
+            assert executor.submit(matcher.matches, PATHOLOGICAL, ["6"]).result().correct is None
+        assert time.monotonic() - started < 2 * (1.5 + maths_pool.START_LIMIT_S)
+        matcher._pool._timeout_s = 60
+        assert matcher.matches("1/2", ["0.50"]).correct is True  # a new worker is there
+
+
+@needs_math_verify
+def test_our_signals_are_left_alone(matcher: MathMatcher) -> None:
+    seen: list[int] = []
+
+    def handler(number: int, _frame: Any) -> None:
+        seen.append(number)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        assert matcher.matches("x^2-1", ["(x-1)(x+1)"]).correct is True
+        assert signal.getsignal(signal.SIGALRM) is handler
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert seen == []
+
+
+@needs_math_verify
+def test_no_text_is_run_as_code(matcher: MathMatcher, tmp_path: Path) -> None:
+    target = tmp_path / "made"
+    attacks = [
+        f"__import__('os').mkdir('{target}')",
+        f"$__import__('os').mkdir('{target}')$",
+        f"5+__import__('os').mkdir('{target}')",
+        f"\\boxed{{__import__('os').mkdir('{target}')}}",
+        f"lambda: open('{target}', 'w')",
+        'exec("import os")',
+    ]
+    for attack in attacks:
+        assert matcher.matches(attack, ["5"]).correct is not True
+    assert not target.exists()
+
+
+@needs_math_verify
+def test_a_worker_inherits_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-abcdefghijklmnop")
+    worker = Worker(60)
+    try:
+        environment = Path(f"/proc/{worker._process.pid}/environ")
+        if not environment.exists():
+            pytest.skip("this system does not show a process's environment")
+        assert b"API_KEY" not in environment.read_bytes()
+    finally:
+        worker.kill()
+
+
+@needs_math_verify
+def test_a_worker_ends_with_its_input() -> None:
+    worker = Worker(60)
+    assert worker._process.stdin is not None
+    worker._process.stdin.close()
+    assert worker._process.wait(timeout=30) == 0
+    worker.kill()
+
+
+def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maths, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=r"pip install math-verify\[antlr4_13_2\]"):
+        get_matcher("math")
+
+
+def worker_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(code)
+    monkeypatch.setattr(maths_pool, "_SCRIPT", script)
+
+
+def test_a_package_that_cannot_be_imported_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker_script(tmp_path, monkeypatch, 'print(\'{"missing": "No module named antlr4"}\')')
+    with pytest.raises(MissingExtraError, match=r"No module named antlr4.*pip install"):
+        Pool(1, 60).ask({})
+
+
+@pytest.mark.parametrize("code", ["", "print('{}')"])
+def test_a_worker_that_does_not_start_is_an_error_not_a_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    worker_script(tmp_path, monkeypatch, code)
+    with pytest.raises(UsageError, match=r"worker of the matcher 'math'"):
+        Pool(1, 60).ask({})
+
+
+def test_a_machine_that_starts_no_process_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maths_pool.sys, "executable", "/no/such/python")
+    with pytest.raises(UsageError, match=r"cannot be started: No such file"):
+        Pool(1, 60).ask({})
+    monkeypatch.setattr(maths_pool.sys, "executable", "")
+    with pytest.raises(UsageError, match=r"does not know its Python"):
+        Pool(1, 60).ask({})
+
+
+SLOW = """
+import sys, json, time
+sys.stdin.readline(); print('{"ready": true}', flush=True)
+for line in sys.stdin:
+    print('{"half of a rep', end="", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_half_a_reply_is_none_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker_script(tmp_path, monkeypatch, SLOW)
+    compare = maths._remembering(Pool(1, 0.3))
+    started = time.monotonic()
+    assert [compare("$x$", ("$5$",)).correct for _ in range(1_000)] == [None] * 1_000
+    assert time.monotonic() - started < 100  # not 300 s: the time was lost once
+
+
+COUNTING = """
+import sys, json, os
+sys.stdin.readline(); print('{"ready": true}', flush=True)
+for line in sys.stdin:
+    print(json.dumps({"pid": os.getpid(), "echo": json.loads(line)["n"]}), flush=True)
+"""
+
+
+def test_a_crowd_gets_each_its_own_reply_from_few_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker_script(tmp_path, monkeypatch, COUNTING)
+    pool = Pool(2, 60)
+    try:
+        with ThreadPoolExecutor(16) as executor:
+            replies = list(executor.map(lambda n: pool.ask({"n": n}), range(300)))
+    finally:
+        pool.close()
+    assert [reply and reply["echo"] for reply in replies] == list(range(300))
+    assert len({reply["pid"] for reply in replies if reply}) <= 2
+    assert not [one for one in threading.enumerate() if isinstance(one, threading.Timer) and not one.finished.is_set()]
+
+
+def test_a_worker_that_was_killed_from_outside_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker_script(tmp_path, monkeypatch, COUNTING)
+    pool = Pool(1, 60)
+    first = pool.ask({"n": 1})
+    process = pool._idle[0]._process
+    process.kill()
+    process.wait()
+    second = pool.ask({"n": 2})
+    pool.close()
+    assert first
+    assert second
+    assert (second["echo"], first["pid"] != second["pid"]) == (2, True)
+
+
+def test_a_forked_child_uses_no_worker_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker_script(tmp_path, monkeypatch, COUNTING)
+    pool = Pool(1, 60)
+    assert pool.ask({"n": 1})
+    parents = pool._idle[0]
+    pool._pid = -1  # as a child sees it
+    reply = pool.ask({"n": 2})
+    pool.close()
+    assert reply
+    assert reply["pid"] != parents._process.pid
+    assert parents.alive
+    parents.kill()
+
+
+@needs_math_verify
+def test_workers_end_with_the_matcher_closed_or_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker_script(tmp_path, monkeypatch, COUNTING)
+    pids = []
+    for forget in (False, True):
+        matcher = MathMatcher(60, 1)
+        reply = matcher._pool.ask({"n": 1})
+        assert reply
+        pids.append(reply["pid"])
+        if not forget:
+            matcher.close()
+        del matcher
+        gc.collect()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "latex"),
+    [
+        ("x", "$x$"),
+        ("$5", "$5$"),
+        ("\\$5", "$5$"),
+        ("x >= 3", "$x >= 3$"),
+        ("alpha + 2", "$\\alpha + 2$"),
+        ("\\alpha + 2", "$\\alpha + 2$"),
+        ("sqrt(x+1)", "$\\sqrt{x+1}$"),
+        ("1.5e-3", "$1.5 \\times 10^{-3}$"),
+        ("x1e3", "$x1e3$"),
+        ("\\(x+1\\)", "\\(x+1\\)"),
+        ("Answer: x+1", "$x+1$"),
+        ("", None),
+        ("$$", None),
+        ("no number at all here", None),
+        ("x" * (MAX_FORMULA_CHARS + 1), None),
+        ("x" * 50_000, None),
+    ],
+)
+def test_plain_notation_becomes_latex(text: str, latex: str | None) -> None:
+    assert as_latex(text) == latex

@@ -1,0 +1,278 @@
+"""Numbers: what is the same value, what is not, and what cannot be said."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from cascade.episodes.matching import get_matcher
+from cascade.episodes.matching.number import NumberMatcher, only_quantity
+from cascade.episodes.matching.quantities import read_run
+
+F = Fraction
+
+SAME = [
+    ("42", "42"),
+    ("42.0", "42"),
+    ("042", "42"),
+    ("+42", "42"),
+    ("**42**", "42"),
+    ("~42", "42"),
+    ("about 42.", "42"),
+    # thousands and decimals
+    ("1,000", "1000"),
+    ("1 000", "1000"),
+    ("1\u00a0000\u202f000", "1000000"),
+    ("1'000", "1000"),
+    ("1_000", "1000"),
+    ("12,34,567", "1234567"),
+    ("1.234.567", "1234567"),
+    ("1,000.5", "1000.5"),
+    ("1.000,5", "1000.5"),
+    ("1 000,5", "1000.5"),
+    ("3,14", "3.14"),
+    (".5", "0.5"),
+    ("٣٫٥", "3.5"),
+    ("１２", "12"),
+    # fractions, percent, powers
+    ("3/4", "0.75"),
+    ("3 / 4", "0.75"),
+    ("0.75", "3/4"),
+    ("1 1/2", "1.5"),
+    ("2½", "2.5"),
+    ("\\frac{3}{4}", "0.75"),
+    ("-\\frac{3}{4}", "-0.75"),
+    ("50%", "0.5"),
+    ("0.5", "50 percent"),
+    ("42%", "42"),
+    ("42", "42%"),
+    ("5‰", "0.5%"),
+    ("1e3", "1000"),
+    ("1.5E-3", "0.0015"),
+    ("1.5 x 10^3", "1500"),
+    ("1.5×10³", "1500"),
+    ("1.5 \\times 10^{3}", "1500"),
+    ("10^6", "1000000"),
+    ("10⁻²", "0.01"),
+    # signs
+    ("−5", "-5"),
+    ("minus 5", "-5"),
+    ("negative five", "-5"),
+    ("(5)", "-5"),
+    ("$(1,234.50)", "-$1234.5"),
+    ("-$5", "-5"),
+    ("$-5", "-5"),
+    # words
+    ("seven", "7"),
+    ("Seven apples", "7"),
+    ("twenty-one", "21"),
+    ("two hundred and five", "205"),
+    ("a dozen", "12"),
+    ("three thousand two hundred", "3200"),
+    ("one half", "0.5"),
+    ("two thirds", "2/3"),
+    ("three-quarters", "0.75"),
+    ("two and a half", "2.5"),
+    ("5 million", "5,000,000"),
+    ("2.5 billion", "2500000000"),
+    ("3k", "3000"),
+    ("5th", "5"),
+    # units
+    ("9 eggs", "9"),
+    ("9", "9 eggs"),
+    ("1500 m", "1.5 km"),
+    ("1.5 kilometres", "1500 metres"),
+    ("5 KM", "5000m"),
+    ("5 km²", "5000000 m^2"),
+    ("5 square kilometers", "500 ha"),
+    ("1 m³", "1000 litres"),
+    ("500 ml", "0.5 L"),
+    ("2.5 h", "150 min"),
+    ("2 hours and 30 minutes", "150 minutes"),
+    ("5 ft 3 in", "63 inches"),
+    ("1 lb", "0.45359237 kg"),
+    ("90 km/h", "25 m/s"),
+    ("60 mph", "60 miles per hour"),
+    ("2 years", "24 months"),
+    ("1 kWh", "3.6 MJ"),
+    ("212 °F", "100 °C"),
+    ("373.15 K", "100 degrees Celsius"),
+    ("-40 °F", "-40 °C"),
+    ("25°", "25 °C"),
+    ("100", "100 °C"),
+    ("5 km (5000 m)", "5 km"),
+    # money
+    ("$9", "9"),
+    ("$9", "9 dollars"),
+    ("9 USD", "$9"),
+    ("USD 9", "$9"),
+    ("C$9", "9 CAD"),
+    ("€9", "EUR 9"),
+    ("$5m", "5 million dollars"),
+    ("5 cents", "$0.05"),
+    ("$5 per hour", "$5"),
+    ("5 pounds", "£5"),
+    # what is stated counts
+    ("x = 5", "5"),
+    ("3 + 4 = 7", "7"),
+    ("3 + 4 = 7, so x = 7", "7"),
+    ("5 = x", "5"),
+    ("\\boxed{12}", "12"),
+    ("$12$", "12"),
+    ("There are 3 boxes of 4. The answer is 12.", "12"),
+    ("Answer: 1,234 km.", "1234 km"),
+    ("#### 12", "12"),
+    ("5 or five", "5"),
+    # relations are part of it
+    ("<5", "< 5"),
+    ("≤5", "<= 5"),
+]
+DIFFERENT = [
+    ("", "5"),
+    ("none", "5"),
+    ("3 or 4", "3"),
+    ("3 or four", "3"),
+    ("9 of 10", "9"),
+    ("7 x 3", "21"),
+    ("5-6", "5"),
+    ("5 ± 1", "5"),
+    ("1,2,3", "123"),
+    ("5", "-5"),
+    ("35", "3.5"),
+    ("1,000", "1"),
+    ("1.000", "1000"),
+    ("0.5%", "0.5"),
+    ("50%", "50.5"),
+    ("$9", "9 CAD"),
+    ("€9", "$9"),
+    ("A$9", "US$9"),
+    ("5 kg", "5 km"),
+    ("5 MW", "5 mW"),
+    ("5 m/s", "5 m/h"),
+    ("100 °F", "100 °C"),
+    ("200 °C", "100 °C"),
+    ("5 km (3.1 mi)", "5 km"),
+    ("> 5", "5"),
+    ("5", "< 5"),
+    ("1.001", "1"),
+    ("1/0", "1"),
+    ("1/3", "0.3333"),
+    ("no one", "1"),
+    ("twenty-third", "20"),
+    ("two three", "5"),
+    ("x = 5, y = 6", "6"),
+    ("5 million", "5"),
+    # no numbers, though there are digits
+    ("B12", "12"),
+    ("COVID-19", "19"),
+    ("2x", "2"),
+    ("10:30", "10"),
+    ("5 pm", "5"),
+    ("1.2.3", "1.2"),
+    ("5/5/1992", "1"),
+    ("2^10", "2"),
+    ("2^10", "1024"),
+    # too large to be read
+    ("9" * 5_000, "9"),
+    ("1e999999", "5"),
+    ("1e-999999", "0"),
+    ("10^999999999999", "5"),
+    ("1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22", "1"),
+]
+
+
+@pytest.mark.parametrize(("answer", "gold"), SAME)
+def test_the_same_number(answer: str, gold: str) -> None:
+    assert NumberMatcher().matches(answer, [gold]).correct is True
+
+
+@pytest.mark.parametrize(("answer", "gold"), DIFFERENT)
+def test_another_number_or_none(answer: str, gold: str) -> None:
+    assert NumberMatcher().matches(answer, [gold]).correct is False
+
+
+@pytest.mark.parametrize("gold", [[], [""], ["Danube"], ["3 or 4"], ["10:30"], ["1e999999"], ["B12"]])
+def test_an_accepted_answer_without_one_number_leaves_the_truth_unknown(gold: list[str]) -> None:
+    assert NumberMatcher().matches("5", gold).correct is None
+
+
+@pytest.mark.parametrize("text", ["3 or 4", "10:30", "1e999999", "Danube", "B12"])
+def test_the_same_text_is_right_whatever_it_is(text: str) -> None:
+    assert NumberMatcher().matches(f" {text}\n", [text]).correct is True
+
+
+def test_any_accepted_answer_will_do() -> None:
+    assert NumberMatcher().matches("5", ["Danube", "4", "five"]).correct is True
+    assert NumberMatcher().matches("5", ["Danube", "4"]).correct is False
+
+
+@pytest.mark.parametrize(
+    ("options", "answer", "gold", "correct"),
+    [
+        ("rel=0.01", "3.14", "3.14159", True),
+        ("rel=1e-4", "3.14", "3.14159", False),
+        ("rel=1%", "99", "100", True),
+        ("rel=1%", "98.9", "100", False),
+        ("abs=0.5", "4.5", "5", True),
+        ("abs=0.5", "4.49", "5", False),
+        ("rel=1%,abs=2", "98", "100", True),
+        ("rel=1e-2", "3.1 mi", "5 km", True),
+        ("rel=1e-2", "5 km (3.1 mi)", "5 km", True),
+        # of the accepted answer in its own unit: 1 % of 100 °C is 1 °C, not 3.7 K
+        ("rel=1%", "101 °C", "100 °C", True),
+        ("rel=1%", "102 °C", "100 °C", False),
+        ("rel=1%", "376 K", "100 °C", False),
+        ("abs=1", "213 °F", "100 °C", True),
+        ("abs=1", "5 km", "5000 m", True),
+        ("abs=1", "5.002 km", "5000 m", False),
+    ],
+)
+def test_a_tolerance_is_in_the_unit_of_the_accepted_answer(options: str, answer: str, gold: str, correct: bool) -> None:
+    assert get_matcher(f"number:{options}").matches(answer, [gold]).correct is correct
+
+
+@pytest.mark.parametrize(
+    ("units", "answer", "gold", "correct"),
+    [
+        ("yes", "5", "5 km", True),
+        ("required", "5", "5 km", False),
+        ("required", "5000 m", "5 km", True),
+        ("required", "5 km", "5", True),
+        ("no", "5 kg", "5 km", True),
+        ("no", "5000 m", "5 km", False),
+        ("no", "0.5%", "0.5", True),
+    ],
+)
+def test_units_are_converted_required_or_overlooked(units: str, answer: str, gold: str, correct: bool) -> None:
+    assert NumberMatcher(units=units).matches(answer, [gold]).correct is correct
+
+
+def test_values_are_exact() -> None:
+    third = only_quantity("1/3")
+    assert third is not None
+    assert third.value == F(1, 3)
+    long = "0." + "0" * 300 + "1"
+    assert NumberMatcher().matches(long, ["0"]).correct is False
+    assert NumberMatcher().matches(long, ["1e-301"]).correct is True
+
+
+@pytest.mark.parametrize(
+    ("run", "value"),
+    [
+        ("1,000", F(1000)),
+        ("1.000", F(1)),
+        ("0,123", F(123, 1000)),
+        ("1234,567", F(1234567, 1000)),
+        ("1.234,567", F(1234567, 1000)),
+        ("1,234.567", F(1234567, 1000)),
+        ("1,00,000", F(100000)),
+        ("1,000,00", None),
+        ("1,0000.5", None),
+        ("1.2,3.4", None),
+        ("1'000.5", F(2001, 2)),
+        ("9" * 1_001, None),
+    ],
+)
+def test_separators_are_read_where_only_one_reading_is_clear(run: str, value: F | None) -> None:
+    assert read_run(run) == value

@@ -1,0 +1,164 @@
+"""Matchers by name, with options, and from installed packages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from cascade.episodes.matching import Verdict, exact_match, get_matcher, names, only_number, registry
+from cascade.episodes.matching.exact import ExactMatcher
+from cascade.episodes.matching.number import NumberMatcher
+from cascade.episodes.matching.official import HotpotQAMatcher, SquadMatcher
+from cascade.errors import MissingExtraError, UsageError
+
+
+class Mine:
+    """A matcher of an installed package."""
+
+    def __init__(self, strict: str = "no") -> None:
+        self.strict = strict
+
+    def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+        return Verdict(answer in gold)
+
+
+class Point:
+    """An entry point of an installed package."""
+
+    value = "package:factory"
+
+    def __init__(self, name: str, made: Any) -> None:
+        self.name, self.made = name, made
+
+    def load(self) -> Any:
+        if isinstance(self.made, Exception):
+            raise self.made
+        return self.made
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refusing() -> Any:
+        raise MissingExtraError("other", "mine")
+
+    points = [
+        Point("mine", Mine),
+        Point("broken", ImportError("no module named spam, key sk-abcdefghijklmnop")),
+        Point("none", lambda: 5),
+        Point("squad", lambda: pytest.fail("a built-in matcher was replaced")),
+        Point("refusing", refusing),
+    ]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points if group == "cascade.matchers" else [])
+
+
+def test_the_built_in_matchers_are_named() -> None:
+    built_in = ("exact", "squad", "hotpotqa", "choice", "number", "date", "math", "function", "judge")
+    assert names()[: len(built_in)] == built_in
+
+
+def test_the_old_names_are_still_here() -> None:
+    assert exact_match("The Danube.", ["Danube"])
+    assert only_number("9 eggs") == 9
+
+
+@pytest.mark.parametrize(
+    ("spec", "given", "made"),
+    [
+        ("exact", {}, ExactMatcher()),
+        (" exact ", {}, ExactMatcher()),
+        ("exact:", {}, ExactMatcher()),
+        ("squad:f1=0.8", {}, SquadMatcher(Fraction(4, 5))),
+        ("squad:f1=80%", {}, SquadMatcher(Fraction(4, 5))),
+        ("squad", {"f1": 0.8}, SquadMatcher(Fraction(4, 5))),
+        ("hotpotqa", {}, HotpotQAMatcher()),
+        ("number:rel=1e-3,units=yes", {}, NumberMatcher(Fraction(1, 1000))),
+        ("number: rel = 1e-3 , abs=2 ", {}, NumberMatcher(Fraction(1, 1000), Fraction(2))),
+        ("number:rel=0.1", {"units": False}, NumberMatcher(Fraction(1, 10), units="no")),
+    ],
+)
+def test_a_spec_names_a_matcher_and_its_options(spec: str, given: dict[str, Any], made: Any) -> None:
+    assert get_matcher(spec, **given) == made
+
+
+@pytest.mark.parametrize(
+    ("spec", "given", "message"),
+    [
+        ("sqaud", {}, r"no matcher 'sqaud'; did you mean squad\? Known: choice, date"),
+        ("", {}, r"no matcher ''; known: choice"),
+        ("squad:f2=1", {}, r"no option 'f2'; known: f1"),
+        ("number:unit=no", {}, r"no option 'unit'; did you mean units\?"),
+        ("exact:strict=yes", {}, r"no option 'strict'; it takes none"),
+        ("squad:0.8", {}, r"'0.8' is no option; options are written name=value; known: f1"),
+        ("squad:f1=high", {}, r"f1='high' is no number"),
+        ("squad:f1=0", {}, r"f1='0' must be above 0 and at most 1"),
+        ("squad:f1=1.5", {}, r"must be above 0"),
+        ("squad:f1=1e999999999", {}, r"f1='1e999999999' is out of range"),
+        ("squad:f1=1/0", {}, r"is no number"),
+        ("squad", {"f1": True}, r"f1=True is no number"),
+        ("squad", {"f1": float("nan")}, r"f1=nan is no number"),
+        ("squad:f1=0.8", {"f1": 0.8}, r"f1 is given twice"),
+        ("squad:f1=0.8,f1=0.9", {}, r"f1 is given twice"),
+        ("number:rel=-1", {}, r"rel='-1' must not be negative"),
+        ("number:units=maybe", {}, r"units='maybe' must be one of yes, no, required"),
+        ("number:units=maybe,rel=x,tol=1", {}, r"(?s)no option 'tol'.*units='maybe'.*rel='x' is no number"),
+        ("choice:letters=AAB", {}, r"the letters of the options, each once"),
+        ("choice:letters=1-4", {}, r"the letters of the options"),
+        ("math:timeout_s=0", {}, r"timeout_s='0' must be above 0"),
+        ("math:workers=1.5", {}, r"workers='1.5' must be a whole number"),
+        ("math:workers=1000", {}, r"whole number from 1 to 64"),
+    ],
+)
+def test_a_mistake_is_one_error_that_says_what_would_work(spec: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        get_matcher(spec, **given)
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_installed_matcher_is_named_and_made_with_its_options() -> None:
+    assert names().count("squad") == 1
+    assert names()[-4:] == ("mine", "broken", "none", "refusing")
+    made = get_matcher("mine:strict=yes")
+    assert isinstance(made, Mine)
+    assert made.strict == "yes"
+    assert made.matches("a", ["a"]).correct is True
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_built_in_matcher_is_not_replaced() -> None:
+    assert get_matcher("squad") == SquadMatcher()
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("mien", r"no matcher 'mien'; did you mean mine\?"),
+        ("broken", r"'broken' \(package:factory\) cannot be made: ImportError: no module named spam.*uninstall"),
+        ("mine:strickt=yes", r"'mine' \(package:factory\) cannot be made: TypeError: .*strickt"),
+        ("none", r"'none' \(package:factory\) is none: .*matches\(answer, gold\), but returned int"),
+    ],
+)
+def test_a_broken_or_missing_package_is_one_clear_error(spec: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        get_matcher(spec)
+    assert "sk-abc" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_missing_package_of_an_installed_matcher_goes_through() -> None:
+    with pytest.raises(MissingExtraError, match="pip install other"):
+        get_matcher("refusing")
+
+
+def test_naming_matchers_loads_none_of_them() -> None:
+    code = (
+        "import sys, cascade.episodes.matching as m; m.names(); m.get_matcher('squad');"
+        "print({'sympy', 'math_verify', 'cascade.episodes.matching.units', 'cascade.episodes.matching.maths'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
