@@ -13,7 +13,8 @@ import typer
 from rich.table import Table
 
 from cascade.cli.output import console, dollars, plain, print_json
-from cascade.config import CascadeConfig, environment, load
+from cascade.config import CascadeConfig, default_traces_url, environment, load, traces_url
+from cascade.episodes.store import Store, parse, sqlite
 from cascade.errors import CascadeError, ConfigError
 from cascade.money import PriceTable, usd
 from cascade.orchestrator import Orchestrator, endpoints
@@ -23,6 +24,7 @@ _BAD_LITELLM = {"1.82.7": "carried malware", "1.82.8": "carried malware", "1.107
 _PACKAGES = {
     "litellm": "provider litellm",
     "xllamacpp": "local models",
+    "psycopg": "traces in PostgreSQL",
 }
 
 
@@ -42,7 +44,7 @@ def doctor(
 
     Example: cascade doctor --config cascade.yaml
     """
-    findings = [*_packages(), *_weights(), *_configuration(config)]
+    findings = [*_packages(), *_sqlite(), *_weights(), *_configuration(config)]
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -69,6 +71,36 @@ def _packages() -> Iterator[Finding]:
             yield Finding(name, "ok", installed)
 
 
+def _sqlite() -> Iterator[Finding]:
+    shown = ".".join(map(str, sqlite.version()))
+    if not sqlite.has_wal_bug():
+        yield Finding("SQLite", "ok", shown)
+        return
+    yield Finding(
+        "SQLite",
+        "note",
+        f"{shown} can damage a file that two processes write (the WAL-reset bug, fixed in 3.51.3), so processes take "
+        "turns with a trace store; with many, use PostgreSQL or a newer SQLite",
+    )
+
+
+def _traces(config: CascadeConfig | None) -> Iterator[Finding]:
+    """Look at the trace store without making it."""
+    try:
+        url = default_traces_url() if config is None else traces_url(config.traces)
+        if url is None:
+            yield Finding("traces", "note", "off")
+            return
+        address = parse(url)
+        if address.path is not None and not address.path.exists():
+            yield Finding("traces", "ok", f"{address.shown}, which the first question makes")
+            return
+        with Store.open(address, read_only=True) as store:
+            yield Finding("traces", "ok", f"{address.shown}, {store.count()} rows")
+    except CascadeError as error:
+        yield Finding("traces", "problem", str(error))
+
+
 def _weights() -> Iterator[Finding]:
     for entry in weights.registry().values():
         says = (
@@ -82,6 +114,7 @@ def _weights() -> Iterator[Finding]:
 def _configuration(path: Path) -> Iterator[Finding]:
     if not path.exists():
         yield Finding("configuration", "note", f"there is no {path}; cascade init writes one")
+        yield from _traces(None)
         return
     try:
         config = load(path)
@@ -91,6 +124,7 @@ def _configuration(path: Path) -> Iterator[Finding]:
         return
     yield Finding(str(path), "ok", "well-formed")
     yield from _models(config)
+    yield from _traces(config)
     try:
         Orchestrator.from_config(config).close()
     except CascadeError as error:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from cascade._version import __version__
-from cascade.cli import ask, collect, compare, demo, doctor, init, models, prices
+from cascade.cli import ask, collect, compare, demo, doctor, init, models, prices, traces
 from cascade.cli.output import notes, plain
 from cascade.errors import CascadeError
 
@@ -33,6 +33,7 @@ app.command("evaluate")(compare.evaluate_log)
 app.command("prices")(prices.prices)
 app.command("doctor")(doctor.doctor)
 app.add_typer(models.app, name="models")
+app.add_typer(traces.app, name="traces")
 
 
 def _version(value: bool) -> None:

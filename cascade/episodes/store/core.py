@@ -122,13 +122,14 @@ class Store:
         wanted = conditions(where, self._columns)
         return (row_of(record) for record in self._records(wanted, self._columns))
 
-    def count(self, where: Mapping[str, str] | None = None) -> int:
-        """Return how many rows there are, or match. Raises as `read` does."""
+    def count(self, where: Mapping[str, str] | None = None, before: datetime | None = None) -> int:
+        """Return how many rows there are, or match and were made before a time. Raises as `read` does."""
         import sqlalchemy as sa
 
         from cascade.episodes.store.tables import conditions, episodes
 
-        query = sa.select(sa.func.count()).select_from(episodes).where(*conditions(where, self._columns))
+        wanted = [*conditions(where, self._columns), *_older(before)]
+        query = sa.select(sa.func.count()).select_from(episodes).where(*wanted)
         with self._transaction(reading=True) as connection:
             return int(connection.scalar(query) or 0)
 
@@ -151,12 +152,11 @@ class Store:
 
         if self.read_only:
             raise UsageError(f"The trace store {self.address.shown} was opened for reading only.")
-        old = [] if before is None else [episodes.c.created_at < _utc_text(before)]
         if content_only:
-            removed = self._empty(old)
+            removed = self._empty(_older(before))
         else:
             with self._transaction() as connection:
-                removed = connection.execute(sa.delete(episodes).where(*old)).rowcount
+                removed = connection.execute(sa.delete(episodes).where(*_older(before))).rowcount
         self._shrink()
         return removed
 
@@ -343,10 +343,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
-def _utc_text(moment: datetime) -> str:
-    if moment.tzinfo is None:
-        raise UsageError("purge(before=…) needs a time with its zone, as datetime.now(UTC) has.")
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds")
+def _older(before: datetime | None) -> list[sa.ColumnElement[bool]]:
+    from cascade.episodes.store.tables import episodes
+
+    if before is None:
+        return []
+    if before.tzinfo is None:
+        raise UsageError("before needs a time with its zone, as datetime.now(UTC) has.")
+    return [episodes.c.created_at < before.astimezone(UTC).isoformat(timespec="milliseconds")]
 
 
 def _left_open(shown: str, engine: sa.Engine, lock: WriterLock | None) -> None:

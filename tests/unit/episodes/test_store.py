@@ -258,6 +258,7 @@ def test_threads_take_turns(store: Store) -> None:
 def test_purge_removes_what_is_older(store: Store) -> None:
     days = [row(n, created_at=f"2026-11-{n:02d}T12:00:00+00:00") for n in (1, 10, 20)]
     store.append([*days, row(99, created_at=None)])
+    assert store.count(before=datetime(2026, 11, 10, 13, tzinfo=UTC)) == 2
     assert store.purge(datetime(2026, 11, 10, 12, tzinfo=UTC)) == 1
     assert store.purge(datetime(2026, 11, 10, 13, tzinfo=UTC)) == 1
     assert [one["episode_id"] for one in store.read()] == ["episode 20", "episode 99"]

@@ -1,0 +1,204 @@
+"""`cascade traces`: look at what asks left on record, take it out, throw it away."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from cascade.cli.logs import parse_where
+from cascade.cli.output import console, dollars, notes, plain, print_json
+from cascade.config import default_traces_url, load, traces_url
+from cascade.episodes.files import write_rows
+from cascade.episodes.store import Store, StoreError
+from cascade.errors import UsageError
+from cascade.money import usd
+
+app = typer.Typer(
+    help="Look at what asks left on record, export it, remove it.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+_AGE = re.compile(r"(\d{1,5})\s*([hdw])")
+_UNITS = {"h": "hours", "d": "days", "w": "weeks"}
+
+StoreOption = Annotated[str | None, typer.Option("--store", help="sqlite:///FILE or postgresql://…")]
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="Whose store, if --store is not given.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print as one JSON document.")]
+WhereOption = Annotated[
+    list[str] | None, typer.Option("--where", help="COLUMN=VALUE: only these rows. May be given several times.")
+]
+_CONFIG = Path("cascade.yaml")
+
+
+@app.command("export")
+def export(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A .jsonl, .jsonl.gz or .parquet file; else standard output.")
+    ] = None,
+    where: WhereOption = None,
+    store: StoreOption = None,
+    config: ConfigOption = _CONFIG,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write rows to a file that fit, evaluate and compare read; or lines of JSON to standard output.
+
+    Example: cascade traces export -o log.parquet --where model=openai/gpt-4o
+    """
+    chosen = parse_where(where or ())
+    if output is None and as_json:
+        raise UsageError("--json says in one document what was written: name a file with -o.")
+    if output is not None and output.exists() and not force:
+        raise UsageError(f"{output} exists already. Choose another name, or --force to write over it.")
+    with _reading(store, config) as opened:
+        rows = opened.read(chosen)
+        count = _print_lines(rows) if output is None else write_rows(output, rows)
+    if as_json:
+        print_json({"rows": count, "path": str(output)})
+    elif output is not None:
+        notes().print(f"{count} rows in {plain(str(output))}", soft_wrap=True)
+
+
+def _print_lines(rows: Iterator[Mapping[str, Any]]) -> int:
+    count = 0
+    try:
+        for row in rows:
+            sys.stdout.write(json.dumps(row, ensure_ascii=True, allow_nan=False) + "\n")
+            count += 1
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has read enough; what Python flushes at its end goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return count
+
+
+@app.command("purge")
+def purge(
+    older_than: Annotated[str, typer.Option("--older-than", help="Of which age: 12h, 30d, 8w; 0d is all.")],
+    content_only: Annotated[
+        bool, typer.Option("--content-only", help="Keep the numbers, remove questions, contexts and answers.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    store: StoreOption = None,
+    config: ConfigOption = _CONFIG,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove rows that are older than this, or only what they say. SQLite writes zeros over what is removed.
+
+    Example: cascade traces purge --older-than 30d --content-only
+    """
+    age = _age(older_than)
+    before = datetime.now(UTC) - age if age else None  # all, then, also what has no time
+    url = _url(store, config)
+    with Store.open(url, read_only=True) as opened:
+        count, shown = opened.count(before=before), plain(opened.address.shown)
+    what = "what is said in" if content_only else "all of"
+    if count and not yes:
+        since = "" if before is None else f" from before {before:%Y-%m-%d %H:%M} UTC"
+        _confirm(f"Remove {what} {count} rows{since} in {shown}?")
+    removed = 0
+    if count:
+        with Store.open(url) as opened:
+            removed = opened.purge(before, content_only=content_only)
+    if as_json:
+        until = None if before is None else before.isoformat(timespec="seconds")
+        print_json({"removed": removed, "content_only": content_only, "before": until})
+    else:
+        console().print(f"{removed} rows {'emptied' if content_only else 'removed'}")
+
+
+def _age(text: str) -> timedelta:
+    found = _AGE.fullmatch(text.strip().lower())
+    if found is None:
+        raise UsageError(f"--older-than {text!r} is no age. Write a number with h, d or w: 12h, 30d, 8w.")
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} Nobody can be asked here; say --yes.")
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)
+
+
+@app.command("stats")
+def stats(
+    store: StoreOption = None,
+    config: ConfigOption = _CONFIG,
+    check: Annotated[bool, typer.Option("--check", help="Let SQLite check the whole file; it takes a while.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how much is on record, from when, and by model what it cost.
+
+    Example: cascade traces stats --check
+    """
+    with _reading(store, config) as opened:
+        found = opened.summary()
+        problems = opened.integrity() if check else None
+    if check:
+        found["integrity"] = problems or ["ok"]
+    print_json(_in_usd(found)) if as_json else _show(found)
+    if problems:
+        raise StoreError(
+            f"The trace store {found['store']} is damaged: {'; '.join(problems)[:200]}. Move it away; "
+            "sqlite3 FILE .recover saves what it can."
+        )
+
+
+def _in_usd(found: dict[str, Any]) -> dict[str, Any]:
+    """Return the same with costs in USD, as every other command prints them."""
+    models = [
+        {
+            "model": one["model"],
+            "rows": one["rows"],
+            "cost_usd": usd(one["cost_nano_usd"]) if one["cost_nano_usd"] is not None else None,
+            "cost_unknown": one["cost_unknown"],
+        }
+        for one in found["models"]
+    ]
+    return found | {"models": models}
+
+
+def _show(found: dict[str, Any]) -> None:
+    out = console()
+    size = "" if found["bytes"] is None else f", {found['bytes'] / 1e6:.1f} MB, journal {found['journal_mode']}"
+    out.print(f"{plain(found['store'])}{size}", soft_wrap=True)
+    if not found["rows"]:
+        out.print("nothing on record yet")
+        return
+    out.print(f"{found['rows']} rows of {found['episodes']} episodes, {found['first']} to {found['last']}")
+    if found["not_finite"]:
+        out.print(f"{found['not_finite']} rows had numbers that were not finite; they are null there")
+    table = Table("model", "calls", "cost")
+    for one in found["models"]:
+        cost = None if one["cost_nano_usd"] is None else usd(one["cost_nano_usd"])
+        unknown = f" ({one['cost_unknown']} calls)" if one["cost_unknown"] else ""
+        table.add_row(plain(one["model"] or "unknown"), str(one["rows"]), f"{dollars(cost)}{unknown}")
+    out.print(table)
+    if "integrity" in found:
+        out.print(f"integrity: {plain('; '.join(found['integrity']))}", soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _reading(store: str | None, config: Path) -> Iterator[Store]:
+    with Store.open(_url(store, config), read_only=True) as opened:
+        yield opened
+
+
+def _url(store: str | None, config: Path) -> str:
+    """Return the store that is meant: the one given, the configuration's, or one's own."""
+    if store is not None:
+        return store
+    url = traces_url(load(config).traces) if config != _CONFIG or config.exists() else default_traces_url()
+    if url is None:
+        raise UsageError("Traces are off, so it is not known which store is meant. Name it: --store sqlite:///FILE")
+    return url
