@@ -1,0 +1,254 @@
+"""`cascade traces`: export, purge, stats, and what the doctor says of the store."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stores import row
+
+from cascade.cli import traces
+from cascade.episodes.files import read_rows
+from cascade.episodes.schema import COLUMNS
+from cascade.episodes.store import Store
+from cascade.episodes.store import sqlite as sqlite_module
+
+Cli = Callable[..., Any]
+
+
+def ago(days: float) -> str:
+    return (datetime.now(UTC) - timedelta(days=days)).isoformat()
+
+
+@pytest.fixture
+def filled(store_url: str) -> str:
+    """Return a store with three rows: 1, 40 and 400 days old."""
+    with Store.open(store_url) as store:
+        store.append([row(n, created_at=ago(days), dataset=f"d{n}") for n, days in ((1, 1), (2, 40), (3, 400))])
+    return store_url
+
+
+def left(url: str) -> list[str]:
+    with Store.open(url, read_only=True) as store:
+        return [one["episode_id"] for one in store.read()]
+
+
+# --- export ---
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz", "log.parquet"])
+def test_an_export_is_a_log_that_other_commands_read(cli: Cli, tmp_path: Path, filled: str, name: str) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    ran = cli("traces", "export", "--store", filled, "-o", name)
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err.strip() == f"3 rows in {name}"
+    with Store.open(filled, read_only=True) as store:
+        assert list(read_rows(tmp_path / name)) == list(store.read()) == list(read_rows(filled))
+    assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+
+
+def test_an_export_to_standard_output_is_lines_of_json(cli: Cli, filled: str) -> None:
+    ran = cli("traces", "export", "--store", filled, "--where", "dataset=d2", "--where", "walk=null")
+    (line,) = ran.out.splitlines()
+    assert (ran.code, ran.err, json.loads(line)["episode_id"]) == (0, "", "episode 2")
+    assert tuple(json.loads(line)) == COLUMNS
+
+
+def test_an_export_says_what_it_did_in_json(cli: Cli, filled: str) -> None:
+    ran = cli("traces", "export", "--store", filled, "-o", "log.jsonl", "--json")
+    assert json.loads(ran.out) == {"rows": 3, "path": "log.jsonl"}
+
+
+def test_an_export_does_not_write_over_a_file_unless_told(cli: Cli, tmp_path: Path, filled: str) -> None:
+    (tmp_path / "log.jsonl").write_text("mine")
+    ran = cli("traces", "export", "--store", filled, "-o", "log.jsonl")
+    assert (ran.code, (tmp_path / "log.jsonl").read_text()) == (2, "mine")
+    assert "--force" in ran.err
+    assert cli("traces", "export", "--store", filled, "-o", "log.jsonl", "--force").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--where", "modle=x"], "did you mean model"),
+        (["--where", "model"], "COLUMN=VALUE"),
+        (["--json"], "name a file with -o"),
+        (["-o", "log.txt"], "ends in none of"),
+        (["-o", "nowhere/log.jsonl"], "cannot be written"),
+    ],
+)
+def test_an_export_that_cannot_be_is_2(cli: Cli, filled: str, arguments: list[str], said: str) -> None:
+    ran = cli("traces", "export", "--store", filled, *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+
+
+def test_who_reads_the_export_may_stop_early(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with (tmp_path / "out").open("w") as real:
+
+        class Closed(io.StringIO):
+            def write(self, text: str) -> int:
+                raise BrokenPipeError
+
+            def fileno(self) -> int:
+                return real.fileno()
+
+        monkeypatch.setattr(sys, "stdout", Closed())
+        assert traces._print_lines(iter([row(1), row(2)])) == 0
+
+
+# --- purge ---
+
+
+def test_purge_removes_what_is_older(cli: Cli, filled: str) -> None:
+    ran = cli("traces", "purge", "--store", filled, "--older-than", "30d", "--yes")
+    assert (ran.code, ran.out, left(filled)) == (0, "2 rows removed\n", ["episode 1"])
+
+
+def test_purge_may_leave_the_numbers(cli: Cli, filled: str) -> None:
+    ran = cli("traces", "purge", "--store", filled, "--older-than", "8w", "--content-only", "--yes", "--json")
+    document = json.loads(ran.out)
+    assert (ran.code, document["removed"], document["content_only"]) == (0, 1, True)
+    assert datetime.fromisoformat(document["before"]) < datetime.now(UTC) - timedelta(days=55)
+    with Store.open(filled, read_only=True) as store:
+        assert [one["answer"] for one in store.read()] == ["Danube", "Danube", None]
+
+
+def test_an_age_of_nothing_is_everything(cli: Cli, filled: str) -> None:
+    with Store.open(filled) as store:
+        store.append([row(4, created_at=None)])
+    ran = cli("traces", "purge", "--store", filled, "--older-than", "0d", "--yes", "--json")
+    assert json.loads(ran.out) == {"removed": 4, "content_only": False, "before": None}
+    assert left(filled) == []
+
+
+def test_purge_asks_first(cli: Cli, filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Person(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    ran = cli("traces", "purge", "--store", filled, "--older-than", "12h")
+    assert (ran.code, len(left(filled))) == (2, 3)
+    assert "Remove all of 3 rows from before" in ran.err
+    assert "say --yes" in ran.err
+    for said, code, rows in (("n\n", 1, 3), ("y\n", 0, 0)):
+        monkeypatch.setattr(sys, "stdin", Person(said))
+        ran = cli("traces", "purge", "--store", filled, "--older-than", "12h")
+        assert (ran.code, len(left(filled))) == (code, rows)
+        assert "[y/N]" in ran.err
+    assert cli("traces", "purge", "--store", filled, "--older-than", "12h").out == "0 rows removed\n"
+
+
+@pytest.mark.parametrize("age", ["", "30", "d", "-3d", "30 years", "1.5d", "999999d"])
+def test_an_age_that_is_none_is_2(cli: Cli, filled: str, age: str) -> None:
+    ran = cli("traces", "purge", "--store", filled, f"--older-than={age}", "--yes")
+    assert (ran.code, ran.out, len(left(filled))) == (2, "", 3)
+    assert "is no age" in ran.err
+
+
+# --- stats ---
+
+
+def test_stats_count_and_price(cli: Cli, filled: str) -> None:
+    with Store.open(filled) as store:
+        store.append([row(4, model="lar[ge]", cost_nano_usd=None, confidence=float("nan"))])
+    document = json.loads(cli("traces", "stats", "--store", filled, "--check", "--json").out)
+    assert (document["rows"], document["episodes"], document["not_finite"]) == (4, 4, 1)
+    assert document["integrity"] == ["ok"]
+    assert document["models"] == [
+        {"model": "small", "rows": 3, "cost_usd": 0.000042, "cost_unknown": 0},
+        {"model": "lar[ge]", "rows": 1, "cost_usd": None, "cost_unknown": 1},
+    ]
+    shown = cli("traces", "stats", "--store", filled, "--check").out
+    for piece in ("4 rows of 4 episodes", "$0.000042", "lar[ge]", "unknown (1 calls)", "integrity: ok", "not finite"):
+        assert piece in shown
+
+
+def test_stats_of_nothing_say_so(cli: Cli, store_url: str) -> None:
+    Store.open(store_url).close()
+    ran = cli("traces", "stats", "--store", store_url)
+    assert (ran.code, "nothing on record yet" in ran.out) == (0, True)
+
+
+def test_a_damaged_file_is_1_and_named(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path / 't.db'}"
+    with Store.open(url) as store:
+        store.append([row(1)])
+    monkeypatch.setattr(Store, "integrity", lambda _self: ["row 7 missing from index"])
+    ran = cli("traces", "stats", "--store", url, "--check", "--json")
+    assert (ran.code, json.loads(ran.out)["integrity"]) == (1, ["row 7 missing from index"])
+    assert "is damaged: row 7 missing from index" in ran.err
+
+
+# --- whose store ---
+
+
+def test_the_store_is_that_of_the_configuration_or_ones_own(
+    cli: Cli, tmp_path: Path, fake_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = cli("traces", "stats")
+    assert (ran.code, ran.out) == (2, "")
+    assert "Traces are off" in ran.err
+    fake_config.write_text(fake_config.read_text() + "traces: sqlite:///mine.db\n")
+    assert "There is no trace store sqlite:///mine.db" in cli("traces", "stats").err
+    assert cli("ask", "what?").code == 0
+    assert json.loads(cli("traces", "stats", "--json").out)["rows"] == 2
+    assert json.loads(cli("traces", "stats", "--json", "-c", fake_config.name).out)["rows"] == 2
+    assert cli("traces", "stats", "-c", "nowhere.yaml").code == 2
+    fake_config.unlink()
+    monkeypatch.setenv("CASCADE_TRACES", f"sqlite:///{tmp_path / 'mine.db'}")
+    assert json.loads(cli("traces", "stats", "--json").out)["rows"] == 2
+
+
+def test_a_password_on_the_command_line_is_not_repeated(cli: Cli) -> None:
+    pytest.importorskip("psycopg")
+    ran = cli("traces", "stats", "--store", "postgresql://me:hunter2@127.0.0.1:1/db?connect_timeout=1")
+    assert (ran.code, ran.out) == (1, "")
+    assert "hunter2" not in ran.err
+    assert "postgresql://me:***@127.0.0.1:1/db cannot be reached" in ran.err
+
+
+# --- doctor ---
+
+
+def findings(cli: Cli) -> tuple[int, dict[str, tuple[str, str]]]:
+    ran = cli("doctor", "--json")
+    return ran.code, {one["what"]: (one["state"], one["says"]) for one in json.loads(ran.out)}
+
+
+@pytest.mark.parametrize(("version", "state"), [((3, 51, 2), "note"), ((3, 51, 3), "ok"), ((3, 53, 0), "ok")])
+def test_the_doctor_warns_of_an_sqlite_that_can_damage_files(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], state: str
+) -> None:
+    monkeypatch.setattr(sqlite_module, "version", lambda: version)
+    _, found = findings(cli)
+    assert found["SQLite"][0] == state
+    assert ("3.51.3" in found["SQLite"][1]) == (state == "note" or version == (3, 51, 3))
+
+
+@pytest.mark.usefixtures("fake_config")
+def test_the_doctor_looks_at_the_store_and_makes_none(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert findings(cli)[1]["traces"] == ("note", "off")
+    monkeypatch.setenv("CASCADE_TRACES", f"sqlite:///{tmp_path / 'mine.db'}")
+    code, found = findings(cli)
+    assert (code, found["traces"][0]) == (0, "ok")
+    assert "which the first question makes" in found["traces"][1]
+    assert not (tmp_path / "mine.db").exists()
+    with Store.open(f"sqlite:///{tmp_path / 'mine.db'}") as store:
+        store.append([row(1)])
+    assert findings(cli)[1]["traces"][1].endswith("mine.db, 1 rows")
+    (tmp_path / "mine.db").write_bytes(b"this is no database, and it is long enough to be looked at" * 20)
+    code, found = findings(cli)
+    assert (code, found["traces"][0]) == (2, "problem")
+    assert "is not an SQLite database" in found["traces"][1]
+    (tmp_path / "cascade.yaml").unlink()
+    assert findings(cli)[1]["traces"][0] == "problem"
