@@ -1,0 +1,199 @@
+"""Random sets, stops, failures and caps: nothing is paid twice, nothing paid is lost, and the log does not care."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cascade.collect import Collected, collect, journal_of
+from cascade.config import CascadeConfig, load
+from cascade.episodes.files import read_rows
+from cascade.episodes.journal import Journal
+from cascade.episodes.matching import get_matcher
+from cascade.episodes.questions import AskedQuestion
+from cascade.episodes.schema import request_digest
+from cascade.errors import AuthenticationError, BudgetExceededError
+from cascade.providers.fake import FakeProvider, reply
+from cascade.types import Question, Request
+from cascade.walks import WALKS, named_walks
+
+MODELS = {
+    "base": {"model": "small", "price": {"input": 0.1, "output": 0.4}, "max_tokens": 16},
+    "guide": {"model": "large", "price": {"input": 1, "output": 4}, "max_tokens": 16},
+}
+WORDS = ("Danube", "Rhine", "Inn")
+EXACT = get_matcher("exact")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    patch = pytest.MonkeyPatch()
+    patch.setattr(os, "fsync", lambda _: None)
+    yield
+    patch.undo()
+
+
+class CrashError(BaseException):
+    """The process is gone."""
+
+
+class Models:
+    """Two models whose answers follow from what they are asked; every answered call is counted for good."""
+
+    def __init__(self) -> None:
+        self.paid: Counter[str] = Counter()
+        self.left = 10**9
+        self.failing: set[str] = set()
+        self._lock = threading.Lock()
+        self.provider = FakeProvider(self._said, keep=0)
+
+    def _said(self, request: Request) -> Any:
+        digest = request_digest(request)
+        if request.question.text in self.failing:
+            return AuthenticationError("no key")
+        with self._lock:
+            if not self.left:
+                raise CrashError
+            self.left -= 1
+            self.paid[digest] += 1
+        place = int(digest, 16)
+        word = WORDS[place % len(WORDS)]
+        text = {
+            "judge": ("Yes", f"No, {word}", "Hm")[place // 7 % 3],
+            "decide": ("1", "2", "3", "?")[place // 7 % 4],
+            "exit": ("EXIT", "CONTINUE", "?")[place // 7 % 3],
+        }.get(request.purpose, (f"Answer: {word}", f"Reasoning: so.\nAnswer: {word}", ":")[place // 7 % 3])
+        return reply(text, input_tokens=sum(len(one.content) for one in request.messages) // 4)
+
+
+def asked(numbers: Sequence[int]) -> list[AskedQuestion]:
+    return [AskedQuestion(f"q{place}", Question(f"river {n}?"), ("Inn",)) for place, n in enumerate(numbers)]
+
+
+CONFIGS = st.builds(
+    lambda rounds, verdict: load(
+        {
+            "models": MODELS,
+            "provider": "fake",
+            "strategy": {"rounds": rounds, "verdict": verdict, "samples": 2},
+        }
+    ),
+    st.integers(1, 3),
+    st.sampled_from(["logprobs", "sampled"]),
+)
+NUMBERS = st.lists(st.integers(0, 5), min_size=1, max_size=6)  # some twice: two equal questions of one set
+WALK_SETS = st.lists(st.sampled_from(WALKS), unique=True, max_size=3)
+CONCURRENCY = st.sampled_from([1, 2, 8])
+
+
+def run(
+    log: Path, made: CascadeConfig, numbers: Sequence[int], walks: Sequence[str], models: Models, **options: Any
+) -> Collected:
+    given_options = {"matcher": EXACT, "concurrency": 1, "resume": True} | options
+    return collect(
+        made, asked(numbers), log, walks=named_walks(made, walks), providers={"fake": models.provider}, **given_options
+    )
+
+
+def kept(log: Path) -> list[dict[str, Any]]:
+    """Return a log without what the clock says."""
+    return [{**row, "created_at": None, "latency_ms": None} for row in read_rows(log)]
+
+
+@pytest.fixture(scope="module")
+def new_log() -> Iterator[Callable[[], Path]]:
+    with tempfile.TemporaryDirectory() as folder:
+        count = iter(range(10**6))
+        yield lambda: Path(folder) / f"log{next(count)}.jsonl"
+
+
+@settings(max_examples=25)
+@given(CONFIGS, NUMBERS, WALK_SETS, CONCURRENCY, st.lists(st.integers(0, 12), max_size=4))
+def test_stops_change_neither_what_is_paid_nor_the_log(
+    new_log: Callable[[], Path],
+    made: CascadeConfig,
+    numbers: list[int],
+    walks: list[str],
+    concurrency: int,
+    stops: list[int],
+) -> None:
+    whole, log = new_log(), new_log()
+    straight, models = Models(), Models()
+    run(whole, made, numbers, walks, straight)
+    for calls in stops:
+        models.left = calls
+        try:
+            run(log, made, numbers, walks, models, concurrency=concurrency)
+        except CrashError:
+            assert not log.exists()
+    models.left = 10**9
+    done = run(log, made, numbers, walks, models, concurrency=concurrency)
+    assert (done.failures, done.stopped, done.unused_calls) == ((), None, 0)
+    assert kept(log) == kept(whole)
+    assert models.paid == straight.paid
+    assert set(models.paid.values()) <= {1}
+    assert done.progress.spent_nano_usd == sum(
+        {row["signals"]["replay"]["request"]: row["cost_nano_usd"] for row in read_rows(log)}.values()
+    )
+    assert not journal_of(log).exists()
+
+
+@settings(max_examples=20)
+@given(CONFIGS, st.lists(NUMBERS, min_size=2, max_size=4), WALK_SETS, st.sets(st.integers(0, 5), max_size=3))
+def test_whatever_sets_follow_each_other_no_call_is_paid_twice(
+    new_log: Callable[[], Path], made: CascadeConfig, sets: list[list[int]], walks: list[str], failing: set[int]
+) -> None:
+    log, models = new_log(), Models()
+    models.failing = {f"river {n}?" for n in failing}
+    for numbers in sets:
+        done = run(log, made, numbers, walks, models, concurrency=4)
+        failed = {name for name, _ in done.failures}
+        assert failed == {f"q{place}" for place, n in enumerate(numbers) if n in failing}
+        if done.rows:
+            wanted = [f"q{place}" for place, n in enumerate(numbers) if n not in failing]
+            assert list(dict.fromkeys(row["episode_id"] for row in read_rows(log))) == wanted
+    models.failing = set()
+    everything = sorted({n for numbers in sets for n in numbers})
+    run(log, made, everything, walks, models)
+    assert set(models.paid.values()) <= {1}
+    fresh = new_log()
+    run(fresh, made, everything, walks, Models())
+    assert kept(log) == kept(fresh)
+
+
+@settings(max_examples=20)
+@given(CONFIGS, NUMBERS, WALK_SETS, CONCURRENCY, st.lists(st.floats(0.05, 1.5), min_size=1, max_size=3))
+def test_no_cap_is_passed_over_all_runs_together(
+    new_log: Callable[[], Path],
+    made: CascadeConfig,
+    numbers: list[int],
+    walks: list[str],
+    concurrency: int,
+    shares: list[float],
+) -> None:
+    whole, log, models = new_log(), new_log(), Models()
+    total = run(whole, made, numbers, walks, Models()).progress.spent_nano_usd
+    for share in sorted(shares):
+        cap = max(1, int(total * share))
+        before = models.paid.total()
+        done = run(log, made, numbers, walks, models, concurrency=concurrency, max_cost_nano_usd=cap)
+        assert done.progress.spent_nano_usd <= cap
+        assert isinstance(done.stopped, BudgetExceededError | None)
+        if done.stopped is None:
+            assert done.progress.spent_nano_usd == total
+        elif journal_of(log).exists():
+            with Journal(journal_of(log)) as journal:
+                assert journal.spent_nano_usd == done.progress.spent_nano_usd
+                assert len(journal) == models.paid.total() >= before
+    done = run(log, made, numbers, walks, models, max_cost_nano_usd=100 * total)
+    assert (done.stopped, models.paid.total(), set(models.paid.values())) == (None, len(models.paid), {1})
+    assert kept(log) == kept(whole)
