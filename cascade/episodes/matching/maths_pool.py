@@ -18,8 +18,8 @@ from typing import Any
 from cascade.errors import MissingExtraError, UsageError, quote
 
 PACKAGE = "math-verify[antlr4_13_2]"
-MEMORY_BYTES = 2 * 1024**3
-"""Of address space; math-verify with sympy takes 0.3 GB of it."""
+MEMORY_BYTES = 1024**3
+"""Of address space; math-verify with sympy takes 0.07 GB of it."""
 START_LIMIT_S = 120.0
 """sympy is imported in 1 s on an idle core; a loaded machine may take long."""
 _SCRIPT = Path(__file__).with_name("maths_worker.py")

@@ -99,14 +99,17 @@ def _of_hundred(said: Quantity, wanted: Quantity) -> list[Fraction]:
     return [*asked, said.value * factor]
 
 
+_NAMESAKES = ({"lb", "GBP"}, {"ton", "t"})
+
+
 def _loosely_the_same(said: Quantity, wanted: Quantity) -> bool:
-    """Whether two units are one name: degrees of temperature, pounds of money."""
+    """Whether two units share a name: degrees of temperature, pounds of money, tons of any kind."""
     if said.unit is None or wanted.unit is None:
         return False
     pair = (said.unit, wanted.unit)
     dimensions = {unit.dimension for unit in pair}
     names = {unit.name for unit in pair}
-    return (dimensions == {DEGREE.dimension, TEMPERATURE} and DEGREE.name in names) or names == {"lb", "GBP"}
+    return (dimensions == {DEGREE.dimension, TEMPERATURE} and DEGREE.name in names) or names in _NAMESAKES
 
 
 def _unwrapped(text: str) -> str:

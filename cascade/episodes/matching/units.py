@@ -86,6 +86,12 @@ _TABLE: tuple[tuple[str, str, str, str, str], ...] = (
     ("data", "8589934592", "GiB", "gibibyte", ""),
     ("angle", "1", "° deg", "degree", ""),
     ("amount", "1", "mol", "mole", "kmμ"),
+    # Of no fixed size: each agrees with itself only.
+    ("ton", "1", "", "ton", ""),
+    ("cup", "1", "", "cup", ""),
+    ("spoon", "1", "tsp", "teaspoon", ""),
+    ("spoon", "3", "tbsp", "tablespoon", ""),
+    ("parsec", "1", "pc", "parsec", "kM"),
     ("share", "0.01", "% pct", "percent per_cent percentage_point", ""),
     ("share", "0.001", "‰", "permille per_mille", ""),
 )

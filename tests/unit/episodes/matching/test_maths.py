@@ -53,6 +53,7 @@ SAME = [
     ("The answer is $\\frac{1}{2}$.", "0.5"),
     ("It has 12 sides in all.", "12"),
     ("even", "\\text{even}"),
+    ("At first it was $5$. Now it is $6$.", "6"),
     ("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "$\\begin{pmatrix}1\\\\2\\end{pmatrix}$"),
 ]
 DIFFERENT = [

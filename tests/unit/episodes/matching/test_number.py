@@ -113,6 +113,8 @@ SAME = [
     ("5 cents", "$0.05"),
     ("$5 per hour", "$5"),
     ("5 pounds", "£5"),
+    ("5 tons", "5 tonnes"),
+    ("3 teaspoons", "1 tbsp"),
     # what is stated counts
     ("x = 5", "5"),
     ("3 + 4 = 7", "7"),
@@ -149,6 +151,8 @@ DIFFERENT = [
     ("A$9", "US$9"),
     ("5 kg", "5 km"),
     ("5 MW", "5 mW"),
+    ("5 tons", "5 kg"),
+    ("1 month", "30 days"),
     ("5 m/s", "5 m/h"),
     ("100 °F", "100 °C"),
     ("200 °C", "100 °C"),
