@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,23 +10,13 @@ import pytest
 
 from cascade.engine import rank
 from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import COLUMNS
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import BASE_ONLY, LAST_ONLY, tables_from_rows
 from cascade.errors import UsageError
 from cascade.types import Candidate, Decision, Step
-from unit.evaluation.plain import SOURCES, Asked, batches, table_of
+from unit.evaluation.plain import batches, row, rows_of, table_of
 
 Row = dict[str, Any]
-
-
-def row(episode: str = "q", step: int = 1, candidate: int | None = 0, **columns: Any) -> Row:
-    """Return one call's row: right, by the base, for 10 nano-USD, unless told otherwise."""
-    given: Row = {"episode_id": episode, "step": step, "candidate": candidate, "source": "base", "correct": True}
-    if candidate is not None:
-        given["answer"] = "Danube"
-    blank: Row = dict.fromkeys(COLUMNS)
-    return blank | given | {"text": "said", "cost_nano_usd": 10} | columns
 
 
 def guide(episode: str = "q", step: int = 1, candidate: int | None = 1, **columns: Any) -> Row:
@@ -37,31 +26,6 @@ def guide(episode: str = "q", step: int = 1, candidate: int | None = 1, **column
 def one_table(*rows: Row) -> EpisodeTable:
     (table,) = tables_from_rows(rows)
     return table
-
-
-def rows_of(questions: Sequence[Asked], horizon: int, width: int) -> list[Row]:
-    """Return the rows that a log of these questions has, with the cost of a step split over its calls."""
-    made = []
-    for q, one in enumerate(questions):
-        for t, step in enumerate(one.steps):
-            head = {"horizon": horizon if not one.complete else len(one.steps), "signals": one.signals[t]}
-            made.append(row(f"q{q}", t + 1, None, **head, cost_nano_usd=one.costs[t] - one.costs[t] // 3 * len(step)))
-            for shown in step:
-                answer = f"The answer {shown.answer}." if shown.place else f"answer {shown.answer}"
-                made.append(
-                    row(
-                        f"q{q}",
-                        t + 1,
-                        shown.place,
-                        **head,
-                        source=SOURCES[width][shown.place],
-                        answer=answer,
-                        correct=shown.right,
-                        confidence=shown.sure,
-                        cost_nano_usd=one.costs[t] // 3,
-                    )
-                )
-    return made
 
 
 def same_answers(one: np.ndarray, other: np.ndarray) -> bool:

@@ -1,4 +1,4 @@
-"""The oracle of evaluation: questions in plain Python, asked step by step as they would be live.
+"""The oracle of evaluation: questions in plain Python, asked step by step as they would be live, and logs of them.
 
 Nothing here is shared with the array code but what serves: the policies, `engine.decide` and `engine.rank`.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cascade.conformal.arrays import StepArrays
 from cascade.engine import decide, rank
+from cascade.episodes.schema import COLUMNS
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.played import Played
 from cascade.policies.base import Observation, Policy
@@ -21,6 +22,7 @@ from cascade.types import Candidate, Question, Step
 
 SOURCES = {1: ("answer",), 2: ("base", "guide"), 3: ("base", "guide", "third")}
 SIGNALS = ("p_yes", "reply_mean_logprob")
+Row = dict[str, Any]
 
 
 class Shown(NamedTuple):
@@ -182,3 +184,37 @@ def batches(seed: int, per_shape: int, size: int = 8) -> Iterator[tuple[list[Ask
         for width in range(1, 4):
             for _ in range(per_shape):
                 yield [draw(rng, horizon, width) for _ in range(size)], horizon, width
+
+
+def row(episode: str = "q", step: int = 1, candidate: int | None = 0, **columns: Any) -> Row:
+    """Return one call's row: right, by the base, for 10 nano-USD, unless told otherwise."""
+    given: Row = {"episode_id": episode, "step": step, "candidate": candidate, "source": "base", "correct": True}
+    if candidate is not None:
+        given["answer"] = "Danube"
+    blank: Row = dict.fromkeys(COLUMNS)
+    return blank | given | {"text": "said", "cost_nano_usd": 10} | columns
+
+
+def rows_of(questions: Sequence[Asked], horizon: int, width: int) -> list[Row]:
+    """Return the rows that a log of these questions has, with the cost of a step split over its calls."""
+    made = []
+    for q, one in enumerate(questions):
+        for t, step in enumerate(one.steps):
+            head = {"horizon": horizon if not one.complete else len(one.steps), "signals": one.signals[t]}
+            made.append(row(f"q{q}", t + 1, None, **head, cost_nano_usd=one.costs[t] - one.costs[t] // 3 * len(step)))
+            for shown in step:
+                answer = f"The answer {shown.answer}." if shown.place else f"answer {shown.answer}"
+                made.append(
+                    row(
+                        f"q{q}",
+                        t + 1,
+                        shown.place,
+                        **head,
+                        source=SOURCES[width][shown.place],
+                        answer=answer,
+                        correct=shown.right,
+                        confidence=shown.sure,
+                        cost_nano_usd=one.costs[t] // 3,
+                    )
+                )
+    return made

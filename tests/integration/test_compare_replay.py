@@ -1,0 +1,203 @@
+"""A policy on a log does what it does live: collected with scripted models, replayed, and read as a table."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cascade.collect import collect
+from cascade.config import CascadeConfig, load
+from cascade.conformal.rollout import levels
+from cascade.conformal.single import single
+from cascade.engine import drive, run
+from cascade.episodes.files import read_rows
+from cascade.episodes.matching import get_matcher
+from cascade.episodes.questions import AskedQuestion
+from cascade.episodes.schema import request_digest
+from cascade.episodes.table import EpisodeTable
+from cascade.episodes.tabulate import BASE_ONLY, tables_from_rows
+from cascade.evaluation.compare import compare
+from cascade.evaluation.played import played_at
+from cascade.evaluation.scores import table_scores
+from cascade.orchestrator import Orchestrator
+from cascade.policies.threshold import uncertainty
+from cascade.providers.fake import FakeProvider, reply
+from cascade.text import normalize_answer
+from cascade.types import Answer, Question, Request
+from cascade.walks import WALKS, named_walks
+
+N = 60
+ANSWERS = ("Danube", "the Rhine", "Volga.", "Elbe")
+MODELS = {
+    "models": {
+        "base": {"model": "small", "price": {"input": 0.1, "output": 0.4}},
+        "guide": {"model": "large", "price": {"input": 1.0, "output": 4.0, "cached_input": 0.5}},
+        "third": {"model": "huge", "price": {"input": 3.0, "output": 9.0}},
+    },
+    "provider": "fake",
+}
+ROUNDS = {"strategy": {"kind": "base_guide", "rounds": 3, "verdict": "logprobs"}}
+LADDER = {"strategy": {"kind": "ladder", "models": ["base", "guide", "third"]}}
+QUESTIONS = [
+    AskedQuestion(f"q{k}", Question(f"Which river is number {k}?"), gold=(ANSWERS[k % 4],), group=f"g{k // 2}")
+    for k in range(N)
+]
+
+
+def said(request: Request) -> Mapping[str, Any]:
+    """Answer every call by a hash of what is asked: now and then without an answer, without a verdict, or cut off."""
+    chance = random.Random(sha256(request_digest(request).encode()).digest())
+    tokens = {"input_tokens": chance.randrange(20, 900), "output_tokens": chance.randrange(1, 90)}
+    if request.purpose == "judge":
+        p_yes = chance.choice((0.0, 0.1, 0.3, 0.5, 0.5, 0.7, 0.9, 0.9, 1.0, chance.random()))
+        if chance.random() < 0.1:
+            return reply("I would rather not say.", **tokens)
+        return reply("Yes" if p_yes >= 0.5 else f"No. {chance.choice(ANSWERS)}", p_yes=p_yes, **tokens)
+    if request.purpose in {"decide", "exit"}:
+        return reply(chance.choice(("1", "2", "3", "EXIT", "CONTINUE", "hm")), **tokens)
+    if chance.random() < 0.15:
+        return reply("Reasoning: it is a long", finish_reason="length", **tokens)
+    logprobs = [round(-chance.random(), 1) for _ in range(5)]
+    return reply(f"Reasoning: known.\nAnswer: {chance.choice(ANSWERS)}", logprobs=logprobs, **tokens)
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Collect one log of rounds with every walk, and one of a ladder."""
+    folder, patch = tmp_path_factory.mktemp("logs"), pytest.MonkeyPatch()
+    patch.setattr("os.fsync", lambda _: None)
+    made = {}
+    for name, strategy in (("rounds", ROUNDS), ("ladder", LADDER)):
+        config = load(MODELS | strategy)
+        made[name] = folder / f"{name}.jsonl"
+        done = collect(
+            config,
+            QUESTIONS,
+            made[name],
+            walks=named_walks(config),
+            matcher=get_matcher("exact"),
+            dataset=name,
+            concurrency=4,
+            providers={"fake": FakeProvider(said)},
+        )
+        assert (done.progress.done, done.failures, done.stopped) == (N, (), None)
+    patch.undo()
+    return made
+
+
+def table_of(path: Path) -> EpisodeTable:
+    (table,) = tables_from_rows(read_rows(path))
+    assert table.n == N
+    return table
+
+
+def live(path: Path, strategy: dict[str, Any], policy: dict[str, Any]) -> tuple[Orchestrator, list[Answer]]:
+    """Ask every question again, of the log instead of the models."""
+    config = MODELS | strategy | {"policy": policy, "provider": f"replay:{path}"}
+    with Orchestrator.from_config(config) as orchestrator:
+        return orchestrator, [orchestrator.ask(asked.question) for asked in QUESTIONS]
+
+
+def told(answer: Answer, asked: AskedQuestion) -> tuple[Any, ...]:
+    """Return what is compared: cost, length, answers kept and different ones, and whether they are right."""
+    matches = get_matcher("exact").matches
+    kept = sum(len(step.decision.keep) for step in answer.steps if step.decision is not None)
+    right = answer.text is not None and matches(answer.text, asked.gold).correct
+    found = any(matches(text, asked.gold).correct for text in answer.answers)
+    return answer.cost_nano_usd, len(answer.steps), kept, len(answer.answers), right, found
+
+
+UNCERTAIN = [0.0, uncertainty(0.9), math.nextafter(uncertainty(0.9), 1), uncertainty(0.7), uncertainty(0.5), 0.2, 0.7]
+POLICIES = [
+    *({"kind": "threshold", "threshold": kappa, "keep": keep} for kappa in UNCERTAIN for keep in ("judged", "both")),
+    *({"kind": "threshold", "threshold": kappa, "keep": "judged", "when": "p_yes"} for kappa in (0.0, 0.1, 0.5, 0.9)),
+    *({"kind": "fixed", "keep": keep, "depth": depth} for keep in ("base", "guide", "both") for depth in (1, 2, 3)),
+]
+CLIMBING = [
+    {"kind": "threshold", "threshold": kappa, "keep": keep, "when": "reply_logprob"}
+    for kappa in (0.0, 0.3, 0.48, 0.5, 0.6, 1.0)
+    for keep in ("judged", "both")
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("name", "strategy", "policies"),
+    [("rounds", ROUNDS, POLICIES), ("ladder", LADDER, CLIMBING)],
+    ids=["rounds", "ladder"],
+)
+def test_a_policy_does_on_the_log_what_it_does_live(
+    logs: dict[str, Path], name: str, strategy: dict[str, Any], policies: list[dict[str, Any]]
+) -> None:
+    table, checks, lengths = table_of(logs[name]), 0, set()
+    for section in policies:
+        orchestrator, answers = live(logs[name], strategy, section)
+        policy = orchestrator.policy
+        scores = table_scores(policy, table)
+        played = played_at(table, scores, policy.kappa)
+        columns = (played.cost, played.length, played.leaves, played.distinct, played.right, played.in_set)
+        for got, asked, answer in zip(zip(*columns, strict=True), QUESTIONS, answers, strict=True):
+            assert got == told(answer, asked), (section, asked.id, answer.explain())
+            lengths.add(got[1])
+            checks += 1
+        served = single(table.arrays, levels(table.arrays, scores), table.confidence, policy.kappa).answer
+        texts = texts_of(logs[name])
+        for row, (asked, answer) in enumerate(zip(QUESTIONS, answers, strict=True)):
+            at = np.argwhere(table.arrays.answer[row] == served[row]) if served[row] >= 0 else []
+            wanted = None if answer.text is None else normalize_answer(answer.text)
+            names = {texts[asked.id, int(t) + 1, table.sources[a]] for t, a in at} if len(at) else {None}
+            assert wanted in names
+            assert len(names) == 1
+    assert checks == N * len(policies)
+    assert lengths == {1.0, 2.0, 3.0}
+
+
+def texts_of(path: Path) -> dict[tuple[str, int, str], str]:
+    """Return what each candidate of the full walk says, by question, step and source."""
+    found = {}
+    for row in read_rows(path):
+        if row["walk"] is None and row["candidate"] is not None:
+            source = row["source"] if row["source"] in {"base", "guide"} else "answer"
+            found[row["episode_id"], row["step"], source] = normalize_answer(row["answer"])
+    return found
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_a_logged_walk_is_what_it_was_live(logs: dict[str, Path], name: str) -> None:
+    config: CascadeConfig = load(MODELS | ROUNDS)
+    (walk,) = named_walks(config, [name])
+    logged = table_of(logs["rounds"]).walks[name]
+    assert logged.known.all()
+    with Orchestrator.from_config(config, providers={"fake": FakeProvider(said)}) as orchestrator:
+        for row, asked in enumerate(QUESTIONS):
+            walked = run(asked.question, strategy=walk.strategy, policy=walk.policy, prices=config.prices())
+            answer = drive(walked, orchestrator.complete)
+            columns = (logged.cost, logged.length, logged.leaves, logged.distinct, logged.right, logged.covered)
+            assert tuple(column[row] for column in columns) == told(answer, asked)
+
+
+def test_base_only_is_the_ladder_of_the_base_alone(logs: dict[str, Path]) -> None:
+    """Also where the base gave no answer: it is wrong then, and paid."""
+    config = load(MODELS | {"strategy": {"kind": "ladder", "models": ["base"]}, "policy": {"kind": "fixed"}})
+    logged = table_of(logs["ladder"]).walks[BASE_ONLY]
+    with Orchestrator.from_config(config, providers={"fake": FakeProvider(said)}) as orchestrator:
+        answers = [orchestrator.ask(asked.question) for asked in QUESTIONS]
+    rows = zip(logged.cost, logged.length, logged.leaves, logged.distinct, logged.right, logged.covered, strict=True)
+    assert list(rows) == [told(answer, asked) for answer, asked in zip(answers, QUESTIONS, strict=True)]
+    assert not all(answer.answers for answer in answers)
+
+
+def test_the_collected_log_compares(logs: dict[str, Path]) -> None:
+    found = compare(table_of(logs["rounds"]), count=3)
+    names = [row.policy for row in found.rows]
+    assert found.reference == "guide only"
+    assert {*WALKS, BASE_ONLY, "UALA on verdict, tuned", "threshold on verdict, conformal"} < set(names)
+    assert all(row.questions is None for row in found.rows)
+    assert all(row.mean.cost_usd for row in found.rows)
