@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -64,16 +64,19 @@ KNOWN = (
     Doubt("p_yes", "verdict", _judged),
     Doubt("reply_mean_logprob", "log-prob", _negative),
     Doubt("self_check", "self-check", _complement),
+    Doubt("answer_min_logprob", "answer log-prob", _negative),
+    Doubt("gate", "gate", _complement),
+    Doubt("judge_share", "judge's votes", _complement),
 )
-"""In the order in which a log's signals are looked for."""
+"""In the order in which a log's signals are looked for; each also as the base's own, "base_…", where both have one."""
 
 
 def doubt_of(table: EpisodeTable) -> Doubt | None:
     """Return the doubt that a log has numbers for; None if it has none of the known ones."""
+    there = [name for name, values in sorted(table.signals.items()) if not np.isnan(values).all()]
     for doubt in KNOWN:
-        values = table.signals.get(doubt.signal)
-        if values is not None and not np.isnan(values).all():
-            return doubt
-    others = [name for name in sorted(table.signals) if name.endswith(("uncertainty", "entropy"))]
-    usable = [name for name in others if not np.isnan(table.signals[name]).all()]
-    return Doubt(usable[0], usable[0].replace("_", " "), _same) if usable else None
+        for signal in (doubt.signal, f"base_{doubt.signal}"):
+            if signal in there:
+                return replace(doubt, signal=signal)
+    others = [name for name in there if name.endswith(("uncertainty", "entropy"))]
+    return Doubt(others[0], others[0].replace("_", " "), _same) if others else None

@@ -35,7 +35,7 @@ def test_a_verdicts_doubt_is_the_live_policys_to_the_last_bit() -> None:
 
 def test_what_is_not_known_is_full_doubt() -> None:
     table = logged({"p_yes": [math.nan, 0.5], "reply_mean_logprob": [-0.25, math.nan], "self_check": [0.75, math.nan]})
-    assert [doubt.read(table)[0].tolist() for doubt in KNOWN] == [
+    assert [doubt.read(table)[0].tolist() for doubt in KNOWN[:3]] == [
         [math.inf, pytest.approx(math.log(2))],
         [0.25, math.inf],
         [0.25, math.inf],
@@ -49,6 +49,10 @@ def test_what_is_not_known_is_full_doubt() -> None:
         ({"p_yes": [0.5], "reply_mean_logprob": [-1.0]}, "verdict"),
         ({"p_yes": [math.nan], "reply_mean_logprob": [-1.0]}, "log-prob"),
         ({"self_check": [0.5], "answer_token_entropy": [1.0]}, "self-check"),
+        ({"answer_min_logprob": [-0.5], "other_run_uncertainty": [0.5]}, "answer log-prob"),
+        ({"base_gate": [0.5], "guide_gate": [0.5]}, "gate"),
+        ({"judge_share": [0.5], "gate": [math.nan]}, "judge's votes"),
+        ({"guide_gate": [0.5]}, None),
         ({"base_other_run_uncertainty": [0.5]}, "base other run uncertainty"),
         ({"answer_token_entropy": [0.5], "an_entropy": [math.nan]}, "answer token entropy"),
         ({"guide_agrees": [1.0]}, None),
@@ -61,6 +65,17 @@ def test_the_doubt_is_the_first_signal_that_the_log_has_numbers_for(
 ) -> None:
     found = doubt_of(logged(signals))
     assert (None if found is None else found.name) == name
+
+
+def test_kinds_that_say_how_good_an_answer_looks_are_turned_round() -> None:
+    signals = {"base_gate": [0.75, 0.0], "base_answer_min_logprob": [-3.0, 0.0], "judge_share": [1.0, 0.25]}
+    read = []
+    for name, values in signals.items():
+        table = logged({name: values})
+        found = doubt_of(table)
+        assert found is not None
+        read.append(found.read(table)[0].tolist())
+    assert read == [[0.25, 1.0], [3.0, 0.0], [0.0, 0.75]]
 
 
 def test_entropies_are_doubt_as_they_are() -> None:
