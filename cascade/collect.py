@@ -64,13 +64,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What came of it.
+    """What came of it: `questions` with all their steps stand in the log, in so many `rows`.
 
     `failures` are question ids with what went wrong; `stopped` why it ended early, if it did. `unused_calls` are on
     record and not in the log, as after a change of the settings or with fewer questions; they stay in the journal.
     """
 
     progress: Progress
+    questions: int
     rows: int
     failures: tuple[tuple[str, str], ...]
     stopped: CascadeError | None
@@ -130,6 +131,7 @@ class Collector:
         self._prices = config.prices()
         self._budget = SharedBudget(max_cost_nano_usd, journal.spent_nano_usd)
         self._tally = _Tally()
+        self._whole = 0
         self._logged: set[str] = set()
         self._started = time.monotonic()
 
@@ -174,7 +176,7 @@ class Collector:
     def outcome(self, total: int, rows: int) -> Collected:
         """Return what came of it, with how many rows were written of `log`."""
         tally, unused = self._tally, len(self._journal) - len(self._logged)
-        return Collected(self.progress(total), rows, tuple(tally.failures), tally.stopped, unused)
+        return Collected(self.progress(total), self._whole, rows, tuple(tally.failures), tally.stopped, unused)
 
     def log(
         self, questions: Iterable[AskedQuestion], matcher: Matcher | None, dataset: str | None
@@ -184,11 +186,13 @@ class Collector:
         A question whose steps are not all on record is left out; so is a named walk by itself.
         """
         everything, *named = self._walks
+        self._whole = 0
         for asked in questions:
             judge = matcher or get_matcher(asked.matcher or "exact")
             whole = self._on_record(everything, asked)
             if whole is None:
                 continue
+            self._whole += 1
             yield from judge_rows(self._rows(everything, whole, asked, dataset), judge)
             for walk in named:
                 answer = self._on_record(walk, asked)

@@ -141,6 +141,7 @@ def demo_config(base: str, guide: str) -> CascadeConfig:
             "strategy": {"kind": "base_guide", "rounds": ROUNDS},
             "policy": {"kind": "threshold", "threshold": THRESHOLD},
             "provider": "local",
+            "traces": "off",
         }
     )
 

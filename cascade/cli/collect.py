@@ -163,9 +163,9 @@ def _report(done: Collected, output: Path, *, as_json: bool) -> None:
         print_json(_document(done, output))
         return
     out = console()
-    kept = progress.done - progress.failed
     out.print(
-        f"{kept} questions logged: {progress.made_calls} calls made, {progress.reused_calls} answered from the record, "
+        f"{done.questions} questions logged: {progress.made_calls} calls made, "
+        f"{progress.reused_calls} answered from the record, "
         f"{_money(progress)}",
         soft_wrap=True,
     )
@@ -189,7 +189,7 @@ def _document(done: Collected, output: Path) -> dict[str, Any]:
     progress = done.progress
     return {
         "output": str(output),
-        "questions": progress.done - progress.failed,
+        "questions": done.questions,
         "rows": done.rows,
         "made_calls": progress.made_calls,
         "reused_calls": progress.reused_calls,
