@@ -117,5 +117,7 @@ def test_break_even_in_words(outright: str, says: str) -> None:
 
 
 def test_without_prices_there_is_no_break_even(outcomes: list[Outcome]) -> None:
-    assert break_even([], Price.per_million(input=1, output=4)) is None
-    assert break_even(outcomes, Price.per_million(input=1, output=0)) is None
+    assert break_even_of([], Price.per_million(input=1, output=4)) is None
+    free = break_even_of(outcomes, Price.per_million(input=1, output=0))
+    assert free is not None
+    assert free.guide_tokens_needed is None
