@@ -1,0 +1,442 @@
+"""SIGKILL at random moments of a collection over HTTP: no recorded call is lost, and none is paid again.
+
+The server answers every call differently, so that a call made twice would show in the log too. A call is known by its
+digest, read off its body. What counts as lost to a kill is what reached the server and is on no line of the journal:
+at most one call a thread.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import pytest
+
+from cascade.collect import collect, journal_of
+from cascade.config import load
+from cascade.episodes.files import read_rows
+from cascade.episodes.questions import AskedQuestion
+from cascade.episodes.schema import request_digest
+from cascade.types import Message, Question, Request
+from cascade.walks import WALKS, named_walks
+
+from .bodies import chat, choice, encode, entry, verdict_logprobs
+
+THREADS = 4
+LONGEST_ANSWER_S = 0.012
+ROOT = Path(__file__).parents[2]
+
+
+# --- the server ---
+
+
+class CountingServer:
+    """Answers every call, each differently and after a random while, and notes the digest of each that arrives."""
+
+    def __init__(self, seed: int) -> None:
+        self.arrived: list[str] = []
+        self.open = 0
+        self.changed = threading.Condition()
+        self._chance = random.Random(seed)
+        self._http = _Server(("127.0.0.1", 0), _Handler)
+        self._http.counting = self
+        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
+
+    def take(self, body: dict[str, Any]) -> tuple[int, float]:
+        """Note a call; return its number and how long its answer takes."""
+        with self.changed:
+            self.arrived.append(digest_of(body))
+            self.open += 1
+            self.changed.notify_all()
+            return len(self.arrived), self._chance.uniform(0, LONGEST_ANSWER_S)
+
+    def done(self) -> None:
+        with self.changed:
+            self.open -= 1
+            self.changed.notify_all()
+
+    def wait_for(self, count: int, patience_s: float) -> bool:
+        """Wait until so many calls have come."""
+        with self.changed:
+            return self.changed.wait_for(lambda: len(self.arrived) >= count, patience_s)
+
+    def settle(self) -> int:
+        """Wait until every call that a dead client had sent has been noted; return how many have come."""
+        while True:
+            with self.changed:
+                assert self.changed.wait_for(lambda: not self.open and not self._http.connections, 30.0)
+                count = len(self.arrived)
+            time.sleep(0.005)
+            with self.changed:
+                if count == len(self.arrived) and not self._http.connections:
+                    return count
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.shutdown()
+        self._thread.join()
+        self._http.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    """Counts its open connections, those too on which nothing was said yet."""
+
+    counting: CountingServer
+    connections = 0
+    daemon_threads = False
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._count(1)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        super().shutdown_request(request)
+        self._count(-1)
+
+    def _count(self, more: int) -> None:
+        with self.counting.changed:
+            self.connections += more
+            self.counting.changed.notify_all()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
+        """Say nothing."""
+
+    def do_POST(self) -> None:
+        counting, length = self.server.counting, int(self.headers["Content-Length"])
+        sent = self.rfile.read(length)
+        if len(sent) < length:
+            return  # the client died while it was asking: nothing was asked
+        body = json.loads(sent)
+        number, seconds = counting.take(body)
+        try:
+            time.sleep(seconds)
+            answer = encode(answered(body, number))
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+        finally:
+            counting.done()
+
+
+def digest_of(body: dict[str, Any]) -> str:
+    """Return the digest that a call has in the journal."""
+    messages = tuple(Message(**message) for message in body["messages"])
+    return request_digest(
+        Request(
+            body["model"],
+            messages,
+            "",
+            "",
+            0,
+            Question(""),
+            body["max_tokens"],
+            body["temperature"],
+            body.get("top_logprobs"),
+            body.get("seed"),
+        )
+    )
+
+
+def answered(body: dict[str, Any], number: int) -> dict[str, Any]:
+    """Return what the models say: something else each time."""
+    task = body["messages"][0]["content"]
+    if "You check the answers" in task:
+        p_yes = 0.1 + 0.8 * (number * 7 % 10) / 10
+        text, logprobs = ("Yes" if p_yes >= 0.5 else f"No, w{number}"), verdict_logprobs(p_yes)
+    else:
+        text = f"Reasoning: r{number}.\nAnswer: w{number}"
+        text = ("CONTINUE", "EXIT")[number % 2] if "should stop" in task else text
+        text = "132"[number % 3] if "how a question-answering system goes on" in task else text
+        logprobs = [entry(text, -0.1)]
+    return chat(choice(text, logprobs=logprobs if body.get("logprobs") else None), model=body["model"])
+
+
+# --- who collects ---
+
+
+def settings(address: str) -> dict[str, Any]:
+    models = {
+        "base": {"model": "small", "max_tokens": 32, "price": {"input": 0.1, "output": 0.4}},
+        "guide": {"model": "large", "max_tokens": 32, "price": {"input": 1, "output": 4}},
+    }
+    return {
+        "models": models,
+        "provider": {"kind": "openai_http", "api_base": address},
+        "strategy": {"rounds": 2, "verdict": "logprobs"},
+    }
+
+
+def questions(count: int) -> list[AskedQuestion]:
+    return [AskedQuestion(f"q{n}", Question(f"Which word is number {n}?"), (f"w{n}",)) for n in range(count)]
+
+
+def work(folder: str, address: str, count: int) -> None:
+    """Collect, in a process of its own."""
+    config = load(settings(address))
+    collect(
+        config,
+        questions(count),
+        Path(folder) / "log.jsonl",
+        walks=named_walks(config),
+        resume=True,
+        concurrency=THREADS,
+    )
+
+
+class Process(Protocol):
+    """What a kill needs of a process."""
+
+    def kill(self) -> None: ...
+
+    def wait(self, timeout: float) -> int | None: ...
+
+
+class _Forked:
+    """A process forked from one that has the package loaded: it starts in milliseconds."""
+
+    def __init__(self, folder: Path, address: str, count: int) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__, "httpx", "cascade.providers.openai_http"])
+        with pytest.MonkeyPatch.context() as patch:
+            # The server that forks is told no path before it loads what it is to have loaded.
+            patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
+            self._process = context.Process(target=work, args=(str(folder), address, count), daemon=True)
+            self._process.start()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self, timeout: float) -> int | None:
+        self._process.join(timeout)
+        return self._process.exitcode
+
+
+class _CommandLine:
+    """`cascade collect` as a person would start it."""
+
+    def __init__(self, folder: Path, address: str, count: int) -> None:
+        (folder / "cascade.yaml").write_text(json.dumps(settings(address)))
+        asked = [{"id": q.id, "question": q.question.text, "answers": list(q.gold)} for q in questions(count)]
+        (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
+        words = ("collect", "questions.jsonl", "-o", "log.jsonl", "--walk", "all", "--resume", "--json")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "cascade.cli.main", *words, "--concurrency", str(THREADS)],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self, timeout: float) -> int | None:
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return None
+
+
+# --- killing ---
+
+
+@dataclass
+class Figures:
+    """What the kills came to."""
+
+    kills: int = 0
+    kills_in_the_calls: int = 0
+    campaigns: int = 0
+    asked: int = 0
+    distinct: int = 0
+    in_flight: int = 0
+    acknowledged: int = 0
+    paid_again: int = 0
+    rows_lost: int = 0
+    most_in_flight: int = 0
+    torn: int = 0
+    after_the_log: int = 0
+    parts_left: int = 0
+
+
+@dataclass
+class Campaign:
+    """One set of questions, collected and killed and resumed until it is done."""
+
+    folder: Path
+    server: CountingServer
+    count: int
+    chance: random.Random
+    figures: Figures
+    start: Callable[[Path, str, int], Process] = _Forked
+    texts: dict[str, str] = field(default_factory=dict)
+    in_flight: int = 0
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log.jsonl"
+
+    def run(self, kills: int) -> int:
+        """Kill at random until it is done by itself, at most so many times; return how many times it was."""
+        for killed in range(kills):
+            if not self._killed():
+                self._judge_the_log()
+                return killed
+        process = self.start(self.folder, self.server.address, self.count)
+        self._ends_well(process, len(self.server.arrived))
+        self._judge_the_log()
+        return kills
+
+    def _killed(self) -> bool:
+        """Start a process and kill it at a random moment; return whether it was still alive."""
+        before, recorded = len(self.server.arrived), set(self.texts)
+        process = self.start(self.folder, self.server.address, self.count)
+        moment = self.chance.random()
+        if moment < 0.2:
+            alive = process.wait(self.chance.uniform(0, 0.4)) is None
+        elif moment < 0.35:
+            alive = self._alive_when(process, lambda _: self._writes_the_log(), 4 * LONGEST_ANSWER_S)
+        else:
+            call = before + self.chance.randint(1, 24)
+            alive = self._alive_when(process, lambda wait_s: self.server.wait_for(call, wait_s), LONGEST_ANSWER_S)
+        seen = self._on_disk()
+        if alive:
+            process.kill()
+        code = process.wait(60.0)
+        arrived = self.server.arrived[before : self.server.settle()]
+        if code == 0:
+            self._note(recorded, arrived, None)
+            return False
+        assert code == -9, f"it ended with {code}"
+        on_disk = self._on_disk()
+        assert seen.items() <= on_disk.items() or self.log.exists(), "a line that was there is not any more"
+        self._note(recorded, arrived, on_disk)
+        return True
+
+    def _alive_when(self, process: Process, happens: Callable[[float], bool], more_s: float) -> bool:
+        """Wait for something to happen and up to so much longer; return whether the process is still alive."""
+        ends = time.monotonic() + 60.0
+        while not happens(0.05):
+            if process.wait(0.0) is not None:
+                return False
+            assert time.monotonic() < ends, "it neither goes on nor ends"
+        return process.wait(self.chance.uniform(0, more_s)) is None
+
+    def _writes_the_log(self) -> bool:
+        time.sleep(0.001)
+        return any(path.name == "log.jsonl" or path.suffix == ".part" for path in self.folder.iterdir())
+
+    def _ends_well(self, process: Process, before: int) -> None:
+        recorded = set(self.texts)
+        assert process.wait(120.0) == 0
+        self._note(recorded, self.server.arrived[before : self.server.settle()], None)
+
+    def _on_disk(self) -> dict[str, str]:
+        """Return the calls on whole lines of the journal, with what they said."""
+        try:
+            *lines, rest = journal_of(self.log).read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return {}
+        self.figures.torn += bool(rest)
+        rows = [json.loads(line) for line in lines]
+        return {row["signals"]["replay"]["request"]: row["text"] for row in rows}
+
+    def _note(self, recorded: set[str], arrived: list[str], on_disk: dict[str, str] | None) -> None:
+        """Take in one run: what it asked, and what it left on record. `on_disk` is None where it ended well."""
+        figures = self.figures
+        figures.asked += len(arrived)
+        figures.paid_again += sum(digest in recorded for digest in arrived)
+        figures.paid_again += sum(count - 1 for count in Counter(arrived).values())
+        finished = self.log.exists()
+        figures.after_the_log += on_disk is not None and finished
+        if on_disk is None or finished:
+            on_disk = {**(on_disk or {}), **texts_in(self.log)}
+        else:
+            figures.kills_in_the_calls += bool(arrived)
+        figures.rows_lost += sum(on_disk.get(digest) != text for digest, text in self.texts.items())
+        lost = [digest for digest in arrived if digest not in on_disk]
+        assert len(lost) <= THREADS, f"{len(lost)} calls were lost to one kill"
+        figures.in_flight += len(lost)
+        figures.most_in_flight = max(figures.most_in_flight, len(lost))
+        self.in_flight += len(lost)
+        self.texts.update(on_disk)
+
+    def _judge_the_log(self) -> None:
+        """Compare the log with everything that was ever on record and everything that was ever asked."""
+        figures, logged = self.figures, texts_in(self.log)
+        assert not journal_of(self.log).exists()
+        figures.acknowledged += len(self.texts)
+        figures.rows_lost += sum(logged.get(digest) != text for digest, text in self.texts.items())
+        assert logged.keys() == self.texts.keys() == set(self.server.arrived)
+        assert len(self.server.arrived) == len(logged) + self.in_flight
+        ids = list(dict.fromkeys(row["episode_id"] for row in read_rows(self.log)))
+        assert ids == [f"q{n}" for n in range(self.count)]
+        walks = {row["walk"] for row in read_rows(self.log)}
+        assert walks == {None, *WALKS}
+        figures.distinct += len(logged)
+        figures.parts_left += sum(path.suffix == ".part" for path in self.folder.iterdir())
+        figures.campaigns += 1
+
+
+def texts_in(log: Path) -> dict[str, str]:
+    return {row["signals"]["replay"]["request"]: row["text"] for row in read_rows(log)}
+
+
+def kill_often(
+    folder: Path, kills: int, count: int, seed: int, start: Callable[[Path, str, int], Process] = _Forked
+) -> Figures:
+    """Collect sets of `count` questions, killed at random, until there were so many kills; return the figures."""
+    chance, figures = random.Random(seed), Figures()
+    while figures.kills < kills:
+        own = folder / str(figures.campaigns)
+        own.mkdir()
+        with CountingServer(chance.randrange(10**6)) as server:
+            campaign = Campaign(own, server, count, chance, figures, start)
+            figures.kills += campaign.run(kills - figures.kills)
+    return figures
+
+
+def judge(figures: Figures, kills: int) -> None:
+    assert (figures.kills, figures.paid_again, figures.rows_lost) == (kills, 0, 0)
+    assert figures.asked == figures.distinct + figures.in_flight
+    assert figures.in_flight <= THREADS * kills
+    assert figures.kills_in_the_calls >= kills // 4, "the kills came before or after the calls"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+def test_killed_at_random_no_recorded_call_is_lost_or_paid_again(tmp_path: Path) -> None:
+    judge(kill_often(tmp_path, 6, 8, seed=1), 6)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+def test_the_command_line_is_killed_and_goes_on(tmp_path: Path) -> None:
+    figures = kill_often(tmp_path, 1, 4, seed=0, start=_CommandLine)
+    judge(figures, 1)
+    assert figures.kills_in_the_calls == 1
