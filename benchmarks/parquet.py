@@ -34,7 +34,7 @@ NEEDED = (
 )
 """What a table of episodes is made of; the rest are texts and token counts."""
 LIMIT_S = 2.0
-"""What reading 10^6 rows may take."""
+"""What reading 10^6 rows as columns may take of one core; the wall-clock is beside it, and more on a busy machine."""
 
 
 def rows(count: int) -> Iterator[dict[str, Any]]:
@@ -133,7 +133,7 @@ def main() -> None:
             print(f"\n{count:,} rows, {path.stat().st_size / 2**20:.0f} MB")
             for how in ("columns", "rows"):
                 took = in_a_process(path, how)
-                over = how == "columns" and count == 1_000_000 and took["s"] > LIMIT_S
+                over = how == "columns" and count == 1_000_000 and took["cpu_s"] > LIMIT_S
                 print(shown(how, took) + (f". MISSED: more than {LIMIT_S} s" if over else ""))
 
 

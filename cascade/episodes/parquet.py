@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -276,21 +276,27 @@ def _values(name: str, piece: _Piece, source: _Source) -> list[Any]:
     if _holds(name, array):
         return values
     kept: list[Any] = []
+    nan: list[str] = []
+    decode = json.JSONDecoder(parse_constant=nan.append).decode
     for number, value in zip(piece.numbers, values, strict=True):
         try:
-            kept.append(None if value is None else _plain(name, value))
+            kept.append(None if value is None else _plain(name, value, decode))
         except OddValueError:
             source.dropped.note(odd(name), source.place(number))
             kept.append(None)
-        else:
-            if name == "signals" and kept[-1]:
-                kept[-1] = fitting_signals(kept[-1], source.place(number), source.dropped)
+        if nan:
+            source.dropped.note("NaN or an infinite number, read as null", source.place(number), len(nan))
+            nan.clear()
+        if name == "signals" and kept[-1]:
+            kept[-1] = fitting_signals(kept[-1], source.place(number), source.dropped)
     return kept
 
 
 def plain_values(array: Any) -> list[Any]:
-    """Return a column's values. Texts of which a byte was damaged are mended, lists of such texts are null."""
+    """Return a column's values. Bytes are texts, with what is no UTF-8 replaced; lists of such texts are null."""
     pa = _pyarrow()
+    if pa.types.is_binary(array.type) or pa.types.is_large_binary(array.type):
+        return [None if one is None else one.decode("utf-8", "replace") for one in array.to_pylist()]
     try:
         values: list[Any] = array.to_pylist()
     except UnicodeDecodeError:
@@ -301,22 +307,20 @@ def plain_values(array: Any) -> list[Any]:
     return values
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain(name: str, value: Any, decode: Callable[[str], Any]) -> Any:
     """Return one value as its column holds it: JSON texts parsed, times as texts."""
-    if KINDS[name] == TEXT and hasattr(value, "isoformat"):
+    kind = KINDS[name]
+    if isinstance(value, str):
+        if kind == TEXTS:
+            return texts_in(value)
+        if kind == NUMBERS:
+            try:
+                value = decode(value)
+            except (ValueError, RecursionError):
+                raise OddValueError from None
+    elif kind == TEXT and hasattr(value, "isoformat"):
         value = value.isoformat()
-    if KINDS[name] == TEXTS and isinstance(value, str):
-        return texts_in(value)
-    if KINDS[name] == NUMBERS and isinstance(value, str):
-        value = _parsed(value)
     return CHECKS[name](name, value)
-
-
-def _parsed(text: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=lambda _: None)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _holds(name: str, array: Any) -> bool:

@@ -97,8 +97,10 @@ def loaded(value: Any) -> Any:
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """Return an object, given as such or as JSON; an empty one for anything else."""
+    """Return an object, given as such, as JSON, or as Parquet's pairs; an empty one for anything else."""
     found = loaded(value)
+    if isinstance(found, list) and all(isinstance(one, tuple) and len(one) == 2 for one in found):
+        found = dict(found)
     return found if isinstance(found, Mapping) else {}
 
 

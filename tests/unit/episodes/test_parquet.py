@@ -112,7 +112,7 @@ def test_a_value_of_the_wrong_kind_is_null_and_counted(tmp_path: Path, column: s
         return
     (read,) = read_rows(path, dropped)
     assert read[column] == kept
-    assert (kept is None) == bool(dropped.notes)
+    assert (kept is None or "NaN" in str(values)) == bool(dropped.notes)
 
 
 def test_one_odd_value_does_not_take_the_others_with_it(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,24 @@ def test_every_export_holds_the_same(tmp_path: Path) -> None:
     (row,) = rows(tmp_path, bucket())
     assert row["group"] == "talk"
     assert {**row, "group": expected["group"]} == expected
+
+
+def test_parquet_with_maps_bytes_and_times_holds_the_same(tmp_path: Path) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    one = bucket()
+    columns = {
+        name: pa.array([one[name]], pa.binary() if name == "output" else None) for name in ("id", "type", "output")
+    }
+    columns |= {
+        name: pa.array([one[name]]) for name in ("trace_id", "provided_model_name", "input", "session_id", "level")
+    }
+    for name, kind in {"usage_details": pa.int64(), "cost_details": pa.float64()}.items():
+        columns[name] = pa.array([list(one[name].items())], pa.map_(pa.string(), kind))
+    for name in ("start_time", "end_time"):
+        columns[name] = pa.array([datetime.fromisoformat(one[name])], pa.timestamp("us"))
+    pq.write_table(pa.table(columns), tmp_path / "observations.parquet")
+    assert detect(tmp_path / "observations.parquet") == "langfuse"
+    assert list(rows_from_langfuse(tmp_path / "observations.parquet")) == rows(tmp_path, one)
 
 
 def test_a_traces_own_page_gives_its_observations_and_scores(tmp_path: Path) -> None:
