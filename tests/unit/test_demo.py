@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from cascade.evaluation.breakeven import BreakEven
 from cascade.demo import (
     DemoQuestion,
     Outcome,
@@ -18,6 +17,7 @@ from cascade.demo import (
     sample,
     table,
 )
+from cascade.evaluation.breakeven import BreakEven
 from cascade.money import Price
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request
