@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
 logger = getLogger("cascade")
+WAIT_S = 5.0
+"""How long a writer waits for another, where there may be but one: those that share a file hold it for a moment."""
 _ROWS_PER_INSERT = 1_000
 _ROWS_PER_READ = 250
 """A step of reading. With contexts of some thousand characters that is a few megabytes."""
@@ -55,7 +57,12 @@ class Store:
 
     @classmethod
     def open(
-        cls, url: str | Address, read_only: bool = False, *, durability: Durability = "group", wait_s: float = 5.0
+        cls,
+        url: str | Address,
+        read_only: bool = False,
+        *,
+        durability: Durability = "group",
+        wait_s: float | None = None,
     ) -> Store:
         """Open a store; make its file and tables, or bring them up to date, unless it is only read.
 
@@ -64,7 +71,7 @@ class Store:
             read_only: leave it as it is; it must be there.
             durability: "full" waits at each commit until the disk has it; "group" leaves that to SQLite, so that the
                 last commits may be lost when the power fails (never when the process dies).
-            wait_s: how long to wait for another writer, where SQLite allows but one.
+            wait_s: how long to wait for another writer, where SQLite allows but one; 5 seconds by default.
 
         Raises:
             UsageError: the URL, the path, the rights, or the tables are wrong, or a newer version made them.
@@ -72,6 +79,7 @@ class Store:
             MissingExtraError: PostgreSQL's driver is not installed.
         """
         address = url if isinstance(url, Address) else parse(url)
+        wait_s = WAIT_S if wait_s is None else wait_s
         return cls(address, read_only=read_only, durability=durability, wait_s=wait_s)
 
     @property
@@ -144,19 +152,11 @@ class Store:
 
         Raises:
             UsageError: the store is closed or only read.
-            StoreError: the database failed; rows emptied by then stay so.
+            StoreError: the database failed; what was removed by then stays so.
         """
-        import sqlalchemy as sa
-
-        from cascade.episodes.store.tables import episodes
-
         if self.read_only:
             raise UsageError(f"The trace store {self.address.shown} was opened for reading only.")
-        if content_only:
-            removed = self._empty(_older(before))
-        else:
-            with self._transaction() as connection:
-                removed = connection.execute(sa.delete(episodes).where(*_older(before))).rowcount
+        removed = self._empty(_older(before)) if content_only else self._remove(_older(before))
         self._shrink()
         return removed
 
@@ -307,6 +307,18 @@ class Store:
             if len(found) < _ROWS_PER_READ:
                 return
             last = found[-1]["id"]
+
+    def _remove(self, old: list[sa.ColumnElement[bool]]) -> int:
+        """Delete rows, a few hundred a transaction, so that nobody waits long and the journal stays short."""
+        import sqlalchemy as sa
+
+        from cascade.episodes.store.tables import episodes
+
+        found, removed = self._records(old, ()), 0
+        while batch := [one["id"] for one in islice(found, _ROWS_PER_READ)]:
+            with self._transaction() as connection:
+                removed += connection.execute(sa.delete(episodes).where(episodes.c.id.in_(batch))).rowcount
+        return removed
 
     def _empty(self, old: list[sa.ColumnElement[bool]]) -> int:
         import sqlalchemy as sa

@@ -20,7 +20,7 @@ class StoreError(CascadeError):
     answer: Any = None
 
 
-_FULL = "the disk is full, so nothing was written. Free some space; cascade traces purge --older-than 30d removes rows"
+_FULL = "the disk is full, so nothing was written. Free some space, or name a store elsewhere: traces: sqlite:///FILE"
 _READ_ONLY = "cannot be written: {said}. Choose a folder that you may write to: traces: sqlite:///FILE"
 
 _SQLITE: tuple[tuple[str, type[CascadeError], bool, str], ...] = (
@@ -33,14 +33,12 @@ _SQLITE: tuple[tuple[str, type[CascadeError], bool, str], ...] = (
     ("SQLITE_LOCKED", StoreError, True, "another process has locked it for too long. Try again"),
     ("SQLITE_NOTADB", UsageError, False, "is not an SQLite database. Choose another file"),
     ("SQLITE_CORRUPT", StoreError, False, "is damaged ({said}). Move it away; sqlite3 FILE .recover saves what it can"),
-    ("SQLITE_IOERR", StoreError, True, "could not be read or written: {said}"),
+    ("SQLITE_IOERR", StoreError, True, "could not be read or written: {said}; its disk may be full, or failing"),
 )
 """By the start of SQLite's error name: ours, whether it may pass, and what to say."""
 
 _POSTGRES: tuple[tuple[str, type[CascadeError], bool, str], ...] = (
     ("53100", StoreError, True, "the server's disk is full, so nothing was written"),
-    ("28", UsageError, False, "the server refused the user or password. Check the URL, PGPASSWORD or ~/.pgpass"),
-    ("3D", UsageError, False, "there is no such database. Make it: createdb NAME"),
     ("3F", UsageError, False, "there is no such schema. Make it, or set another search_path"),
     ("42501", UsageError, False, "the user may not do this: {said}"),
     ("25006", UsageError, False, "the server only reads: {said}"),
@@ -48,7 +46,7 @@ _POSTGRES: tuple[tuple[str, type[CascadeError], bool, str], ...] = (
     ("23", UsageError, False, "a row breaks a rule of the table: {said}"),
     ("42", UsageError, False, "the tables are not as cascade makes them: {said}"),
 )
-"""By the start of the SQLSTATE. Reference: PostgreSQL 15, appendix A."""
+"""By the start of the SQLSTATE. Reference: PostgreSQL 15, appendix A. A connection that is refused has none."""
 
 
 def from_database(error: Exception, shown: str) -> CascadeError:
@@ -68,7 +66,7 @@ def from_database(error: Exception, shown: str) -> CascadeError:
     if type(origin).__module__ == "sqlite3":
         return StoreError(f"The trace store {shown} failed: {quote(str(origin))}.")
     said = quote(str(origin).partition("(Background on")[0])  # SQLAlchemy's own errors end with a link
-    return StoreError(f"The trace store {shown} cannot be reached: {said}.", retryable=True)
+    return StoreError(f"The trace store {shown} cannot be reached: {said.rstrip('.')}.", retryable=True)
 
 
 def _chosen(

@@ -71,8 +71,9 @@ class WriterLock:
         if taken == "unsupported":
             os.close(descriptor)
             return None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        with contextlib.suppress(OSError):  # on a full disk the lock is as good without a name
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         return cls(descriptor)
 
     def release(self) -> None:

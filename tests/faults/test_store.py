@@ -1,0 +1,582 @@
+"""F48, F50, F52, F53, F55, F56, F57, F67, F68 and F70 where traces are written: an ask is answered whatever the store does."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from sigkill import kill_some
+from stores import postgres_url, row
+
+from cascade.cli.main import main
+from cascade.episodes import trace_queue
+from cascade.episodes.store import Store, StoreError
+from cascade.episodes.store import core as core_module
+from cascade.episodes.store import sqlite as sqlite_module
+from cascade.episodes.store.problems import from_database, from_file
+from cascade.errors import UsageError
+from cascade.orchestrator import Orchestrator
+from cascade.providers.fake import FakeProvider
+
+NOBODY = 65_534
+
+
+class Ran(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Ran]:
+    """Run one command as a shell would, and return its exit code and its two outputs."""
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"}.items():
+        monkeypatch.setenv(name, value)
+
+    def one(*arguments: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["cascade", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+            raise SystemExit(0)
+        said = capfd.readouterr()
+        return Ran(ended.value.code if isinstance(ended.value.code, int) else 0, said.out, said.err)
+
+    return one
+
+
+@pytest.fixture
+def ask(run: Callable[..., Ran], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Callable[..., Ran]:
+    """Ask one question of scripted models with the given traces; what was logged stands in `err`."""
+
+    def one(traces: str) -> Ran:
+        (tmp_path / "asked.yaml").write_text(
+            "models: {base: small, guide: large}\n"
+            "provider: {kind: fake, options: {replies: {small: ['Answer: Danube'], large: ['Yes']}}}\n"
+            "strategy: {verdict: sampled, samples: 1}\n"
+            f"policy: {{kind: fixed}}\ntraces: {traces}\n"
+        )
+        caplog.clear()
+        ran = run("ask", "Which river?", "-c", "asked.yaml")
+        return ran._replace(err=ran.err + caplog.text)
+
+    return one
+
+
+def rows_in(url: str) -> list[dict[str, Any]]:
+    with Store.open(url, read_only=True) as store:
+        return list(store.read())
+
+
+# --- F53: a full disk ---
+
+
+@pytest.fixture
+def tiny_disk() -> Iterator[Path]:
+    """Return a folder on a disk of 2 MB, where the system lets one be mounted."""
+    folder = Path(tempfile.mkdtemp())
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if done.returncode:
+        folder.rmdir()
+        pytest.skip("no small disk can be mounted here")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+    folder.rmdir()
+
+
+def big_rows(first: int) -> list[dict[str, Any]]:
+    return [row(number, context="x" * 10_000) for number in range(first, first + 10)]
+
+
+def fill(store: Store) -> tuple[int, StoreError]:
+    """Write groups of ten rows until it fails; return how many rows were acknowledged, and the error."""
+    for written in range(0, 10_000, 10):
+        try:
+            store.append(big_rows(written))
+        except StoreError as error:
+            return written, error
+    raise AssertionError("the disk is not small")
+
+
+def test_f53_a_full_disk_takes_nothing_that_was_there_and_room_is_all_it_needs(tiny_disk: Path) -> None:
+    url = f"sqlite:///{tiny_disk / 'traces.db'}"
+    (tiny_disk / "filler").write_bytes(b"x" * 1_400_000)
+    with Store.open(url) as store:
+        store.append([row(10_000)])
+        written, error = fill(store)
+        assert "the disk is full, so nothing was written" in str(error)
+        assert "Free some space" in str(error)
+        assert (error.exit_code, error.retryable) == (1, True)
+        assert store.count() == written + 1
+        assert store.integrity() == []
+        (tiny_disk / "filler").unlink()
+        assert store.append(big_rows(written)) == 10
+        assert store.purge() == written + 11
+        assert store.append(big_rows(0)) == 10
+        assert store.integrity() == []
+
+
+def test_f53_a_disk_on_which_not_even_a_file_can_be_made(tiny_disk: Path) -> None:
+    (tiny_disk / "filler").write_bytes(b"x" * 2 * 2**20)
+    with pytest.raises(StoreError, match="the disk is full"):
+        Store.open(f"sqlite:///{tiny_disk / 'traces.db'}")
+
+
+def test_f53_the_answer_comes_when_the_disk_is_full(tiny_disk: Path, ask: Callable[..., Ran]) -> None:
+    url = f"sqlite:///{tiny_disk / 'traces.db'}"
+    Store.open(url).close()
+    (tiny_disk / "filler").write_bytes(b"x" * (os.statvfs(tiny_disk).f_bavail * os.statvfs(tiny_disk).f_bsize))
+    ran = ask(url)
+    assert ran.code == 0
+    assert "Danube" in ran.out
+    assert "answers are not on record" in ran.err
+    assert "the disk is full" in ran.err or "disk may be full" in ran.err
+    ran = ask(f"{{store: '{url}', strict: true}}")
+    assert (ran.code, ran.out) == (1, "")
+    assert "The answer is there, and its trace is not" in ran.err
+    assert "the disk is full" in ran.err or "disk may be full" in ran.err
+
+
+_LIMITED = """
+import resource, sys
+from cascade.episodes.store import Store
+from cascade.episodes.store.problems import StoreError
+from stores import row
+resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+with Store.open(sys.argv[1]) as store:
+    written = 0
+    try:
+        while True:
+            store.append([row(n, context="x" * 10_000) for n in range(written, written + 10)])
+            written += 10
+    except StoreError as error:
+        print(written, store.count(), store.integrity(), error.exit_code, error)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such limits")
+def test_f53_a_file_that_may_not_grow_is_a_failure_and_no_damage(tmp_path: Path) -> None:
+    path = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, "-c", _LIMITED, f"sqlite:///{tmp_path / 'traces.db'}"],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    written, count, sound, code, said = done.stdout.strip().split(" ", 4)
+    assert written == count != "0"
+    assert (sound, code) == ("[]", "1")
+    assert "could not be read or written" in said or "the disk is full" in said
+
+
+# --- F53: what may not be written ---
+
+
+def as_nobody(work: Callable[[], Any]) -> Any:
+    """Run something in a process without rights, and return what came of it."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+
+    def child() -> None:
+        if os.getuid() == 0:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+        try:
+            theirs.send(work())
+        except BaseException as error:
+            theirs.send(error)
+
+    process = context.Process(target=child)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    result = ours.recv()
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+@pytest.fixture
+def others_folder() -> Iterator[Path]:
+    """Return a folder that everybody may look into and nobody may write to, with a store in it."""
+    folder = Path(tempfile.mkdtemp())
+    with Store.open(f"sqlite:///{folder / 'there.db'}") as store:
+        store.append([row(1)])
+    for name in ("there.db", "there.db-lock"):
+        if (folder / name).exists():
+            (folder / name).chmod(0o444)
+    folder.chmod(0o555)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def open_and_write(url: str) -> int:
+    with Store.open(url) as store:
+        return store.append([row(2)])
+
+
+@pytest.mark.parametrize("name", ["new.db", "new/folder/new.db", "there.db"])
+def test_f53_a_folder_that_may_not_be_written_to_is_named(others_folder: Path, name: str) -> None:
+    url = f"sqlite:///{others_folder / name}"
+    with pytest.raises(UsageError, match=r"cannot be written: .*Choose a folder that you may write to") as caught:
+        as_nobody(lambda: open_and_write(url))
+    assert (caught.value.exit_code, url in str(caught.value)) == (2, True)
+
+
+def test_f53_a_folder_that_is_a_file_is_named_and_the_answer_comes(ask: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    url = f"sqlite:///{tmp_path / 'file' / 'traces.db'}"
+    ran = ask(url)
+    assert (ran.code, "Danube" in ran.out) == (0, True)
+    assert "cannot be written" in ran.err
+    ran = ask(f"{{store: '{url}', strict: true}}")
+    assert (ran.code, ran.out) == (2, "")
+    assert "cannot be written" in ran.err
+
+
+def test_f53_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "traces.db").mkdir()
+    with pytest.raises(UsageError, match="is not a file"):
+        Store.open(f"sqlite:///{tmp_path / 'traces.db'}")
+
+
+# --- F53: what fails in between ---
+
+
+def failing(monkeypatch: pytest.MonkeyPatch, times: int, error: Exception) -> list[int]:
+    """Let the next writes fail; return a list that grows with each."""
+    append, failed = Store.append, []
+
+    def sometimes(store: Store, rows: Any) -> int:
+        if len(failed) < times:
+            failed.append(len(list(rows)))
+            raise error
+        return append(store, rows)
+
+    monkeypatch.setattr(Store, "append", sometimes)
+    monkeypatch.setattr(trace_queue, "RETRY_S", 0.01)
+    return failed
+
+
+def wired(traces: Any) -> Orchestrator:
+    config = {"models": {"base": "small", "guide": "large"}, "provider": "fake", "traces": traces}
+    return Orchestrator.from_config(config, providers={"fake": FakeProvider({"small": ["Answer: Danube"]})})
+
+
+def test_f53_what_fails_for_a_while_is_written_later(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = failing(monkeypatch, 3, StoreError("busy", retryable=True))
+    with wired(store_url) as cascade:
+        for number in range(5):
+            cascade.ask(f"number {number}")
+        assert cascade._traces is not None
+        assert cascade._traces.flush()
+        counts = cascade._traces.counts
+    assert (len(failed), counts.lost, counts.written, counts.failures) == (3, 0, 5, 3)
+    asked = [one["question"] for one in rows_in(store_url)]
+    assert list(dict.fromkeys(asked)) == [f"number {number}" for number in range(5)]  # in order
+
+
+def test_f53_what_fails_for_good_is_counted_and_said_once_a_minute(
+    store_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing(monkeypatch, 10**9, StoreError("the store is broken"))
+    with wired(store_url) as cascade:
+        for number in range(8):
+            assert cascade.ask(f"number {number}").text == "Danube"
+            assert cascade._traces is not None
+            cascade._traces.flush()
+        assert cascade._traces.counts.lost == 8
+    said = [record.getMessage() for record in caplog.records if "not on record" in record.getMessage()]
+    assert len(said) == 1
+    assert said[0].endswith("the store is broken")
+
+
+def test_f53_at_the_end_a_broken_store_is_given_up(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing(monkeypatch, 10**9, StoreError("busy", retryable=True))
+    monkeypatch.setattr(trace_queue, "RETRY_S", 30.0)
+    cascade = wired(file_url)
+    cascade.ask("what?")
+    started = time.monotonic()
+    cascade.close()
+    assert time.monotonic() - started < 8
+    assert cascade._traces is not None
+    assert cascade._traces.counts.lost == 1
+
+
+def test_f53_an_error_that_nobody_thought_of_ends_nothing(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = failing(monkeypatch, 1, ZeroDivisionError("oh"))
+    with wired(file_url) as cascade:
+        cascade.ask("first")
+        assert cascade._traces is not None
+        assert cascade._traces.flush() is False
+        cascade.ask("second")
+        assert cascade._traces.flush() is True
+    assert (len(failed), {one["question"] for one in rows_in(file_url)}) == (1, {"second"})
+
+
+@pytest.mark.parametrize("durability", ["group", "full"])
+async def test_f53_strict_raises_and_the_answer_that_was_paid_for_is_not_lost(
+    file_url: str, monkeypatch: pytest.MonkeyPatch, durability: str
+) -> None:
+    failing(monkeypatch, 10**9, StoreError("the store is broken"))
+    cascade = wired({"store": file_url, "strict": True, "durability": durability})
+    with pytest.raises(StoreError, match=r"its trace is not: the store is broken") as caught:
+        await cascade.aask("what?")
+    assert caught.value.answer.text == "Danube"
+    with pytest.raises(StoreError) as streamed:
+        _ = [event async for event in cascade.astream("what?")]
+    assert streamed.value.answer.text == "Danube"
+    await cascade.aclose()
+
+
+def test_f53_durability_full_without_strict_waits_and_does_not_raise(
+    file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(monkeypatch, 1, StoreError("busy", retryable=True))
+    with wired({"store": file_url, "durability": "full"}) as cascade:
+        assert cascade.ask("what?").text == "Danube"
+        assert cascade._traces is not None
+        assert cascade._traces.counts.lost == 1
+        assert list(cascade.stream("what?"))
+        assert cascade._traces.counts.written == 1
+
+
+def test_f53_a_server_that_drops_its_connections_is_found_again() -> None:
+    psycopg = pytest.importorskip("psycopg")
+    with postgres_url() as url, wired(url) as cascade:
+        cascade.ask("before")
+        assert cascade._traces is not None
+        assert cascade._traces.flush()
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        cascade.ask("after")
+        assert cascade._traces.flush()
+        assert cascade._traces.counts.lost == 0
+        assert {one["question"] for one in rows_in(url)} == {"before", "after"}
+
+
+@pytest.mark.parametrize(
+    ("state", "kind", "said"),
+    [
+        ("53100", StoreError, "disk is full"),
+        ("3F000", UsageError, "no such schema"),
+        ("42501", UsageError, "may not do this"),
+        ("25006", UsageError, "only reads"),
+        ("22P05", UsageError, "does not fit"),
+        ("42P01", UsageError, "not as cascade makes them"),
+        ("57P01", StoreError, "failed (57P01)"),
+    ],
+)
+def test_every_answer_of_a_server_is_an_error_of_ours(state: str, kind: type[Exception], said: str) -> None:
+    class ForeignError(Exception):
+        sqlstate = state
+
+    error = from_database(ForeignError("no\nDETAIL: the row with a secret"), "postgresql://me:***@host/db")
+    assert type(error) is kind
+    assert said in str(error)
+    assert "secret" not in str(error)
+
+
+def test_an_error_of_the_system_is_an_error_of_ours() -> None:
+    assert isinstance(from_file(OSError(28, "No space left"), "x"), StoreError)
+    assert isinstance(from_file(OSError(13, "Permission denied"), "x"), UsageError)
+
+
+def test_a_server_that_is_not_there_or_refuses_is_named(run: Callable[..., Ran]) -> None:
+    pytest.importorskip("psycopg")
+    ran = run("traces", "stats", "--store", "postgresql://postgres@127.0.0.1:1/x")
+    assert (ran.code, "cannot be reached" in ran.err) == (1, True)
+    with postgres_url() as url:
+        ran = run("traces", "stats", "--store", f"{url}_missing")
+    assert (ran.code, "does not exist" in ran.err) == (1, True)
+
+
+# --- F55: two writers ---
+
+
+_HOLDS = """
+import sys
+from cascade.episodes.store import sqlite
+sqlite.version = lambda: (3, 40, 1)
+from cascade.episodes.store import Store
+from stores import row
+with Store.open(sys.argv[1]) as store:
+    store.append([row(1)])
+    print("up", flush=True)
+    sys.stdin.readline()
+    store.append([row(2)])
+"""
+
+
+def test_f55_a_second_process_that_writes_is_refused_with_the_reason(
+    run: Callable[..., Ran], ask: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path / 'traces.db'}"
+    monkeypatch.setattr(sqlite_module, "version", lambda: (3, 40, 1))
+    monkeypatch.setattr(core_module, "WAIT_S", 0.05)
+    first = subprocess.Popen(
+        [sys.executable, "-c", _HOLDS, url],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert first.stdout is not None
+    assert first.stdout.readline() == "up\n"
+    ran = run("traces", "purge", "--older-than", "0d", "--yes", "--store", url)
+    assert (ran.code, ran.out) == (2, "")
+    assert f"is being written by process {first.pid}" in ran.err
+    assert "can damage a file that two write (fixed in 3.51.3)" in ran.err
+    assert run("traces", "stats", "--store", url).code == 0  # reading is allowed
+    ran = ask(f"{{store: '{url}', strict: true}}")
+    assert (ran.code, "is being written by process" in ran.err) == (2, True)
+    ran = ask(url)
+    assert (ran.code, "Danube" in ran.out) == (0, True)
+    first.communicate("end\n", timeout=30)
+    assert first.returncode == 0
+    assert run("traces", "purge", "--older-than", "0d", "--yes", "--store", url).code == 0
+    with Store.open(url) as store:
+        assert store.integrity() == []
+
+
+def test_f55_the_lock_ends_with_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path / 'traces.db'}"
+    monkeypatch.setattr(sqlite_module, "version", lambda: (3, 40, 1))
+    first = subprocess.Popen(
+        [sys.executable, "-c", _HOLDS, url],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert first.stdout is not None
+    assert first.stdout.readline() == "up\n"
+    first.kill()
+    first.communicate(timeout=30)
+    with Store.open(url, wait_s=0) as store:
+        assert (store.count(), store.integrity()) == (1, [])
+
+
+# --- F56: another version; F57: numbers that are none ---
+
+
+def test_f56_a_newer_schema_is_refused_with_what_to_do(
+    run: Callable[..., Ran], ask: Callable[..., Ran], tmp_path: Path
+) -> None:
+    import sqlalchemy as sa
+
+    url = f"sqlite:///{tmp_path / 'traces.db'}"
+    with Store.open(url) as store, store._transaction() as connection:
+        connection.execute(sa.text("UPDATE meta SET value = '3' WHERE key = 'schema_version'"))
+    before = (tmp_path / "traces.db").read_bytes()
+    for command in ("stats", "export"):
+        ran = run("traces", command, "--store", url)
+        assert (ran.code, ran.out) == (2, "")
+        assert "was written by a newer version of cascade (schema 3; this one knows 2)" in ran.err
+        assert "Upgrade cascade: pip install -U cascade-orchestrator" in ran.err
+    ran = ask(url)
+    assert (ran.code, "Danube" in ran.out, "newer version of cascade" in ran.err) == (0, True, True)
+    ran = ask(f"{{store: '{url}', strict: true}}")
+    assert (ran.code, "newer version of cascade" in ran.err) == (2, True)
+    assert (tmp_path / "traces.db").read_bytes() == before
+
+
+def test_f57_numbers_that_are_none_are_null_everywhere(run: Callable[..., Ran], store_url: str) -> None:
+    with Store.open(store_url) as store:
+        store.append([row(1, latency_ms=float("inf"), signals={"p_yes": float("nan")}), row(2)])
+    ran = run("traces", "stats", "--store", store_url)
+    assert (ran.code, "1 rows had numbers that were not finite" in ran.out) == (0, True)
+    ran = run("traces", "export", "--store", store_url)
+    assert (ran.code, "NaN" in ran.out, "Infinity" in ran.out) == (0, False, False)
+    assert '"not_finite": ["signals", "latency_ms"]' in ran.out
+
+
+# --- F67, F68, F70 ---
+
+
+def test_f68_a_key_without_the_shape_of_one_is_not_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "0123456789abcdef0123456789abcdef"
+    monkeypatch.setenv("MY_KEY", key)
+    provider = FakeProvider({"small": [f"Answer: the key is {key}"], "large": [f"Yes {key}"]})
+    config = {
+        "models": {"base": "small", "guide": "large"},
+        "provider": {"kind": "fake", "api_key_env": "MY_KEY"},
+        "traces": "sqlite:///traces.db",
+    }
+    monkeypatch.chdir(tmp_path)
+    with Orchestrator.from_config(config, providers={"fake": provider}) as cascade:
+        cascade.ask(f"is it {key}, or sk-abcdefghijklmnop?")
+        assert cascade._traces is not None
+        assert cascade._traces.flush()
+        files = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"[redacted]" in files
+    assert key.encode() not in files
+    assert b"sk-abcdefgh" not in files
+
+
+@pytest.mark.parametrize(
+    ("traces", "said"),
+    [
+        ("sqlite:///../../x.db", "leads upwards"),
+        ("postgresql://me:word@host/db", "store_env: NAME"),
+        ("{store: 'postgresql://me@host/db?password=word'}", "store_env: NAME"),
+        ("{stor: x}", "did you mean store"),
+        ("mysql://host/db", "no kind of store"),
+    ],
+)
+def test_f67_f70_a_store_that_may_not_be_configured_is_2(ask: Callable[..., Ran], traces: str, said: str) -> None:
+    ran = ask(traces)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+    assert "word@" not in ran.err
+
+
+def test_f70_a_link_to_elsewhere_is_refused_and_the_answer_comes(ask: Callable[..., Ran], tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("mine")
+    (tmp_path / "traces.db").symlink_to(tmp_path / "target")
+    ran = ask(f"sqlite:///{tmp_path / 'traces.db'}")
+    assert (ran.code, "Danube" in ran.out) == (0, True)
+    assert "is a symbolic link" in ran.err
+    assert (tmp_path / "target").read_text() == "mine"
+
+
+# --- F52 ---
+
+
+@pytest.mark.timeout(300)
+def test_f52_ten_kills_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    tally = kill_some(10, tmp_path, seed=3)
+    assert (tally.missing, tally.torn, tally.damaged) == ([], [], [])
+    assert tally.kills == 10
+    assert tally.acknowledged >= 7
+
+
+@pytest.mark.timeout(300)
+def test_f52_nor_do_three_on_postgresql(tmp_path: Path) -> None:
+    with postgres_url() as url:
+        tally = kill_some(3, tmp_path, seed=5, url=url)
+    assert (tally.missing, tally.torn, tally.damaged) == ([], [], [])
+    assert tally.acknowledged >= 3
+
+
+@pytest.fixture
+def file_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'traces.db'}"
