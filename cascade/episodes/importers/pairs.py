@@ -66,20 +66,23 @@ def _rows(record: Record, dropped: Dropped) -> Iterator[dict[str, Any]]:
         horizon = turns + 1
         yield head | _answer(fields, "base", turn, 0) | {"horizon": horizon, "signals": _certainty(fields, "base", "")}
         if turn == turns:
-            yield from _guide_rows(fields, head, horizon)
+            made = _answer(fields, "guide", horizon, 0)
+            signals = _certainty(fields, "guide", "") | _agreement(fields)
+            yield head | made | {"horizon": horizon, "signals": signals}
+            yield _guide_alone(fields, head)
         return
     signals = _certainty(fields, "base", "base_") | _certainty(fields, "guide", "guide_") | _agreement(fields)
     for candidate, role in enumerate(("base", "guide")):
         made = _answer(fields, role, turn, candidate)
         yield head | made | {"horizon": turns, "signals": signals, "source": role}
+    if turn == 1:  # the runs are independent: the guide's first answer is what it says when it is asked outright
+        yield _guide_alone(fields, head)
 
 
-def _guide_rows(fields: Mapping[str, Any], head: dict[str, Any], horizon: int) -> Iterator[dict[str, Any]]:
-    """Yield the guide's answer twice: as the ladder's last step, and as the walk of the guide alone."""
-    signals = _certainty(fields, "guide", "")
-    last = head | _answer(fields, "guide", horizon, 0) | {"horizon": horizon}
-    yield last | {"signals": signals | _agreement(fields)}
-    yield last | {"walk": GUIDE_ONLY, "step": 1, "horizon": 1, "kept": True, "signals": signals}
+def _guide_alone(fields: Mapping[str, Any], head: dict[str, Any]) -> dict[str, Any]:
+    """Return the guide's answer as the walk of the guide alone."""
+    alone = {"walk": GUIDE_ONLY, "horizon": 1, "kept": True, "signals": _certainty(fields, "guide", "")}
+    return head | _answer(fields, "guide", 1, 0) | alone
 
 
 def _is_ladder(fields: Mapping[str, Any]) -> bool:

@@ -6,10 +6,13 @@ import gzip
 import json
 import math
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cascade.episodes import files, lines
 from cascade.episodes.files import Dropped, append_jsonl, is_url, read_rows, write_rows
@@ -133,6 +136,39 @@ def test_a_value_without_a_form_is_named(log: Path, value: object) -> None:
     with pytest.raises(UsageError, match="Row 2 "):
         write_rows(log, [ROWS[0], row(gold=value)])
     assert not log.exists()
+
+
+TEXTS = st.none() | st.text(max_size=20)
+COUNTS = st.none() | st.integers(0, 2**63 - 1)
+ANY_ROW = st.fixed_dictionaries(
+    {"episode_id": st.text(min_size=1, max_size=8), "question": st.text(max_size=20), "step": st.integers(1, 9)},
+    optional={
+        "walk": TEXTS,
+        "answer": TEXTS,
+        "context": TEXTS,
+        "gold": st.none() | st.lists(st.text(max_size=5), max_size=3),
+        "correct": st.none() | st.booleans(),
+        "candidate": COUNTS,
+        "cost_nano_usd": COUNTS,
+        "confidence": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        "signals": st.none()
+        | st.dictionaries(st.text(max_size=5).filter(lambda name: name != "replay"), st.none() | st.floats(-1e9, 1e9)),
+    },
+)
+
+
+@given(st.lists(ANY_ROW, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_any_row_comes_back_from_any_form(rows: list[dict[str, Any]]) -> None:
+    pytest.importorskip("pyarrow")
+    whole = [row(**one) for one in rows]
+    with tempfile.TemporaryDirectory() as folder:
+        for name in FORMS:
+            path = Path(folder, name)
+            assert write_rows(path, rows) == len(rows)
+            dropped = Dropped()
+            assert list(read_rows(path, dropped)) == whole
+            assert dropped.says() == ""
 
 
 # --- appending ---

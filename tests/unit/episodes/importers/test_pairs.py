@@ -93,7 +93,8 @@ def test_a_ladder_ends_with_the_guide_asked_once(tmp_path: Path, told_by: dict[s
 def test_real_rounds_have_two_candidates_a_step(tmp_path: Path) -> None:
     kind = {"round_kind": "turn t of two runs", "T": 3, "guide_verdict": "no"}
     gate = {"base_uncertainty": 0.25, "base_uncertainty_kind": "1 - visible-test gate score of the base's program"}
-    rows = rows_of(tmp_path, pair(**kind, **gate), pair(**kind, round=2, guide_cost_usd=0.0, guide_input_tokens=0))
+    both = rows_of(tmp_path, pair(**kind, **gate), pair(**kind, round=2, guide_cost_usd=0.0, guide_input_tokens=0))
+    rows = [row for row in both if row["walk"] is None]
     assert [part(row, "step", "candidate", "source") for row in rows] == [
         (1, 0, "base"),
         (1, 1, "guide"),
@@ -103,7 +104,9 @@ def test_real_rounds_have_two_candidates_a_step(tmp_path: Path) -> None:
     assert {row["horizon"] for row in rows} == {3}
     assert rows[0]["signals"] == rows[1]["signals"] == {"base_gate": 0.75, "guide_agrees": 0.0}
     assert part(rows[3], "cost_nano_usd", "cost_source") == (0, "carried over: no call")
-    assert all(row["walk"] is None for row in rows)
+    (alone,) = [row for row in both if row["walk"] is not None]
+    assert part(alone, "walk", "step", "candidate", "source", "kept") == ("guide only", 1, 0, "large", True)
+    assert part(alone, "cost_nano_usd", "correct", "signals", "horizon") == (2_000_000, True, {}, 1)
 
 
 def test_the_guides_verdict_is_not_known_before_the_guide(tmp_path: Path) -> None:
