@@ -154,7 +154,7 @@ def compare(
             ready = one.prepare(train, calibration, alpha, seed)
             results[one.name].seconds += time.perf_counter() - started
             turns[one.name] = _turn(one.name, ready, test, alpha)
-        turns[CLAIRVOYANT] = _Turn(_clairvoyant(test, alpha), np.ones(test.n, dtype=np.bool_))
+        turns[CLAIRVOYANT] = _clairvoyant(test, alpha)
         for name, turn in turns.items():
             _write_down(results[name], turn, turns[against], test)
         tell(number, count)
@@ -203,19 +203,29 @@ def _turn(name: str, ready: Ready, test: EpisodeTable, alpha: float) -> _Turn:
     return _Turn(played, known, costs[0], drawn)
 
 
-def _clairvoyant(test: EpisodeTable, alpha: float) -> Played:
-    """Return what knowing every answer beforehand would bring; by length where costs are not known."""
+def _clairvoyant(test: EpisodeTable, alpha: float) -> _Turn:
+    """Return what knowing every answer beforehand would bring; by length where costs are not known.
+
+    It gives up whole questions. Its cost at a coverage of exactly 1 − alpha gives up a part of one more, by a coin, as
+    `Frontier.matched` does.
+    """
     steps = test.arrays if test.cost_known else replace(test.arrays, cost=np.ones_like(test.arrays.cost))
     rows, spent = np.arange(steps.n), np.cumsum(steps.cost, axis=1)
     stop = steps.correct.any(axis=2).argmax(axis=1)  # the first right step; the first of all where there is none
-    dearest = np.lexsort((stop, spent[rows, stop] - steps.cost[:, 0]))[::-1]
-    given_up = dearest[: clairvoyant(steps, alpha).given_up]
+    beyond = spent[rows, stop] - steps.cost[:, 0]
+    dearest = np.lexsort((stop, beyond))[::-1]
+    many = clairvoyant(steps, alpha).given_up
+    part = max(0.0, alpha * steps.n - many)
+    given_up, next_one = dearest[:many], dearest[many : many + 1]
+    saved = float(part * beyond[next_one].sum()) if part < 1 else 0.0
     stop[given_up] = 0
     found = steps.solvable
     found[given_up] = False
-    right, one = found.astype(np.float64), np.ones(steps.n)
+    right, one, cost = found.astype(np.float64), np.ones(steps.n), spent[rows, stop].astype(np.float64)
     covered = (found | hopeless(steps)).astype(np.float64)
-    return Played(covered, right, right, spent[rows, stop].astype(np.float64), stop + 1.0, one, one)
+    played = Played(covered, right, right, cost, stop + 1.0, one, one)
+    matched = (float(cost.sum()) - saved) / steps.n / 1e9 if test.cost_known else None
+    return _Turn(played, np.ones(steps.n, dtype=np.bool_), matched)
 
 
 def _write_down(into: _Results, turn: _Turn, reference: _Turn, test: EpisodeTable) -> None:

@@ -1,0 +1,214 @@
+"""The comparison on real logs, and on worlds: it runs, and says of them what their sources say."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import cascade
+from cascade.cli import compare as module
+from cascade.cli.logs import open_log
+from cascade.conformal.frontier import depth_mixture, frontier
+from cascade.conformal.rollout import levels
+from cascade.episodes.table import EpisodeTable
+from cascade.episodes.tabulate import BASE_ONLY, GUIDE_ONLY
+from cascade.evaluation.compare import CLAIRVOYANT
+from cascade.evaluation.contestants import Threshold
+from cascade.evaluation.doubt import doubt_of
+from cascade.evaluation.worlds import WORLDS
+
+pytest.importorskip("pyarrow")
+SHARED = Path(cascade.__file__).parents[1].parent / "shared" / "data"
+data = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared logs are not beside the project")
+LADDER = "qwen2.5-3b,phi-4-mini>gemini-1.5-pro"
+
+
+class Seen(NamedTuple):
+    """What `cascade compare --json` printed of a log, a document a data set, and the tables that it read."""
+
+    documents: dict[str, dict[str, Any]]
+    tables: dict[str, EpisodeTable]
+
+
+def seen(episodes: str | Path, splits: int = 1) -> Seen:
+    """Run the command in this process."""
+    opened, out = [], io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        patch.setattr(sys, "stderr", io.StringIO())
+        patch.setattr(module, "open_log", lambda *given: opened.append(open_log(*given)) or opened[0])
+        module.compare_log(str(episodes), splits=splits, as_json=True)
+    found = json.loads(out.getvalue())
+    listed = found.get("datasets", [found])
+    return Seen({one["dataset"]: one for one in listed}, {table.dataset: table for table in opened[0].tables})
+
+
+@cache
+def log(name: str) -> Seen:
+    """Return what one of the shared logs gave: read and compared once for all tests."""
+    return seen(SHARED / f"{name}.parquet")
+
+
+def cut(name: str, target: Path, *, pair: str | None = None, every: int = 1, rows: int | None = None) -> Path:
+    """Write some rows of a log of one round into a log of their own: of one pair, every so many, the first so many."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(SHARED / f"{name}.parquet")
+    if pair is not None:
+        table = table.filter(pc.equal(table["pair"], pair))
+    chosen = table.take(pa.array(range(0, table.num_rows, every))).slice(0, rows)
+    pq.write_table(chosen, target)
+    return target
+
+
+def shares(table: EpisodeTable) -> tuple[float, ...]:
+    """Return how often the base alone, the guide alone and some answer of the log is right."""
+    guide = table.walks[GUIDE_ONLY].right if GUIDE_ONLY in table.walks else table.arrays.correct[:, 0, 1]
+    return tuple(float(right.mean()) for right in (table.walks[BASE_ONLY].right, guide, table.arrays.solvable))
+
+
+def sane(document: dict[str, Any]) -> None:
+    """Check what holds for every comparison."""
+    names = [row["policy"] for row in document["rows"]]
+    assert {"random", "all answers, depth 1"} <= set(names)
+    bound = document["rows"][-1]
+    assert bound["policy"] == CLAIRVOYANT
+    for row in document["rows"]:
+        assert 0 <= row["accuracy"] <= row["in_set"] + 1e-12 <= 1 + 2e-12
+        assert row["in_set"] <= row["coverage"] + 1e-12 <= 1 + 2e-12
+        assert row["set_size"] <= row["leaves"] + 1e-12
+        assert row["cost_usd"] is None or row["cost_usd"] >= 0
+        if row["matched_cost_usd"] is not None:
+            assert row["matched_cost_usd"] >= bound["matched_cost_usd"] * (1 - 1e-9)
+
+
+# Questions, and how often base, guide and some answer are right, as data/README.md has them.
+PUBLISHED = {
+    "episodes_zell_mmlu": {
+        "zell_mmlu/llama-3b>gpt-4o": (1_816, 0.573, 0.829, 0.882),
+        "zell_mmlu/gpt-4o-mini>gpt-4o": (1_816, 0.747, 0.829, 0.874),
+    },
+    "episodes_zell_truthfulqa": {"zell_truthfulqa/llama-3b>gpt-4o": (817, 0.417, 0.736, 0.780)},
+    "episodes_zell_gsm8k": {"zell_gsm8k/llama-3b>gpt-4o": (300, 0.897, 0.950, 0.973)},
+    "episodes_firstpass_mbpp": {
+        "firstpass_mbpp/haiku-4.5>sonnet-5 multi-turn": (974, 0.808, 0.928, 0.967),
+        "firstpass_mbpp/haiku-4.5>opus-4.8": (974, 0.783, 0.944, 0.950),
+    },
+    "episodes_intercode": {"intercode_sql/gpt-3.5-turbo>gpt-4": (1_034, 0.085, 0.071, 0.526)},
+    "episodes_uala": {
+        "uala_hotpotqa/direct>ReAct": (500, 0.346, 0.320, 0.452),
+        "uala_mmlu/direct>ReAct": (570, 0.695, 0.540, 0.786),
+        "uala_strategyqa/direct>ReAct": (229, 0.550, 0.555, 0.716),
+    },
+}
+
+
+@data
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_the_tables_say_what_the_sources_say_and_every_way_to_answer_runs(name: str) -> None:
+    found = log(name)
+    for dataset, (n, *figures) in PUBLISHED[name].items():
+        assert found.tables[dataset].n == n
+        assert shares(found.tables[dataset]) == pytest.approx(figures, abs=6e-4), dataset
+    assert list(found.documents) == list(found.tables)
+    for document in found.documents.values():
+        sane(document)
+
+
+@data
+def test_intercode_gets_better_turn_by_turn() -> None:
+    arrays = log("episodes_intercode").tables["intercode_sql/gpt-3.5-turbo>gpt-4"].arrays
+    base = np.logical_or.accumulate(arrays.correct[:, :, 0], axis=1).mean(axis=0)
+    assert (arrays.horizon, base[0], base[-1]) == (4, pytest.approx(0.085, abs=6e-4), pytest.approx(0.289, abs=6e-4))
+
+
+@data
+def test_a_ladder_has_its_rungs_and_the_guide_above_them() -> None:
+    arrays = log("episodes_zell_mmlu").tables["zell_mmlu/llama-1b,3b,8b,70b>gpt-4o"]
+    assert (arrays.arrays.horizon, arrays.sources) == (5, ("answer",))
+    assert shares(arrays)[:2] == pytest.approx((0.422, 0.829), abs=6e-4)
+
+
+@data
+def test_mint_over_all_its_sets() -> None:
+    found = log("mint_rounds")
+
+    def right(base: str, walk: str) -> tuple[int, float]:
+        ending = f"/gpt-3.5-turbo-0613 {base}>gpt-4-0613 alone-max5"
+        chosen = [table for name, table in found.tables.items() if name.endswith(ending)]
+        asked = sum(table.n for table in chosen)
+        return asked, sum(float(table.walks[walk].right.sum()) for table in chosen) / asked
+
+    assert right("alone-max5", BASE_ONLY) == (452, pytest.approx(0.345, abs=6e-4))
+    assert right("gpt4-feedback-max5", BASE_ONLY) == (452, pytest.approx(0.469, abs=6e-4))
+    assert right("alone-max5", GUIDE_ONLY) == (452, pytest.approx(0.650, abs=6e-4))
+    for document in found.documents.values():
+        sane(document)
+
+
+@data
+def test_routellm_one_answer_a_row() -> None:
+    found = log("routellm")
+    assert {name.partition("/")[0]: table.n for name, table in found.tables.items()} == {
+        "routellm_gsm8k": 1_319,
+        "routellm_mmlu": 14_042,
+    }
+    for document in found.documents.values():
+        sane(document)
+
+
+@data
+def test_a_part_of_the_single_rounds(tmp_path: Path) -> None:
+    found = seen(cut("episodes_single_round", tmp_path / "part.parquet", every=10))
+    assert len(found.documents) == 14
+    for document in found.documents.values():
+        sane(document)
+
+
+@data
+def test_mmlu_pro_says_what_its_source_says_and_its_costs_are_not_known(tmp_path: Path) -> None:
+    found = seen(cut("episodes_mmlu_pro", tmp_path / "part.parquet", pair="qwen2.5-3b>gemini-1.5-pro"))
+    (table,) = found.tables.values()
+    assert shares(table) == pytest.approx((0.362, 0.703, 0.756), abs=6e-4)
+    ladder = seen(cut("episodes_mmlu_pro", tmp_path / "ladder.parquet", pair=LADDER, rows=1_000))
+    for document in (*found.documents.values(), *ladder.documents.values()):
+        sane(document)
+        assert all(row["cost_usd"] is row["matched_cost_usd"] is None for row in document["rows"])
+
+
+@data
+def test_a_self_check_that_tells_little_gains_little() -> None:
+    """At 0.9 of the questions: cost beside a coin between both depths. TruthfulQA is there as a negative control."""
+
+    def beside_a_coin(table: EpisodeTable) -> float:
+        doubt = doubt_of(table)
+        assert doubt is not None
+        scores = Threshold(doubt).prepare(table, table, 0.1, 0).scores
+        assert scores is not None
+        point = frontier(table.arrays, levels(table.arrays, scores(table))).matched(0.9)
+        coin = depth_mixture(table.arrays).cost_at(0.9)
+        assert point is not None
+        assert coin is not None
+        return point.cost / coin
+
+    control = log("episodes_zell_truthfulqa").tables["zell_truthfulqa/llama-3b>gpt-4o"]
+    telling = log("episodes_zell_mmlu").tables["zell_mmlu/llama-3b>gpt-4o"]
+    assert 0.9 < beside_a_coin(control) <= 1.0
+    assert beside_a_coin(telling) < 0.8
+
+
+@pytest.mark.parametrize("name", sorted(WORLDS))
+def test_every_way_to_answer_runs_on_a_simulated_world(name: str) -> None:
+    ((_, document),) = seen(f"simulated:{name},400").documents.items()
+    sane(document)
+    assert document["n"] == 400
+    assert {"UALA on verdict, tuned", "guide only", "LLM-exit, guide"} <= {row["policy"] for row in document["rows"]}
