@@ -28,7 +28,7 @@ def read_option(plain: str, letters: str = DEFAULT_LETTERS) -> Option:
     >>> read_option("(b) Vienna"), read_option("Vienna")
     (Option(letter='B', text='vienna'), Option(letter=None, text='vienna'))
     """
-    bare = plain_letters(plain)
+    bare = plain_letters(plain) or plain
     found = _patterns(letters).option.match(bare)
     text = bare[found.end() :] if found else bare
     return Option(_named(found) if found else None, normalize_answer(text) if text.strip() else None)

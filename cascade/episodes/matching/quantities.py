@@ -37,8 +37,7 @@ _RUN = r"(?:\d{1,3}(?:(?:[ ]\d{3})+|(?:'\d{3})+|(?:_\d{3})+)(?!\d)(?:[.,]\d+)?|\
 _TIMES_TEN = r"[ ]?(?:x|×|\*|\\times|\\cdot)[ ]?10[ ]?(?:\^|\*\*)[ ]?[{(]?"
 _NUMBER = re.compile(
     rf"""
-    (?P<relation>[<>≤≥]=?\ ?)?
-    (?P<minus>(?<![\w)])[-+]|\b(?:minus|negative)\ )?
+    (?P<minus>(?<![\w)])[-+]|\b(?i:minus|negative)\ )?
     (?P<money>(?:\b[A-Za-z]{{1,3}})?[$€£¥₹₽₩₺₪¢]\ ?|\b[A-Z]{{3}}\ ?)?
     (?P<inner>[-+])?
     (?:
@@ -57,7 +56,16 @@ _SCALE = re.compile(rf" ?({'|'.join(SCALES)})s?\b", re.IGNORECASE)
 _SHORT_SCALE = re.compile(r" ?(k|bn|mn|tn)\b")
 _MONEY_SCALE = re.compile(r" ?([kmbtKMBT])\b")
 _SHORT = {"k": 3, "m": 6, "mn": 6, "b": 9, "bn": 9, "t": 12, "tn": 12}
-_PER = re.compile(r" ?(?:/|\bper\b) ?([A-Za-z]+(?:\^?-?\d)?)", re.IGNORECASE)
+_PER = re.compile(r" ?(?:/|\bper\b) ?((?:[A-Za-z]{2,}|[hsdmgl])(?:\^?-?\d)?)(?![A-Za-z])", re.IGNORECASE)
+# A variable or a bracket beside an operator: the number is part of a formula, such as p - 2 or (a+b)/2.
+_FORMULA_BEFORE = re.compile(r"(?:(?<![A-Za-z])[A-Za-z]|[)\]}]) ?[-+*/^×] ?$")
+_FORMULA_BEHIND = re.compile(r" ?[-+*/^×] ?(?:[B-HJ-Zb-hj-z](?![A-Za-z])|\()|\([A-Za-z] ?[-+*/^)]")
+_RELATIONS = {
+    "≤": "<=", "≥": ">=", "less than": "<", "fewer than": "<", "more than": ">", "greater than": ">", "at least": ">=",
+    "at most": "<=",
+}  # fmt: skip
+_RELATION = re.compile(rf"(?:([<>≤≥]=?) ?|\b({'|'.join(list(_RELATIONS)[2:])}) )$", re.IGNORECASE)
+_RELATION_CHARS = len("greater than ")
 _POWER = re.compile(r"\^|\*\*\d")
 _OF_THE_CLOCK = re.compile(r" ?[ap]\.?m\b", re.IGNORECASE)
 _SOMEBODY = re.compile(r"\b(?:no|some|any|every|each|the|this|that|which) $", re.IGNORECASE)
@@ -98,17 +106,26 @@ def _found(text: str) -> Iterator[tuple[int, int, Quantity | None]]:
     for match in _NUMBER.finditer(text):
         if _is_name(text, match) or (spans and match.start() < spans[-1][1]):  # the 2 of km^2 is read with its unit
             continue
-        quantity, end = _with_unit(text, match.end(), _value(match), _money(match))
+        value = None if _FORMULA_BEFORE.search(text, max(0, match.start() - 4), match.start()) else _value(match)
+        quantity, end = _with_unit(text, match.end(), value, _money(match))
         spans.append((match.start(), end))
-        relation = (match["relation"] or "").strip().replace("≤", "<=").replace("≥", ">=")
-        yield match.start(), end, quantity and quantity._replace(relation=relation)
+        yield match.start(), end, _related(text, match.start(), quantity)
     for words in find_words(text):
         if words.written == "one" and (spans or _SOMEBODY.search(text[max(0, words.start - 8) : words.start])):
             continue  # "the one with 5 apples", "no one"
         if not any(start < words.end and words.start < end for start, end in spans):
             quantity, end = _with_unit(text, words.end, words.value, None)
             spans.append((words.start, end))
-            yield words.start, end, quantity
+            yield words.start, end, _related(text, words.start, quantity)
+
+
+def _related(text: str, start: int, quantity: Quantity | None) -> Quantity | None:
+    """Return a quantity with the relation that stands before it: "< 5" and "at least five" are not five."""
+    found = _RELATION.search(text, max(0, start - _RELATION_CHARS), start)
+    if quantity is None or found is None:
+        return quantity
+    said = (found[1] or found[2]).lower()
+    return quantity._replace(relation=_RELATIONS.get(said, said))
 
 
 def _is_name(text: str, match: re.Match[str]) -> bool:
@@ -198,7 +215,7 @@ def _with_unit(text: str, end: int, value: Fraction | None, money: Unit | None) 
         return None, end
     per = _PER.match(text, end)
     if per is None:
-        return Quantity(value, unit), end
+        return (None if _FORMULA_BEHIND.match(text, end) else Quantity(value, unit)), end
     return Quantity(value, unit, per[1].lower().replace("^", "")), per.end()
 
 

@@ -102,5 +102,5 @@ def _boxed(text: str) -> str | None:
     for at in range(start, len(text)):
         depth += (text[at] == "{") - (text[at] == "}")
         if not depth:
-            return text[start:at].strip()
+            return text[start:at].strip() or None
     return None

@@ -71,6 +71,16 @@ def test_a_lone_surrogate_is_a_letter_like_others(name: str) -> None:
     assert isinstance(made(name).matches("\ud8005 \udfff", [GOLD[name]]), Verdict)
 
 
+@pytest.mark.parametrize("name", ["exact", "squad", "choice", "number", "date"])
+@pytest.mark.parametrize(
+    "text", ["{", "*", "$", "**", "\\boxed{}", "\\boxed{", "answer:", "Answer is", "=", "()", "-", "####", "\\text{}"]
+)
+def test_marks_without_content_are_texts_like_others(name: str, text: str) -> None:
+    assert made(name).matches(text, [text]).correct is True
+    assert made(name).matches(text, [GOLD[name]]).correct is False
+    assert made(name).matches("Danube", [text]).correct in {False, None}
+
+
 @pytest.mark.skipif(find_spec("math_verify") is None, reason="math-verify is not installed")
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_huge_formula_never_reaches_the_parser(kind: str) -> None:
