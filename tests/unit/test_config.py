@@ -335,3 +335,44 @@ def test_a_policy_that_cannot_work_on_a_ladder_is_refused(policy: dict[str, Any]
 )
 def test_a_policy_that_works_on_a_ladder_is_taken(policy: dict[str, Any]) -> None:
     assert made(strategy=LADDER, policy=policy)
+
+
+@pytest.mark.parametrize(
+    ("given", "store"),
+    [
+        (True, None),
+        ("on", None),
+        ({}, None),
+        ("sqlite:///x.db", "sqlite:///x.db"),
+        ({"store": "postgresql://me@host/db"}, "postgresql://me@host/db"),
+    ],
+)
+def test_traces_are_on_and_may_have_a_store(given: object, store: str | None) -> None:
+    traces = made(traces=given).traces
+    assert traces is not None
+    assert (traces.store, traces.content, traces.durability, traces.strict) == (store, "full", "group", False)
+
+
+@pytest.mark.parametrize("given", [False, "off", None])
+def test_traces_may_be_off(given: object) -> None:
+    assert made(traces=given).traces is None
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("nowhere", "traces.store: A store is sqlite:///FILE"),
+        ("sqlite:///../x.db", "traces.store: The path in 'sqlite:///../x.db' leads upwards (..)"),
+        ("postgresql://me:hunter2@host/db", "traces.store: a URL with a password does not belong in a configuration"),
+        ({"store": "postgresql://host/db?password=hunter2"}, "traces.store: a URL with a password does not belong"),
+        ({"store": "sqlite:///x.db", "store_env": "NAME"}, "traces: give store or store_env, not both"),
+        ({"content": "some"}, "traces.content: input should be 'full', 'hash' or 'none', not 'some'"),
+        ({"durabilty": "full"}, "traces.durabilty: there is no such setting; did you mean durability?"),
+        ({"password": "x"}, "traces.password: keys do not belong in a configuration"),
+        (5, "traces: input should be a valid dictionary"),
+    ],
+)
+def test_a_wrong_setting_of_traces_is_named_without_what_is_secret(given: object, said: str) -> None:
+    found = only_problem(traces=given)
+    assert found.startswith(said)
+    assert "hunter2" not in found
