@@ -25,7 +25,7 @@ _ROUNDING = 1e-12
 # Jumps, of 22 bytes each, that are sorted at once: 1.4 MB stay in a processor's cache. Below 16 blocks splitting costs
 # more than it saves.
 _BLOCK, _FEW = 1 << 16, 16
-_Few: TypeAlias = NDArray[np.int16]  # counts within one step
+_Counts: TypeAlias = NDArray[np.int16]  # within one step
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +203,8 @@ class _Jumps(NamedTuple):
     fall: Floats  # minus the level: rising as kappa falls
     cost: Ints
     paid: Bools
-    kept: _Few
-    different: _Few
+    kept: _Counts
+    different: _Counts
     found: Bools
 
     def take(self, rows: Ints) -> _Jumps:
@@ -247,9 +247,10 @@ def _blocks(jumps: _Jumps) -> Iterator[_Jumps]:
 
     To sort 10⁷ numbers at once is to wait for memory at almost every step.
     """
-    many = jumps.fall.size // _BLOCK
+    many = min(jumps.fall.size // _BLOCK, 1 << 16)
     if many < _FEW:
-        yield from [jumps] * bool(jumps.fall.size)
+        if jumps.fall.size:
+            yield jumps
         return
     sample = np.random.default_rng(0).choice(jumps.fall, size=64 * many)  # decides about speed, not about results
     edges = np.unique(np.sort(sample)[64::64])
@@ -268,7 +269,7 @@ def _run(block: _Jumps, kappa: Floats, sums: Ints, start: int) -> int:
     ends = np.append(np.flatnonzero(fall[1:] != fall[:-1]), fall.size - 1)  # equal levels are one point
     end = start + ends.size
     np.negative(fall[ends], out=kappa[start:end])
-    counts: tuple[Ints | Bools | _Few, ...] = (block.cost, block.paid, block.kept, block.different, block.found)
+    counts: tuple[Ints | Bools | _Counts, ...] = (block.cost, block.paid, block.kept, block.different, block.found)
     for row, count in zip(sums, counts, strict=True):
         np.add(np.cumsum(count[order], dtype=np.int64)[ends], row[start - 1], out=row[start:end])
     return end

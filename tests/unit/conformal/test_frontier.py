@@ -183,7 +183,9 @@ def test_a_clairvoyant_gives_up_where_finding_is_dearest() -> None:
     found = clairvoyant(ladder(1, 2, 3, None), 0.25)
     assert (found.cost, found.coverage, found.given_up) == ((10 + 30 + 10 + 10) / 4, 0.75, 1)
     assert clairvoyant(ladder(1, 2, 3, None), 0.49).given_up == 1
-    assert clairvoyant(ladder(1, 2, 3, None), 1).given_up == 2, "what is right at once costs nothing to keep"
+    everything = clairvoyant(ladder(1, 2, 3, None), 1)
+    assert everything.given_up == 2, "what is right at once costs nothing to keep"
+    assert everything.cost == 10
 
 
 def test_a_clairvoyants_allowance_is_not_rounded_down_by_a_float() -> None:

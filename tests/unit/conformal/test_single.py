@@ -55,7 +55,7 @@ def test_an_unknown_confidence_ranks_below_every_known_one() -> None:
     unknown, known = Place(0, 1, False, 0.9, math.nan), Place(0, 0, True, 0.9, 0.0)
     assert picked(known, unknown, unknown) == 0
     assert picked(unknown, unknown, known._replace(confidence=-0.5)) == 0
-    assert picked(known._replace(confidence=-2.0), unknown) == 1, "as engine.rank has it: unknown is −1"
+    assert picked(unknown, known._replace(confidence=-2.0)) == 1, "as engine.rank has it: unknown is −1"
 
 
 def test_an_answer_is_as_right_as_the_candidate_that_brought_it_first() -> None:
