@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from cascade._version import __version__
-from cascade.cli import ask, collect, compare, demo, doctor, init, models, prices, traces
+from cascade.cli import ask, collect, compare, demo, doctor, import_, init, models, prices, traces
 from cascade.cli.output import notes, plain
 from cascade.errors import CascadeError
 
@@ -28,6 +28,7 @@ app.command("init")(init.init)
 app.command("ask")(ask.ask)
 app.command("demo")(demo.demo)
 app.command("collect")(collect.collect_log)
+app.command("import")(import_.import_log)
 app.command("compare")(compare.compare_log)
 app.command("evaluate")(compare.evaluate_log)
 app.command("prices")(prices.prices)
