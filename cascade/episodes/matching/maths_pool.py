@@ -36,6 +36,7 @@ class Worker:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
+        self._expired = False
         if not sys.executable:
             raise UsageError("The matcher 'math' starts a Python process, but this program does not know its Python.")
         try:
@@ -60,7 +61,7 @@ class Worker:
         Raises:
             WorkerLostError: the worker was killed after `timeout_s`, or died.
         """
-        timer = threading.Timer(self._timeout_s if timeout_s is None else timeout_s, self._process.kill)
+        timer = threading.Timer(self._timeout_s if timeout_s is None else timeout_s, self._expire)
         timer.daemon = True
         timer.start()
         try:
@@ -70,8 +71,15 @@ class Worker:
             raise
         finally:
             timer.cancel()
+            timer.join()
+        if self._expired:  # it struck as the reply came: the reply holds, the worker does not
+            self.kill()
         reply: dict[str, Any] = json.loads(line)
         return reply
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._process.kill()
 
     def _exchange(self, line: str) -> str:
         requests, replies = self._process.stdin, self._process.stdout

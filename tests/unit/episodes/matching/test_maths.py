@@ -257,6 +257,20 @@ def test_a_crowd_gets_each_its_own_reply_from_few_workers(tmp_path: Path, monkey
     assert not [one for one in threading.enumerate() if isinstance(one, threading.Timer) and not one.finished.is_set()]
 
 
+def test_a_timer_that_strikes_as_the_reply_comes_spoils_no_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker_script(tmp_path, monkeypatch, COUNTING)
+    pool = Pool(1, 60)
+    assert pool.ask({"n": 1})
+    pool._idle[0]._expired = True
+    late, next_one = pool.ask({"n": 2}), pool.ask({"n": 3})
+    pool.close()
+    assert late
+    assert next_one
+    assert (late["echo"], next_one["echo"], late["pid"] != next_one["pid"]) == (2, 3, True)
+
+
 def test_a_worker_that_was_killed_from_outside_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker_script(tmp_path, monkeypatch, COUNTING)
     pool = Pool(1, 60)
