@@ -18,12 +18,18 @@ check: $(VENV)/dev.done  ## lint, format, types, import rules, sizes
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/sizes.py
+	$(BIN)/python tools/cli_reference.py --check
 
 long: $(VENV)/dev.done $(VENV)/demo.done  ## the slow suites: the real pair of models, 100,000 asks
 	$(BIN)/python -m pytest -m "slow or long" --timeout 1800 $(ARGS)
 
-bench: $(VENV)/dev.done  ## the numbers of the README
+bench: $(VENV)/dev.done  ## the numbers of the README and the design pages
 	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/traces.py
+	$(BIN)/python benchmarks/frontier.py
+	$(BIN)/python benchmarks/parquet.py
+	$(BIN)/python benchmarks/ladder_threshold.py
+	$(BIN)/python benchmarks/simulated_worlds.py --questions 20000
 
 docs: $(VENV)/docs.done  ## the user documentation as a site, in site/
 	$(BIN)/mkdocs build --quiet --strict
@@ -32,11 +38,11 @@ $(VENV)/bin/pip:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/demo.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
-	$(PIP) --editable ".[local]"
+	$(PIP) --editable ".[local,parquet,report]"
 	@touch $@
 
 $(VENV)/dev.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
-	$(PIP) --editable ".[local,dev]"
+	$(PIP) --editable ".[local,parquet,report,sql,math,dev]"
 	@touch $@
 
 $(VENV)/tiny.done: $(VENV)/dev.done
