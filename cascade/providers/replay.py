@@ -1,7 +1,7 @@
 """Answers from a log of episodes: what a model said then, it says again, to the letter and for no money.
 
-A call is found by its question, step, role, purpose and sample. One that was never made cannot be replayed and is an
-error, not a guess.
+A call is found by its question, step, role, purpose and sample, and of several such, as several walks make them, by the
+digest of what was sent. One that was never made cannot be replayed and is an error, not a guess.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cascade.episodes.files import read_rows
-from cascade.episodes.schema import IMPOSSIBLE_LOGPROB, question_id
+from cascade.episodes.schema import IMPOSSIBLE_LOGPROB, question_id, request_digest
 from cascade.errors import BadRequestError, UsageError
 from cascade.providers.base import Payload
 from cascade.types import Request
@@ -21,9 +21,9 @@ _Key = tuple[str, int, str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Answers from logged rows."""
+    """Answers from logged rows. `calls`: what was said, by place in the episode and digest (None where unknown)."""
 
-    calls: Mapping[_Key, Payload]
+    calls: Mapping[_Key, Mapping[str | None, Payload]]
 
     @classmethod
     def open(cls, path: str) -> Replay:
@@ -42,17 +42,17 @@ class Replay:
         Raises:
             UsageError: a row is not of that form, or none holds a text.
         """
-        calls: dict[_Key, Payload] = {}
+        calls: dict[_Key, dict[str | None, Payload]] = {}
         number = 0
         for number, row in enumerate(rows, 1):
             if row.get("text") is None or row.get("question") is None:
                 continue
             try:
-                key, payload = _indexed(row)
+                key, digest, payload = _indexed(row)
             except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
                 said = f"{type(error).__name__} {error}"
                 raise UsageError(f"Row {number} of {source} is not a row of an episode log: {said}") from None
-            calls.setdefault(key, payload)
+            calls.setdefault(key, {}).setdefault(digest, payload)
         if number and not calls:
             raise UsageError(
                 f"No row of {source} holds both a question and what a model said to it: nothing to replay."
@@ -63,13 +63,18 @@ class Replay:
         """Return what was logged for this call."""
         asked = question_id(request.question.text, request.question.context)
         key = (asked, request.step, request.role, request.purpose, request.sample)
-        if key not in self.calls:
+        found = self.calls.get(key, {})
+        payload = found.get(request_digest(request))
+        if payload is None and (None in found or request.top_logprobs is None):
+            # Asked without log-probs, perhaps because the model gave none before, it is not what is on record.
+            payload = next(iter(found.values()), None)
+        if payload is None:
             raise BadRequestError(
                 f"The log holds no call of the {request.role} ({request.purpose}) at step {request.step} "
-                f"of this question: it was not made when the log was written.",
+                f"of this question: it was not made when the log was written, or with other settings.",
                 model=request.model,
             )
-        return self.calls[key]
+        return payload
 
     async def acomplete(self, request: Request, timeout_s: float) -> Payload:
         """Return what was logged for this call."""
@@ -79,12 +84,13 @@ class Replay:
         """Nothing to give back."""
 
 
-def _indexed(row: Mapping[str, Any]) -> tuple[_Key, Payload]:
+def _indexed(row: Mapping[str, Any]) -> tuple[_Key, str | None, Payload]:
     signals = row["signals"] or {}
     replay = signals.get("replay") or {}
     asked = question_id(row["question"], row.get("context"))
     key = (asked, row["step"], row["source"], replay.get("purpose", "answer"), replay.get("sample", 0))
-    return key, _payload(row, replay)
+    digest = replay.get("request")
+    return key, digest if isinstance(digest, str) else None, _payload(row, replay)
 
 
 def _payload(row: Mapping[str, Any], replay: Mapping[str, Any]) -> Payload:

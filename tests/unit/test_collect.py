@@ -844,3 +844,41 @@ def test_the_steps_in_the_log_are_those_that_a_walk_makes(log: Path) -> None:
         assert made == [(one.source, one.text, one.confidence) for one in step.candidates]
         for row in of_step:
             assert {name: value for name, value in row["signals"].items() if name != "replay"} == step.signals
+
+
+@pytest.mark.parametrize("place", ["base", "guide"])
+def test_a_named_walk_replays_as_itself(log: Path, place: str) -> None:
+    """The same model is asked twice at a step, with other words before it: each walk must get its own answer."""
+    collected(log, asked(*range(5)), walks=WALKS)
+    strategy = {"kind": "exit", "model": place, "rounds": ROUNDS}
+    with (
+        Orchestrator.from_config(config(strategy=strategy, provider=f"replay:{log}")) as again,
+        Orchestrator.from_config(config(strategy=strategy), providers={"fake": Models()}) as live,
+    ):
+        for one in asked(*range(5)):
+            assert same(again.ask(one.question), live.ask(one.question))
+
+
+def test_a_walk_that_was_not_logged_is_not_made_up_from_another(log: Path) -> None:
+    collected(log, asked(1))
+    made = config(strategy={"kind": "exit", "model": "base"}, provider=f"replay:{log}")
+    with Orchestrator.from_config(made) as again:
+        answer = again.ask(asked(1)[0].question)
+    assert [step.signals["says_exit"] for step in answer.steps] == [None]
+    assert answer.stopped == "provider error"
+
+
+def test_a_model_without_logprobs_replays_too(log: Path) -> None:
+    def without_logprobs(request: Request) -> Any:
+        made = said(request)
+        payload = reply(made) if isinstance(made, str) else made
+        return {**payload, "choices": [{**payload["choices"][0], "logprobs": None}]}
+
+    made = {"policy": {"kind": "fixed", "depth": ROUNDS}}
+    collected(log, asked(1, 2), Models(without_logprobs), walks=WALKS)
+    with (
+        Orchestrator.from_config(config(**made, provider=f"replay:{log}")) as again,
+        Orchestrator.from_config(config(**made), providers={"fake": Models(without_logprobs)}) as live,
+    ):
+        for one in asked(1, 2):
+            assert same(again.ask(one.question), live.ask(one.question))
