@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from cascade.building import build_policy, build_strategy
 from cascade.config import load
 from cascade.errors import AuthenticationError, ConfigError
-from cascade.building import build_policy, build_strategy
 from cascade.orchestrator import Orchestrator, endpoints
 from cascade.policies.fixed import FixedPolicy, RandomPolicy
 from cascade.policies.threshold import ThresholdPolicy
