@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from rich.console import Group
 from rich.table import Table
+from rich.text import Text
 
 from cascade.cli.output import dollars, plain
 from cascade.episodes.table import EpisodeTable
@@ -16,6 +17,7 @@ from cascade.evaluation.compare import Comparison, Row
 from cascade.evaluation.evaluate import Evaluation
 
 _WIDE, _MIDDLE, _ROOMY = 150, 96, 114
+_LEAST_NAME = 20
 
 
 class _Column(NamedTuple):
@@ -34,14 +36,27 @@ def compare_table(found: Comparison, width: int) -> Group:
     """Return the table of a comparison for a terminal of so many columns."""
     reference = found.row(found.reference)
     columns = [column for column in _columns(reference) if column.from_width <= width]
+    cells = [[column.cell(row) for column in columns] for row in found.rows]
+    figures = sum(_widest([column.head, *(row[k] for row in cells)]) + 1 for k, column in enumerate(columns))
     table = _bare()
-    table.add_column("policy", no_wrap=True, overflow="ellipsis", min_width=20)
+    table.add_column("policy", no_wrap=True)
     for column in columns:
         table.add_column(column.head, justify="right", no_wrap=True)
-    for row in found.rows:
-        name = _name(row.policy) + ("" if row.questions is None else f" (on {row.questions})")
-        table.add_row(name, *(column.cell(row) for column in columns))
+    for row, shown in zip(found.rows, cells, strict=True):
+        table.add_row(_policy_name(row, max(_LEAST_NAME, width - figures - 1)), *shown)
     return Group(_title(found), table)
+
+
+def _policy_name(row: Row, room: int) -> Text:
+    """Return a row's name and how many questions it was judged on; a long name is cut, not the figures beside it."""
+    judged = "" if row.questions is None else f" (on {row.questions})"
+    name = Text.from_markup(_name(row.policy))
+    name.truncate(room - len(judged), overflow="ellipsis")
+    return name.append(judged)
+
+
+def _widest(cells: Sequence[str]) -> int:
+    return max(Text.from_markup(cell).cell_len for cell in cells)
 
 
 def _columns(reference: Row) -> Sequence[_Column]:
