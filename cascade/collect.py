@@ -6,6 +6,7 @@ a run that is killed goes on where it was. The log itself is made at the end, fr
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import threading
@@ -187,8 +188,9 @@ class Collector:
         """
         everything, *named = self._walks
         self._whole = 0
+        judge_named = functools.cache(get_matcher)
         for asked in questions:
-            judge = matcher or get_matcher(asked.matcher or "exact")
+            judge = matcher or judge_named(asked.matcher or "exact")
             whole = self._on_record(everything, asked)
             if whole is None:
                 continue
