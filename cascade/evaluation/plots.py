@@ -77,7 +77,7 @@ def _mark_target(axes: Any, target: float) -> None:
 
 def _scale(axes: Any, costs: Sequence[float]) -> None:
     """Choose a logarithmic axis where costs lie far apart; what is free has its place on it, at the bottom."""
-    from matplotlib.ticker import LogLocator, SymmetricalLogLocator
+    from matplotlib.ticker import LogLocator, NullFormatter, SymmetricalLogLocator
 
     paid = [cost for cost in costs if cost > 0]
     if not paid or max(paid) <= _FAR_APART * min(paid):
@@ -91,6 +91,7 @@ def _scale(axes: Any, costs: Sequence[float]) -> None:
         axes.yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=least, subs=_TICKS))
         axes.set_ylim(-0.2 * least, 1.6 * max(paid))
     axes.yaxis.set_major_formatter("${x:.3g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _draw(axes: Any, row: Row, number: int) -> None:
