@@ -33,7 +33,7 @@ TINY = ("smollm2-135m", "smollm2-135m")
 ROUNDS = 4
 THRESHOLD = 0.5
 LADDER_POLICY = ThresholdPolicy(0.16, when="reply_logprob")
-"""Nats per token of the reply; chosen on 130 log-split questions (`benchmarks/ladder_threshold.py`), on no live one."""
+"""Nats per token of the reply; read off the log split (`benchmarks/ladder_threshold.py`), on no live question."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -268,8 +268,7 @@ class BaseGuide:
     def _again(self, answer: str, verdict: Verdict) -> tuple[Message, ...]:
         """Return what the base is told of its round before the next one: the guide's answer, not its yes or no.
 
-        A small base repeats the word it is told as its next answer: told "yes", it was right on 5 of 27 questions in
-        round 2, told the answer that the guide agreed to, on 12 of the same 27 (`design/strategies.md`).
+        A small base repeats the word it is told as its next answer: told "yes", it answers "yes".
         """
         suggested = answer if verdict.says_yes else verdict.correction
         fields = {"opinion": "doubtful"} if suggested is None else {"suggested_answer": suggested}
