@@ -76,6 +76,8 @@ class Trace:
             self._done = self._writer.submit(answer, {"horizon": self._horizon})
         except UsageError:
             logger.warning("traces: an answer came after the end and is not on record")
+        except Exception as error:  # noqa: BLE001 - whatever is odd about an answer, its trace does not cost it
+            logger.warning("traces: an answer is not on record: %s", type(error).__name__)
 
     def settle(self, answer: Answer) -> Answer:
         """Return the answer, after its commit where that is waited for. Raises as `TraceWriter.record` does."""

@@ -58,8 +58,8 @@ class Entry:
 class TraceQueue:
     """A bounded queue with a thread behind it, which begins with the first entry.
 
-    Full, it drops the oldest entry: an ask never waits for room. Entries that somebody waits for are never dropped, for
-    then no more come than there are asks at once.
+    Full, it drops the oldest entry: an ask never waits for room. Entries that somebody waits for are not dropped: there
+    are never more of them than asks at once.
     """
 
     def __init__(self, address: Address, durability: Literal["group", "full"]) -> None:
@@ -69,7 +69,7 @@ class TraceQueue:
         self._waiting: deque[Entry] = deque()
         self._chars = 0
         self._taken = self._written = self._lost = self._failures = 0
-        self._writing_from: int | None = None  # the number of the first entry that is being written
+        self._in_hand: set[int] = set()  # the numbers of the entries that are being written
         self._closing = self._hurry = False
         self._thread: threading.Thread | None = None
         self._warned_at = -WARN_EVERY_S
@@ -89,11 +89,12 @@ class TraceQueue:
             if entry.done is not None or len(self._waiting) in {1, GROUP_ANSWERS}:
                 self._changed.notify_all()
             first = self._thread is None
-            if first:
-                self._start()
+            started = self._start() if first else True
         if dropped:
             self.complain("the queue was full, so the oldest answers were dropped")
-        return first
+        if not started:
+            self._give_back(entry)
+        return first and started
 
     def _make_room(self) -> int:
         dropped = 0
@@ -105,12 +106,25 @@ class TraceQueue:
         self._lost += dropped
         return dropped
 
-    def _start(self) -> None:
-        self._thread = threading.Thread(target=_Writer(self).run, name="cascade-traces", daemon=True)
+    def _start(self) -> bool:
+        """Start the thread; return whether the system let it: not without memory, nor when the process is ending."""
+        thread = threading.Thread(target=_Writer(self).run, name="cascade-traces", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return False
+        self._thread = thread
         _running.add(self)
         atexit.unregister(_close_all)
         atexit.register(_close_all)
-        self._thread.start()
+        return True
+
+    def _give_back(self, entry: Entry) -> None:
+        with self._changed:
+            self._waiting.remove(entry)
+            self._chars -= entry.chars
+        self.ended([entry], StoreError("no thread could be started to write traces", retryable=True))
+        self.complain("no thread could be started to write them")
 
     def counts(self) -> Counts:
         """Return how many answers went which way."""
@@ -129,9 +143,8 @@ class TraceQueue:
 
     def _first_open(self) -> int:
         """Return the number of the oldest entry that is neither written nor lost, or the next one's."""
-        if self._writing_from is not None:
-            return self._writing_from
-        return self._waiting[0].number if self._waiting else self._taken + 1
+        waiting_from = self._waiting[0].number if self._waiting else self._taken + 1
+        return min(waiting_from, *self._in_hand) if self._in_hand else waiting_from
 
     def begin_to_close(self) -> None:
         """Let the thread end when it has written all. Waits for nothing."""
@@ -185,8 +198,7 @@ class TraceQueue:
             self._chars -= sum(entry.chars for entry in group)
             if not self._waiting:
                 self._hurry = False
-            if group:
-                self._writing_from = group[0].number
+            self._in_hand.update(entry.number for entry in group)
             return group
 
     def _in_haste(self) -> bool:
@@ -201,22 +213,23 @@ class TraceQueue:
                 self._written += len(group)
             else:
                 self._lost += len(group)
-            self._writing_from = None
+            self._in_hand.difference_update(entry.number for entry in group)
             self._changed.notify_all()
-        for entry in group:
-            if entry.done is not None and entry.done.set_running_or_notify_cancel():
-                entry.done.set_result(None) if error is None else entry.done.set_exception(error)
+        _tell(group, error)
 
     def put_back(self, group: list[Entry], error: CascadeError) -> None:
-        """Let a group wait for another try, but not those that somebody waits for, nor after the end."""
-        again = [] if self._closing else [entry for entry in group if entry.done is None]
-        kept = {entry.number for entry in again}
-        given_up = [entry for entry in group if entry.number not in kept]
+        """Let a group wait for another try, unless the end has come; who waits for it is told what went wrong."""
+        if self._closing:
+            self.ended(group, error)
+            return
         with self._changed:
-            self._waiting.extendleft(reversed(again))
-            self._chars += sum(entry.chars for entry in again)
+            self._waiting.extendleft(reversed(group))
+            self._chars += sum(entry.chars for entry in group)
+        _tell(group, error)
+        with self._changed:
+            self._in_hand.difference_update(entry.number for entry in group)
             self._make_room()
-        self.ended(given_up, error)
+            self._changed.notify_all()
 
     def failed(self, error: BaseException) -> None:
         """Count a failure of the store and say it."""
@@ -228,6 +241,14 @@ class TraceQueue:
         """Wait before the next try, unless the end has come."""
         with self._changed:
             self._changed.wait_for(lambda: self._closing, RETRY_S)
+
+
+def _tell(group: list[Entry], error: CascadeError | None) -> None:
+    """Let those know who wait for these entries, once; somebody who was cancelled waits no more."""
+    for entry in group:
+        done, entry.done = entry.done, None
+        if done is not None and done.set_running_or_notify_cancel():
+            done.set_result(None) if error is None else done.set_exception(error)
 
 
 class _Writer:
@@ -267,27 +288,25 @@ class _Writer:
                 self._queue.ended(group, error)
             self._queue.pause()
         except Exception as error:  # noqa: BLE001 - whatever it is, the thread goes on and those who wait are told
-            if len(group) > 1 and self._is_about_a_row(error):
-                for entry in group:
-                    self._write([entry])
-            else:
-                self._give_up(group, error)
+            self._sort_out(group, error)
         else:
             self._queue.ended(group)
 
-    def _is_about_a_row(self, error: Exception) -> bool:
-        """Whether an answer's rows are at fault, not the store: then the others of its group may be written."""
+    def _sort_out(self, group: list[Entry], error: Exception) -> None:
+        """Write a group one by one if some row may be at fault; count as lost what cannot be written."""
         from cascade.episodes.store.records import UnfitRowsError
 
-        return isinstance(error, UnfitRowsError) or not isinstance(error, CascadeError)
-
-    def _give_up(self, group: list[Entry], error: Exception) -> None:
-        """Count a group as lost for good: a store that cannot be used, or rows that cannot be written."""
-        self._close_store()
+        about_a_row = isinstance(error, UnfitRowsError) or not isinstance(error, CascadeError)
+        if about_a_row and len(group) > 1:
+            for entry in group:
+                self._write([entry])
+            return
         ours = error if isinstance(error, CascadeError) else StoreError(f"{type(error).__name__} in an answer's trace.")
         self._queue.failed(ours)
         self._queue.ended(group, ours)
-        if ours is error:
+        if not isinstance(error, UnfitRowsError):
+            self._close_store()
+        if not about_a_row:
             self._queue.pause()
 
     def _append(self, group: list[Entry]) -> None:

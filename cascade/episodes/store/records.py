@@ -65,7 +65,10 @@ def _record(row: Mapping[str, Any], place: str, problems: list[str]) -> dict[str
         made = _checked(row, place, problems)
     except ValueError:  # NaN or an infinite number: null instead, and the row says so (F57)
         del problems[before:]
-        made = _checked(storable(row), place, problems)
+        try:
+            made = _checked(storable(row), place, problems)
+        except (ValueError, RecursionError):
+            problems.append(f"{place}: a value goes round in a circle")
     if len(problems) > before:
         return None
     made["row_id"] = _row_id(made)
@@ -119,7 +122,10 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _as_json(name: str, value: Any) -> str:
-    return _json(CHECKS[name](name, value))
+    try:
+        return _json(CHECKS[name](name, value))
+    except (TypeError, RecursionError):
+        raise OddValueError from None
 
 
 _BY_KIND: Mapping[str, Check] = {TEXT: _text, WHOLE: _whole, TEXTS: _as_json, NUMBERS: _as_json}

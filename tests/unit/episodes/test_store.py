@@ -130,6 +130,18 @@ def test_every_problem_of_rows_is_named_and_nothing_is_written(store: Store) -> 
     assert store.count() == 0
 
 
+def test_what_has_no_json_form_is_a_problem_of_its_row(store: Store) -> None:
+    circle: dict[str, Any] = {}
+    circle["again"] = circle
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for odd in ({"x": object()}, {(1, 2): 3}, circle, {"deep": deep}):
+        with pytest.raises(UsageError, match="row 1: "):
+            store.append([row(1, signals=odd)])
+    assert store.count() == 0
+
+
 def test_no_more_than_ten_problems_are_listed(store: Store) -> None:
     with pytest.raises(UsageError) as caught:
         store.append(row(number, step=0) for number in itertools.count())
@@ -194,7 +206,7 @@ def test_a_filter_means_what_it_means_for_files(store: Store) -> None:
         ({"modle": "x"}, "did you mean model"),
         ({"step": "two"}, "step is a whole number or null, not 'two'"),
         ({"correct": "yes"}, "correct is a true or false or null"),
-        ({"signals": "{}"}, "signals holds JSON"),
+        ({"signals": "{}"}, "signals cannot be compared"),
     ],
 )
 def test_a_filter_that_cannot_be_used_is_refused_at_once(store: Store, where: dict[str, str], said: str) -> None:

@@ -196,7 +196,29 @@ def test_an_answer_without_a_key_is_stored_to_the_letter(file_url: str) -> None:
 
 _PIECES = st.sampled_from(
     [
-        *["sk", "PK", "rK", "gsk", "xai", "xAİ", "key", "Key", "ſk", "Key", "-", "_", "abcdefgh1", "Bearer", "bearer", "AIza", "aıza", "://", "user:word@host", "é", "."],
+        *[
+            "sk",
+            "PK",
+            "rK",
+            "gsk",
+            "xai",
+            "xAİ",
+            "key",
+            "Key",
+            "ſk",
+            "Key",
+            "-",
+            "_",
+            "abcdefgh1",
+            "Bearer",
+            "bearer",
+            "AIza",
+            "aıza",
+            "://",
+            "user:word@host",
+            "é",
+            ".",
+        ],
         *(" ", "\t", "\x00", "ABCDEFGHIJKLMNOPQRSTUVWXY"),
     ]
 )
@@ -654,7 +676,7 @@ print(counts.lost)
 
 
 def test_f55_processes_trace_into_one_file_in_turns(file_url: str) -> None:
-    count = 150
+    count = 80
     started = [
         subprocess.Popen(
             [sys.executable, "-c", _TRACES, file_url, name, str(count)],
@@ -702,3 +724,46 @@ def test_a_future_that_nobody_waits_for_any_more_does_not_stop_the_writer(file_u
         blocked.may_go.set()
         writer.record(answer_of())
         assert writer.counts.written == 2
+
+
+def test_an_answer_whose_rows_do_not_fit_does_not_cost_the_others_of_its_group(
+    file_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with TraceWriter(file_url) as writer:
+        for number in range(5):
+            columns = {"no_such_column": "x"} if number == 2 else {"dataset": 7} if number == 3 else {}
+            writer.record(answer_of(question=Question(f"number {number}")), columns)
+        assert writer.flush() is False
+        assert writer.counts == Counts(taken=5, written=4, lost=1, waiting=0, failures=1)
+    assert [row["question"] for row in rows_in(file_url)] == [f"number {n}" for n in (0, 1, 3, 4)]
+    assert "there is no column 'no_such_column'" in caplog.text
+
+
+def test_an_ask_does_not_fail_where_no_thread_can_be_started(
+    file_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with wired(file_url) as cascade:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            assert cascade.ask("first").text == "Danube"
+        assert cascade._traces is not None
+        assert cascade._traces.counts[:3] == (1, 0, 1)
+        cascade.ask("second")
+        assert cascade._traces.flush()
+    assert {row["question"] for row in rows_in(file_url)} == {"second"}
+    assert "no thread could be started" in caplog.text
+
+
+def test_an_answer_that_is_odd_costs_its_trace_and_nothing_else(
+    file_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_given: Any) -> str:
+        raise TypeError("odd")
+
+    with wired(file_url) as cascade:
+        monkeypatch.setattr("cascade.episodes.traces.texts_of", broken)
+        assert cascade.ask("what?").text == "Danube"
+    assert "an answer is not on record: TypeError" in caplog.text
