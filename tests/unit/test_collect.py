@@ -24,6 +24,7 @@ from cascade.episodes.schema import COLUMNS, request_digest
 from cascade.errors import (
     AuthenticationError,
     BudgetExceededError,
+    EmptyCompletionError,
     MissingExtraError,
     ProviderError,
     ProviderTimeoutError,
@@ -380,8 +381,9 @@ def test_an_unknown_cost_is_said_to_be_unknown_on_every_run(log: Path) -> None:
     assert {row["cost_nano_usd"] for row in rows_of(log)} == {None}
 
 
-def test_a_failed_call_that_may_be_billed_makes_the_cost_unknown(log: Path) -> None:
-    models = Models(fails=lambda one: ProviderTimeoutError("slow") if "number 2" in one.question.text else None)
+@pytest.mark.parametrize("error", [ProviderTimeoutError("slow"), EmptyCompletionError("nothing")])
+def test_a_failed_call_that_may_be_billed_makes_the_cost_unknown(log: Path, error: ProviderError) -> None:
+    models = Models(fails=lambda one: error if "number 2" in one.question.text else None)
     done = collected(log, asked(1, 2), models)
     bound = most_nano_usd(models.requests[-1], config().prices()["small"])  # type: ignore[arg-type]
     assert done.progress.spent_nano_usd == sum(calls_in(log).values()) + bound
@@ -537,6 +539,8 @@ def test_a_named_walk_that_fails_leaves_the_steps_in_the_log(log: Path) -> None:
     done = collected(log, asked(1), models, walks=[GUIDE_ONLY, "LLM-exit, base"])
     assert {row["walk"] for row in rows_of(log)} == {None, GUIDE_ONLY}
     assert [name for name, _ in done.failures] == ["q1"]
+    collected(log, asked(1), models, resume=True, walks=["LLM-exit, base", GUIDE_ONLY])
+    assert {row["walk"] for row in rows_of(log)} == {None, GUIDE_ONLY}
     collected(log, asked(1), resume=True, walks=[GUIDE_ONLY, "LLM-exit, base"])
     assert {row["walk"] for row in rows_of(log)} == {None, GUIDE_ONLY, "LLM-exit, base"}
 
