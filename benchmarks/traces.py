@@ -45,6 +45,7 @@ BASE_SAYS = reply(f"Reasoning: {REASONING}\nAnswer: The Danube")
 GUIDE_SAYS = reply("Yes", p_yes=0.55)  # too unsure for the threshold: all four rounds are run
 LIMITS: dict[str, tuple[str, float]] = {
     "record_median_us": ("at most", 100),
+    "ask_difference_us": ("at most", 100),
     "sqlite_rows_per_s": ("at least", 5_000),
     "postgresql_rows_per_s": ("at least", 5_000),
 }

@@ -30,10 +30,13 @@ def texts_of(answer: Answer, columns: Mapping[str, Any]) -> str:
     for step in answer.steps:
         texts += [candidate.text for candidate in step.candidates]
     for call in answer.calls:
-        if call.completion is not None:
-            texts.append(call.completion.text)
-            if call.completion.tokens is not None:  # a key may stand in what was generated and not in the text
-                texts.append("".join([token.text for token in call.completion.tokens]))
+        completion = call.completion
+        if completion is not None:
+            texts.append(completion.text)
+            if completion.tokens is not None:
+                generated = "".join([token.text for token in completion.tokens])
+                if generated != completion.text:  # a key may stand in what was generated and not in the text
+                    texts.append(generated)
     return "\x00".join(texts)
 
 

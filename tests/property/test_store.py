@@ -1,0 +1,107 @@
+"""The store against a model of it: a dict of rows by what they were when they were written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from stores import row
+
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
+from cascade.episodes.store import Store
+from cascade.errors import UsageError
+
+DAYS = st.integers(1, 5)
+ROWS = st.builds(
+    lambda number, day, step, model: row(
+        number, created_at=None if day == 5 else f"2026-11-0{day}T12:00:00.000+00:00", step=step, model=model
+    ),
+    st.integers(1, 6),
+    DAYS,
+    st.integers(1, 2),
+    st.sampled_from(["small", "large"]),
+)
+EMPTIED = {"question": None, "context": None, "gold": None, "answer": None, "text": None}
+
+
+def key_of(one: dict[str, Any]) -> str:
+    return json.dumps(one, sort_keys=True)
+
+
+def older(one: dict[str, Any], day: int) -> bool:
+    return one["created_at"] is not None and one["created_at"] < f"2026-11-0{day}"
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Appends, purges and reopenings in any order."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.folder = Path(tempfile.mkdtemp())
+        self.url = f"sqlite:///{self.folder / 'traces.db'}"
+        self.store = Store.open(self.url)
+        self.model: dict[str, dict[str, Any]] = {}
+
+    @rule(rows=st.lists(ROWS, max_size=6))
+    def append(self, rows: list[dict[str, Any]]) -> None:
+        new = {key_of(one): one for one in rows if key_of(one) not in self.model}
+        assert self.store.append(rows) == len(new)
+        self.model |= {
+            key: dict.fromkeys(COLUMNS) | one | {"schema_version": SCHEMA_VERSION} for key, one in new.items()
+        }
+
+    @rule(rows=st.lists(ROWS, max_size=3))
+    def append_with_one_that_does_not_fit(self, rows: list[dict[str, Any]]) -> None:
+        with pytest.raises(UsageError):
+            self.store.append([*rows, row(1, step=0)])
+
+    @rule(day=DAYS)
+    def purge(self, day: int) -> None:
+        gone = [key for key, one in self.model.items() if older(one, day)]
+        assert self.store.purge(datetime(2026, 11, day, tzinfo=UTC)) == len(gone)
+        for key in gone:
+            del self.model[key]
+
+    @rule(day=DAYS)
+    def purge_content(self, day: int) -> None:
+        full = [key for key, one in self.model.items() if older(one, day) and one["question"] is not None]
+        assert self.store.purge(datetime(2026, 11, day, tzinfo=UTC), content_only=True) == len(full)
+        for key in full:
+            signals = json.loads(json.dumps(self.model[key]["signals"]))
+            signals["replay"]["tokens"] = None
+            self.model[key] = self.model[key] | EMPTIED | {"signals": signals}
+
+    @rule()
+    def open_again(self) -> None:
+        self.store.close()
+        self.store = Store.open(self.url)
+
+    @rule(model=st.sampled_from(["small", "large", "other"]), step=st.integers(1, 3))
+    def choose(self, model: str, step: int) -> None:
+        wanted = [one for one in self.model.values() if (one["model"], one["step"]) == (model, step)]
+        where = {"model": model, "step": str(step)}
+        assert list(self.store.read(where)) == wanted
+        assert self.store.count(where) == len(wanted)
+
+    @invariant()
+    def holds_what_the_model_holds_in_order(self) -> None:
+        if hasattr(self, "store"):
+            assert list(self.store.read()) == list(self.model.values())
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            assert self.store.integrity() == []
+            self.store.close()
+            shutil.rmtree(self.folder)
+
+
+TestStore = StoreMachine.TestCase
+TestStore.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
