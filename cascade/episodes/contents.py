@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from cascade.episodes import schema
 from cascade.errors import KEY_SHAPES, redact
-from cascade.types import Answer
+from cascade.types import Answer, Call
 
 Content = Literal["full", "hash", "none"]
 TEXTS = ("question", "context", "answer", "text")
@@ -29,15 +29,20 @@ def texts_of(answer: Answer, columns: Mapping[str, Any]) -> str:
     texts = [question.text, question.context or "", *_strings(columns.values())]
     for step in answer.steps:
         texts += [candidate.text for candidate in step.candidates]
-    for call in answer.calls:
+        _add_generated(texts, step.calls)
+    _add_generated(texts, answer.loose_calls)
+    return "\x00".join(texts)
+
+
+def _add_generated(texts: list[str], calls: Iterable[Call]) -> None:
+    for call in calls:
         completion = call.completion
         if completion is not None:
             texts.append(completion.text)
             if completion.tokens is not None:
-                generated = "".join([token.text for token in completion.tokens])
+                generated = "".join([token[0] for token in completion.tokens])
                 if generated != completion.text:  # a key may stand in what was generated and not in the text
                     texts.append(generated)
-    return "\x00".join(texts)
 
 
 def _strings(values: Iterable[Any]) -> Iterator[str]:
