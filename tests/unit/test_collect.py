@@ -446,6 +446,14 @@ def test_what_is_on_record_counts_under_the_cap_and_it_goes_on_under_a_higher_on
     assert not journal_of(log).exists()
 
 
+def test_what_stands_in_the_log_is_counted_not_what_was_asked_this_time(log: Path) -> None:
+    spent = collected(log, asked(1, 3)).progress.spent_nano_usd
+    done = collected(log, asked(2, 1, 3), resume=True, max_cost_nano_usd=spent + 1)
+    assert isinstance(done.stopped, BudgetExceededError)
+    assert (done.progress.done, done.questions, done.rows) == (0, 2, 2 * 2 * ROUNDS)
+    assert {row["episode_id"] for row in rows_of(log)} == {"q1", "q3"}
+
+
 def test_under_a_cap_a_call_that_may_be_billed_is_not_tried_again(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three tries of one call cost up to three times what was held for it."""
     monkeypatch.setattr("cascade.providers.guard.time.sleep", lambda _: None)
