@@ -614,7 +614,7 @@ def test_f55_without_locks_the_rollback_journal_is_used(
 ) -> None:
     monkeypatch.setattr(sqlite_module, "version", lambda: (3, 40, 1))
     monkeypatch.setattr(sqlite_module, "_try_lock", lambda _descriptor: "unsupported")
-    caplog.set_level("INFO")
+    caplog.set_level("INFO", logger="cascade")
     with Store.open(file_url) as first, Store.open(file_url) as second:
         assert (first.exclusive, first.journal_mode, second.journal_mode) == (False, "delete", "delete")
         assert (first.append([row(1)]), second.append([row(2)]), first.count()) == (1, 1, 2)
