@@ -120,6 +120,7 @@ def test_a_source_that_fills_several_places_keeps_them() -> None:
 def test_an_unknown_cost_leaves_all_costs_unknown() -> None:
     assert one_table(row("1"), row("2")).cost_known
     assert not one_table(row("1"), row("2", cost_nano_usd=None)).cost_known
+    assert not one_table(row("1"), guide("1", cost_nano_usd=None)).cost_known
     assert not one_table(row("1"), row("1", walk="z", kept=True, cost_nano_usd=None)).cost_known
 
 

@@ -85,6 +85,13 @@ def test_calls_of_one_length_do_not_tell_the_price() -> None:
     assert of(rows).guide_tokens_needed is None
 
 
+def test_costs_that_fall_with_the_tokens_tell_no_price() -> None:
+    rows = log()
+    for row in rows:
+        row["cost_nano_usd"] = 9_000 * row["input_tokens"] - row["output_tokens"]
+    assert of(rows).guide_tokens_needed is None
+
+
 def test_all_calls_of_a_walk_and_of_a_verdict_are_added_up() -> None:
     rows = log(3)
     more = [rows[1] | {"episode_id": "q0"}, rows[2] | {"episode_id": "q0"}]

@@ -231,8 +231,9 @@ def test_the_truth_of_the_test_questions_moves_no_threshold(monkeypatch: pytest.
 
 
 def test_unknown_costs_are_none_everywhere() -> None:
-    table = made(cost_known=False)
-    found = compare(table, count=3)
+    asked = [one._replace(complete=True) for one in questions()]
+    assert compare(table_of(asked, 3, 2), count=3).row(THRESHOLD).curve
+    found = compare(table_of(asked, 3, 2, cost_known=False), count=3)
     assert not found.cost_known
     for row in found.rows:
         assert row.mean.cost_usd is None

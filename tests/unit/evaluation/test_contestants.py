@@ -129,6 +129,8 @@ def test_the_tuned_threshold_is_the_best_of_all(cost_known: bool) -> None:
     for number, (questions, horizon, width) in enumerate(batches(seed=14, per_shape=13, size=5)):
         if width == 3:
             continue
+        if not cost_known:  # a table has 0 where a cost is not known
+            questions = [one._replace(costs=(0,) * len(one.steps)) for one in questions]
         alpha = ("0.1", "0.2", "0.5", "0.34")[number % 4]
         doubt = (VERDICT, LOGPROB)[number % 2]
         table = table_of(questions, horizon, width, cost_known=cost_known)

@@ -61,6 +61,12 @@ def test_groups_are_drawn_whole_so_that_copies_add_nothing() -> None:
     assert (together[1] - together[0]) / (apart[1] - apart[0]) == pytest.approx(2, rel=0.15)
 
 
+def test_groups_of_any_size_give_shares() -> None:
+    questions, groups = [asked(True)] * 9 + [asked(False)], ["large"] * 9 + ["small"]
+    low, high = evaluate(table_of(questions, 1, 1, groups=groups), FixedPolicy(), resamples=500).intervals["accuracy"]
+    assert (low, high) == (0.0, 1.0)  # of two groups drawn, both may be the small one, or both the large one
+
+
 def test_the_same_seed_gives_the_same_intervals() -> None:
     table = table_of(coin(50), 1, 1)
     one, again, other = (evaluate(table, FixedPolicy(), seed=seed, resamples=50) for seed in (4, 4, 5))
