@@ -69,37 +69,46 @@ def one_answer() -> Answer:
         return cascade.ask(Question("Which river runs through Vienna?", "Vienna lies on a well-known river. " * 20))
 
 
-def paced_us(
-    call: Callable[[], object], count: int, pause_s: float, clock: Callable[[], float] = time.perf_counter
-) -> list[float]:
-    """Return the sorted times of calls in microseconds, with a pause before each."""
+def paced_us(call: Callable[[], object], count: int, pause_s: float) -> list[float]:
+    """Return the times of calls in microseconds, with a pause before each if it is not 0."""
     times = []
     for _ in range(count):
-        time.sleep(pause_s)
-        started = clock()
+        if pause_s:
+            time.sleep(pause_s)
+        started = time.perf_counter()
         call()
-        times.append((clock() - started) * 1e6)
-    return sorted(times)
+        times.append((time.perf_counter() - started) * 1e6)
+    return times
 
 
 def ask_path(folder: Path, answer: Answer) -> dict[str, float]:
-    """Time what an ask waits for, with the writer at work behind it: 200 asks a second, 1,600 rows."""
-    with TraceWriter(f"sqlite:///{folder / 'path.db'}") as writer:
-        paced_us(lambda: writer.record(answer, {"horizon": ROUNDS}), 100, 0.001)
-        times = paced_us(lambda: writer.record(answer, {"horizon": ROUNDS}), 600, 0.005)
-        processor = paced_us(lambda: writer.record(answer, {"horizon": ROUNDS}), 600, 0.005, time.thread_time)
+    """Time what an ask waits for, with the writer at work behind it: some 150 asks a second, 1,200 rows.
+
+    A record is made right after an ask, as in an ask of one's own. After a pause the same code takes three times as
+    long, as does all of an ask: the processor has forgotten it.
+    """
+    question = Question("Which river runs through Vienna?", "Vienna lies on a well-known river. " * 20)
+    found: dict[str, list[float]] = {"record": [], "cold_record": []}
+    with orchestrator("off") as cascade, TraceWriter(f"sqlite:///{folder / 'path.db'}") as writer:
+
+        def record() -> None:
+            writer.record(answer, {"horizon": ROUNDS})
+
+        for _ in range(600):
+            found["cold_record"] += paced_us(record, 1, 0.005)
+            cascade.ask(question)
+            found["record"] += paced_us(record, 1, 0)
         writer.flush()
         lost = writer.counts.lost
+    times = sorted(found["record"][100:])
     text = texts_of(answer, {})
-    quick = statistics.median(paced_us(lambda: holds_key(text), 300, 0))
-    plain = statistics.median(paced_us(lambda: redact(text), 300, 0))
     return {
         "record_median_us": times[len(times) // 2],
         "record_p99_us": times[int(len(times) * 0.99)],
-        "record_processor_median_us": statistics.median(processor),
+        "cold_record_median_us": statistics.median(found["cold_record"][100:]),
         "record_lost": lost,
-        "key_search_us": quick,
-        "key_search_plain_us": plain,
+        "key_search_us": statistics.median(paced_us(lambda: holds_key(text), 300, 0)),
+        "key_search_plain_us": statistics.median(paced_us(lambda: redact(text), 300, 0)),
     }
 
 
