@@ -12,7 +12,7 @@ import argparse
 
 import numpy as np
 
-from cascade.cli.logs import DEMO, open_log
+from cascade.evaluation.logs import DEMO, open_log
 
 THRESHOLDS = (0.05, 0.08, 0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.25, 0.3, 0.4)
 

@@ -5,9 +5,9 @@
 The log here is a simulated world, so it runs offline; `open_log("episodes.parquet")` reads a real one.
 """
 
-from cascade.cli.logs import open_log
 from cascade.evaluation.compare import compare
 from cascade.evaluation.evaluate import evaluate
+from cascade.evaluation.logs import open_log
 from cascade.policies.threshold import ThresholdPolicy
 
 

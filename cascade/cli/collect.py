@@ -41,7 +41,10 @@ def collect_log(
         float | None, typer.Option("--max-cost", help="The most that the log may cost, in USD.")
     ] = None,
     walk: Annotated[
-        list[str] | None, typer.Option("--walk", help=f"Log this way to answer too: {'; '.join(WALKS)}; none.")
+        list[str] | None,
+        typer.Option(
+            "--walk", help=f"Log this way to answer too: {'; '.join(WALKS)}; all; none. By default: guide only."
+        ),
     ] = None,
     matcher: Annotated[
         str | None,
@@ -178,11 +181,13 @@ def _report(done: Collected, output: Path, *, as_json: bool) -> None:
 
 
 def _show_steps(out: Console, output: Path) -> None:
-    if any(row["correct"] is not None for row in read_rows(output)):
-        for table in tables_from_rows(read_rows(output)):
-            out.print(rounds_table(table))
-    else:
-        out.print("Nothing to judge: no accepted answer is known.")
+    try:
+        tables = tables_from_rows(read_rows(output))
+    except UsageError:  # the log is written all the same
+        out.print("Nothing to judge: of no question is it known which answers are right.")
+        return
+    for table in tables:
+        out.print(rounds_table(table))
 
 
 def _document(done: Collected, output: Path) -> dict[str, Any]:

@@ -54,16 +54,15 @@ def compare_log(
     if as_json:
         _print([comparison_document(one) for one in found], {"alpha": alpha, "splits": splits})
         return
-    out = console()
+    out, evens = console(), log.break_evens()
     for table, one in zip(log.tables, found, strict=True):
         if rounds:
             out.print(rounds_table(table))
             out.print()
         out.print(compare_table(one, out.width))
         out.print(legend(one), style="dim")
-        even = log.break_even(one.dataset)
-        if even is not None:
-            out.print(even.says())
+        if one.dataset in evens:
+            out.print(evens[one.dataset].says())
         out.print()
 
 

@@ -123,7 +123,7 @@ def legend(found: Comparison) -> str:
     said = (
         "cost/1k: USD per 1,000 questions",
         f"× ref: beside {_name(found.reference)} (* more than chance, 95 %)",
-        f"cover: a right answer is kept, or none of the log's is right ({found.unsolvable:.1%} of the questions)",
+        f"cover: a right answer is kept, or none of all its steps is right ({found.unsolvable:.1%} of the questions)",
         "solv.: share covered of the other questions",
         "right: the one answer served is right",
         "len: steps",

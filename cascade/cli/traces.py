@@ -51,7 +51,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write rows to a file that fit, evaluate and compare read; or lines of JSON to standard output.
+    """Write rows to a file that evaluate and compare read; or lines of JSON to standard output.
 
     Example: cascade traces export -o log.parquet --where model=openai/gpt-4o
     """

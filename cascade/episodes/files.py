@@ -17,12 +17,12 @@ from typing import IO, Any
 from cascade.episodes.lines import Dropped, json_lines
 from cascade.episodes.rowcheck import checked_where, fitting, matches, no_log, storable
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
+from cascade.episodes.store.address import SCHEMES
 from cascade.errors import UsageError
 
 __all__ = ["Dropped", "append_jsonl", "is_url", "read_rows", "write_rows"]
 
 _PARQUET = b"PAR1"
-_STORES = ("sqlite:", "postgresql:", "postgresql+")
 WRITTEN_AS = (".jsonl", ".jsonl.gz", ".parquet")
 _KNOWN = frozenset(COLUMNS)
 
@@ -33,7 +33,8 @@ def is_url(path: Path | str) -> bool:
     >>> is_url("sqlite:///cascade.db"), is_url("log.jsonl")
     (True, False)
     """
-    return str(path).startswith(_STORES)
+    scheme, mark, _ = str(path).partition("://")
+    return bool(mark) and scheme in SCHEMES
 
 
 def append_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -75,37 +76,63 @@ def break_even(
     return BreakEven(base, judging, outright, mean_tokens, needed)
 
 
-def break_even_of(rows: Iterable[Mapping[str, Any]]) -> BreakEven | None:
-    """Return the break-even of a log with verdicts and the guide's own answers; None if it lacks either, or a cost.
+def break_evens(rows: Iterable[Mapping[str, Any]]) -> dict[str, BreakEven]:
+    """Return the break-even of each data set that has verdicts and the guide's own answers, all with known costs.
 
     Prices are read out of the log: cost = a·input tokens + b·output tokens, by least squares over the guide's calls.
     """
-    first: dict[str, list[int]] = {}
-    outright: dict[str, list[int]] = {}
-    calls: list[tuple[int, int, int]] = []
+    gathered: dict[str, _Gathered] = defaultdict(_Gathered)
     for row in rows:
+        gathered[row["dataset"] or "log"].add(row)
+    found = {dataset: one.result() for dataset, one in gathered.items()}
+    return {dataset: one for dataset, one in found.items() if one is not None}
+
+
+def break_even_of(rows: Iterable[Mapping[str, Any]]) -> BreakEven | None:
+    """Return the break-even of the rows of one data set, None where they lack what it takes."""
+    gathered = _Gathered()
+    for row in rows:
+        gathered.add(row)
+    return gathered.result()
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """What a data set's rows say of judging. By episode: [base, verdict] and [the guide's own answer, its tokens]."""
+
+    first: dict[str, list[int]] = field(default_factory=dict)
+    outright: dict[str, list[int]] = field(default_factory=dict)
+    calls: list[tuple[int, int, int]] = field(default_factory=list)
+    unknown: bool = False
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Take one row in, if it is of the first step or of the guide alone."""
         purpose = ((row["signals"] or {}).get("replay") or {}).get("purpose")
         cost, tokens_in, tokens_out = row["cost_nano_usd"], row["input_tokens"], row["output_tokens"]
         alone = row["walk"] == GUIDE_ONLY
         judging = row["walk"] is None and row["step"] == 1 and purpose == "judge"
         answering = row["walk"] is None and row["step"] == 1 and purpose == "answer"
         if not (alone or judging or answering):
-            continue
+            return
         if cost is None or tokens_in is None or tokens_out is None:
-            return None
+            self.unknown = True
+            return
         if alone:
-            paid = outright.setdefault(row["episode_id"], [0, 0])
+            paid = self.outright.setdefault(row["episode_id"], [0, 0])
             paid[0], paid[1] = paid[0] + cost, paid[1] + tokens_out
         else:
-            first.setdefault(row["episode_id"], [0, 0])[judging] += cost
+            self.first.setdefault(row["episode_id"], [0, 0])[judging] += cost
         if alone or judging:
-            calls.append((tokens_in, tokens_out, cost))
-    both = [name for name in outright if name in first and first[name][1]]
-    if not both:
-        return None
-    base, judged = (sum(first[name][k] for name in both) for k in (0, 1))
-    direct, tokens = (sum(outright[name][k] for name in both) for k in (0, 1))
-    return break_even(base, judged, direct, tokens, len(both), _price_per_output_token(calls))
+            self.calls.append((tokens_in, tokens_out, cost))
+
+    def result(self) -> BreakEven | None:
+        """Return the break-even over the episodes that have both."""
+        both = [name for name in self.outright if name in self.first and self.first[name][1]]
+        if self.unknown or not both:
+            return None
+        base, judged = (sum(self.first[name][k] for name in both) for k in (0, 1))
+        direct, tokens = (sum(self.outright[name][k] for name in both) for k in (0, 1))
+        return break_even(base, judged, direct, tokens, len(both), _price_per_output_token(self.calls))
 
 
 def _price_per_output_token(calls: list[tuple[int, int, int]]) -> float | None:

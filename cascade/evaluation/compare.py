@@ -21,7 +21,7 @@ from cascade.conformal.rollout import hopeless, levels
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import GUIDE_ONLY
 from cascade.errors import UsageError
-from cascade.evaluation.contestants import Contestant, Ready, contestants
+from cascade.evaluation.contestants import Contestant, contestants
 from cascade.evaluation.intervals import Interval, corrected_interval
 from cascade.evaluation.played import Means, Played, means
 from cascade.evaluation.splits import splits
@@ -89,6 +89,7 @@ class _Turn(NamedTuple):
     known: Bools
     matched_usd: float | None = None
     curve: tuple[float | None, ...] | None = None
+    fit_seconds: float = 0.0
 
 
 class _Gaps(NamedTuple):
@@ -138,9 +139,9 @@ def compare(
         UsageError: alpha lies outside (0, 1), the log is too small to be split, or there is no such reference.
     """
     if not 0 < alpha < 1:
-        raise UsageError(f"--alpha is a share of questions between 0 and 1, such as 0.1, not {alpha:g}.")
+        raise UsageError(f"alpha is a share of questions between 0 and 1, such as 0.1, not {alpha:g}.")
     if count < 1:
-        raise UsageError("--splits must be at least 1.")
+        raise UsageError("There must be at least 1 split.")
     playing = [*contestants(table), *others]
     against = _reference(table, [one.name for one in playing], reference)
     results = {name: _Results() for name in (*(one.name for one in playing), CLAIRVOYANT)}
@@ -148,14 +149,10 @@ def compare(
     for number, split in enumerate(splits(table.groups, count, seed), 1):
         train, calibration, test = (table.take(rows) for rows in (split.train, split.calibration, split.test))
         sizes = (train.n, calibration.n, test.n)
-        turns = {}
-        for one in playing:
-            started = time.perf_counter()
-            ready = one.prepare(train, calibration, alpha, seed)
-            results[one.name].seconds += time.perf_counter() - started
-            turns[one.name] = _turn(one.name, ready, test, alpha)
+        turns = {one.name: _turn(one, train, calibration, test, alpha, seed) for one in playing}
         turns[CLAIRVOYANT] = _clairvoyant(test, alpha)
         for name, turn in turns.items():
+            results[name].seconds += turn.fit_seconds
             _write_down(results[name], turn, turns[against], test)
         tell(number, count)
     if not results[against].means:
@@ -169,7 +166,7 @@ def compare(
         splits=count,
         seed=seed,
         sizes=sizes,
-        unsolvable=float(1 - table.arrays.solvable.mean()),
+        unsolvable=float(hopeless(table.arrays).mean()),
         cost_known=table.cost_known,
         reference=against,
         rows=tuple(rows),
@@ -186,21 +183,26 @@ def _reference(table: EpisodeTable, names: Sequence[str], wanted: str | None) ->
         first = [GUIDE_ONLY] if GUIDE_ONLY in names else []
         return next(name for name in (*first, *names[1:]) if known.get(name, 1.0) > _MOST)
     if wanted not in names:
-        raise UsageError(f"There is no row {wanted!r} to compare with; there are: {', '.join(names)}.")
+        raise UsageError(f"There is no row {wanted!r} to compare with; there are: {'; '.join(names)}.")
     return wanted
 
 
-def _turn(name: str, ready: Ready, test: EpisodeTable, alpha: float) -> _Turn:
-    """Play a prepared contestant on the test questions."""
-    played, walk = ready.play(test), test.walks.get(name)
+def _turn(
+    one: Contestant, train: EpisodeTable, calibration: EpisodeTable, test: EpisodeTable, alpha: float, seed: int
+) -> _Turn:
+    """Prepare a contestant and play it on the test questions."""
+    started = time.perf_counter()
+    ready = one.prepare(train, calibration, alpha, seed)
+    seconds = time.perf_counter() - started
+    played, walk = ready.play(test), test.walks.get(one.name)
     known = np.ones(test.n, dtype=np.bool_) if walk is None else walk.known
     if ready.scores is None or not test.cost_known:
-        return _Turn(played, known)
+        return _Turn(played, known, fit_seconds=seconds)
     curve = frontier(test.arrays, levels(test.arrays, ready.scores(test)))
     points = [curve.matched(share) for share in (1 - alpha, *_CURVE)]
     costs = [None if point is None else point.cost / 1e9 for point in points]
     drawn = tuple([c if share >= curve.coverage[0] else None for c, share in zip(costs[1:], _CURVE, strict=True)])
-    return _Turn(played, known, costs[0], drawn)
+    return _Turn(played, known, costs[0], drawn, seconds)
 
 
 def _clairvoyant(test: EpisodeTable, alpha: float) -> _Turn:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
 from cascade.evaluation.intervals import CONFIDENCE
 from cascade.evaluation.played import Means, Played, means, played_at
 from cascade.evaluation.scores import table_scores
@@ -32,10 +34,14 @@ class Evaluation:
 def evaluate(table: EpisodeTable, policy: Policy, *, seed: int = 0, resamples: int = RESAMPLES) -> Evaluation:
     """Return what a policy does on a log.
 
+    Raises:
+        UsageError: the log has none of the signals that the policy looks at, so that it would say nothing about it.
+
     The intervals are percentiles of a bootstrap over the groups, 95 %: they say how the means would move with other
     questions of the same kind. Nothing is fitted here; a policy that was fitted on these questions looks better than
     it is.
     """
+    _check_signals(table, policy)
     played = played_at(table, table_scores(policy, table), policy.kappa)
     return Evaluation(
         table.dataset,
@@ -47,6 +53,16 @@ def evaluate(table: EpisodeTable, policy: Policy, *, seed: int = 0, resamples: i
     )
 
 
+def _check_signals(table: EpisodeTable, policy: Policy) -> None:
+    wanted: tuple[str, ...] = getattr(policy, "reads", ())
+    known = [name for name, values in table.signals.items() if not np.isnan(values).all()]
+    if wanted and not set(wanted) & set(known):
+        has = ", ".join(known) or "none"
+        raise UsageError(
+            f"The policy looks at {' or '.join(wanted)}, and {table.dataset} has no such signal; it has: {has}."
+        )
+
+
 def _bootstrap(table: EpisodeTable, played: Played, seed: int, resamples: int) -> dict[str, tuple[float, float]]:
     columns = {
         "coverage": played.covered,
@@ -55,7 +71,7 @@ def _bootstrap(table: EpisodeTable, played: Played, seed: int, resamples: int) -
         "avg_length": played.length,
         "leaves": played.leaves,
         "set_size": played.distinct,
-        "unsolvable": (~table.arrays.solvable).astype(np.float64),
+        "unsolvable": hopeless(table.arrays).astype(np.float64),
     }
     if table.cost_known:
         columns["cost_usd"] = played.cost / 1e9

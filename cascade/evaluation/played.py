@@ -74,7 +74,7 @@ def means(table: EpisodeTable, played: Played) -> Means:
     return Means(
         coverage=float(played.covered.mean()),
         covered_given_solvable=float(played.in_set[solvable].mean()) if solvable.any() else None,
-        unsolvable=float(1 - solvable.mean()),
+        unsolvable=float(hopeless(table.arrays).mean()),
         in_set=float(played.in_set.mean()),
         accuracy=float(played.right.mean()),
         cost_usd=float(played.cost.mean()) / 1e9 if table.cost_known else None,

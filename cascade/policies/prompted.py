@@ -28,6 +28,11 @@ class PromptedPolicy:
 
     kappa: float = 0.0
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The signals that it looks at, one of them."""
+        return ("decided_action", "says_exit")
+
     def scores(self, observation: Observation) -> Scores:
         """Give +inf to what was chosen and −inf to the rest."""
         step = observation.step

@@ -46,6 +46,11 @@ class ThresholdPolicy:
     keep: Literal["judged", "both"] = "judged"
     when: Literal["uncertain", "p_yes", "reply_logprob"] = "uncertain"
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The signals that it looks at."""
+        return ("reply_mean_logprob",) if self.when == "reply_logprob" else ("p_yes",)
+
     def scores(self, observation: Observation) -> Scores:
         """Give "next" the doubt as its score, so that kappa is the threshold on it."""
         step = observation.step

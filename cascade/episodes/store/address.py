@@ -13,6 +13,8 @@ from cascade.errors import UsageError
 
 _FORMS = "A store is sqlite:///FILE (four slashes for an absolute path) or postgresql://USER@HOST/DATABASE"
 _POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
+SCHEMES = ("sqlite", *_POSTGRES)
+"""What the URL of a store starts with."""
 SIDE_FILES = ("-wal", "-shm", "-journal", "-lock")
 """What SQLite and the writer's lock put beside the file."""
 

@@ -312,7 +312,7 @@ def test_matcher_judges_every_answer_anew(
             return get_matcher("exact").matches(answer, gold)
 
     counting = Counting()
-    monkeypatch.setattr("cascade.cli.logs.get_matcher", lambda _name: counting)
+    monkeypatch.setattr("cascade.evaluation.logs.get_matcher", lambda _name: counting)
     assert cli("compare", path, "--splits", "1", "--matcher", "exact").code == 0
     assert counting.asked == 20  # and not again for the break-even: a judge is paid
 
@@ -341,11 +341,11 @@ def test_the_break_even_stands_below_the_table(cli: Cli, written: Callable[[Sequ
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["--alpha", "0"], "--alpha is a share of questions between 0 and 1"),
-        (["--alpha", "1"], "--alpha is a share"),
-        (["--alpha", "-0.2"], "--alpha is a share"),
-        (["--alpha", "nan"], "--alpha is a share"),
-        (["--reference", "guide"], "no row 'guide' to compare with; there are: random, base only, guide only"),
+        (["--alpha", "0"], "alpha is a share of questions between 0 and 1"),
+        (["--alpha", "1"], "alpha is a share"),
+        (["--alpha", "-0.2"], "alpha is a share"),
+        (["--alpha", "nan"], "alpha is a share"),
+        (["--reference", "guide"], "no row 'guide' to compare with; there are: random; base only; guide only"),
         (["--splits", "0"], "--splits"),
         (["--seed", "-1"], "--seed"),
     ],
@@ -383,7 +383,7 @@ def test_a_simulated_world_has_no_rows_to_choose(cli: Cli) -> None:
     for flags in (["--where", "split=test"], ["--matcher", "exact"]):
         ran = cli("compare", "simulated:mmlu/llama-2-7b,50", *flags)
         assert ran.code == 2
-        assert "has no rows to choose with --where or to judge with --matcher" in " ".join(ran.err.split())
+        assert "has no rows to choose by their columns or to judge with a matcher" in " ".join(ran.err.split())
 
 
 def test_a_simulated_world_is_compared(cli: Cli) -> None:

@@ -8,8 +8,11 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from cascade.errors import UsageError
 from cascade.evaluation.evaluate import evaluate
+from cascade.evaluation.logs import open_log
 from cascade.policies.fixed import FixedPolicy
+from cascade.policies.prompted import PromptedPolicy
 from cascade.policies.threshold import ThresholdPolicy
 from unit.evaluation.plain import Asked, Shown, draw, live, table_of
 
@@ -83,3 +86,9 @@ def test_unknown_costs_have_neither_mean_nor_interval() -> None:
 def test_one_question_is_sure_of_itself() -> None:
     found = evaluate(table_of([asked(True)], 1, 1), FixedPolicy(), resamples=10)
     assert found.intervals["accuracy"] == (1.0, 1.0)
+
+
+def test_a_policy_whose_signal_is_not_in_the_log_is_refused() -> None:
+    table = open_log("simulated:mmlu/llama-2-7b,30").tables[0]
+    with pytest.raises(UsageError, match=r"looks at decided_action or says_exit, and .* has no such signal; it has: "):
+        evaluate(table, PromptedPolicy())

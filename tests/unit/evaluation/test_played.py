@@ -31,7 +31,7 @@ def test_the_means_are_those_of_a_hand_worked_log() -> None:
     assert found == Means(
         coverage=0.75,  # the third has no right answer at all; of the fourth one might have come
         covered_given_solvable=1.0,
-        unsolvable=0.5,
+        unsolvable=0.25,
         in_set=0.5,
         accuracy=0.5,  # of two answers of one step without confidence the first one kept is served
         cost_usd=1e-8,
@@ -58,10 +58,9 @@ def test_means_are_those_of_plain_python() -> None:
         assert found.coverage == pytest.approx(sum(one.covered for one in did) / len(did))
         assert found.cost_usd == pytest.approx(sum(one.cost for one in did) / len(did) / 1e9)
         assert found.set_size == pytest.approx(sum(one.distinct for one in did) / len(did))
-        assert found.unsolvable == pytest.approx(1 - len(solvable) / len(did))
+        assert found.unsolvable == pytest.approx(np.mean([one.complete and not one.solvable for one in questions]))
         assert found.covered_given_solvable == (pytest.approx(sum(solvable) / len(solvable)) if solvable else None)
-        if all(one.complete for one in questions):  # coverage is what is in the set, and what cannot be
-            assert found.coverage == pytest.approx(found.in_set + found.unsolvable)
+        assert found.coverage == pytest.approx(found.in_set + found.unsolvable)  # what is kept, and what cannot be
 
 
 def test_a_walk_that_was_not_logged_is_a_miss_but_for_what_nobody_answers() -> None:
