@@ -16,6 +16,7 @@ from importlib import resources
 
 from cascade.config import CascadeConfig, load
 from cascade.episodes.matching import exact_match
+from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.evaluation.breakeven import BreakEven, break_even
 from cascade.money import Price, total_nano_usd, usd
 from cascade.orchestrator import Orchestrator
@@ -172,8 +173,8 @@ def table(outcomes: Sequence[Outcome]) -> list[Row]:
     up = sum(o.climbs for o in outcomes)
     one_round = [o.walked.steps[0].calls for o in outcomes]
     return [
-        row("base only", base, base, [o.base_calls for o in outcomes], count, count),
-        row("guide only", outright, outright, [o.outright.calls for o in outcomes], count, count),
+        row(BASE_ONLY, base, base, [o.base_calls for o in outcomes], count, count),
+        row(GUIDE_ONLY, outright, outright, [o.outright.calls for o in outcomes], count, count),
         row("ladder, log-prob", ladder, ladder, climbed, count + up, count),
         row(f"threshold, ≤ {ROUNDS} rounds", walked, kept, [o.walked.calls for o in outcomes], steps, sizes),
         row("both, round 1", judged, either, one_round, count, distinct),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cascade.building import build_policy, build_strategy
 from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig
+from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import UsageError
 from cascade.policies.base import Policy
 from cascade.sections import (
@@ -44,9 +45,6 @@ def named_walks(config: CascadeConfig, names: Iterable[str] | None = None) -> tu
     if not isinstance(config.strategy, BaseGuideConfig):
         return ()
     return tuple(_named(name, config, config.strategy) for name in wanted)
-
-
-GUIDE_ONLY = "guide only"
 
 
 def _settings(strategy: BaseGuideConfig) -> dict[str, tuple[StrategyConfig, PolicyConfig]]:

@@ -15,8 +15,8 @@ from cascade.errors import KEY_SHAPES, redact
 from cascade.types import Answer, Call
 
 Content = Literal["full", "hash", "none"]
-TEXTS = ("question", "context", "answer", "text")
-"""The columns that spell out what was asked and answered, besides `gold`."""
+TEXTS = tuple(name for name in schema.CONTENT_COLUMNS if name != "gold")
+"""The columns of content that hold one text each."""
 _IN_OTHER_KEYS = ("bearer", "aiza", "://")
 """What stands, in small letters, in whatever `errors.KEY_SHAPES` matches and has no k-, i- or y- in it."""
 _ALSO_LETTERS = ("\u0130", "\u0131", "\u017f")

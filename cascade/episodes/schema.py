@@ -19,6 +19,10 @@ from cascade.types import Answer, Call, Completion, Request, Step, Token, Usage
 
 SCHEMA_VERSION = 2
 """2 added `walk` and `confidence`. A row of version 1 reads as one of version 2 that has null there."""
+BASE_ONLY, GUIDE_ONLY = "base only", "guide only"
+"""The walks of one model by itself, as they are called wherever they stand."""
+CONTENT_COLUMNS = ("question", "context", "gold", "answer", "text")
+"""The columns that spell out what was asked and answered; so do the tokens among the signals."""
 IMPOSSIBLE_LOGPROB = -1e9
 """Stands for −inf in a file."""
 COLUMNS = (

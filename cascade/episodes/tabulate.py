@@ -16,11 +16,12 @@ import numpy as np
 
 from cascade.conformal.arrays import StepArrays
 from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.text import normalize_answer
 
-BASE_ONLY, GUIDE_ONLY, LAST_ONLY = "base only", "guide only", "last model only"
+LAST_ONLY = "last model only"
 
 
 class _Made(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from cascade.episodes.tabulate import GUIDE_ONLY
+from cascade.episodes.schema import GUIDE_ONLY
 from cascade.money import usd
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from cascade.conformal.arrays import Bools
 from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.conformal.rollout import hopeless, levels
+from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
-from cascade.episodes.tabulate import GUIDE_ONLY
 from cascade.errors import UsageError
 from cascade.evaluation.contestants import Contestant, contestants
 from cascade.evaluation.intervals import Interval, corrected_interval

@@ -17,6 +17,7 @@ from cascade.conformal.arrays import Floats, ScoreArrays, StepArrays
 from cascade.conformal.critical import critical_kappa
 from cascade.conformal.rollout import hopeless, levels
 from cascade.conformal.split import allowed_misses, split_kappa
+from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.doubt import Doubt, doubt_of
 from cascade.evaluation.played import Played, played_at, played_walk
@@ -47,7 +48,7 @@ class Contestant(Protocol):
 def contestants(table: EpisodeTable) -> list[Contestant]:
     """Return the contestants that a log has the numbers for, cheap and simple ones first."""
     logged = [name for name, walk in table.walks.items() if walk.known.any()]
-    order = sorted(logged, key=lambda name: (name != "base only", name != "guide only", name))
+    order = sorted(logged, key=lambda name: (name != BASE_ONLY, name != GUIDE_ONLY, name))
     found: list[Contestant] = [Chance(), *(Logged(name) for name in order)]
     found += [Depth(depth) for depth in range(1, table.arrays.horizon + 1)]
     if table.arrays.horizon > 1:

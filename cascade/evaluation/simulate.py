@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
+from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.evaluation.worlds import World
@@ -332,7 +333,7 @@ def _walks(world: World, draws: _Draws, rounds: _Rounds) -> dict[str, Walk]:
     guide_cost = np.tile(np.rint(world.alone_cost_usd * 1e9 * spread).astype(np.int64), (world.rounds, 1))
     once = np.ones(guide.shape[1], dtype=np.int64)
     return {
-        "guide only": _walk(guide, once, guide_cost),
+        GUIDE_ONLY: _walk(guide, once, guide_cost),
         "LLM-exit, guide": _walk(guide, _exits(world.exit_guide_rounds, uniform.guide_goes_on), guide_cost),
         "LLM-exit, base": _walk(base, _exits(world.exit_base_rounds, uniform.base_goes_on), _base_cost(world, draws)),
     }

@@ -20,9 +20,9 @@ from cascade.engine import drive, run
 from cascade.episodes.files import read_rows
 from cascade.episodes.matching import get_matcher
 from cascade.episodes.questions import AskedQuestion
-from cascade.episodes.schema import request_digest
+from cascade.episodes.schema import BASE_ONLY, request_digest
 from cascade.episodes.table import EpisodeTable
-from cascade.episodes.tabulate import BASE_ONLY, tables_from_rows
+from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.compare import compare
 from cascade.evaluation.played import played_at
 from cascade.evaluation.scores import table_scores

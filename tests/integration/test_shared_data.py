@@ -17,8 +17,8 @@ from cascade.cli import compare as module
 from cascade.cli.logs import open_log
 from cascade.conformal.frontier import depth_mixture, frontier
 from cascade.conformal.rollout import levels
+from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
-from cascade.episodes.tabulate import BASE_ONLY, GUIDE_ONLY
 from cascade.evaluation.compare import CLAIRVOYANT
 from cascade.evaluation.contestants import Threshold
 from cascade.evaluation.doubt import doubt_of

@@ -10,7 +10,7 @@ from typing import Any
 from cascade.episodes.importers.sources import Record, records
 from cascade.episodes.importers.values import nano_usd, number, text, truth, whole
 from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
+from cascade.episodes.schema import COLUMNS, GUIDE_ONLY, SCHEMA_VERSION
 
 ANSWER_NAMES = frozenset({"question_id", "model", "role", "method", "correct"})
 """The columns by which these logs are known."""
@@ -76,7 +76,7 @@ def _episodes(base: _Run, guides: Sequence[_Run], dropped: Dropped) -> Iterator[
             yield head | row | {"horizon": 2}
         for row in _steps(guide, 1):
             kept = None if row["candidate"] is None else True
-            yield head | row | {"horizon": 1, "walk": "guide only", "kept": kept}
+            yield head | row | {"horizon": 1, "walk": GUIDE_ONLY, "kept": kept}
 
 
 def _head(record: Record, pair: str) -> dict[str, Any]:

@@ -22,12 +22,11 @@ from cascade.episodes.importers.answers import ANSWER_NAMES, rows_from_answers
 from cascade.episodes.importers.sources import Record, records
 from cascade.episodes.importers.values import nano_usd, number, text, truth, whole
 from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
+from cascade.episodes.schema import COLUMNS, GUIDE_ONLY, SCHEMA_VERSION
 from cascade.errors import UsageError
 
 PAIR_NAMES = frozenset({"pair", "question_id", "round", "T", "base_correct", "guide_correct"})
 """The columns by which these logs are known."""
-GUIDE_ONLY = "guide only"
 
 
 def rows_from_pairs(source: Path | str, dropped: Dropped | None = None) -> Iterator[dict[str, Any]]:

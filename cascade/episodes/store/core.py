@@ -17,10 +17,10 @@ from itertools import islice
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Self
 
-from cascade.episodes.schema import SCHEMA_VERSION
+from cascade.episodes.schema import CONTENT_COLUMNS, SCHEMA_VERSION
 from cascade.episodes.store.address import Address, made_ready, parse
 from cascade.episodes.store.problems import from_file
-from cascade.episodes.store.records import CONTENT, records, row_of, without_content
+from cascade.episodes.store.records import records, row_of, without_content
 from cascade.episodes.store.sqlite import NO_WAL, Connector, Durability, WriterLock, has_wal_bug, shrink
 from cascade.errors import UsageError
 
@@ -325,7 +325,7 @@ class Store:
 
         from cascade.episodes.store.tables import episodes
 
-        full = sa.or_(*(episodes.c[name].is_not(None) for name in CONTENT))
+        full = sa.or_(*(episodes.c[name].is_not(None) for name in CONTENT_COLUMNS))
         change = sa.update(episodes).where(episodes.c.id == sa.bindparam("key"))
         found, emptied = self._records([*old, full], ("signals",)), 0
         while batch := [{"key": one["id"], **without_content(one)} for one in islice(found, _ROWS_PER_READ)]:

@@ -26,7 +26,7 @@ from cascade.episodes.rowcheck import (
     OddValueError,
     storable,
 )
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
+from cascade.episodes.schema import COLUMNS, CONTENT_COLUMNS, SCHEMA_VERSION
 from cascade.episodes.store.ids import content_id
 from cascade.errors import UsageError
 
@@ -187,13 +187,9 @@ def _loaded(text: str) -> Any:
 
 def without_content(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the columns of a record that spell out what was asked and answered, emptied."""
-    emptied: dict[str, Any] = dict.fromkeys(CONTENT)
+    emptied: dict[str, Any] = dict.fromkeys(CONTENT_COLUMNS)
     signals = _loaded(record["signals"]) if record["signals"] else None
     if isinstance(signals, dict) and isinstance(signals.get("replay"), dict):
         signals["replay"]["tokens"] = None
     emptied["signals"] = None if signals is None else _json(signals)
     return emptied
-
-
-CONTENT = ("question", "context", "gold", "answer", "text")
-"""The columns that spell out what was asked and answered; so do the tokens among the signals."""
