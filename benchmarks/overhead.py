@@ -40,7 +40,7 @@ def script(request: Request) -> Any:
 def orchestrator() -> Orchestrator:
     """Return a four-round cascade on the fake provider, with known prices, so that costs are computed."""
     models = {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}
-    config = {"models": models, "strategy": {"rounds": ROUNDS}, "provider": "fake"}
+    config = {"models": models, "strategy": {"rounds": ROUNDS}, "provider": "fake", "traces": "off"}
     return Orchestrator.from_config(config, providers={"fake": FakeProvider(script, keep=0)})
 
 
