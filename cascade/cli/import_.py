@@ -37,6 +37,7 @@ def import_log(
         list[str] | None, typer.Option("--role", help="MODEL=base, guide or judge; without it each call is a rung.")
     ] = None,
     dataset: Annotated[str | None, typer.Option("--dataset", help="What the questions are called.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as one JSON document.")] = False,
 ) -> None:
     """Turn a log from elsewhere into a log of episodes, and say what was left out of it and why.
@@ -45,6 +46,8 @@ def import_log(
     """
     if Path(source).resolve() == output.resolve():
         raise UsageError("The log cannot be written over the one that it is read from; choose another --output.")
+    if output.exists() and not force:
+        raise UsageError(f"{output} exists already. Choose another name, or --force to write over it.")
     roles, columns = parse_pairs("--role", "MODEL=base", role), parse_pairs("--map", "answer=reply", mapped)
     name = kind or known(source) or "table"
     tally = Tally()

@@ -16,7 +16,8 @@ from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.compare import Comparison, Row
 from cascade.evaluation.evaluate import Evaluation
 
-_WIDE, _MIDDLE, _ROOMY = 150, 96, 114
+_ABOVE_80, _MIDDLE, _ROOMY, _WIDE = 88, 104, 122, 150
+"""Widths from which a column has room beside the longest standing name."""
 _LEAST_NAME = 20
 
 
@@ -74,7 +75,8 @@ def _columns(reference: Row) -> Sequence[_Column]:
         _Column("cover", 0, lambda row: f"{row.mean.coverage:.3f}"),
         _Column("±", _MIDDLE, lambda row: _share(None if row.sd is None else row.sd.coverage)),
         _Column("Δ cover (95 %)", _WIDE, _difference),
-        _Column("solv.", 0, lambda row: _share(row.mean.covered_given_solvable)),
+        _Column("solv.", _ABOVE_80, lambda row: _share(row.mean.covered_given_solvable)),
+        _Column("in set", 0, lambda row: f"{row.mean.in_set:.3f}"),
         _Column("right", 0, lambda row: f"{row.mean.accuracy:.3f}"),
         _Column("len", 0, lambda row: f"{row.mean.avg_length:.2f}"),
         _Column("kept", _ROOMY, lambda row: f"{row.mean.leaves:.2f}"),
@@ -123,8 +125,9 @@ def legend(found: Comparison) -> str:
     said = (
         "cost/1k: USD per 1,000 questions",
         f"× ref: beside {_name(found.reference)} (* more than chance, 95 %)",
-        f"cover: a right answer is kept, or none of all its steps is right ({found.unsolvable:.1%} of the questions)",
+        f"cover: a right answer is kept, or no step of the question has one ({found.unsolvable:.1%} of the questions)",
         "solv.: share covered of the other questions",
+        "in set: a right answer is kept",
         "right: the one answer served is right",
         "len: steps",
         "kept, set: answers kept, different ones",

@@ -82,7 +82,11 @@ def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None 
         if whole:
             tables.append(_table(dataset, whole))
     if not tables:
-        raise UsageError(f"There is no episode to judge in this log. {left_out.says()}".strip())
+        said = ["There is no episode to judge in this log."]
+        if left_out.count:
+            advice = "Where accepted answers are logged (column gold), a matcher judges by them: --matcher exact."
+            said += [left_out.says(), advice]
+        raise UsageError(" ".join(said))
     return tables
 
 

@@ -35,13 +35,16 @@ def evaluate(table: EpisodeTable, policy: Policy, *, seed: int = 0, resamples: i
     """Return what a policy does on a log.
 
     Raises:
-        UsageError: the log has none of the signals that the policy looks at, so that it would say nothing about it.
+        UsageError: the log has none of the signals that the policy looks at, or not as many steps as it always takes.
 
     The intervals are percentiles of a bootstrap over the groups, 95 %: they say how the means would move with other
     questions of the same kind. Nothing is fitted here; a policy that was fitted on these questions looks better than
     it is.
     """
     _check_signals(table, policy)
+    depth = getattr(policy, "depth", 1)
+    if depth > table.arrays.horizon:
+        raise UsageError(f"The policy goes {depth} steps deep; {table.dataset} was logged to {table.arrays.horizon}.")
     played = played_at(table, table_scores(policy, table), policy.kappa)
     return Evaluation(
         table.dataset,

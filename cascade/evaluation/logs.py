@@ -13,6 +13,7 @@ from cascade.episodes.importers import read_log
 from cascade.episodes.lines import Dropped
 from cascade.episodes.matching import get_matcher
 from cascade.episodes.matching.judging import judge_rows
+from cascade.episodes.schema import COLUMNS
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
@@ -22,6 +23,19 @@ DEMO = "demo"
 SIMULATED = "simulated:"
 SIMULATED_QUESTIONS = 1_400
 """As many as the source's protocol uses: 1,000 to train on, 200 to calibrate, 200 to test."""
+
+
+PARTS_OF_EPISODES = frozenset(COLUMNS) - {
+    "episode_id",
+    "dataset",
+    "split",
+    "group",
+    "question",
+    "context",
+    "gold",
+    "schema_version",
+}
+"""Columns whose values differ between the rows of one episode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,12 @@ def open_log(
     >>> open_log("simulated:mmlu/llama-2-7b,50").tables[0].n
     50
     """
+    cutting = sorted(set(where or ()) & PARTS_OF_EPISODES)
+    if cutting:
+        raise UsageError(
+            f"Choosing by {', '.join(cutting)} would cut episodes apart, and the rest would say nothing of any policy. "
+            "Choose whole ones, by dataset, split, group, question or episode_id."
+        )
     left_out = Dropped() if dropped is None else dropped
     if given.startswith(SIMULATED):
         if where or matcher is not None:

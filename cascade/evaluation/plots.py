@@ -53,7 +53,7 @@ def plot(found: Comparison, path: Path) -> None:
     for number, row in enumerate(found.rows):
         _draw(axes, row, number)
     _mark_target(axes, 1 - found.alpha)
-    axes.set_xlabel("coverage: a right answer is kept, or there is none in the log")
+    axes.set_xlabel("coverage: a right answer is kept, or no step of the question has one")
     axes.set_ylabel("cost, USD per 1,000 questions")
     axes.set_xlim(right=1.012)
     _scale(axes, [row.mean.cost_usd * 1_000 for row in found.rows if row.mean.cost_usd is not None])
