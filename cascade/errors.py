@@ -7,7 +7,6 @@ The tree::
     ├── UsageError                   exit 2   the call itself is wrong: closed, inside an event loop, bad argument
     ├── MissingExtraError            exit 2   a package is not installed: names the pip command
     ├── ModelFileError               exit 2   weights are missing, cut short or not the pinned file
-    ├── StoreError                   exit 1   a trace store failed; in `episodes.store.problems`
     ├── NotCertifiedError            exit 3   the target cannot be met or was not certified
     ├── BudgetExceededError          exit 4   the next call could pass the cap
     ├── BatchError                   exit 5   some questions of a batch failed; holds the answers of the others
