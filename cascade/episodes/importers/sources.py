@@ -17,6 +17,8 @@ from cascade.errors import UsageError
 
 _CHUNK_BYTES = 1 << 20
 _PEEKED_LINES = 20
+_DOCUMENT_BYTES = 64_000_000
+"""A document is read whole; a log that is larger than this is read by its lines."""
 _BATCH_ROWS = 4_096
 _TABLES = {".csv": ",", ".tsv": "\t"}
 AROUND = "around"
@@ -137,12 +139,22 @@ def has_lines(path: Path) -> bool:
             return False
         try:
             if isinstance(json.loads(line), dict):
-                return True
+                return peeked == 1 or not _is_document(path)
         except (ValueError, RecursionError):
             pass
         if peeked >= _PEEKED_LINES:
             break
     return False
+
+
+def _is_document(path: Path) -> bool:
+    """Whether the file is one document although lines of it are objects: an export with a record on each line."""
+    with opened(path) as file:
+        text = file.read(_DOCUMENT_BYTES + 1)
+    try:
+        return len(text) <= _DOCUMENT_BYTES and isinstance(json.loads(text), dict | list)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _line_records(path: Path, dropped: Dropped) -> Iterator[Record]:

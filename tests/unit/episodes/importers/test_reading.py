@@ -11,6 +11,7 @@ import pytest
 
 from cascade.episodes.files import Dropped, write_rows
 from cascade.episodes.importers import IMPORTERS, detect, import_rows, read_log
+from cascade.episodes.importers.sources import records
 from cascade.errors import UsageError
 from unit.episodes.importers.test_langfuse import observed
 from unit.episodes.importers.test_litellm_spend import spent
@@ -100,3 +101,14 @@ def test_importers_that_there_are_not_and_options_that_do_not_go(tmp_path: Path)
 def test_a_missing_log_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no file"):
         list(read_log(tmp_path / "nothing.jsonl"))
+
+
+def test_a_document_with_a_record_on_each_line_is_read_as_the_document_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "export.json"
+    path.write_text('{"data":[\n{"id": "a"},\n{"id": "b"}\n],"meta":{"page":1}}\n')
+    dropped = Dropped()
+    assert [one.fields["id"] for one in records(path, dropped)] == ["a", "b"]
+    assert dropped.count == 0
+    path.write_text('torn": 1}\n{"id": "a"}\n{"id": "b"}\n')  # lines, of which the first is damaged
+    assert [one.fields["id"] for one in records(path, dropped)] == ["a", "b"]
+    assert dropped.count == 1
