@@ -18,6 +18,7 @@ from cascade.cli.tables import rounds_table
 from cascade.collect import Collected, Progress, collect, journal_of
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows
+from cascade.episodes.lines import Dropped
 from cascade.episodes.matching import get_matcher
 from cascade.episodes.questions import AskedQuestion, read_questions
 from cascade.episodes.schema import GUIDE_ONLY
@@ -104,7 +105,11 @@ def _wanted(walk: list[str] | None) -> list[str]:
 def _what(questions: str, config: Path) -> tuple[CascadeConfig, list[AskedQuestion]]:
     """Return the configuration and the questions: the demo's own, or those of files."""
     if questions != DEMO:
-        return load(config), list(read_questions(Path(questions)))
+        settings, odd = load(config), Dropped()
+        asked = read_questions(Path(questions), odd)
+        if odd.says():  # before anything is paid: a misspelt field leaves a question without its answer
+            notes().print(odd.says(), style="yellow", soft_wrap=True, markup=False)
+        return settings, asked
     fetch([weights.known(name) for name in demonstration.PAIR])
     asked = [
         AskedQuestion(q.question_id, q.question, q.answers, q.question_id, q.split, q.kind)
