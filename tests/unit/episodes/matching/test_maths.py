@@ -300,6 +300,8 @@ def test_a_forked_child_uses_no_worker_of_its_parent(tmp_path: Path, monkeypatch
 
 
 @needs_math_verify
+# It collects garbage, and with it sockets that litellm left open in an earlier test.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning")
 def test_workers_end_with_the_matcher_closed_or_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     worker_script(tmp_path, monkeypatch, COUNTING)
     pids = []
