@@ -356,6 +356,8 @@ def test_readers_and_a_writer_do_not_wait_for_each_other(store_url: str) -> None
         assert sum(1 for _ in reading) == 300
 
 
+# It collects garbage, and with it sockets that litellm left open in an earlier test.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning")
 def test_a_store_left_open_is_warned_about_once(file_url: str) -> None:
     left = [Store.open(file_url)]
     with pytest.warns(ResourceWarning, match="was not closed") as caught:
