@@ -20,15 +20,23 @@ check: $(VENV)/dev.done  ## lint, format, types, import rules, sizes
 	$(BIN)/python tools/sizes.py
 	$(BIN)/python tools/cli_reference.py --check
 
-long: $(VENV)/dev.done $(VENV)/demo.done  ## the slow suites: the real pair of models, 100,000 asks
+long: $(VENV)/dev.done $(VENV)/demo.done  ## the slow suites: the real pair of models, 100,000 asks, 20,000 calibrations of each guarantee
 	$(BIN)/python -m pytest -m "slow or long" --timeout 1800 $(ARGS)
 
 bench: $(VENV)/dev.done  ## the numbers of the README and the design pages
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/traces.py
 	$(BIN)/python benchmarks/frontier.py
+	$(BIN)/python benchmarks/calibration.py
+	$(BIN)/python benchmarks/needed_questions.py
+	$(BIN)/python benchmarks/certificates.py
+	$(BIN)/python benchmarks/served.py --quick
+	$(BIN)/python benchmarks/risk.py --quick
+	$(BIN)/python benchmarks/drift.py --quick
+	$(BIN)/python benchmarks/validity.py --quick
 	$(BIN)/python benchmarks/parquet.py
 	$(BIN)/python benchmarks/ladder_threshold.py
+	$(BIN)/python benchmarks/estimators.py --rows 10000
 	$(BIN)/python benchmarks/simulated_worlds.py --questions 20000
 
 docs: $(VENV)/docs.done  ## the user documentation as a site, in site/

@@ -18,14 +18,20 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from cascade import MissingExtraError, Orchestrator
+from cascade.calibration.fingerprint import made_for
+from cascade.config import load
+from cascade.conformal.certificate import make
+from cascade.policies.artifact import PolicyArtifact, write
 from cascade.providers.fake import FakeProvider, reply
-from cascade.types import Request
+from cascade.types import Certificate, Request
 
 ROUNDS = 4
 BASE_SAYS = reply("Reasoning: The Danube flows through Vienna.\nAnswer: The Danube")
@@ -89,6 +95,35 @@ def overhead() -> dict[str, float]:
     return found
 
 
+def certified(rounds: int = 8, asks: int = 400) -> dict[str, float]:
+    """Time an ask under a certificate, with audits drawn, against the same policy without one, in turns."""
+    plain = {"kind": "threshold", "keep": "both", "threshold": 0.3}
+    cascade: dict[str, Any] = {"strategy": {"rounds": ROUNDS}, "provider": "fake", "traces": "off"}
+    cascade["models"] = {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}
+    with tempfile.TemporaryDirectory() as folder:
+        artifact = PolicyArtifact(plain)
+        fields: dict[str, Any] = {"data_sha256": "0" * 64, "policy_sha256": artifact.policy_sha256}
+        fields |= {"kappa": 0.3, "k": 10, "created": "2026-11-21", "made_for": made_for(load(cascade))}
+        held = make(Certificate("coverage", 0.1, 99, "", **fields))
+        write(folder, replace(artifact, certificates=(held,)))
+        asked = {"kind": "coverage", "audit": {"probability": 1e-9}}
+        provider = FakeProvider(script, keep=0)
+        with (
+            Orchestrator.from_config({**cascade, "policy": plain}, providers={"fake": provider}) as without,
+            Orchestrator.from_config(
+                {**cascade, "policy": folder, "guarantee": asked}, providers={"fake": provider}
+            ) as under,
+        ):
+            if under.ask("Which river runs through Vienna?").certificate is None:
+                raise SystemExit("the certificate does not hold")
+            times: dict[str, list[float]] = {"plain": [], "certified": []}
+            for _ in range(rounds):
+                times["plain"] += timed_us(lambda: without.ask("Which river runs through Vienna?"), asks)
+                times["certified"] += timed_us(lambda: under.ask("Which river runs through Vienna?"), asks)
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    return {"certified_extra_us": medians["certified"] - medians["plain"]}
+
+
 async def concurrent(count: int) -> dict[str, float]:
     """Run `count` asks at once in one process."""
     async with orchestrator() as cascade:
@@ -127,6 +162,7 @@ LIMITS: dict[str, tuple[str, float]] = {
     "ask_median_us": ("at most", 200),
     "ask_p99_us": ("at most", 1_000),
     "litellm_ratio": ("at least", 10),
+    "certified_extra_us": ("at most", 20),
     "concurrent_errors": ("at most", 0),
     "memory_growth_percent": ("at most", 5),
 }
@@ -140,6 +176,7 @@ def main() -> None:
     if "litellm_ratio" in found:
         found["import_litellm_s"] = import_s("import litellm", 3)
         found["import_ratio"] = found["import_litellm_s"] / found["import_cascade_s"]
+    found |= certified()
     found |= asyncio.run(concurrent(1_000))
     found |= memory(100_000 if long else 10_000)
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"

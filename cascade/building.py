@@ -1,21 +1,45 @@
-"""From the configuration's sections to the strategy and the policy that they describe: one maker for each kind."""
+"""From the configuration's sections to what they describe: the strategy, the policy, and where models are served."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cascade.config import CascadeConfig
+from cascade.config import (
+    DEFAULT_BASE_VARIABLE,
+    DEFAULT_KEY_VARIABLE,
+    CascadeConfig,
+    environment,
+    policy_section,
+    strategy_problems,
+)
+from cascade.errors import ConfigError, UsageError
+from cascade.learned_section import LearnedConfig
 from cascade.policies.base import Policy
 from cascade.policies.fixed import FixedPolicy, RandomPolicy
 from cascade.policies.prompted import PromptedPolicy
 from cascade.policies.threshold import ThresholdPolicy
-from cascade.sections import BaseGuideConfig, ExitConfig, LadderConfig, ModelConfig, PolicyConfig
+from cascade.providers.openai_http import OPENAI_BASE, Endpoint
+from cascade.sections import (
+    BaseGuideConfig,
+    DirectoryConfig,
+    ExitConfig,
+    LadderConfig,
+    ModelConfig,
+    PolicyConfig,
+)
 from cascade.strategies import prompts
 from cascade.strategies.base import ModelUse, Strategy
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.exit import Exit
 from cascade.strategies.ladder import Ladder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cascade.policies.artifact import PolicyArtifact
+    from cascade.policies.learned import LearnedPolicy
 
 
 def build_strategy(config: CascadeConfig) -> Strategy:
@@ -43,7 +67,7 @@ def _base_guide(wanted: BaseGuideConfig, uses: Mapping[str, ModelUse], templates
     )
 
 
-_POLICIES: Mapping[str, Callable[[Any], Policy]] = {
+_MAKERS: Mapping[str, Callable[[Any], Policy]] = {
     "fixed": lambda wanted: FixedPolicy(wanted.keep, wanted.depth),
     "random": lambda wanted: RandomPolicy(wanted.seed),
     "threshold": lambda wanted: ThresholdPolicy(wanted.threshold, wanted.keep, wanted.when),
@@ -52,14 +76,118 @@ _POLICIES: Mapping[str, Callable[[Any], Policy]] = {
 
 
 def build_policy(config: CascadeConfig) -> Policy:
-    """Return the policy that a configuration describes."""
-    return policy_of(config.policy)
+    """Return the policy that a configuration describes; of a policy directory, the policy at its certified threshold.
+
+    Raises:
+        ConfigError: the policy directory cannot be read, was changed, or holds a policy that does not fit the strategy.
+    """
+    wanted = config.policy
+    return certified_policy(config, wanted.path)[0] if isinstance(wanted, DirectoryConfig) else policy_of(wanted)
 
 
 def policy_of(section: PolicyConfig) -> Policy:
-    """Return the policy that a section describes."""
-    return _POLICIES[section.kind](section)
+    """Return the policy that a section describes. Raises as `build_policy`, also for a learned one (`read_policy`)."""
+    if isinstance(section, DirectoryConfig):
+        return read_policy(section.path).deciding
+    if isinstance(section, LearnedConfig):
+        raise ConfigError(["policy: the numbers of a learned policy are in its directory; name that: policy: DIR"])
+    return _MAKERS[section.kind](section)
+
+
+def certified_policy(config: CascadeConfig, directory: str) -> tuple[Policy, PolicyArtifact]:
+    """Return the policy of a policy directory, and the directory's content, which says what is certified.
+
+    The policy is at its certified threshold; at the hand-set one of its settings where nothing is certified.
+
+    Raises:
+        ConfigError: as `build_policy` says.
+    """
+    held = read_policy(directory)
+    problems = list(strategy_problems(config.model_copy(update={"policy": held.section})))
+    if problems:
+        raise ConfigError(problems, directory)
+    return held.deciding, held.artifact
+
+
+class HeldPolicy(NamedTuple):
+    """A policy directory as read.
+
+    Attributes:
+        artifact: what is in it.
+        section: the settings of its policy.
+        policy: what these settings describe, at the threshold that they name.
+    """
+
+    artifact: PolicyArtifact
+    section: PolicyConfig
+    policy: Policy
+
+    @property
+    def deciding(self) -> Policy:
+        """The policy as it serves: at its certified thresholds, where there are any."""
+        return self.artifact.calibrated(self.policy) if self.artifact.certificates else self.policy
+
+
+def read_policy(directory: str | Path, *, certificates: bool = True) -> HeldPolicy:
+    """Return a policy directory with the policy in it.
+
+    Args:
+        directory: where it is.
+        certificates: whether to read the certificates too; not where they are about to be replaced.
+
+    Raises:
+        ConfigError: it cannot be read, was changed, or holds no policy but the path of another directory; the numbers
+            of a learned policy are no such numbers (`model_file.loads`).
+        MissingExtraError, ModelFileError: it looks at questions with a sentence model that is not here.
+    """
+    from cascade.policies import artifact  # numpy, which most configurations do without
+
+    found = artifact.read(directory, certificates=certificates)
+    section = policy_section(found.policy, held=True)
+    if isinstance(section, DirectoryConfig):
+        raise ConfigError(["policy: a policy directory holds a policy, not the path of another"], str(directory))
+    if isinstance(section, LearnedConfig):
+        from cascade.policies import model_file
+
+        policy = model_file.loads(found.files[artifact.MODEL_FILE], found.policy, str(directory))
+        return HeldPolicy(found, section, _with_sentence_model(policy, str(directory)))
+    return HeldPolicy(found, section, policy_of(section))
+
+
+def _with_sentence_model(policy: LearnedPolicy, directory: str) -> LearnedPolicy:
+    """Return a learned policy with the sentence model that it looks at questions with, if it does."""
+    if policy.directions is None:
+        return policy
+    from cascade.policies.embedding import Embedded
+    from cascade.strategies.embedding import sentence_model
+
+    try:
+        return replace(policy, embedded=Embedded(policy.directions, sentence_model()))
+    except UsageError as error:
+        raise ConfigError([f"policy.embedding: {error}"], directory) from None
 
 
 def _use(entry: ModelConfig) -> ModelUse:
     return ModelUse(entry.model, entry.max_tokens, entry.temperature, entry.seed)
+
+
+def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) -> dict[str, Endpoint]:
+    """Return where each model is served and with which key, as far as the configuration says.
+
+    `openai_http` always needs an address: the provider's, else OPENAI_BASE_URL, else OpenAI's own. `litellm` finds its
+    own where none is configured.
+    """
+    shared = config.provider
+    own_kind = kind == shared.kind
+    found: dict[str, Endpoint] = {}
+    for entry in entries:
+        base = entry.api_base or (shared.api_base if own_kind else None)
+        key_env = entry.api_key_env or (shared.api_key_env if own_kind else None)
+        if kind == "openai_http":
+            base = base or environment(DEFAULT_BASE_VARIABLE) or OPENAI_BASE
+        if base is None and key_env is None:
+            continue
+        # The default key goes to the default address only: another server must be given its key by name.
+        default = DEFAULT_KEY_VARIABLE if base == OPENAI_BASE else None
+        found[entry.model] = Endpoint(base, environment(key_env or default))
+    return found

@@ -1,4 +1,4 @@
-"""Checks of single values that a configuration holds: addresses, keys, misspelt words."""
+"""Checks of single values: addresses, keys, misspelt words and shares of a configuration, and what is asked."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import socket
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
-from cascade.errors import KEY_SHAPES
+from cascade.errors import KEY_SHAPES, UsageError
+from cascade.types import Question
+
+MAX_QUESTION_CHARS = 1_000_000
 
 
 def checked_base(value: str) -> str:
@@ -74,6 +77,24 @@ def secret_problems(value: object, path: str = "") -> Iterable[str]:
         yield f"{path}: this looks like a key; {advice}"
 
 
+def share_problems(*, ends: bool = False, **shares: float | None) -> list[str]:
+    """Return what is wrong with shares and probabilities; one that is None was not given.
+
+    Args:
+        ends: whether 0 and 1 are shares too.
+        shares: by the names that the problems call them by.
+
+    >>> share_problems(alpha=1.0, delta=None, level=0.05), share_problems(alpha=1.5, ends=True)
+    (['alpha must lie between 0 and 1, not 1'], ['alpha must lie in 0..1, not 1.5'])
+    """
+    where = "in 0..1" if ends else "between 0 and 1"
+    return [
+        f"{name} must lie {where}, not {share:g}"
+        for name, share in shares.items()
+        if share is not None and not (0 < share < 1 or (ends and share in {0, 1}))  # NaN is neither
+    ]
+
+
 _LIST_AT_MOST = 12
 
 
@@ -89,3 +110,14 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     if len(names) > _LIST_AT_MOST:
         return hint
     return f"{hint} Known: {', '.join(names)}" if hint else f"; known: {', '.join(names)}"
+
+
+def checked_question(question: str | Question) -> Question:
+    """Return the question, or raise `UsageError` for one that asks nothing or is too long."""
+    asked = Question(question) if isinstance(question, str) else question
+    given: object = getattr(asked, "text", None)
+    if not isinstance(given, str) or not given.strip():
+        raise UsageError("There is no question: give a text that is not empty, or Question(text, context).")
+    if len(asked.text) + len(asked.context or "") > MAX_QUESTION_CHARS:
+        raise UsageError(f"The question is longer than {MAX_QUESTION_CHARS} characters.")
+    return asked

@@ -23,26 +23,32 @@ from pydantic import (
 from cascade.checks import did_you_mean, is_secret_name, secret_problems
 from cascade.episodes.store.address import parse
 from cascade.errors import ConfigError, UsageError, redact
+from cascade.learned_section import LearnedConfig
 from cascade.money import Price, PriceTable
 from cascade.providers import registry
+from cascade.section import Section
 from cascade.sections import (
     POLICIES,
     STRATEGIES,
+    AuditConfig,
     BaseGuideConfig,
     BudgetConfig,
     ExitConfig,
     FixedConfig,
+    GuaranteeConfig,
     Model,
     ModelConfig,
+    MonitorConfig,
+    OnlineConfig,
     PolicyConfig,
     PriceConfig,
     PromptedConfig,
     ProviderConfig,
-    Section,
     StrategyConfig,
     ThresholdConfig,
     TimeoutsConfig,
     TracesConfig,
+    WrittenPolicy,
     provider_shorthand,
     traces_shorthand,
 )
@@ -65,12 +71,13 @@ class CascadeConfig(Section):
 
     models: Mapping[str, Model]
     strategy: StrategyConfig = Field(default_factory=BaseGuideConfig)
-    policy: PolicyConfig = Field(default_factory=ThresholdConfig)
+    policy: WrittenPolicy = Field(default_factory=ThresholdConfig)
     budget: BudgetConfig = Field(default_factory=BudgetConfig)
     timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)
     provider: Annotated[ProviderConfig, BeforeValidator(provider_shorthand)] = Field(
         default_factory=lambda: ProviderConfig(kind="litellm")
     )
+    guarantee: GuaranteeConfig | None = None
     traces: Annotated[TracesConfig | None, BeforeValidator(traces_shorthand)] = Field(default_factory=TracesConfig)
 
     @model_validator(mode="before")
@@ -86,7 +93,7 @@ class CascadeConfig(Section):
     @model_validator(mode="after")
     def _consistent(self) -> CascadeConfig:
         problems = [
-            *_strategy_problems(self),
+            *strategy_problems(self),
             *_place_problems(self),
             *_price_problems(self),
             *_provider_problems(self),
@@ -103,7 +110,8 @@ class CascadeConfig(Section):
         return found | {entry.model: entry.price.price() for entry in self.models.values() if entry.price}
 
 
-def _strategy_problems(config: CascadeConfig) -> Iterable[str]:
+def strategy_problems(config: CascadeConfig) -> Iterable[str]:
+    """Yield what keeps a configuration's policy and strategy from working together."""
     strategy, policy = config.strategy, config.policy
     for name in strategy.places:
         if name not in config.models:
@@ -119,6 +127,38 @@ def _strategy_problems(config: CascadeConfig) -> Iterable[str]:
     decides = isinstance(strategy, ExitConfig) or (isinstance(strategy, BaseGuideConfig) and strategy.decider)
     if isinstance(policy, PromptedConfig) and not decides:
         yield "policy: prompted needs a model that decides: strategy.decider: guide, or strategy: {kind: exit}"
+    if isinstance(policy, LearnedConfig):
+        yield from _learned_problems(config, policy)
+
+
+def _learned_problems(config: CascadeConfig, policy: LearnedConfig) -> Iterable[str]:
+    """Yield what a policy was fitted on that the strategy does not have."""
+    from cascade.policies.learned import signals_read  # numpy, which most configurations do without
+    from cascade.policies.signals import given_by
+
+    strategy = config.strategy
+    if policy.horizon != strategy.horizon:
+        yield f"policy.horizon: it was fitted on {policy.horizon} steps, and the strategy has {strategy.horizon}"
+    if not _same_sources(config, policy.sources):
+        told = "base and guide" if isinstance(strategy, BaseGuideConfig) else "one candidate a step, of its models"
+        yield f"policy.sources: it was fitted on {' and '.join(policy.sources)}, and the strategy has {told}"
+    given = sorted(given_by(strategy.kind))
+    read = signals_read([one.name for one in policy.features], policy.sources)
+    for name in sorted({name for name in read if name is not None}):
+        if name not in given:
+            said = f"it looks at the signal {name}, which the {strategy.kind} strategy never gives"
+            yield f"policy.features: {said}{did_you_mean(name, given)}"
+
+
+def _same_sources(config: CascadeConfig, sources: tuple[str, ...]) -> bool:
+    """Whether a step's candidates come from where a policy's did, in what order ever."""
+    strategy = config.strategy
+    if isinstance(strategy, BaseGuideConfig):
+        return sorted(sources) == ["base", "guide"]
+    # As tables have it: "answer" where several models fill the place, else who does.
+    names = {config.models[place].model for place in strategy.places if place in config.models}
+    names = {strategy.model} if isinstance(strategy, ExitConfig) else names
+    return len(sources) == 1 and sources[0] in {"answer", *names}
 
 
 def _place_problems(config: CascadeConfig) -> Iterable[str]:
@@ -174,22 +214,32 @@ def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfi
     return _checked(read_yaml(Path(source)), str(source))
 
 
-def policy_section(document: Mapping[str, Any]) -> PolicyConfig:
+def policy_section(document: Mapping[str, Any], *, held: bool = False) -> PolicyConfig:
     """Return a policy's settings by themselves.
+
+    Args:
+        document: as written.
+        held: whether they stand in a policy directory, where alone a learned policy can be.
 
     Raises:
         ConfigError: everything that is wrong with them.
     """
     try:
-        return _Policy.model_validate({"policy": document}).policy
+        return (_HeldPolicy if held else _Policy).model_validate({"policy": document}).policy
     except ValidationError as error:
         raise ConfigError(_problems(error), None) from None
 
 
-class _Policy(Section):
-    """A policy and nothing else."""
+class _HeldPolicy(Section):
+    """A policy and nothing else, as a policy directory has it."""
 
     policy: PolicyConfig
+
+
+class _Policy(_HeldPolicy):
+    """A policy and nothing else, as it is written out."""
+
+    policy: WrittenPolicy
 
 
 def _checked(document: Mapping[str, Any], source: str | None) -> CascadeConfig:
@@ -274,6 +324,10 @@ def _fields_at(location: tuple[int | str, ...]) -> Iterable[str]:
         "provider": ProviderConfig,
         "traces": TracesConfig,
         "price": PriceConfig,
+        "guarantee": GuaranteeConfig,
+        "audit": AuditConfig,
+        "monitor": MonitorConfig,
+        "online": OnlineConfig,
     }
     if len(location) == 1:
         return CascadeConfig.model_fields

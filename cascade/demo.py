@@ -3,6 +3,9 @@
 Each question is walked through the cascade, and asked of the guide outright. Base only, both answers of round 1, and
 the ladder (the base, then the guide where the base's own log-prob is low) are made of the same calls, to the letter, so
 those are not made twice; each row is charged for every call that it uses.
+
+In the end a policy for that ladder is fitted on the log that ships with the package, on other questions, certified, and
+served as any policy directory is, on the same questions as the rest.
 """
 
 from __future__ import annotations
@@ -13,18 +16,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from importlib import resources
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from cascade.config import CascadeConfig, load
+from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.matching import exact_match
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.evaluation.breakeven import BreakEven, break_even
+from cascade.evaluation.logs import DEMO_LADDER, open_log
 from cascade.money import Price, total_nano_usd, usd
 from cascade.orchestrator import Orchestrator
 from cascade.policies.base import Observation
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.providers.base import Provider
-from cascade.sections import FixedConfig, LadderConfig
+from cascade.sections import DirectoryConfig, FixedConfig, LadderConfig
 from cascade.types import Answer, Call, Question
+
+if TYPE_CHECKING:
+    from cascade.training.fitting import Fitted
 
 MADE_UP = "made up: local models have no price"
 BASE_PRICE = {"input": 0.1, "output": 0.4, "note": MADE_UP}
@@ -35,6 +45,9 @@ ROUNDS = 4
 THRESHOLD = 0.5
 LADDER_POLICY = ThresholdPolicy(0.16, when="reply_logprob")
 """Nats per token of the reply; read off the log split (`benchmarks/ladder_threshold.py`), on no live question."""
+PROMISE = Guarantee("regret", 0.15, 0.1)
+"""What the fitted ladder promises: chosen on the log, before any live question (`design/demo-log.md`)."""
+FITTED = "fitted ladder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +135,52 @@ class Row:
 def run_demo(config: CascadeConfig, provider: Provider, questions: Iterable[DemoQuestion]) -> Iterator[Outcome]:
     """Walk questions through the cascade and ask the guide outright, one after another, as they finish."""
     kind = config.provider.kind
-    alone = config.model_copy(
-        update={"strategy": LadderConfig(kind="ladder", models=("guide",)), "policy": FixedConfig(kind="fixed")}
-    )
+    alone = ladder_config(config, "guide")
     cascade = Orchestrator.from_config(config, providers={kind: provider})
     guide = Orchestrator.from_config(alone, providers={kind: provider})
     for asked in questions:
         yield Outcome(asked, cascade.ask(asked.question), guide.ask(asked.question))
+
+
+def ladder_config(config: CascadeConfig, *rungs: str) -> CascadeConfig:
+    """Return a configuration with a ladder of some of its models, every step of which is taken."""
+    ladder = LadderConfig(kind="ladder", models=rungs)
+    return config.model_copy(update={"strategy": ladder, "policy": FixedConfig(kind="fixed", depth=len(rungs))})
+
+
+def fit_ladder(config: CascadeConfig, seed: int = 0) -> Fitted:
+    """Fit and certify a policy for the ladder of base and guide, on the log that ships with the package.
+
+    Raises:
+        NotCertifiedError: the log is too small for `PROMISE`.
+    """
+    from cascade.training.fitting import fit_policy  # it takes long to import, and only the end of a demo needs it
+
+    return fit_policy(open_log(DEMO_LADDER).tables, PROMISE, config=ladder_config(config, "base", "guide"), seed=seed)
+
+
+def serve_fitted(
+    config: CascadeConfig, fitted: Fitted, provider: Provider, outcomes: Sequence[Outcome]
+) -> list[Answer]:
+    """Write a fitted ladder's policy directory, serve it, and ask it the same questions; a `Memo` makes no call again.
+
+    The directory is gone afterwards.
+    """
+    from cascade.policies.artifact import write
+
+    ladder = ladder_config(config, "base", "guide")
+    with TemporaryDirectory(prefix="cascade-demo-") as folder:
+        write(folder, fitted.artifact)
+        served = ladder.model_copy(update={"policy": DirectoryConfig(kind="directory", path=folder)})
+        with Orchestrator.from_config(served, providers={config.provider.kind: provider}) as orchestrator:
+            return [orchestrator.ask(outcome.asked.question) for outcome in outcomes]
+
+
+def regrets(outcomes: Sequence[Outcome], fitted: Sequence[Answer]) -> int:
+    """Return how many questions were answered wrong that the guide alone answers right: what `PROMISE` bounds."""
+    return sum(
+        o.right(o.outright.text) and not o.right(answer.text) for o, answer in zip(outcomes, fitted, strict=True)
+    )
 
 
 def demo_config(base: str, guide: str) -> CascadeConfig:
@@ -147,8 +199,8 @@ def demo_config(base: str, guide: str) -> CascadeConfig:
     )
 
 
-def table(outcomes: Sequence[Outcome]) -> list[Row]:
-    """Return one row for each way to answer."""
+def table(outcomes: Sequence[Outcome], fitted: Sequence[Answer] = ()) -> list[Row]:
+    """Return one row for each way to answer; `fitted` are the fitted ladder's answers, if it was run."""
     count = len(outcomes)
 
     def row(
@@ -172,13 +224,22 @@ def table(outcomes: Sequence[Outcome]) -> list[Row]:
     climbed = [o.base_calls + (o.outright.calls if o.climbs else ()) for o in outcomes]
     up = sum(o.climbs for o in outcomes)
     one_round = [o.walked.steps[0].calls for o in outcomes]
-    return [
+    rows = [
         row(BASE_ONLY, base, base, [o.base_calls for o in outcomes], count, count),
         row(GUIDE_ONLY, outright, outright, [o.outright.calls for o in outcomes], count, count),
         row("ladder, log-prob", ladder, ladder, climbed, count + up, count),
         row(f"threshold, ≤ {ROUNDS} rounds", walked, kept, [o.walked.calls for o in outcomes], steps, sizes),
         row("both, round 1", judged, either, one_round, count, distinct),
     ]
+    if fitted:
+        pairs = list(zip(outcomes, fitted, strict=True))
+        served = [o.right(answer.text) for o, answer in pairs]
+        found = [any(o.right(text) for text in answer.answers) for o, answer in pairs]
+        sizes, steps = (
+            sum(len(part) for part in parts) for parts in ([a.answers for a in fitted], [a.steps for a in fitted])
+        )
+        rows.append(row(FITTED, served, found, [answer.calls for answer in fitted], steps, sizes))
+    return rows
 
 
 def _judged(outcome: Outcome) -> str | None:

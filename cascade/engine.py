@@ -6,10 +6,11 @@ end of the file run the same generator, one blocking and one not; `orchestrator`
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from cascade.budget.ledger import QuestionBudget, most_nano_usd
 from cascade.conformal.actions import actions
@@ -18,9 +19,13 @@ from cascade.money import Price
 from cascade.policies.base import Observation, Policy
 from cascade.strategies.base import Plan, Strategy
 from cascade.text import normalize_answer
-from cascade.types import Answer, Call, Candidate, Certificate, Completion, Decision, Question, Request, Step, Usage
+from cascade.types import Answer, Call, Certificate, Completion, Decision, Question, Request, Step, Usage
 
 Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
+BROKEN_OFF = frozenset({"budget", "provider error"})
+"""Why a walk ended that neither the policy nor the plan ended."""
+UNCERTIFIED = BROKEN_OFF | {"forced"}
+"""Why a walk ended that is no walk of the policy at its threshold, so that no certificate speaks of it."""
 
 
 @dataclass(slots=True)
@@ -32,6 +37,16 @@ class _Record:
     warnings: list[str] = field(default_factory=list)
     may_finish: bool = False  # where the money ends, the plan may still make a step of what it has paid for
     exhausted: BudgetExceededError | None = None
+
+    def seen(self, step: Step) -> tuple[Step, ...]:
+        """Return the steps so far and the one to decide on, with the calls that made it: what it cost may count."""
+        return (*self.steps, step._replace(calls=tuple(self.calls)))
+
+    def finish(self, step: Step) -> Step:
+        """Put a decided step on record; the next one's calls begin."""
+        self.calls.clear()
+        self.steps.append(step)
+        return step
 
     def all_calls(self) -> tuple[Call, ...]:
         return tuple(call for step in self.steps for call in step.calls) + tuple(self.calls)
@@ -46,6 +61,9 @@ def run(
     budget: QuestionBudget | None = None,
     on_exhausted: str = "refuse",
     certificate: Certificate | None = None,
+    abstain_below: float | None = None,
+    audit: bool = False,
+    warnings: Sequence[str] = (),
 ) -> Run:
     """Answer one question.
 
@@ -56,7 +74,13 @@ def run(
         prices: of the strategy's models, None where unknown.
         budget: what this question may cost; no limit by default.
         on_exhausted: when the next call might pass the cap: "refuse" raises, "answer" returns the best so far.
-        certificate: what is guaranteed about the answer, passed through.
+        certificate: what is guaranteed about the answer; left out where the walk is broken off or forced, which is
+            outside of what a certificate speaks of.
+        abstain_below: nothing is served where the cascade is less sure of the best answer than this (`sure_of`), or it
+            is not known how sure.
+        audit: run the steps after the decision to stop too. They keep nothing, and the answer is the same; they show
+            what was missed.
+        warnings: what the answer's warnings begin with.
 
     Yields:
         Requests, to be answered by sending a `Completion` or throwing a `ProviderError` in; and decided `Step`s, to be
@@ -70,11 +94,13 @@ def run(
         ProviderError: every model that could have answered failed; `calls` holds what was paid.
     """
     started = time.monotonic()
-    record = _Record(may_finish=on_exhausted == "answer")
+    record = _Record(may_finish=on_exhausted == "answer", warnings=list(warnings))
     purse = budget or QuestionBudget()
     plan = strategy.plan(question)
     try:
         stopped = yield from _walk(question, plan, strategy.horizon, policy, prices, purse, record)
+        if audit:
+            yield from _run_on(question, plan, strategy.horizon, policy, prices, purse, record)
     except BudgetExceededError as error:
         error.calls = record.all_calls()
         if on_exhausted == "refuse" or not any(step.candidates for step in record.steps):
@@ -89,17 +115,21 @@ def run(
         record.warnings.append(f"{type(error).__name__}: {error}")
     finally:
         plan.close()
-    ranked = rank(record.steps, at_any_cost=stopped in {"budget", "provider error"})
+    answers, stopped = _served(record.steps, stopped, abstain_below)
+    if certificate is not None and stopped in UNCERTIFIED:
+        certificate = None
+        record.warnings.append(f"no certificate: the walk was not the policy's own to its end (stopped: {stopped})")
     return Answer(
         question=question,
-        text=ranked[0] if ranked else None,
-        answers=ranked,
+        text=answers[0] if answers else None,
+        answers=answers,
         steps=tuple(record.steps),
         stopped=stopped,
         latency_s=time.monotonic() - started,
         warnings=tuple(record.warnings),
         certificate=certificate,
         loose_calls=tuple(record.calls),
+        audited=audit,
     )
 
 
@@ -118,12 +148,9 @@ def _walk(
         if isinstance(item, Request):
             item = yield from _pay(item, plan, prices, purse, record)
             continue
-        observation = Observation(question, (*record.steps, item), horizon)
+        observation = Observation(question, record.seen(item), horizon)
         decision = decide(policy, observation)
-        step = item._replace(calls=tuple(record.calls), decision=decision)
-        record.calls.clear()
-        record.steps.append(step)
-        yield step
+        yield record.finish(observation.step._replace(decision=decision))
         if record.exhausted is not None:
             raise record.exhausted
         if not decision.proceed:
@@ -132,6 +159,34 @@ def _walk(
             return "horizon" if observation.last else "policy"
         item = next(plan, None)
     return "horizon"
+
+
+def _run_on(
+    question: Question,
+    plan: Plan,
+    horizon: int,
+    policy: Policy,
+    prices: Mapping[str, Price | None],
+    purse: QuestionBudget,
+    record: _Record,
+) -> Generator[Request | Step, Completion | None, None]:
+    """Follow the plan to its end after the walk, for an audit. The steps keep nothing.
+
+    What goes wrong here costs the audit its end and the answer nothing.
+    """
+    record.may_finish = False
+    try:
+        while record.steps and not (record.steps[-1].final or record.steps[-1].number >= horizon):
+            item = next(plan, None)
+            while isinstance(item, Request):
+                item = yield from _pay(item, plan, prices, purse, record)
+            if item is None:
+                return
+            observation = Observation(question, record.seen(item), horizon)
+            decision = decide(policy, observation)._replace(keep=(), proceed=not observation.last)
+            yield record.finish(observation.step._replace(decision=decision, audited=True))
+    except (BudgetExceededError, ProviderError) as error:
+        record.warnings.append(f"the audit was cut short: {type(error).__name__}: {error}")
 
 
 def _pay(
@@ -208,7 +263,22 @@ def decide(policy: Policy, observation: Observation) -> Decision:
         return Decision(keep, proceed=False, scores=(), next_score=0.0, kappa=policy.kappa)
     scores = policy.scores(observation)
     keep, proceed = actions(scores.candidates, scores.next, policy.kappa, last=observation.last)
-    return Decision(keep, proceed, scores.candidates, scores.next, policy.kappa)
+    return Decision(keep, proceed, scores.candidates, scores.next, policy.kappa, scores.confidences)
+
+
+def _served(steps: Sequence[Step], stopped: str, abstain_below: float | None) -> tuple[tuple[str, ...], str]:
+    """Return the answers that are served, best first, and why the walk ended, "abstained" being a reason."""
+    ranked = _ranked(steps, at_any_cost=stopped in BROKEN_OFF)
+    if ranked and abstains(ranked[0].sure, abstain_below):
+        return (), stopped if stopped in UNCERTIFIED else "abstained"
+    return tuple([one.text for one in ranked]), stopped
+
+
+class _Ranked(NamedTuple):
+    """A distinct answer, and how sure any step was of it at most (`sure_of`)."""
+
+    text: str
+    sure: float | None
 
 
 def rank(steps: Sequence[Step], *, at_any_cost: bool = False) -> tuple[str, ...]:
@@ -216,22 +286,59 @@ def rank(steps: Sequence[Step], *, at_any_cost: bool = False) -> tuple[str, ...]
 
     `at_any_cost` takes every candidate where the walk was broken off before anything was kept.
     """
-    kept = [
-        (step.number, step.candidates[index])
-        for step in steps
-        for index in (step.decision.keep if step.decision else ())
-    ]
+    return tuple([one.text for one in _ranked(steps, at_any_cost=at_any_cost)])
+
+
+def _ranked(steps: Sequence[Step], *, at_any_cost: bool) -> list[_Ranked]:
+    kept = [(step, index) for step in steps for index in (step.decision.keep if step.decision else ())]
     if not kept and at_any_cost:
-        kept = [(step.number, candidate) for step in steps for candidate in step.candidates]
-    groups: dict[str, list[tuple[int, Candidate]]] = {}
-    for number, candidate in kept:
-        groups.setdefault(normalize_answer(candidate.text), []).append((number, candidate))
+        kept = [(step, index) for step in steps for index in range(len(step.candidates))]
+    groups: dict[str, list[tuple[Step, int]]] = {}
+    for step, index in kept:
+        groups.setdefault(normalize_answer(step.candidates[index].text), []).append((step, index))
 
-    def worth(group: list[tuple[int, Candidate]]) -> tuple[float, int, int]:
-        best = max((c.confidence for _, c in group if c.confidence is not None), default=-1.0)
-        return best, len(group), max(number for number, _ in group)
+    def worth(group: list[tuple[Step, int]]) -> tuple[float, int, int]:
+        known = [sure for sure in (step.confidence(index) for step, index in group) if sure is not None]
+        return max(known, default=-1.0), len(group), max(step.number for step, _ in group)
 
-    return tuple(group[0][1].text for group in sorted(groups.values(), key=worth, reverse=True))
+    best_first = sorted(groups.values(), key=worth, reverse=True)
+    return [_Ranked(_text(*group[0]), _most_sure(group)) for group in best_first]
+
+
+def _text(step: Step, index: int) -> str:
+    return step.candidates[index].text
+
+
+def _most_sure(group: Sequence[tuple[Step, int]]) -> float | None:
+    known = [sure for sure in (sure_of(step, index) for step, index in group) if sure is not None]
+    return max(known, default=None)
+
+
+def sure_of(step: Step, index: int) -> float | None:
+    """Return how sure the cascade is of a candidate, in [0, 1], for abstaining; None if that is not known.
+
+    It is the candidate's confidence. Where nothing judges, as in a ladder, it is the mean probability of the reply's
+    tokens, exp(mean log-prob): it says nothing about which of two models' answers is better, so it ranks none.
+    `EpisodeTable.sure` is the same on a log.
+    """
+    sure = step.confidence(index)
+    if sure is not None or "p_yes" in step.signals or len(step.candidates) != 1:
+        return sure
+    mean = step.signals.get("reply_mean_logprob")
+    return None if mean is None else math.exp(min(mean, 0.0))
+
+
+def abstains(sure: float | None, abstain_below: float | None) -> bool:
+    """Whether an answer is not served: nobody is as sure of it as is asked for, or it is not known how sure.
+
+    `conformal.single.serves` is the same on a log.
+
+    >>> abstains(0.5, 0.6), abstains(None, 0.6), abstains(0.6, 0.6), abstains(None, None)
+    (True, True, False, False)
+    """
+    if abstain_below is None or abstain_below == float("-inf"):
+        return False
+    return sure is None or not sure >= abstain_below
 
 
 def drive(walk: Run, call: Callable[[Request], Completion]) -> Answer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
@@ -12,23 +12,23 @@ from typing import Any, Self
 
 from cascade import config as configuration
 from cascade.budget.ledger import QuestionBudget
-from cascade.building import build_policy, build_strategy
+from cascade.building import build_policy, build_strategy, certified_policy, endpoints
+from cascade.checks import checked_question
 from cascade.config import CascadeConfig
 from cascade.engine import Run, adrive, drive, paid_call, run
 from cascade.episodes.follow import Trace
 from cascade.episodes.traces import TraceWriter
+from cascade.episodes.truth import Truth, judge
 from cascade.errors import BatchError, CascadeError, ProviderError, UsageError
 from cascade.money import Price, nano_usd
 from cascade.providers import registry
 from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
-from cascade.providers.openai_http import OPENAI_BASE, Endpoint
 from cascade.providers.registry import ProviderSettings
 from cascade.resilience.deadline import Deadline
-from cascade.sections import ModelConfig
-from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
-
-MAX_QUESTION_CHARS = 1_000_000
+from cascade.sections import DirectoryConfig, ModelConfig
+from cascade.serving import Order, Serving, serving
+from cascade.types import Answer, Call, Completion, Question, Request, Step, TextDelta
 
 
 class Orchestrator:
@@ -82,7 +82,9 @@ class Orchestrator:
     def _wire(self, config: CascadeConfig, providers: Mapping[str, Provider]) -> None:
         self.config = config
         self.strategy = build_strategy(config)
-        self.policy = build_policy(config)
+        watched = config.guarantee is not None or isinstance(config.policy, DirectoryConfig)
+        self._serving = serving(config, self.strategy) if watched else None
+        self.policy = build_policy(config) if self._serving is None else self._serving.policy
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
         self._closed = False
@@ -97,13 +99,6 @@ class Orchestrator:
         keys = {key for guard in self._guards.values() for key in guard.secrets}
         kept: dict[str, Any] = wanted.model_dump(include={"content", "durability", "strict"})
         return TraceWriter(url, secrets=keys, **kept)
-
-    def _trace(self) -> Trace:
-        return Trace(
-            self._traces,
-            self.strategy.horizon,
-            lambda request, completion: paid_call(request, completion, self._prices.get(request.model)),
-        )
 
     def _make_guards(self, providers: Mapping[str, Provider]) -> dict[str, Guard]:
         """Return the guard of each model: one provider per kind, its endpoints those of the models it serves."""
@@ -133,28 +128,24 @@ class Orchestrator:
             UsageError: closed, called inside a running event loop (use `aask`), or nothing was asked.
         """
         self._no_event_loop("ask", "aask")
-        deadline, trace = self._deadline(), self._trace()
-        walk = self._run(question, trace)
+        deadline, (walk, trace) = self._deadline(), self._begin(question)
         return trace.settle(drive(walk, lambda request: self._guard(request).complete(request, deadline)))
 
     async def aask(self, question: str | Question) -> Answer:
         """Answer one question without blocking the event loop. Raises as `ask` does."""
-        deadline, trace = self._deadline(), self._trace()
-        walk = self._run(question, trace)
+        deadline, (walk, trace) = self._deadline(), self._begin(question)
         answer = await adrive(walk, lambda request: self._guard(request).acomplete(request, deadline))
         return await trace.asettle(answer)
 
     def stream(self, question: str | Question) -> Iterator[TextDelta | Step | Answer]:
         """Answer one question and yield text as it is written, each finished step, and at last the answer."""
         self._no_event_loop("stream", "astream")
-        deadline, trace = self._deadline(), self._trace()
-        walk = self._run(question, trace)
+        deadline, (walk, trace) = self._deadline(), self._begin(question)
         return _stream(walk, lambda request: self._guard(request).stream(request, deadline), trace)
 
     async def astream(self, question: str | Question) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream` without blocking the event loop."""
-        deadline, trace = self._deadline(), self._trace()
-        walk = self._run(question, trace)
+        deadline, (walk, trace) = self._deadline(), self._begin(question)
         pieces = _astream(walk, lambda request: self._guard(request).astream(request, deadline), trace)
         async with aclosing(pieces) as events:
             async for event in events:
@@ -191,6 +182,62 @@ class Orchestrator:
                     return error
 
         return _all_or_batch_error(await asyncio.gather(*(one(question) for question in questions)))
+
+    @property
+    def alarm(self) -> str | None:
+        """What audits found that withdrew a certificate, in words; None while all is well."""
+        return None if self._serving is None else self._serving.alarm
+
+    def record_truth(
+        self,
+        answer: Answer,
+        right: Callable[[str], bool | None] | str | Sequence[str],
+        *,
+        matcher: str = "exact",
+        reference_right: bool | None = None,
+    ) -> Truth:
+        """Say what was right, once for each answer whose truth becomes known. Monitors learn from the audited ones.
+
+        Audits are counted in the order of these calls. The alarm's level holds if neither whether nor when a truth
+        becomes known depends on whether the answer was right: judging wrong ones sooner raises false alarms. Where that
+        cannot be helped, use `cascade monitor` on the log instead, which counts in the order of asking.
+
+        Args:
+            answer: as it was returned, `audited` or not; late if need be.
+            right: whether a text is right (None: it cannot be told), or the accepted answers.
+            matcher: the rule by which an answer is one of the accepted ones.
+            reference_right: whether the reference alone would have been right; a certificate on regret needs it, but
+                for a ladder, whose last model is the reference.
+
+        Returns:
+            Whether the question was missed, and whether that was counted; not of an answer that was not audited or
+            came without a certificate.
+
+        Raises:
+            UsageError: `reference_right` is needed.
+        """
+        if self._serving is None:
+            return Truth(None, counted=False, says="nothing is guaranteed, so nothing is counted")
+        return self._serving.record(answer, judge(right, matcher), reference_right)
+
+    def recalibrated(self, directory: str | Path | None = None) -> None:
+        """Serve with the policy directory as it is now, or with another one, from the next question on.
+
+        Raises:
+            ConfigError, NotCertifiedError: as when an orchestrator is made.
+            UsageError: no directory is known, or its certificate is still one that audits raised an alarm about.
+        """
+        configured = self.config.policy.path if isinstance(self.config.policy, DirectoryConfig) else None
+        if directory is None and configured is None:
+            raise UsageError("The configuration names no policy directory: recalibrated(DIR).")
+        wanted = DirectoryConfig(kind="directory", path=str(directory or configured))
+        config = self.config.model_copy(update={"policy": wanted})
+        policy, artifact = certified_policy(config, wanted.path)
+        if self._serving is None:
+            self._serving = Serving(config, self.strategy, policy, artifact)
+        else:
+            self._serving.replace(policy, artifact)
+        self.config, self.policy = config, policy
 
     def complete(self, request: Request) -> Completion:
         """Make one call to one of the models, guarded as any other. Raises as `ask` does."""
@@ -231,19 +278,28 @@ class Orchestrator:
     def __repr__(self) -> str:
         return f"Orchestrator({', '.join(self.strategy.models)}, provider={self.config.provider.kind!r})"
 
-    def _run(self, question: str | Question, trace: Trace) -> Run:
+    def _begin(self, question: str | Question) -> tuple[Run, Trace]:
         if self._closed:
             raise UsageError("This orchestrator was closed. Make a new one.")
         asked = checked_question(question)
+        order = Order(self.strategy, self.policy) if self._serving is None else self._serving.order(asked)
+        trace = Trace(self._traces, order.strategy.horizon, self._paid, order.walk)
         walk = run(
             asked,
-            strategy=self.strategy,
-            policy=self.policy,
+            strategy=order.strategy,
+            policy=order.policy,
             prices=self._prices,
             budget=QuestionBudget(self._cap),
             on_exhausted=self.config.budget.on_exhausted,
+            certificate=order.certificate,
+            abstain_below=order.abstain_below,
+            audit=order.audit,
+            warnings=order.warnings,
         )
-        return trace.follow(asked, walk)
+        return trace.follow(asked, walk), trace
+
+    def _paid(self, request: Request, completion: Completion) -> Call:
+        return paid_call(request, completion, self._prices.get(request.model))
 
     def _guard(self, request: Request) -> Guard:
         return self._guards[request.model]
@@ -261,39 +317,6 @@ class Orchestrator:
             f"{name}() blocks, and it was called inside a running event loop, which would stand still. "
             f"Use: await orchestrator.{instead}(…)"
         )
-
-
-def checked_question(question: str | Question) -> Question:
-    """Return the question, or raise `UsageError` for one that asks nothing or is too long."""
-    asked = Question(question) if isinstance(question, str) else question
-    given: object = getattr(asked, "text", None)
-    if not isinstance(given, str) or not given.strip():
-        raise UsageError("There is no question: give a text that is not empty, or Question(text, context).")
-    if len(asked.text) + len(asked.context or "") > MAX_QUESTION_CHARS:
-        raise UsageError(f"The question is longer than {MAX_QUESTION_CHARS} characters.")
-    return asked
-
-
-def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) -> dict[str, Endpoint]:
-    """Return where each model is served and with which key, as far as the configuration says.
-
-    `openai_http` always needs an address: the provider's, else OPENAI_BASE_URL, else OpenAI's own. `litellm` finds its
-    own where none is configured.
-    """
-    shared = config.provider
-    own_kind = kind == shared.kind
-    found: dict[str, Endpoint] = {}
-    for entry in entries:
-        base = entry.api_base or (shared.api_base if own_kind else None)
-        key_env = entry.api_key_env or (shared.api_key_env if own_kind else None)
-        if kind == "openai_http":
-            base = base or configuration.environment(configuration.DEFAULT_BASE_VARIABLE) or OPENAI_BASE
-        if base is None and key_env is None:
-            continue
-        # The default key goes to the default address only: another server must be given its key by name.
-        default = configuration.DEFAULT_KEY_VARIABLE if base == OPENAI_BASE else None
-        found[entry.model] = Endpoint(base, configuration.environment(key_env or default))
-    return found
 
 
 def _stream(

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from cascade.checks import checked_base, did_you_mean
+from cascade.conformal.guarantee import KINDS, Guarantee
 from cascade.episodes.store.address import holds_password, parse
 from cascade.errors import UsageError
-from cascade.money import Price
+from cascade.learned_section import LearnedConfig
+from cascade.money import Price, nano_usd
 from cascade.providers import registry
+from cascade.section import Section
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Address = Annotated[str, AfterValidator(checked_base)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class Section(BaseModel):
-    """A part of the configuration: frozen, and a setting that it does not know is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True)
 
 
 class PriceConfig(Section):
@@ -156,6 +153,89 @@ class PromptedConfig(Section):
     kind: Literal["prompted"]
 
 
+class DirectoryConfig(Section):
+    """A policy directory, as `cascade calibrate` writes it: a policy with the thresholds that were certified for it."""
+
+    kind: Literal["directory"]
+    path: str = Field(min_length=1)
+
+
+class AuditConfig(Section):
+    """How many questions are run to the last step to see what was missed. Without a seed the draws differ each time."""
+
+    probability: float = Field(gt=0, le=1, allow_inf_nan=False)
+    seed: int | None = None
+
+
+class MonitorConfig(Section):
+    """The most likely that a false alarm ever is, and how questions are served after an alarm.
+
+    Without `fallback`: "everything" for a promise on the set of answers, "guide" for one on the answer served.
+    """
+
+    level: float = Field(default=0.05, gt=0, lt=1, allow_inf_nan=False)
+    fallback: Literal["everything", "guide"] | None = None
+
+
+class OnlineConfig(Section):
+    """A threshold that follows the audits, never above the certified one: eta_t = step·t^−(1/2 + decay)."""
+
+    step: _Positive
+    decay: float = Field(default=0.1, gt=0, lt=0.5, allow_inf_nan=False)
+
+
+class GuaranteeConfig(Section):
+    """What a certificate has to promise, and how the promise is watched. What is left out is not asked for."""
+
+    kind: Literal["coverage", "solvable", "f1", "budget", "regret", "error"] | None = None
+    alpha: float | None = None
+    delta: float | None = None
+    budget: _Positive | None = None
+    required: bool = False
+    audit: AuditConfig | None = None
+    monitor: MonitorConfig = Field(default_factory=MonitorConfig)
+    online: OnlineConfig | None = None
+
+    def wanted(
+        self, kind: str, alpha: float | None, delta: float | None, budget_nano_usd: int | None = None
+    ) -> Guarantee:
+        """Return what is asked for; where the configuration does not say, what is given here.
+
+        A kind or alpha that is asked for without delta is to hold on average over calibrations, where that exists.
+
+        Raises:
+            UsageError: everything that is wrong with it.
+        """
+        limit = None if self.budget is None else nano_usd(self.budget)
+        asked = self.kind or kind
+        if limit is None and KINDS[asked].speaks_of == "money":
+            limit = budget_nano_usd
+        on_average = (self.kind is not None or self.alpha is not None) and not KINDS[asked].needs_delta
+        return Guarantee(
+            asked,
+            alpha if self.alpha is None else self.alpha,
+            self.delta if self.delta is not None or on_average else delta,
+            budget_nano_usd=limit,
+            most_nano_usd=limit,  # a hard cap on one question is the section budget's
+        )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> GuaranteeConfig:
+        problems = list(self._problems())
+        if problems:
+            raise ValueError("\n".join(problems))
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        kind = self.kind or ("coverage" if self.budget is None else "budget")
+        try:
+            self.wanted(kind, 0.1, 0.1 if KINDS[kind].needs_delta else None, 1)  # the certificate says the rest
+        except UsageError as error:
+            yield str(error)
+        if self.audit is None and self.model_fields_set & {"monitor", "online"}:
+            yield "monitor and online learn from audits; add audit: {probability: 0.05}"
+
+
 class BudgetConfig(Section):
     """What a question may cost, in USD."""
 
@@ -233,6 +313,26 @@ def provider_shorthand(value: object) -> object:
     return {"kind": kind, "options": {"path": path}} if colon else {"kind": kind}
 
 
+def policy_shorthand(value: object) -> object:
+    """Read a text as the policy directory that it names."""
+    if not isinstance(value, str) or not value.strip():
+        return value
+    if value in POLICIES:
+        # A ValueError, since pydantic collects those.
+        raise ValueError(f"write {{kind: {value}}}; a text is a policy directory's path")
+    return {"kind": "directory", "path": value}
+
+
+def written_out(value: object) -> object:
+    """Refuse a learned policy that is written out: its numbers are in a file, and only a directory has both."""
+    if value == "learned" or (isinstance(value, Mapping) and value.get("kind") == "learned"):
+        # A ValueError, since pydantic collects those.
+        raise ValueError(
+            "a learned policy cannot be written out; name the directory that cascade fit wrote: policy: DIR"
+        )
+    return value
+
+
 def _kind_first(default: str, kinds: Mapping[str, type[Section]]) -> BeforeValidator:
     """Say what is wrong with a missing or unknown `kind` in words, not as a failed union."""
     known = tuple(kinds)
@@ -257,12 +357,20 @@ POLICIES: Mapping[str, type[Section]] = {
     "random": RandomConfig,
     "threshold": ThresholdConfig,
     "prompted": PromptedConfig,
+    "learned": LearnedConfig,
+    "directory": DirectoryConfig,
 }
 StrategyConfig = Annotated[
     Annotated[BaseGuideConfig | LadderConfig | ExitConfig, Field(discriminator="kind")],
     _kind_first("base_guide", STRATEGIES),
 ]
 PolicyConfig = Annotated[
-    Annotated[FixedConfig | RandomConfig | ThresholdConfig | PromptedConfig, Field(discriminator="kind")],
+    Annotated[
+        FixedConfig | RandomConfig | ThresholdConfig | PromptedConfig | LearnedConfig | DirectoryConfig,
+        Field(discriminator="kind"),
+    ],
     _kind_first("threshold", POLICIES),
+    BeforeValidator(policy_shorthand),
 ]
+WrittenPolicy = Annotated[PolicyConfig, BeforeValidator(written_out)]
+"""A policy as a configuration has it."""

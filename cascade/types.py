@@ -29,10 +29,14 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, with an optional text that the answer is to be read from."""
+    """What is asked, with an optional text that the answer is to be read from.
+
+    `group` is the group that a certificate by groups knows the question by (a tenant, a task, a language).
+    """
 
     text: str
     context: str | None = None
+    group: str | None = None
 
 
 class Request(NamedTuple):
@@ -130,7 +134,8 @@ class Candidate(NamedTuple):
 class Decision(NamedTuple):
     """What a policy's scores became at threshold kappa: which candidates are kept, whether another step is paid.
 
-    `scores` belong to the candidates in order. `Step.reason` says it in words.
+    `scores` belong to the candidates in order. So do `confidences`, in [0, 1] or None for unknown, where the policy has
+    estimates of its own; they then stand in the place of the candidates'. `Step.reason` says it in words.
     """
 
     keep: tuple[int, ...]
@@ -138,6 +143,7 @@ class Decision(NamedTuple):
     scores: tuple[float, ...]
     next_score: float
     kappa: float
+    confidences: tuple[float | None, ...] | None = None
 
 
 class Forced(NamedTuple):
@@ -150,7 +156,8 @@ class Forced(NamedTuple):
 class Step(NamedTuple):
     """One paid stage: candidates, named signals (None = not known), the calls that made it, what was decided.
 
-    `forced` is set where the configuration leaves the policy no choice; `final` marks a step that none can follow.
+    `forced` is set where the configuration leaves the policy no choice; `final` marks a step that none can follow;
+    `audited` one that was run after the decision to stop, to see what it would have brought.
     """
 
     number: int
@@ -161,11 +168,17 @@ class Step(NamedTuple):
     decision: Decision | None = None
     forced: Forced | None = None
     final: bool = False
+    audited: bool = False
 
     @property
     def cost_nano_usd(self) -> int | None:
         """What this step cost; None if any of its calls has an unknown cost."""
         return total_nano_usd(call.cost_nano_usd for call in self.calls)
+
+    def confidence(self, index: int) -> float | None:
+        """Return how likely a candidate is right: as the policy estimates it, or else the strategy; None if unknown."""
+        judged = None if self.decision is None else self.decision.confidences
+        return self.candidates[index].confidence if judged is None else judged[index]
 
     @property
     def reason(self) -> str:
@@ -173,6 +186,8 @@ class Step(NamedTuple):
         decision = self.decision
         if decision is None:
             return "not decided"
+        if self.audited:
+            return "run for an audit: nothing is kept"
         if self.forced is not None:
             return self.forced.reason
         p_yes = self.signals.get("p_yes")
@@ -197,17 +212,47 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What is guaranteed about the answers, and from what data. `kind` is "coverage", "regret" or "error".
+    """What is guaranteed about the answers, from what data, and for what cascade (`conformal.certificate`).
+
+    Attributes:
+        kind: "coverage", "solvable", "f1", "budget", "regret" or "error" (`conformal.guarantee`).
+        alpha: the share of questions that may be missed; None where only a budget is promised.
+        n: calibration questions that the threshold was set on.
+        calibration_id: the start of the SHA-256 of everything else in the certificate.
+        delta: the probability that the calibration misleads; None for a promise on average over calibrations.
+        k: the rank of the threshold among the critical values; None where it was set by tests on a path.
+        kappa: the threshold.
+        abstain_below: nothing is served whose confidence is below; None without abstention.
+        budget_nano_usd: the promised bound on the mean cost of a question.
+        group: the group of questions it speaks of; None for all.
+        pool: whether it speaks of all groups together that have no certificate of their own.
+        keeps_everything: whether the promise is kept by keeping every answer of every step.
+        data_sha256, policy_sha256: what it was made from.
+        made_for: the strategy, models, prices and prompts that it holds for; None inside for what is not known.
+        created, expires: dates, ISO 8601, UTC; it holds until the end of the day `expires`.
+        assumptions: what it rests on, in words.
 
     Reference: Angelopoulos & Bates, A gentle introduction to conformal prediction (2021), and `design/`.
     """
 
     kind: str
-    alpha: float
+    alpha: float | None
     n: int
     calibration_id: str
     delta: float | None = None
+    k: int | None = None
+    kappa: float = 0.0
+    abstain_below: float | None = None
+    budget_nano_usd: int | None = None
+    group: str | None = None
+    pool: bool = False
+    keeps_everything: bool = False
+    data_sha256: str = ""
+    policy_sha256: str = ""
+    made_for: Mapping[str, Any] = field(default_factory=dict)
+    created: str = ""
     expires: str | None = None
+    assumptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +261,11 @@ class Answer:
 
     `text` is the best single answer, None if the cascade abstained. `answers` holds every distinct answer kept, best
     first: the prediction set that a certificate speaks of. `stopped` is one of "policy" (the policy had enough),
-    "horizon" (the last step was reached), "budget", "forced" (by the configuration), "provider error" (a later step).
-    `calls` made outside a finished step (an interrupted last one) are in `loose_calls` and in the cost.
+    "horizon" (the last step was reached), "budget", "forced" (by the configuration), "provider error" (a later step),
+    "abstained" (the best answer is not sure enough to be served).
+    `calls` made outside a finished step (an interrupted last one) are in `loose_calls` and in the cost. `audited` says
+    that the question was drawn for an audit and run on to the last step, or as far as providers and the cap allowed;
+    those steps are in `steps` and in the cost.
     """
 
     question: Question
@@ -229,6 +277,7 @@ class Answer:
     warnings: tuple[str, ...] = ()
     certificate: Certificate | None = None
     loose_calls: tuple[Call, ...] = field(default=())
+    audited: bool = False
 
     @property
     def calls(self) -> tuple[Call, ...]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cascade.cli.output import console, dollars, notes, plain, print_json
 from cascade.orchestrator import Orchestrator
-from cascade.types import Answer, Question, Step, TextDelta
+from cascade.types import Answer, Certificate, Question, Step, TextDelta
 
 _ABSTAINED = 1
 
@@ -19,6 +19,7 @@ def ask(
     question: Annotated[str, typer.Argument(help='The question; "-" reads it from standard input.')],
     config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
     context: Annotated[Path | None, typer.Option("--context", help="A file with a text to answer from.")] = None,
+    group: Annotated[str | None, typer.Option("--group", help="The group that a certificate knows it by.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON document.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say what happened, step by step.")] = False,
     stream: Annotated[bool, typer.Option("--stream", help="Show the models' text as it is written.")] = False,
@@ -28,11 +29,11 @@ def ask(
     Example: cascade ask "Which river runs through Vienna?" --explain
     """
     text = sys.stdin.read().strip() if question == "-" else question
-    asked = Question(text, _read(context))
+    asked = Question(text, _read(context), group)
     with Orchestrator.from_config(config) as orchestrator:
         answer = _streamed(orchestrator, asked) if stream else orchestrator.ask(asked)
     if as_json:
-        print_json(answer.to_dict())
+        print_json(_document(answer))
     else:
         _show(answer, explain=explain)
     if answer.text is None:
@@ -46,6 +47,20 @@ def _read(path: Path | None) -> str | None:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{path} cannot be read: {error}", param_hint="--context") from None
+
+
+def _document(answer: Answer) -> dict[str, Any]:
+    """Return the answer as JSON values, its certificate with the promise in words."""
+    document = answer.to_dict()
+    if answer.certificate is not None:
+        document["certificate"]["statement"] = _promise(answer.certificate)
+    return document
+
+
+def _promise(certificate: Certificate) -> str:
+    from cascade.conformal.certificate import statement
+
+    return statement(certificate)
 
 
 def _streamed(orchestrator: Orchestrator, question: Question) -> Answer:
@@ -67,7 +82,9 @@ def _streamed(orchestrator: Orchestrator, question: Question) -> Answer:
 def _show(answer: Answer, *, explain: bool) -> None:
     out = console()
     if answer.text is None:
-        notes().print("no answer: nothing that came back could be kept")
+        abstained = answer.stopped == "abstained"
+        why = "the best one is not sure enough to be served" if abstained else "nothing that came back could be kept"
+        notes().print(f"no answer: {why}")
     else:
         out.print(plain(answer.text), soft_wrap=True)
     others = [text for text in answer.answers if text != answer.text]
@@ -76,8 +93,14 @@ def _show(answer: Answer, *, explain: bool) -> None:
     if explain:
         for line in answer.explain().splitlines():
             out.print(f"[dim]{plain(line)}[/]", soft_wrap=True)
+        if answer.certificate is not None:
+            said = f"certificate {answer.certificate.calibration_id}: {_promise(answer.certificate)}"
+            out.print(f"[dim]{plain(said)}[/]", soft_wrap=True)
+    else:
+        for warning in answer.warnings:
+            if warning.startswith("no certificate"):
+                notes().print(f"[dim]{plain(warning)}[/]", soft_wrap=True)
     detail = ", ".join(f"{plain(model)} {dollars(cost)}" for model, cost in answer.cost_by_model.items())
     bound = "" if answer.cost is not None or answer.cost_bound is None else f", at most {dollars(answer.cost_bound)}"
-    out.print(
-        f"[dim]cost {dollars(answer.cost)}{bound} ({detail}), {len(answer.steps)} steps, {answer.latency_s:.1f} s[/]"
-    )
+    steps = f"{len(answer.steps)} steps" + (", run to the end for an audit" if answer.audited else "")
+    out.print(f"[dim]cost {dollars(answer.cost)}{bound} ({detail}), {steps}, {answer.latency_s:.1f} s[/]")

@@ -9,24 +9,17 @@ from typing import Annotated, Any
 
 import typer
 
-from cascade.building import policy_of
-from cascade.cli.logs import open_log
+from cascade.cli.logs import open_log, tables_for
+from cascade.cli.options import AsJson, Episodes, Matched, Seed, Where
 from cascade.cli.output import console, notes, plain, print_json
+from cascade.cli.policies import given_policy
 from cascade.cli.tables import compare_table, evaluation_table, legend, rounds_table
-from cascade.config import load, policy_section
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.compare import Comparison, Row, compare
+from cascade.evaluation.contestants import Portfolio
 from cascade.evaluation.evaluate import Evaluation, evaluate
 from cascade.evaluation.intervals import Interval
-from cascade.policies.base import Policy
-from cascade.yamlfile import parse_yaml
-
-Episodes = Annotated[str, typer.Argument(help="A log (.jsonl, .parquet, a store's URL), demo, or simulated:NAME.")]
-Where = Annotated[list[str] | None, typer.Option("--where", help="Only rows with COLUMN=VALUE. Repeatable.")]
-Matched = Annotated[str | None, typer.Option("--matcher", help="Judge the answers anew against the gold answers.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print as one JSON document.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Which random draws.")]
 
 
 def compare_log(
@@ -39,6 +32,7 @@ def compare_log(
     reference: Annotated[str | None, typer.Option("--reference", help="The row to compare with.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw cost against coverage: .svg, .png or .pdf.")] = None,
     rounds: Annotated[bool, typer.Option("--rounds", help="Also print what each step brought.")] = False,
+    fit: Annotated[bool, typer.Option("--fit", help="Also choose and fit a policy as cascade fit does.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare every way to answer on the same splits of a log.
@@ -48,7 +42,10 @@ def compare_log(
     log = open_log(episodes, where or (), matcher)
     if plot is not None:
         _check_plot(log.tables, plot)
-    found = [compare(table, alpha=alpha, count=splits, seed=seed, reference=reference) for table in log.tables]
+    others = [Portfolio()] if fit else []
+    found = [
+        compare(one, alpha=alpha, count=splits, seed=seed, others=others, reference=reference) for one in log.tables
+    ]
     if plot is not None:
         _plot(found[0], plot)
     if as_json:
@@ -68,7 +65,7 @@ def compare_log(
 
 def evaluate_log(
     episodes: Episodes,
-    policy: Annotated[str, typer.Option("--policy", help="A policy as YAML, or a configuration file with one.")],
+    policy: Annotated[str, typer.Option("--policy", help="A policy directory, a policy as YAML, or a configuration.")],
     where: Where = None,
     matcher: Matched = None,
     seed: Seed = 0,
@@ -78,9 +75,9 @@ def evaluate_log(
 
     Example: cascade evaluate episodes.parquet --policy "{kind: threshold, threshold: 0.3}"
     """
-    deciding = _policy(policy)
+    deciding = given_policy(policy).deciding
     log = open_log(episodes, where or (), matcher)
-    found = [evaluate(table, deciding, seed=seed) for table in log.tables]
+    found = [evaluate(table, deciding, seed=seed) for table in tables_for(log, None, deciding)]
     if as_json:
         _print([evaluation_document(one, policy) for one in found], {"policy": policy})
         return
@@ -88,15 +85,6 @@ def evaluate_log(
     for one in found:
         out.print(evaluation_table(one))
         out.print()
-
-
-def _policy(given: str) -> Policy:
-    """Return the policy of a configuration file, or one written out."""
-    if given.lstrip().startswith("{"):
-        return policy_of(policy_section(parse_yaml(given, "--policy")))
-    if not Path(given).is_file():
-        raise UsageError(f"There is no file {given!r}, nor is it a policy such as {{kind: threshold, threshold: 0.3}}.")
-    return policy_of(load(given).policy)
 
 
 def _check_plot(tables: Sequence[EpisodeTable], path: Path) -> None:

@@ -12,13 +12,17 @@ from typing import Annotated, NamedTuple
 import typer
 from rich.table import Table
 
+from cascade.building import build_strategy, endpoints
 from cascade.cli.output import console, dollars, plain, print_json
 from cascade.config import CascadeConfig, default_traces_url, environment, load, traces_url
 from cascade.episodes.store import Store, parse, sqlite
-from cascade.errors import CascadeError, ConfigError
+from cascade.errors import CascadeError, ConfigError, NotCertifiedError
 from cascade.money import PriceTable, usd
-from cascade.orchestrator import Orchestrator, endpoints
+from cascade.orchestrator import Orchestrator
 from cascade.providers import weights
+from cascade.sections import DirectoryConfig, GuaranteeConfig
+from cascade.serving import CALIBRATE, serving
+from cascade.types import Certificate
 
 _BAD_LITELLM = {"1.82.7": "carried malware", "1.82.8": "carried malware", "1.107.0": "was withdrawn"}
 _PACKAGES = {
@@ -125,12 +129,47 @@ def _configuration(path: Path) -> Iterator[Finding]:
     yield Finding(str(path), "ok", "well-formed")
     yield from _models(config)
     yield from _traces(config)
+    yield from _certificates(config)
     try:
         Orchestrator.from_config(config).close()
+    except NotCertifiedError:
+        return  # said already
     except CascadeError as error:
         yield Finding("provider", "problem", str(error))
     else:
         yield Finding("provider", "ok", config.provider.kind)
+
+
+def _certificates(config: CascadeConfig) -> Iterator[Finding]:
+    """Look at whether what is certified holds with this configuration, today."""
+    if config.guarantee is None and not isinstance(config.policy, DirectoryConfig):
+        return
+    asked = (config.guarantee or GuaranteeConfig()).model_copy(update={"required": False})
+    serious = "problem" if config.guarantee is not None and config.guarantee.required else "note"
+    try:
+        certificates = serving(config.model_copy(update={"guarantee": asked}), build_strategy(config)).holding
+    except CascadeError as error:
+        yield Finding("policy", "problem", str(error))
+        return
+    if not certificates:
+        yield Finding("certificate", serious, f"none; {CALIBRATE}")
+    for certificate, reasons in certificates:
+        name = "certificate" if certificate.group is None else f"certificate of {certificate.group}"
+        yield from (Finding(name, "problem", f"does not hold: {said}") for said in reasons)
+        if not reasons:
+            yield from _holding(name, certificate)
+
+
+def _holding(name: str, certificate: Certificate) -> Iterator[Finding]:
+    from cascade.calibration.fingerprint import unknown
+    from cascade.conformal.certificate import statement
+
+    until = "" if certificate.expires is None else f" Until {certificate.expires}."
+    yield Finding(name, "ok", f"{statement(certificate)}{until}")
+    unseen = unknown(certificate.made_for)
+    if unseen:
+        advice = "calibrate with --config to have them checked"
+        yield Finding(name, "note", f"made from a log that does not hold {', '.join(unseen)}: {advice}")
 
 
 def _litellm_key(place: str, model: str) -> Iterator[Finding]:

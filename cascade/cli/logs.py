@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from cascade.cli.output import notes
+from cascade.calibration.repricing import mispriced
+from cascade.cli.output import notes, plain
+from cascade.conformal.guarantee import KINDS
+from cascade.episodes.embeddings import embedded, vectors_of
 from cascade.episodes.lines import Dropped
+from cascade.episodes.quality import qualities
+from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation import logs
 from cascade.evaluation.logs import Log
+from cascade.money import Price
+from cascade.policies.base import Policy
+from cascade.policies.embedding import Embedded
 
 
 def open_log(given: str, where: Iterable[str] = (), matcher: str | None = None) -> Log:
@@ -19,6 +28,58 @@ def open_log(given: str, where: Iterable[str] = (), matcher: str | None = None) 
     if dropped.says():
         notes().print(dropped.says(), style="yellow", soft_wrap=True, markup=False)
     return log
+
+
+def tables_for(log: Log, kind: str | None, policy: Policy | None = None) -> tuple[EpisodeTable, ...]:
+    """Return a log's tables with what a kind of guarantee and a policy read beside.
+
+    That is how good each answer is, and where each question's sentence embedding lies, where these matter.
+
+    Raises:
+        UsageError: of no answer it is known how good it is.
+    """
+    tables = log.tables
+    if kind is not None and KINDS[kind].needs_quality:
+        graded = zip(tables, qualities(log.rows(), tables), strict=True)
+        tables = tuple([replace(table, quality=quality) for table, quality in graded])
+    looks = getattr(getattr(policy, "inner", policy), "embedded", None)
+    if isinstance(looks, Embedded):
+        vectors = vectors_of(log.rows(), looks.embedder)
+        tables = tuple([embedded(table, vectors, looks.directions) for table in tables])
+    return tables
+
+
+def say_pooled(tables: Sequence[EpisodeTable]) -> None:
+    """Say on stderr which data sets are taken as one, where there are several."""
+    if len(tables) > 1:
+        listed = ", ".join(f"{table.dataset} ({table.n})" for table in tables)
+        notes().print(
+            plain(f"{len(tables)} data sets are taken as one: {listed}; --where dataset=NAME chooses one"),
+            style="yellow",
+            soft_wrap=True,
+        )
+
+
+def other_prices(log: Log, prices: Mapping[str, Price | None]) -> list[str]:
+    """Return which models' calls the log costs otherwise than these prices do, a sentence each."""
+    return [one.says() for one in mispriced(log.rows(), prices)]
+
+
+def refuse_other_prices(log: Log, prices: Mapping[str, Price | None], whose: str, advice: str) -> None:
+    """Refuse a log that was costed at other prices than those that a certificate will be made for.
+
+    Args:
+        log: what was read.
+        prices: by model; None where a price is not known.
+        whose: whose prices they are, in words.
+        advice: what to do about it.
+
+    Raises:
+        UsageError: it was.
+    """
+    found = other_prices(log, prices)
+    if found:
+        raise UsageError(f"the log was costed at other prices than {whose}: {'; '.join(found)}; {advice}")
 
 
 def parse_where(where: Iterable[str]) -> dict[str, str]:

@@ -13,7 +13,23 @@ from typing import Annotated
 import typer
 
 from cascade._version import __version__
-from cascade.cli import ask, collect, compare, demo, doctor, import_, init, models, prices, traces
+from cascade.cli import (
+    ask,
+    calibrate,
+    collect,
+    compare,
+    demo,
+    doctor,
+    fit,
+    import_,
+    init,
+    models,
+    monitor,
+    prices,
+    prove,
+    traces,
+    verify,
+)
 from cascade.cli.output import notes, plain
 from cascade.errors import CascadeError
 
@@ -31,6 +47,11 @@ app.command("collect")(collect.collect_log)
 app.command("import")(import_.import_log)
 app.command("compare")(compare.compare_log)
 app.command("evaluate")(compare.evaluate_log)
+app.command("prove")(prove.prove_logs)
+app.command("fit")(fit.fit_log)
+app.command("calibrate")(calibrate.calibrate_log)
+app.command("verify")(verify.verify_log)
+app.command("monitor")(monitor.monitor_log)
 app.command("prices")(prices.prices)
 app.command("doctor")(doctor.doctor)
 app.add_typer(models.app, name="models")

@@ -25,7 +25,7 @@ def pull(names: NameOption = None) -> None:
 
     Example: cascade models pull smollm2-135m
     """
-    fetch([weights.known(name) for name in names or weights.registry()])
+    fetch(weights.with_others(names or weights.registry()))
 
 
 def fetch(wanted: list[weights.Weights]) -> None:
@@ -35,9 +35,7 @@ def fetch(wanted: list[weights.Weights]) -> None:
     if missing:
         total = sum(entry.bytes for entry in missing)
         names = ", ".join(entry.name for entry in missing)
-        out.print(
-            f"fetching {total / 1e9:.1f} GB of model weights ({names}) into {plain(str(weights.models_folder()))}"
-        )
+        out.print(f"fetching {_size(total)} of model weights ({names}) into {plain(str(weights.models_folder()))}")
     for entry in missing:
         _pull_one(entry, out)
 
@@ -51,7 +49,18 @@ def _pull_one(entry: weights.Weights, out: Console) -> None:
             bars.update(task, description=f"{entry.name}: {what}", completed=done / of)
 
         weights.pull(entry, show)
-    out.print(f"{entry.name}: {entry.bytes / 1e6:.0f} MB, SHA-256 as pinned")
+    out.print(f"{entry.name}: {_size(entry.bytes)}, SHA-256 as pinned")
+
+
+def _size(size_bytes: int) -> str:
+    """Return a size in words.
+
+    >>> _size(1_608_720_832), _size(98_362_432), _size(466_247)
+    ('1.6 GB', '98 MB', '0.5 MB')
+    """
+    if size_bytes >= 1e9:
+        return f"{size_bytes / 1e9:.1f} GB"
+    return f"{size_bytes / 1e6:.0f} MB" if size_bytes >= 1e7 else f"{size_bytes / 1e6:.1f} MB"
 
 
 @app.command("list")

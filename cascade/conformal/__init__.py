@@ -1,1 +1,105 @@
-"""Scores and a threshold become decisions. Pure numbers: nothing here knows of language models."""
+"""Scores and a threshold become decisions, and data a threshold with a guarantee.
+
+Pure numbers: nothing here knows of language models. For those who bring their own cascade:
+
+    from cascade.conformal import calibrate
+
+    kappa = calibrate(critical_values, alpha=0.1).kappa
+
+Names are loaded when they are first used. `calibrate` alone is bound at once: its module has its name, and would
+otherwise hide it as soon as somebody imports it. That module imports nothing large.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from cascade.conformal.calibrate import Calibration, calibrate
+
+if TYPE_CHECKING:
+    from cascade.conformal.arrays import ScoreArrays, StepArrays
+    from cascade.conformal.audits import AuditPlan
+    from cascade.conformal.binomial import needed_n
+    from cascade.conformal.critical import covered_at, critical_kappa, critical_values
+    from cascade.conformal.groups import GroupCalibration, calibrate_groups
+    from cascade.conformal.ltt import PathResult, learn_then_test
+    from cascade.conformal.monitor import Monitor
+    from cascade.conformal.online import OnlineThreshold
+    from cascade.conformal.risk import (
+        BudgetCalibration,
+        RiskCalibration,
+        calibrate_budget,
+        calibrate_risk,
+        cost_levels,
+        loss_levels,
+    )
+    from cascade.conformal.rollout import Levels, levels
+    from cascade.conformal.served import PathPoint, served_losses
+
+_HOMES = {
+    "AuditPlan": "audits",
+    "BudgetCalibration": "risk",
+    "GroupCalibration": "groups",
+    "Levels": "rollout",
+    "Monitor": "monitor",
+    "OnlineThreshold": "online",
+    "PathPoint": "served",
+    "PathResult": "ltt",
+    "RiskCalibration": "risk",
+    "ScoreArrays": "arrays",
+    "StepArrays": "arrays",
+    "calibrate_budget": "risk",
+    "calibrate_groups": "groups",
+    "calibrate_risk": "risk",
+    "cost_levels": "risk",
+    "covered_at": "critical",
+    "critical_kappa": "critical",
+    "critical_values": "critical",
+    "learn_then_test": "ltt",
+    "levels": "rollout",
+    "loss_levels": "risk",
+    "needed_n": "binomial",
+    "served_losses": "served",
+}
+
+__all__ = [
+    "AuditPlan",
+    "BudgetCalibration",
+    "Calibration",
+    "GroupCalibration",
+    "Levels",
+    "Monitor",
+    "OnlineThreshold",
+    "PathPoint",
+    "PathResult",
+    "RiskCalibration",
+    "ScoreArrays",
+    "StepArrays",
+    "calibrate",
+    "calibrate_budget",
+    "calibrate_groups",
+    "calibrate_risk",
+    "cost_levels",
+    "covered_at",
+    "critical_kappa",
+    "critical_values",
+    "learn_then_test",
+    "levels",
+    "loss_levels",
+    "needed_n",
+    "served_losses",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'cascade.conformal' has no attribute {name!r}")
+    value = getattr(import_module(f"cascade.conformal.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

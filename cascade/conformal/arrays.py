@@ -55,8 +55,8 @@ class StepArrays:
         """Bool (n,), whether a right answer is on record."""
         return np.asarray(self.correct.any(axis=(1, 2)), dtype=np.bool_)
 
-    def take(self, rows: Ints | Bools) -> StepArrays:
-        """Return the chosen questions."""
+    def take(self, rows: Ints | Bools | slice) -> StepArrays:
+        """Return the chosen questions; of a slice without copying."""
         return StepArrays(self.answer[rows], self.correct[rows], self.cost[rows], self.steps[rows], self.complete[rows])
 
 
@@ -66,6 +66,6 @@ class ScoreArrays(NamedTuple):
     candidates: Floats
     next: Floats
 
-    def take(self, rows: Ints | Bools) -> ScoreArrays:
-        """Return the chosen questions."""
+    def take(self, rows: Ints | Bools | slice) -> ScoreArrays:
+        """Return the chosen questions; of a slice without copying."""
         return ScoreArrays(self.candidates[rows], self.next[rows])

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from cascade.checks import share_problems
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
 from cascade.conformal.rollout import Levels, hopeless
 from cascade.errors import UsageError
@@ -299,8 +300,8 @@ def clairvoyant(steps: StepArrays, alpha: float) -> Clairvoyant:
         UsageError: alpha does not lie in 0..1, or there is no question.
     """
     _need_questions(steps)
-    if not 0 <= alpha <= 1:
-        raise UsageError(f"alpha must lie in 0..1, not {alpha:g}")
+    for problem in share_problems(ends=True, alpha=alpha):
+        raise UsageError(f"{problem}.")
     solvable = steps.solvable
     first_right = steps.correct.any(axis=2).argmax(axis=1)  # 0 where there is none
     spent = np.cumsum(steps.cost, axis=1)[np.arange(steps.n), first_right]

@@ -8,10 +8,15 @@ the log fix, for every kappa at once, how far it goes and what it keeps (`design
 
 where s̃ is the score, +∞ for the argmax of a step, −∞ where the action is impossible. A level of −∞ is reached at no
 kappa, not even at −∞. The result agrees with `actions.actions` followed step by step.
+
+Where a record ends before the question does (`open_end`), the walk might have gone on from its last step, and whether
+an answer there is the argmax is unknown. So it is kept for its score alone, s̃ = s: nothing is taken for kept, and no
+question for covered, that would not be were the record complete.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -45,7 +50,10 @@ class Levels(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What the walks of n questions bring at one threshold.
+    """What the walks of n questions bring at one threshold, as far as it is on record.
+
+    Exact for complete questions. Of one that is not complete every figure is a lower bound: what its walk brings for
+    certain.
 
     Attributes:
         length: int64 (n,), steps paid.
@@ -71,7 +79,8 @@ def levels(steps: StepArrays, scores: ScoreArrays) -> Levels:
     """Return the levels of n questions, in O(nTm).
 
     Args:
-        steps: the log. "next" is impossible at a question's last step on record.
+        steps: the log. "next" is impossible at a complete question's last step. At that of one that is not complete it
+            leads off the record, and no answer is kept as the last resort, whatever the scores are.
         scores: the policy's scores on it. Those of absent candidates and of steps beyond the record are ignored; NaN
             excludes a candidate and includes "next".
 
@@ -85,14 +94,12 @@ def levels(steps: StepArrays, scores: ScoreArrays) -> Levels:
     >>> found.reach.tolist(), found.leaf.tolist()
     ([[inf, 0.3]], [[[0.2, inf], [0.1, 0.3]]])
     """
-    _check(steps, scores)
+    check_arrays(steps, scores)
     shape = steps.answer.shape
     found = Levels(np.empty(shape[:2]), np.empty(shape), np.zeros(shape, dtype=np.bool_))
-    for start in range(0, steps.n, _CHUNK):
-        some = slice(start, start + _CHUNK)
-        told = ScoreArrays(scores.candidates[some], scores.next[some])
-        part = Levels(found.reach[some], found.leaf[some], found.first[some])
-        _fill(part, steps.answer[some], steps.steps[some], told)
+    for some in chunks(steps.n):
+        fill_levels(found.reach[some], found.leaf[some], steps.take(some), scores.take(some))
+        _mark_first(found.first[some], steps.answer[some], found.leaf[some])
     return found
 
 
@@ -140,24 +147,37 @@ def hopeless(steps: StepArrays) -> Bools:
     return steps.complete & ~steps.solvable
 
 
+def open_end(steps: StepArrays) -> Bools:
+    """Mark where a record ends before the question does, bool (n, T): the last step of what is not complete.
+
+    What would have come after it is unknown, whatever a policy does there.
+    """
+    last = np.arange(steps.horizon) == steps.steps[:, None] - 1
+    return np.asarray(last & ~steps.complete[:, None], dtype=np.bool_)
+
+
 def _count(marks: Bools) -> Ints:
     return np.asarray(np.count_nonzero(marks, axis=tuple(range(1, marks.ndim))), dtype=np.int64)
 
 
-def _fill(part: Levels, answer: Ints, many: Ints, scores: ScoreArrays) -> None:
-    """Write the levels of some questions, which have `many` steps on record, into their part of the whole."""
-    part.leaf[:], onward = _effective(answer, many, scores)
-    part.reach[:, 0] = np.inf
+def chunks(n: int) -> Iterator[slice]:
+    """Cut n questions into runs that fit a processor's cache."""
+    return (slice(start, start + _CHUNK) for start in range(0, n, _CHUNK))
+
+
+def fill_levels(reach: Floats, leaf: Floats, steps: StepArrays, scores: ScoreArrays) -> None:
+    """Write the levels of some questions into `reach` and `leaf`."""
+    leaf[:], onward = _effective(steps, scores)
+    reach[:, 0] = np.inf
     for t in range(1, onward.shape[1]):
-        np.minimum(part.reach[:, t - 1], onward[:, t - 1], out=part.reach[:, t])
-    for a in range(part.leaf.shape[2]):  # a handful: long strided columns are faster than many short rows
-        np.minimum(part.leaf[:, :, a], part.reach, out=part.leaf[:, :, a])
-    _mark_first(part.first, answer, part.leaf)
+        np.minimum(reach[:, t - 1], onward[:, t - 1], out=reach[:, t])
+    for a in range(leaf.shape[2]):  # a handful: long strided columns are faster than many short rows
+        np.minimum(leaf[:, :, a], reach, out=leaf[:, :, a])
 
 
-def _effective(answer: Ints, many: Ints, scores: ScoreArrays) -> tuple[Floats, Floats]:
+def _effective(steps: StepArrays, scores: ScoreArrays) -> tuple[Floats, Floats]:
     """Return s̃ of the candidates (n, T, m) and of "next" (n, T), as `actions.actions` has them."""
-    present = answer >= 0
+    present = steps.present
     height = np.where(present & ~np.isnan(scores.candidates), scores.candidates, -np.inf)
     best = np.full(scores.next.shape, -1)  # the argmax of the candidates, −1 where there is none
     highest = np.full(scores.next.shape, -np.inf)
@@ -167,13 +187,14 @@ def _effective(answer: Ints, many: Ints, scores: ScoreArrays) -> tuple[Floats, F
         np.copyto(best, a, where=better)
         np.copyto(highest, height[:, :, a], where=better)
         np.copyto(told, scores.candidates[:, :, a], where=better)
-    last = np.arange(scores.next.shape[1]) >= many[:, None] - 1
+    last = np.arange(steps.horizon) >= steps.steps[:, None] - 1
     onward = np.where(np.isnan(scores.next), np.inf, scores.next)
     next_is_argmax = ~last & ((best < 0) | ~(onward <= told))
     onward[next_is_argmax] = np.inf
     onward[last] = -np.inf
+    best[next_is_argmax | open_end(steps)] = -1
     for a in range(height.shape[2]):
-        height[:, :, a][(best == a) & ~next_is_argmax] = np.inf
+        height[:, :, a][best == a] = np.inf
     return height, onward
 
 
@@ -191,7 +212,7 @@ def _mark_first(first: Bools, answer: Ints, leaf: Floats) -> None:
     first.reshape(-1)[holder[slots[top]]] = True
 
 
-def _check(steps: StepArrays, scores: ScoreArrays) -> None:
+def check_arrays(steps: StepArrays, scores: ScoreArrays) -> None:
     """Refuse arrays that do not belong together."""
     shape = steps.answer.shape
     if len(shape) != 3 or not shape[1] or not shape[2]:

@@ -27,10 +27,13 @@ class Single:
     Attributes:
         answer: int64 (n,), which distinct answer is served, −1 where nothing is kept.
         right: bool (n,), whether it is right; False where nothing is kept.
+        sure: float64 (n,), how sure the cascade is of it: the highest known figure of the kept candidates that give it;
+            NaN where none is known or nothing is kept.
     """
 
     answer: Ints
     right: Bools
+    sure: Floats
 
     @property
     def error(self) -> float:
@@ -38,37 +41,71 @@ class Single:
         return 1 - int(np.count_nonzero(self.right)) / self.right.size if self.right.size else float("nan")
 
 
-def single(steps: StepArrays, levels: Levels, confidence: Floats, kappa: float | Floats) -> Single:
+def single(
+    steps: StepArrays, levels: Levels, confidence: Floats, kappa: float | Floats, *, sure: Floats | None = None
+) -> Single:
     """Return the answers that would be served.
 
     Args:
         steps: the log.
         levels: its levels under a policy.
-        confidence: float64 (n, T, m), how sure the strategy is of a candidate; NaN = unknown.
+        confidence: float64 (n, T, m), how sure the strategy is of a candidate, which ranks them; NaN = unknown.
         kappa: one threshold, or float64 (n,), one a question.
+        sure: float64 (n, T, m), how sure the cascade is of a candidate, for abstaining (`EpisodeTable.sure`); NaN =
+            unknown. The confidence by default.
 
     Raises:
-        UsageError: confidence has another shape than the answers, or kappa does not fit.
+        UsageError: confidence or sure has another shape than the answers, or kappa does not fit.
     """
-    if confidence.shape != steps.answer.shape:
-        raise UsageError(f"confidence must have the shape {steps.answer.shape}, not {confidence.shape}")
+    figures = {"confidence": confidence, "sure": confidence if sure is None else sure}
+    for name, given in figures.items():
+        if given.shape != steps.answer.shape:
+            raise UsageError(f"{name} must have the shape {steps.answer.shape}, not {given.shape}")
     kept = passed(levels.leaf, kappa)
     row, t, a = np.nonzero(kept)  # in the order in which answers are kept
     slot = row * (steps.answer.shape[1] * steps.answer.shape[2]) + steps.answer[kept]
-    leader = _best(_worth(slot, t, confidence[kept], steps.answer.size), steps.n) if row.size else np.full(steps.n, -1)
+    found = Single(np.full(steps.n, -1), np.zeros(steps.n, dtype=np.bool_), np.full(steps.n, np.nan))
+    if not row.size:
+        return found
+    worth = _worth(slot, t, confidence[kept], steps.answer.size)
+    leader = _best(worth, steps.n)
     served = np.flatnonzero(leader >= 0)
     leaf = leader[served]
-    answer = np.full(steps.n, -1, dtype=np.int64)
-    right = np.zeros(steps.n, dtype=np.bool_)
-    answer[served] = steps.answer[served, t[leaf], a[leaf]]
-    right[served] = steps.correct[served, t[leaf], a[leaf]]
-    return Single(answer, right)
+    found.answer[served] = steps.answer[served, t[leaf], a[leaf]]
+    found.right[served] = steps.correct[served, t[leaf], a[leaf]]
+    found.sure[served] = _highest(slot, figures["sure"][kept], steps.answer.size)[slot[leaf]]
+    return found
+
+
+def known_sure(sure: Floats) -> Floats:
+    """Return how sure the cascade is of answers, −∞ where that is not known (NaN): no higher than any bar."""
+    return np.where(np.isnan(sure), -np.inf, sure)
+
+
+def serves(sure: Floats, abstain_below: float | Floats) -> Bools:
+    """Return where an answer is served: the cascade is at least as sure of it as is asked for. `engine.abstains`.
+
+    Args:
+        sure: float64 (n,), how sure it is; NaN where that is not known or nothing is kept.
+        abstain_below: what is asked for, one bar or one an answer; −∞ serves whatever there is, +∞ nothing short of it.
+
+    >>> serves(np.array([0.6, 0.5, np.nan]), 0.6).tolist(), serves(np.array([0.5, np.nan]), -np.inf).tolist()
+    ([True, False, False], [True, True])
+    """
+    return np.asarray(known_sure(sure) >= abstain_below, dtype=np.bool_)
+
+
+def _highest(slot: Ints, values: Floats, size: int) -> Floats:
+    """Return the highest known value of each place in the table, NaN where none is known."""
+    highest = np.full(size, np.nan)
+    np.fmax.at(highest, slot, values)
+    return highest
 
 
 class _Worth(NamedTuple):
     """A table with a place for each answer of each question, flat: what it is ranked by, and its first kept leaf."""
 
-    sure: Floats
+    confidence: Floats
     votes: Ints
     latest: Ints
     leader: Ints
@@ -76,21 +113,19 @@ class _Worth(NamedTuple):
 
 def _worth(slot: Ints, t: Ints, confidence: Floats, size: int) -> _Worth:
     """Gather kept leaves, in the order in which they were kept, by their places in the table."""
-    known = ~np.isnan(confidence)
-    sure = np.full(size, -np.inf)
-    np.maximum.at(sure, slot[known], confidence[known])
-    sure[np.bincount(slot[known], minlength=size) == 0] = UNKNOWN_CONFIDENCE
+    highest = _highest(slot, confidence, size)
     latest, leader = np.full(size, -1), np.full(size, -1)
     np.maximum.at(latest, slot, t)
     leader[slot[::-1]] = np.arange(slot.size)[::-1]  # the last write, so the first leaf, stays
-    return _Worth(sure, np.bincount(slot, minlength=size), latest, leader)
+    ranked = np.where(np.isnan(highest), UNKNOWN_CONFIDENCE, highest)
+    return _Worth(ranked, np.bincount(slot, minlength=size), latest, leader)
 
 
 def _best(worth: _Worth, n: int) -> Ints:
     """Return the first kept leaf of each question's best answer, int64 (n,); −1 where nothing is kept."""
     leader = worth.leader.reshape(n, -1)
     leading = leader >= 0
-    for key in (worth.sure, worth.votes, worth.latest, -worth.leader):
+    for key in (worth.confidence, worth.votes, worth.latest, -worth.leader):
         keys = np.where(leading, key.reshape(n, -1), -np.inf)
         leading &= keys == keys.max(axis=1, keepdims=True)
     return np.asarray(leader[np.arange(n), leading.argmax(axis=1)], dtype=np.int64)

@@ -10,11 +10,11 @@ Reference: Vovk, Gammerman & Shafer (2005); Angelopoulos et al., Conformal risk 
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 
+from cascade.checks import share_problems
 from cascade.conformal.arrays import Floats
+from cascade.conformal.binomial import as_written, most_losses
 from cascade.errors import UsageError
 
 
@@ -33,9 +33,32 @@ def allowed_misses(n: int, alpha: float) -> int:
     >>> allowed_misses(150, 0.18), 150 - (1 - 0.18) * 150 >= 27
     (27, False)
     """
-    if not 0 <= alpha <= 1:
-        raise UsageError(f"alpha must lie in 0..1, not {alpha:g}.")
-    return int(Fraction(repr(float(alpha))) * n)
+    for problem in share_problems(ends=True, alpha=alpha):
+        raise UsageError(f"{problem}.")
+    return int(as_written(alpha) * n)
+
+
+def split_rank(n: int, alpha: float) -> int:
+    """Return the rank of the threshold among n critical values: ⌊alpha·(n + 1)⌋, or n where alpha is almost 1.
+
+    >>> split_rank(9, 0.1), split_rank(9, 1.0)
+    (1, 9)
+    """
+    return min(allowed_rank(n, alpha), n)
+
+
+def pac_rank(n: int, alpha: float, delta: float) -> int:
+    """Return the rank of the threshold whose coverage is 1 − alpha with confidence 1 − delta, 0 where there is none.
+
+    k = max{k : Pr[Bin(n, alpha) ≤ k − 1] ≤ delta}. Let R be the probability that a fresh question is missed at the
+    k-th smallest critical value. If R > alpha, then k − 1 or fewer of the n questions lie below the alpha-quantile of
+    critical values, whose number is Bin(n, alpha) at the least: that happens with probability at most delta.
+
+    >>> pac_rank(200, 0.1, 0.1), pac_rank(200, 0.1, 0.05), pac_rank(21, 0.1, 0.1)
+    (15, 13, 0)
+    """
+    losses = most_losses(n, alpha, delta)
+    return 0 if losses is None else losses + 1
 
 
 def split_kappa(critical: Floats, alpha: float) -> float:
@@ -53,5 +76,5 @@ def split_kappa(critical: Floats, alpha: float) -> float:
     """
     if np.isnan(critical).any():
         raise UsageError("A critical value is not a number.")
-    k = min(allowed_rank(critical.size, alpha), critical.size)
+    k = split_rank(critical.size, alpha)
     return float("-inf") if k == 0 else float(np.partition(critical, k - 1)[k - 1])

@@ -7,6 +7,7 @@ quickly. Only where one is found are the rows made at once, without it.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -109,6 +110,18 @@ def hashed(text: str) -> str:
     'sha256:65bba1ba433'
     """
     return f"sha256:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()}"
+
+
+_HASHED = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def is_hashed(text: str) -> bool:
+    """Whether a text is what `hashed` put in the place of one.
+
+    >>> is_hashed(hashed("Danube")), is_hashed("sha256 of what?")
+    (True, False)
+    """
+    return text.startswith("sha256:") and _HASHED.fullmatch(text) is not None
 
 
 def without_keys(row: dict[str, Any], secrets: Iterable[str]) -> dict[str, Any]:

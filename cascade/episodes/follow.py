@@ -22,14 +22,22 @@ class Trace:
         writer: where the answer goes.
         horizon: T, how many steps the strategy can take.
         paid: makes the record of a call that was answered; needed for a walk that is left in the middle of a step.
+        walk: its name, if it is not the configured strategy's own.
     """
 
-    __slots__ = ("_done", "_horizon", "_paid", "_writer")
+    __slots__ = ("_done", "_horizon", "_paid", "_walk", "_writer")
 
-    def __init__(self, writer: TraceWriter | None, horizon: int, paid: Callable[[Request, Completion], Call]) -> None:
+    def __init__(
+        self,
+        writer: TraceWriter | None,
+        horizon: int,
+        paid: Callable[[Request, Completion], Call],
+        walk: str | None = None,
+    ) -> None:
         self._writer = writer
         self._horizon = horizon
         self._paid = paid
+        self._walk = walk
         self._done: Future[None] | None = None
 
     def follow(self, question: Question, walk: Walk) -> Walk:
@@ -73,7 +81,8 @@ class Trace:
         if self._writer is None or not any(call.completion is not None for call in answer.calls):
             return
         try:
-            self._done = self._writer.submit(answer, {"horizon": self._horizon})
+            columns = {"horizon": self._horizon, "walk": self._walk, "split": "audit" if answer.audited else None}
+            self._done = self._writer.submit(answer, columns)
         except UsageError:
             logger.warning("traces: an answer came after the end and is not on record")
         except Exception as error:  # noqa: BLE001 - whatever is odd about an answer, its trace does not cost it

@@ -19,8 +19,12 @@ from cascade.types import Answer, Call, Completion, Request, Step, Token, Usage
 
 SCHEMA_VERSION = 2
 """2 added `walk` and `confidence`. A row of version 1 reads as one of version 2 that has null there."""
-BASE_ONLY, GUIDE_ONLY = "base only", "guide only"
+BASE_ONLY, GUIDE_ONLY, LAST_ONLY = "base only", "guide only", "last model only"
 """The walks of one model by itself, as they are called wherever they stand."""
+CARRIED_OVER = "carried over: no call"
+"""The `cost_source` of an answer that stands again in a later round without a call: its run had ended."""
+TOLD = "told"
+"""Stands under a row's `signals["replay"]` where a model was told whether it was right while it worked."""
 CONTENT_COLUMNS = ("question", "context", "gold", "answer", "text")
 """The columns that spell out what was asked and answered; so do the tokens among the signals."""
 IMPOSSIBLE_LOGPROB = -1e9
@@ -60,6 +64,15 @@ COLUMNS = (
 def question_id(question: str, context: str | None) -> str:
     """Return a stable id of a question: the start of the SHA-256 of its text and context."""
     return hashlib.sha256(f"{question}\x1f{context or ''}".encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def is_told(row: Mapping[str, Any]) -> bool:
+    """Whether a row is of a run that went on until a model was told that it was right.
+
+    How long it went on, what it cost and that it gave an answer again then tell the truth, which nobody tells live.
+    """
+    replay = (row["signals"] or {}).get("replay")
+    return row["cost_source"] == CARRIED_OVER or bool(isinstance(replay, Mapping) and replay.get(TOLD))
 
 
 def request_digest(request: Request) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -36,6 +36,10 @@ class Walk:
         return Walk(*(getattr(self, name)[rows] for name in self.__slots__))
 
 
+def _not_given() -> Floats:
+    return np.empty((0, 0))
+
+
 @dataclass(frozen=True, slots=True)
 class EpisodeTable:
     """Logged questions with all their steps.
@@ -50,6 +54,18 @@ class EpisodeTable:
         signals: float64 (n, T) by name; NaN = unknown.
         walks: other ways to answer the same questions, by name.
         cost_known: False where any cost is unknown; then no cost may be shown.
+        questions: the same for the same question (`schema.question_id` of text and context); an episode's id where
+            its text is not known, or where none are given.
+        models: the names of the models that were asked in each role ("base", "guide", a rung), sorted; a role of which
+            the log does not say it is left out.
+        quality: float64 (n, T, m) in 0..1, how good a candidate is (`episodes.quality`), NaN = unknown; None where
+            nobody has measured it.
+        asked: float64 (n,) by name, numbers of the question's text (`policies.asked`); NaN where the log lacks it.
+        tokens: float64 (n, T), input and output tokens of each step; NaN = unknown, as all are if none are given.
+        paid: float64 (n, T), what each step cost in nano-USD, NaN = unknown: `arrays.cost` has 0 there. If it is not
+            given, it is `arrays.cost` where `cost_known`, and else unknown.
+        texts_known: bool (n,), whether answers of one number have the same text; False where the log keeps no texts,
+            or none that can be compared: there all right answers are taken for one (`episodes.tabulate`).
     """
 
     dataset: str
@@ -61,11 +77,41 @@ class EpisodeTable:
     signals: Mapping[str, Floats]
     walks: Mapping[str, Walk]
     cost_known: bool = True
+    questions: tuple[str, ...] = ()
+    models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    quality: Floats | None = None
+    asked: Mapping[str, Floats] = field(default_factory=dict)
+    tokens: Floats = field(default_factory=_not_given)
+    paid: Floats = field(default_factory=_not_given)
+    texts_known: Bools = field(default_factory=lambda: np.zeros((0,), dtype=np.bool_))
+
+    def __post_init__(self) -> None:
+        if not self.questions:
+            object.__setattr__(self, "questions", self.ids)
+        cost, unknown = self.arrays.cost, np.full(self.arrays.cost.shape, np.nan)
+        beyond = np.arange(cost.shape[1]) >= self.arrays.steps[:, None]
+        if not self.tokens.size:
+            object.__setattr__(self, "tokens", unknown)
+        if not self.paid.size:
+            paid = np.where(beyond, np.nan, cost) if self.cost_known else unknown
+            object.__setattr__(self, "paid", paid)
+        if not self.texts_known.size:
+            object.__setattr__(self, "texts_known", np.zeros(cost.shape[0], dtype=np.bool_))
 
     @property
     def n(self) -> int:
         """The number of questions."""
         return self.arrays.n
+
+    @property
+    def sure(self) -> Floats:
+        """How sure the cascade is of each answer: float64 (n, T, m), NaN = unknown. `engine.sure_of`, on a log."""
+        replied = self.signals.get("reply_mean_logprob")
+        if replied is None or "p_yes" in self.signals:
+            return self.confidence
+        present = self.arrays.present
+        alone = present & (present.sum(axis=2, keepdims=True) == 1) & np.isnan(self.confidence)
+        return np.where(alone, np.exp(np.minimum(replied, 0.0))[:, :, None], self.confidence)
 
     def take(self, rows: Ints | Bools) -> EpisodeTable:
         """Return the chosen questions."""
@@ -80,4 +126,11 @@ class EpisodeTable:
             {name: values[chosen] for name, values in self.signals.items()},
             {name: walk.take(chosen) for name, walk in self.walks.items()},
             self.cost_known,
+            tuple([self.questions[i] for i in chosen]),
+            self.models,
+            None if self.quality is None else self.quality[chosen],
+            {name: values[chosen] for name, values in self.asked.items()},
+            self.tokens[chosen],
+            self.paid[chosen],
+            self.texts_known[chosen],
         )

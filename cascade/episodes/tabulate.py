@@ -8,29 +8,30 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade.conformal.arrays import StepArrays
+from cascade.conformal.arrays import Bools, Floats, StepArrays
+from cascade.episodes.contents import is_hashed
 from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
+from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY, is_told, question_id
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
+from cascade.policies.asked import asked_numbers
 from cascade.text import normalize_answer
-
-LAST_ONLY = "last model only"
 
 
 class _Made(NamedTuple):
-    """One candidate as a row records it. `key` tells answers apart that differ."""
+    """One candidate as a row records it. `key` tells answers apart that differ; `text` is the answer's as compared."""
 
     key: str
     source: str
     correct: bool | None
     confidence: float
+    text: str | None
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class _Stage:
 
     made: dict[int, _Made] = field(default_factory=dict)
     costs: list[tuple[str, int | None]] = field(default_factory=list)
+    tokens: list[int | None] = field(default_factory=list)
     signals: dict[str, float] = field(default_factory=dict)
     replied: set[str] = field(default_factory=set)
 
@@ -54,12 +56,16 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Draft:
-    """One episode in the making."""
+    """One episode in the making. `models` holds who was asked, as (role, model); `told` is `schema.is_told`."""
 
     group: str
+    question: str
+    asked: Mapping[str, float] = field(default_factory=dict)
+    told: bool = False
     horizon: int | None = None
     stages: dict[int, _Stage] = field(default_factory=lambda: defaultdict(_Stage))
     walks: dict[str, _Kept] = field(default_factory=lambda: defaultdict(_Kept))
+    models: set[tuple[str, str]] = field(default_factory=set)
 
 
 def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None = None) -> list[EpisodeTable]:
@@ -85,7 +91,7 @@ def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None 
         said = ["There is no episode to judge in this log."]
         if left_out.count:
             advice = "Where accepted answers are logged (column gold), a matcher judges by them: --matcher exact."
-            said += [left_out.says(), advice]
+            said += [f"{left_out.says()}.", advice]
         raise UsageError(" ".join(said))
     return tables
 
@@ -95,22 +101,31 @@ def _take(row: Mapping[str, Any], episodes: dict[str, _Draft]) -> None:
     name = row["episode_id"]
     draft = episodes.get(name)
     if draft is None:
-        draft = episodes[name] = _Draft(row["group"] or name)
+        draft = episodes[name] = _Draft(row["group"] or name, _question(row), _asked(row))
     made = _made(row)
     if row["walk"] is not None:
-        kept = draft.walks[row["walk"]]
-        kept.costs.append(row["cost_nano_usd"])
-        kept.length = max(kept.length, row["step"] or 1)
-        if made is not None and row["kept"]:
-            kept.answers.setdefault((row["step"] or 1, row["candidate"]), made)
-        return
-    if row["step"] is None or row["step"] < 1:
-        return
+        _take_walk(row, made, draft.walks[row["walk"]])
+    elif row["step"] is not None and row["step"] >= 1:
+        _take_step(row, made, draft)
+
+
+def _take_walk(row: Mapping[str, Any], made: _Made | None, kept: _Kept) -> None:
+    kept.costs.append(row["cost_nano_usd"])
+    kept.length = max(kept.length, row["step"] or 1)
+    if made is not None and row["kept"]:
+        kept.answers.setdefault((row["step"] or 1, row["candidate"]), made)
+
+
+def _take_step(row: Mapping[str, Any], made: _Made | None, draft: _Draft) -> None:
     if row["horizon"] is not None:
         draft.horizon = max(draft.horizon or 1, row["horizon"])
     stage = draft.stages[row["step"]]
     source = row["source"] or ""
+    if row["model"]:
+        draft.models.add((source, row["model"]))
+    draft.told |= is_told(row)
     stage.costs.append((source, row["cost_nano_usd"]))
+    stage.tokens.append(_sum([row["input_tokens"], row["output_tokens"]]))
     if row["text"] is not None:
         stage.replied.add(source)
     if made is not None:
@@ -120,20 +135,36 @@ def _take(row: Mapping[str, Any], episodes: dict[str, _Draft]) -> None:
             stage.signals.setdefault(signal, float(value))
 
 
+def _question(row: Mapping[str, Any]) -> str:
+    """Return what tells a row's question from others."""
+    text: str | None = row["question"]
+    return row["episode_id"] if text is None else question_id(text, row["context"])
+
+
+def _asked(row: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return the numbers of a row's question; none where its text is not on record."""
+    text: str | None = row["question"]
+    return {} if text is None or is_hashed(text) else asked_numbers(text, row["context"])
+
+
 def _made(row: Mapping[str, Any]) -> _Made | None:
     if row["candidate"] is None:
         return None
     answer, correct = row["answer"], row["correct"]
+    text = None if answer is None else normalize_answer(answer)
     # A source that keeps no texts: what is right is taken for one answer, what is wrong for another each time.
-    key = (
-        normalize_answer(answer)
-        if answer is not None
-        else "\x00right"
-        if correct
-        else f"\x00{row['step']}.{row['candidate']}"
-    )
-    confidence = row["confidence"]
-    return _Made(key, row["source"] or "", correct, math.nan if confidence is None else confidence)
+    key = _RIGHT if text is None and correct else _own(row["step"], row["candidate"]) if text is None else text
+    confidence = math.nan if row["confidence"] is None else row["confidence"]
+    return _Made(key, row["source"] or "", correct, confidence, None if answer is None or is_hashed(answer) else text)
+
+
+_RIGHT = "\x00right"
+"""The key of a right answer where there are no texts."""
+
+
+def _own(step: int | None, candidate: int) -> str:
+    """Return the key of an answer that is like no other."""
+    return f"\x00{step}.{candidate}"
 
 
 def _is_whole(name: str, draft: _Draft, dropped: Dropped) -> bool:
@@ -152,6 +183,7 @@ def _is_whole(name: str, draft: _Draft, dropped: Dropped) -> bool:
 
 def _table(dataset: str, episodes: Mapping[str, _Draft]) -> EpisodeTable:
     drafts = list(episodes.values())
+    texts_known = _tell_apart(drafts)
     _take_own_places(drafts)
     n, horizon = len(drafts), max(max(draft.horizon or 1, len(draft.stages)) for draft in drafts)
     places = 1 + max((index for d in drafts for stage in d.stages.values() for index in stage.made), default=0)
@@ -184,7 +216,54 @@ def _table(dataset: str, episodes: Mapping[str, _Draft]) -> EpisodeTable:
         _signals(drafts, horizon),
         walks,
         known and walks_known,
+        tuple([draft.question for draft in drafts]),
+        _models(drafts),
+        asked=_asked_of(drafts),
+        tokens=_by_step(drafts, horizon, lambda stage: _sum(stage.tokens)),
+        paid=_by_step(drafts, horizon, lambda stage: _sum([paid for _, paid in stage.costs])),
+        texts_known=texts_known,
     )
+
+
+def _tell_apart(drafts: Sequence[_Draft]) -> Bools:
+    """Return whether each question's answers can be compared by what stands in the table, bool (n,).
+
+    So they can in a data set of which half of the candidates have a text; one without is like no other there, be it
+    right or wrong. Where there are hardly any texts all right ones are one answer, which tells the truth; and so do
+    equal answers where a model was told whether it was right (`schema.is_told`), and kept its answer if so.
+    """
+    made = [one for draft in drafts for stage in draft.stages.values() for one in stage.made.values()]
+    if any(draft.told for draft in drafts) or 2 * sum(one.text is not None for one in made) < len(made):
+        return np.zeros(len(drafts), dtype=np.bool_)
+    known = np.ones(len(drafts), dtype=np.bool_)
+    for row, draft in enumerate(drafts):
+        for number, stage in draft.stages.items():
+            for index, one in stage.made.items():
+                if one.key == _RIGHT:
+                    stage.made[index] = one._replace(key=_own(number, index))
+                known[row] &= one.text is not None or one.key.startswith("\x00")  # else it is a hash
+    return known
+
+
+def _asked_of(drafts: Sequence[_Draft]) -> dict[str, Floats]:
+    """Return the numbers of the questions' texts, float64 (n,) by name."""
+    names = next((list(draft.asked) for draft in drafts if draft.asked), [])
+    return {name: np.array([draft.asked.get(name, math.nan) for draft in drafts]) for name in names}
+
+
+def _by_step(drafts: Sequence[_Draft], horizon: int, of: Callable[[_Stage], int | None]) -> Floats:
+    """Return a number of each step, float64 (n, T); NaN where it is unknown, and where it would tell the truth.
+
+    A model that goes on until it is told that it was right tells by the length of its run whether it was.
+    """
+    found = np.full((len(drafts), horizon), np.nan)
+    if any(draft.told for draft in drafts):
+        return found
+    for row, draft in enumerate(drafts):
+        for number, stage in draft.stages.items():
+            value = of(stage)
+            found[row, number - 1] = math.nan if value is None else value
+    return found
 
 
 def _take_own_places(drafts: Iterable[_Draft]) -> None:
@@ -220,6 +299,13 @@ def _sources(drafts: Iterable[_Draft], places: int) -> tuple[str, ...]:
             for index, made in stage.made.items():
                 seen[index][made.source] += 1
     return tuple([next(iter(names)) if len(names) == 1 else "answer" for names in seen])
+
+
+def _models(drafts: Iterable[_Draft]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for role, model in {asked for draft in drafts for asked in draft.models}:
+        found[role].add(model)
+    return {role: tuple(sorted(found[role])) for role in sorted(found)}
 
 
 def _signals(drafts: list[_Draft], horizon: int) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:

@@ -93,7 +93,7 @@ class TraceWriter:
         Args:
             answer: the answer, with its steps.
             columns: what the answer does not know: `horizon`, `dataset`, `split`, `walk`, `gold`. The episode's id is a
-                new UUID of version 7, the group the question's id.
+                new UUID of version 7, the group the question's own, else its id.
 
         Raises:
             UsageError: the writer is closed.
@@ -107,9 +107,10 @@ class TraceWriter:
 
     def submit(self, answer: Answer, columns: Mapping[str, Any] | None = None) -> Future[None] | None:
         """Queue an answer; return what to `settle`, None where nothing is waited for. Raises UsageError if closed."""
+        asked = answer.question
         head: dict[str, Any] = {
             "episode_id": uuid7(),
-            "group": question_id(answer.question.text, answer.question.context),
+            "group": asked.group or question_id(asked.text, asked.context),
             "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
         head |= columns or {}

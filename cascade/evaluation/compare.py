@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cascade.calibration.realised import Played
 from cascade.conformal.arrays import Bools
 from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.conformal.rollout import hopeless, levels
@@ -23,7 +24,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.contestants import Contestant, contestants
 from cascade.evaluation.intervals import Interval, corrected_interval
-from cascade.evaluation.played import Means, Played, means
+from cascade.evaluation.played import Means, means
 from cascade.evaluation.splits import splits
 
 CLAIRVOYANT = "clairvoyant bound"
@@ -225,7 +226,7 @@ def _clairvoyant(test: EpisodeTable, alpha: float) -> _Turn:
     found[given_up] = False
     right, one, cost = found.astype(np.float64), np.ones(steps.n), spent[rows, stop].astype(np.float64)
     covered = (found | hopeless(steps)).astype(np.float64)
-    played = Played(covered, right, right, cost, stop + 1.0, one, one)
+    played = Played(covered, right, right, cost, stop + 1.0, one, one, abstained=np.zeros(steps.n))
     matched = (float(cost.sum()) - saved) / steps.n / 1e9 if test.cost_known else None
     return _Turn(played, np.ones(steps.n, dtype=np.bool_), matched)
 

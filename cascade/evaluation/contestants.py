@@ -13,14 +13,24 @@ from zlib import crc32
 
 import numpy as np
 
-from cascade.conformal.arrays import Floats, ScoreArrays, StepArrays
+from cascade.calibration.realised import Played
+from cascade.calibration.scores import scored
+from cascade.conformal.arrays import Bools, Floats, ScoreArrays, StepArrays
 from cascade.conformal.critical import critical_kappa
+from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import hopeless, levels
 from cascade.conformal.split import allowed_misses, split_kappa
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.doubt import Doubt, doubt_of
-from cascade.evaluation.played import Played, played_at, played_walk
+from cascade.evaluation.played import played_at, played_walk
+from cascade.policies.base import Policy
+from cascade.training.dividing import allowed_loss
+from cascade.training.fitting import choice_on
+from cascade.training.measuring import Terms
+from cascade.training.net_benefit import fit_net_benefit
+from cascade.training.portfolio import sees_something
+from cascade.training.targets import Asked
 
 Scorer: TypeAlias = Callable[[EpisodeTable], ScoreArrays]
 
@@ -56,6 +66,8 @@ def contestants(table: EpisodeTable) -> list[Contestant]:
         doubt = doubt_of(table)
         if doubt is not None:
             found += [Uala(doubt), Threshold(doubt)]
+        if sees_something(table):
+            found.append(NetBenefit())
     return found
 
 
@@ -94,7 +106,7 @@ def _chance(steps: StepArrays) -> Played:
         kept += reach * candidates / options
         reach = np.where(last, 0.0, reach / options)
     covered = np.where(hopeless(steps), 1.0, kept_right)
-    return Played(covered, kept_right, kept_right, cost, length, kept, kept)
+    return Played(covered, kept_right, kept_right, cost, length, kept, kept, abstained=np.zeros(steps.n))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +198,7 @@ class Uala:
         doubt = self.doubt.read(table)
         chosen = self.doubt.chosen(table)
         steps = table.arrays
-        last = np.arange(steps.horizon)[None, :] == steps.steps[:, None] - 1
-        stops = (doubt < threshold) | last
+        stops = (doubt < threshold) | _very_last(steps)
         keeps = stops[:, :, None] & (np.arange(steps.answer.shape[2]) == chosen[:, :, None])
         return ScoreArrays(np.where(keeps, np.inf, -np.inf), doubt)
 
@@ -195,8 +206,7 @@ class Uala:
         """Return the best threshold of all, by running sums over the places where a walk can stop."""
         steps, chosen = train.arrays, self.doubt.chosen(train)
         doubt = np.where(chosen < 0, np.inf, self.doubt.read(train))  # where there is no answer nobody can stop
-        number = np.arange(steps.horizon)[None, :]
-        on_record, last = number < steps.steps[:, None], number == steps.steps[:, None] - 1
+        on_record, last = np.arange(steps.horizon) < steps.steps[:, None], _very_last(steps)
         reach = np.full(doubt.shape, np.inf)
         np.minimum.accumulate(doubt[:, :-1], axis=1, out=reach[:, 1:])
         right = np.take_along_axis(steps.correct, np.maximum(chosen, 0)[:, :, None], axis=2)[:, :, 0] & (chosen >= 0)
@@ -214,6 +224,43 @@ class Uala:
         if enough.any():
             return float(options[np.where(enough, cost, np.iinfo(np.int64).max).argmin()])
         return float(options[np.lexsort((cost, -covered))[0]])
+
+
+@dataclass(frozen=True, slots=True)
+class NetBenefit:
+    """Optimal stopping fitted on the training questions (`training.net_benefit`), its threshold calibrated."""
+
+    name: str = "net benefit, conformal"
+
+    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:
+        """Fit on the training questions, set the threshold on the calibration questions."""
+        loss = allowed_loss(Guarantee("coverage", alpha), calibration.n)
+        return _served(
+            fit_net_benefit(train, Asked("coverage", loss), confidences=False, seed=seed), calibration, alpha
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Portfolio:
+    """What `cascade fit` would choose of all its candidates, its threshold calibrated."""
+
+    name: str = "cascade fit, conformal"
+
+    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:
+        """Choose and fit on the training questions, set the threshold on the calibration questions."""
+        guarantee = Guarantee("coverage", alpha)
+        terms = Terms.of(train, guarantee, allowed_loss(guarantee, calibration.n))
+        return _served(choice_on(train, terms, seed=seed).chosen.fit(train), calibration, alpha)
+
+
+def _served(policy: Policy, calibration: EpisodeTable, alpha: float) -> Ready:
+    return _calibrated(lambda table: scored(policy, table)[1], calibration, alpha)
+
+
+def _very_last(steps: StepArrays) -> Bools:
+    """Mark the steps after which nothing can come, bool (n, T): the last of each question that is complete."""
+    last = np.arange(steps.horizon) == steps.steps[:, None] - 1
+    return np.asarray(last & steps.complete[:, None], dtype=np.bool_)
 
 
 def _at_least(levels_: Floats, options: Floats) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:

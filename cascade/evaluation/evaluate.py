@@ -7,14 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cascade.calibration.realised import Played, play
+from cascade.calibration.scores import check_fits, scored
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
-from cascade.errors import UsageError
 from cascade.evaluation.intervals import CONFIDENCE
-from cascade.evaluation.played import Means, Played, means, played_at
-from cascade.evaluation.scores import table_scores
+from cascade.evaluation.played import Means, means, played_at
 from cascade.evaluation.splits import numbered
 from cascade.policies.base import Policy
+from cascade.policies.calibrated import CalibratedPolicy
 
 RESAMPLES = 1_000
 
@@ -34,6 +35,9 @@ class Evaluation:
 def evaluate(table: EpisodeTable, policy: Policy, *, seed: int = 0, resamples: int = RESAMPLES) -> Evaluation:
     """Return what a policy does on a log.
 
+    A calibrated policy is played at the threshold of each question's group. Where it abstains nothing is served, so
+    `accuracy` counts the question as not right.
+
     Raises:
         UsageError: the log has none of the signals that the policy looks at, or not as many steps as it always takes.
 
@@ -41,11 +45,8 @@ def evaluate(table: EpisodeTable, policy: Policy, *, seed: int = 0, resamples: i
     questions of the same kind. Nothing is fitted here; a policy that was fitted on these questions looks better than
     it is.
     """
-    _check_signals(table, policy)
-    depth = getattr(policy, "depth", 1)
-    if depth > table.arrays.horizon:
-        raise UsageError(f"The policy goes {depth} steps deep; {table.dataset} was logged to {table.arrays.horizon}.")
-    played = played_at(table, table_scores(policy, table), policy.kappa)
+    check_fits(policy, table)
+    played = play_policy(table, policy)
     return Evaluation(
         table.dataset,
         table.n,
@@ -56,14 +57,12 @@ def evaluate(table: EpisodeTable, policy: Policy, *, seed: int = 0, resamples: i
     )
 
 
-def _check_signals(table: EpisodeTable, policy: Policy) -> None:
-    wanted: tuple[str, ...] = getattr(policy, "reads", ())
-    known = [name for name, values in table.signals.items() if not np.isnan(values).all()]
-    if wanted and not set(wanted) & set(known):
-        has = ", ".join(known) or "none"
-        raise UsageError(
-            f"The policy looks at {' or '.join(wanted)}, and {table.dataset} has no such signal; it has: {has}."
-        )
+def play_policy(table: EpisodeTable, policy: Policy) -> Played:
+    """Return what a policy does; a calibrated one at the threshold of each question's group."""
+    if not isinstance(policy, CalibratedPolicy):
+        return played_at(*scored(policy, table), policy.kappa)
+    each = [policy.for_group(group).threshold for group in table.groups]
+    return play(*scored(policy.inner, table), each)
 
 
 def _bootstrap(table: EpisodeTable, played: Played, seed: int, resamples: int) -> dict[str, tuple[float, float]]:

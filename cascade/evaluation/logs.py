@@ -1,4 +1,4 @@
-"""Opening a log: our own form, a known foreign one, a store, the demo's, or a simulated world."""
+"""Opening a log: our own form, a known foreign one, a store, the demo's (as a ladder too), or a simulated world."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from cascade.checks import did_you_mean
 from cascade.episodes.importers import read_log
+from cascade.episodes.ladders import as_ladder
 from cascade.episodes.lines import Dropped
 from cascade.episodes.matching import get_matcher
 from cascade.episodes.matching.judging import judge_rows
@@ -20,6 +21,8 @@ from cascade.errors import UsageError
 from cascade.evaluation.breakeven import BreakEven, break_evens
 
 DEMO = "demo"
+DEMO_LADDER = "demo-ladder"
+"""The demo log read as a ladder: the base outright, then the guide outright (`episodes.ladders`)."""
 SIMULATED = "simulated:"
 SIMULATED_QUESTIONS = 1_400
 """As many as the source's protocol uses: 1,000 to train on, 200 to calibrate, 200 to test."""
@@ -56,7 +59,8 @@ def open_log(
     """Read a log.
 
     Args:
-        given: a file, a store's URL, "demo", or "simulated:" and a world's name, as in "simulated:mmlu/llama-2-7b".
+        given: a file, a store's URL, "demo", "demo-ladder", or "simulated:" and a world's name, as in
+            "simulated:mmlu/llama-2-7b".
         where: only rows that have these values in these columns are read.
         matcher: judges every answer anew that has gold answers beside it; a name, as `matching.get_matcher` takes it.
         dropped: told of everything that is left out.
@@ -82,10 +86,11 @@ def open_log(
     def rows(dropped: Dropped | None = None) -> Iterator[Mapping[str, Any]]:
         with ExitStack() as stack:
             path = given
-            if given == DEMO:
+            if given in {DEMO, DEMO_LADDER}:
                 shipped = resources.files("cascade.data").joinpath("demo_log.parquet")
                 path = str(stack.enter_context(resources.as_file(shipped)))
-            yield from read_log(path, dropped, where)
+            read = read_log(path, dropped, where)
+            yield from as_ladder(read) if given == DEMO_LADDER else read
 
     read = rows(left_out)
     judged = read if matcher is None else judge_rows(read, get_matcher(matcher), overwrite=True)

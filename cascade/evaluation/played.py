@@ -1,36 +1,16 @@
-"""What one way to answer did on n questions, and the means of it that are reported."""
+"""What the ways to answer that are compared did on n questions, and the means of it that are reported."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
-from cascade.conformal.rollout import hopeless, levels, rollout
-from cascade.conformal.single import single
+from cascade.calibration.realised import Played, play, played_of
+from cascade.conformal.arrays import ScoreArrays
+from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable, Walk
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """Per question, float64 (n,): probabilities where the way to answer is a chance, else 0 and 1.
-
-    `covered`: a right answer is kept, or none of the log's answers is right. `in_set`: a right answer is kept. `right`:
-    the single answer served is right. `cost` in nano-USD. `length` steps paid. `leaves`, `distinct` answers kept.
-    """
-
-    covered: Floats
-    in_set: Floats
-    right: Floats
-    cost: Floats
-    length: Floats
-    leaves: Floats
-    distinct: Floats
-
-    def take(self, rows: Ints | Bools) -> Played:
-        """Return the chosen questions."""
-        return Played(*(getattr(self, field.name)[rows] for field in fields(self)))
+from cascade.policies.calibrated import Threshold
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +29,14 @@ class Means:
 
 
 def played_at(table: EpisodeTable, scores: ScoreArrays, kappa: float) -> Played:
-    """Return what a policy's scores bring at a threshold."""
-    found = levels(table.arrays, scores)
-    outcomes = rollout(table.arrays, found, kappa)
-    right = single(table.arrays, found, table.confidence, kappa).right
-    return _floats(
-        outcomes.covered, outcomes.in_set, right, outcomes.cost, outcomes.length, outcomes.leaves, outcomes.distinct
-    )
+    """Return what a policy's scores bring at one threshold; the single answer is served however sure it is."""
+    return play(table, scores, Threshold(kappa))
 
 
 def played_walk(table: EpisodeTable, walk: Walk) -> Played:
     """Return what a logged walk brought; a question that it was not logged for counts as missed, at no cost."""
-    covered = walk.covered | hopeless(table.arrays)
-    return _floats(covered, walk.covered, walk.right, walk.cost, walk.length, walk.leaves, walk.distinct)
-
-
-def _floats(*columns: Bools | Ints) -> Played:
-    return Played(*(np.asarray(column, dtype=np.float64) for column in columns))
+    covered, never = walk.covered | hopeless(table.arrays), np.zeros(table.n, dtype=np.bool_)
+    return played_of(covered, walk.covered, walk.right, walk.cost, walk.length, walk.leaves, walk.distinct, never)
 
 
 def means(table: EpisodeTable, played: Played) -> Means:

@@ -1,7 +1,8 @@
-"""Cost against coverage, with every policy on it. matplotlib is imported when a plot is made."""
+"""Plots of a comparison and of a fit: cost against coverage. matplotlib is imported when one is made."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -10,14 +11,20 @@ from typing import Any
 
 from cascade.errors import MissingExtraError, UsageError
 from cascade.evaluation.compare import CLAIRVOYANT, Comparison, Row
+from cascade.training.drawing import Drawing
 
 FORMATS = (".svg", ".png", ".pdf")
-_MARKS = "os^vDPX<>hpd8H"
+_MARKS, _WAY_MARKS = "os^vDPX<>hpd8H", "PXdv"
 _FAR_APART = 30
 _TICKS = (1.0, 2.0, 5.0)
 _LONGEST_LABEL = 48
 _UNDATED: Mapping[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
 """A date in the file would make every drawing another one."""
+
+
+def available() -> bool:
+    """Whether there is something to draw with."""
+    return find_spec("matplotlib") is not None
 
 
 def check(path: Path, dataset: str, *, cost_known: bool) -> None:
@@ -31,7 +38,7 @@ def check(path: Path, dataset: str, *, cost_known: bool) -> None:
         raise UsageError(f"A plot is written as {', '.join(FORMATS)}, not as {path.name}.")
     if not cost_known:
         raise UsageError(f"The costs of {dataset} are not known, so there is no cost to draw.")
-    if find_spec("matplotlib") is None:
+    if not available():
         raise MissingExtraError("matplotlib", "a plot")
 
 
@@ -125,3 +132,43 @@ def _label(name: str) -> str:
     shown = "".join([letter if letter.isprintable() else " " for letter in name]).strip()
     shown = shown if len(shown) <= _LONGEST_LABEL else f"{shown[: _LONGEST_LABEL - 1]}…"
     return f" {shown}" if shown.startswith("_") else shown
+
+
+def plot_fit(what: Drawing) -> bytes:
+    """Return the plot as SVG: the same drawing gives the same bytes with the same matplotlib, whatever its settings."""
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
+    out = io.BytesIO()
+    with style.context(["default", {"svg.hashsalt": "cascade", "svg.fonttype": "path"}]):
+        figure = Figure(figsize=(8.5, 5.0), layout="constrained")
+        _fit_drawn(figure, figure.add_subplot(), what)
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return out.getvalue()
+
+
+def _fit_drawn(figure: Any, axes: Any, what: Drawing) -> None:
+    if what.bound:
+        axes.plot(*zip(*what.bound, strict=True), color="black", linewidth=1, linestyle=":", label="knowing everything")
+    axes.plot(*zip(*what.curve, strict=True), color="tab:blue", linewidth=1.6, label="the chosen policy, out of fold")
+    for number, one in enumerate(what.candidates):
+        style = {"marker": _MARKS[number % len(_MARKS)], "color": f"C{number % 10}", "alpha": 0.8, "linestyle": "none"}
+        axes.plot([one.kept], [one.cost], label=_label(one.name), markersize=5, **style)
+    for number, one in enumerate(what.ways):
+        style = {"marker": _WAY_MARKS[number % len(_WAY_MARKS)], "color": "0.4", "linestyle": "none"}
+        axes.plot([one.kept], [one.cost], label=_label(one.name), markersize=7, **style)
+    if what.certified is not None:
+        one = what.certified
+        style = {"color": "tab:red", "markerfacecolor": "none", "markersize": 14, "markeredgewidth": 1.4}
+        axes.plot([one.kept], [one.cost], "*", label=_label(one.name), zorder=4, **style)
+    if what.target is not None:
+        axes.axvline(what.target, color="0.6", linewidth=1, linestyle="--")
+        place = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom", "fontsize": 8, "color": "0.35"}
+        axes.annotate(f"promised: {what.target:g}", (what.target, 1.0), **place)
+    axes.set_xlabel(what.kept)
+    axes.set_ylabel(what.cost)
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.25)
+    axes.set_title(_label(what.title), fontsize=11, pad=16, parse_math=False)
+    for text in figure.legend(loc="outside right center", fontsize=8, frameon=False).get_texts():
+        text.set_parse_math(False)

@@ -113,12 +113,13 @@ def simulate(world: World, n: int, seed: int) -> EpisodeTable:
     rounds = _play(world, draws)
     answers = np.stack([rounds.base.T, rounds.guide.T], axis=2)
     steps = np.full(n, world.rounds, dtype=np.int64)
-    cost = _cost(world, draws, rounds)
+    cost, tokens = _paid(world, draws, rounds)
     arrays = StepArrays(_renumber(answers), answers == RIGHT, cost, steps, np.ones(n, dtype=np.bool_))
     signals = _signals(world, draws, rounds)
     ids = tuple([f"{seed}-{number}" for number in range(n)])
-    walks = _walks(world, draws, rounds)
-    return EpisodeTable(world.name, ids, ids, SOURCES, arrays, _confidence(signals), signals, walks)
+    walks, known = _walks(world, draws, rounds), np.ones(n, dtype=np.bool_)
+    told = _confidence(signals), signals, walks
+    return EpisodeTable(world.name, ids, ids, SOURCES, arrays, *told, tokens=tokens, texts_known=known)
 
 
 def _check(n: int, seed: int) -> None:
@@ -244,8 +245,8 @@ def _renumber(answers: Ints) -> Ints:
 # --- what it cost
 
 
-def _cost(world: World, draws: _Draws, rounds: _Rounds) -> Ints:
-    """Return what each round cost, nano-USD, int64 (n, T), rounded up once a round."""
+def _paid(world: World, draws: _Draws, rounds: _Rounds) -> tuple[Ints, Floats]:
+    """Return (n, T) what each round cost, nano-USD rounded up once a round, and how many tokens went in and out."""
     question = _tokens(world.question_tokens, world.question_spread, draws.normal.question_tokens)
     number = np.arange(world.rounds, dtype=np.float64)[:, None]
     shown = _tokens(world.shown_tokens + number * world.shown_growth, _TOKEN_SPREAD, draws.normal.shown)
@@ -253,10 +254,11 @@ def _cost(world: World, draws: _Draws, rounds: _Rounds) -> Ints:
     said = 1 + np.where(rounds.says_yes, 0, corrected)
     reply = _replies(world, draws)
     history = np.cumsum(reply + said, axis=0) - reply - said  # the base's context holds every earlier round
+    asked = world.prompt_tokens + question + history, world.prompt_tokens + question + shown
     base, guide = _price(world.base_price), _price(world.guide_price)
-    pico = (world.prompt_tokens + question + history) * base.input + reply * base.output
-    pico += (world.prompt_tokens + question + shown) * guide.input + said * guide.output
-    return np.asarray((-(-pico // PICO_PER_NANO)).T, dtype=np.int64)
+    pico = asked[0] * base.input + reply * base.output + asked[1] * guide.input + said * guide.output
+    tokens = asked[0] + reply + asked[1] + said
+    return np.asarray((-(-pico // PICO_PER_NANO)).T, dtype=np.int64), np.ascontiguousarray(tokens.T, dtype=np.float64)
 
 
 def _tokens(mean: float | Floats, spread: float, normal: Floats) -> Ints:

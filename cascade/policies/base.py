@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from cascade.types import Question, Step
+
+if TYPE_CHECKING:  # numpy, which most configurations do without
+    from cascade.conformal.arrays import Floats, ScoreArrays
+    from cascade.policies.history import History
 
 
 class Observation(NamedTuple):
@@ -26,10 +30,15 @@ class Observation(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """Scores of the latest step's candidates, in order, and of going on. Higher = include; +inf = always."""
+    """Scores of the latest step's candidates, in order, and of going on. Higher = include; +inf = always.
+
+    `confidences`, in [0, 1] or None for unknown, take the place of the candidates' own where a policy has an estimate
+    of how likely each is right: by them the answers are ranked, and abstentions decided.
+    """
 
     candidates: tuple[float, ...]
     next: float
+    confidences: tuple[float | None, ...] | None = None
 
 
 class Policy(Protocol):
@@ -42,4 +51,20 @@ class Policy(Protocol):
 
     def scores(self, observation: Observation) -> Scores:
         """Score the latest step's candidates and going on. Pure: the same observation gives the same scores."""
+        ...
+
+
+class BatchScores(NamedTuple):
+    """A policy's scores on logged steps, and its confidences, float64 (n, T, m), NaN = unknown; None: it has none."""
+
+    scores: ScoreArrays
+    confidence: Floats | None
+
+
+@runtime_checkable
+class BatchPolicy(Protocol):
+    """A policy that can score a whole log at once: the same numbers to the bit as one observation at a time."""
+
+    def batch(self, history: History) -> BatchScores | None:
+        """Score every step on record; None where it can only score one observation at a time."""
         ...

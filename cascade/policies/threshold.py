@@ -51,6 +51,11 @@ class ThresholdPolicy:
         """The signals that it looks at."""
         return ("reply_mean_logprob",) if self.when == "reply_logprob" else ("p_yes",)
 
+    @property
+    def depends_on_kappa(self) -> bool:
+        """Whether the scores themselves change with the threshold, so that no other can be calibrated on them."""
+        return self.keep == "judged"
+
     def scores(self, observation: Observation) -> Scores:
         """Give "next" the doubt as its score, so that kappa is the threshold on it."""
         step = observation.step

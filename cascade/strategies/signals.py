@@ -1,4 +1,4 @@
-"""The numbers that a step shows to a policy. Every name here is documented in `design/signals.md`; unknown is None."""
+"""The numbers that a step shows to a policy. Every name is in `SIGNALS` and `design/signals.md`; unknown is None."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import math
 import re
 from collections.abc import Sequence
 
+from cascade.policies import signals as listed
 from cascade.text import normalize_answer
 from cascade.types import Completion, Token
 
+SIGNALS = listed.SIGNALS
+"""What each signal is, and which strategy gives it. The table stands with the policies, which read signals."""
 _ANSWER_LINE = re.compile(r"^[^\w\n]*(?:final\s+)?answer[^\w\n]*:[ \t*]*(.*)$", re.IGNORECASE | re.MULTILINE)
 _REASONING_HEAD = re.compile(r"^\W*reasoning\W*:\s*", re.IGNORECASE)
 _OPENERS = re.compile(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cascade.calibration.scores import table_scores
 from cascade.collect import collect
 from cascade.config import CascadeConfig, load
 from cascade.conformal.rollout import levels
@@ -25,7 +26,6 @@ from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.compare import compare
 from cascade.evaluation.played import played_at
-from cascade.evaluation.scores import table_scores
 from cascade.orchestrator import Orchestrator
 from cascade.policies.threshold import uncertainty
 from cascade.providers.fake import FakeProvider, reply

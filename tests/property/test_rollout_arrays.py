@@ -87,7 +87,7 @@ def test_critical_values_frontier_and_rollout_say_the_same(log: list[Case], kapp
 def test_a_walk_keeps_at_least_one_answer_where_its_last_step_has_one(log: list[Case], kappa: float) -> None:
     steps, scores, _ = pack(log, HORIZON, WIDTH)
     got = rollout(steps, levels(steps, scores), kappa)
-    ends = np.array([bool(case.steps[-1]) for case in log])
+    ends = np.array([case.complete and bool(case.steps[-1]) for case in log])
     assert (got.leaves[ends] >= 1).all()
     assert (got.length >= 1).all()
     assert (got.distinct <= got.leaves).all()

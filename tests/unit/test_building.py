@@ -8,10 +8,16 @@ from typing import Any, get_args
 import pytest
 
 from cascade import building
-from cascade.building import build_policy, build_strategy, policy_of
+from cascade.building import build_policy, build_strategy, certified_policy, policy_of, read_policy
 from cascade.config import load, policy_section
 from cascade.errors import ConfigError
+from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, read, write
+from cascade.policies.calibrated import CalibratedPolicy
+from cascade.policies.estimators import Signal
+from cascade.policies.features import FeatureSet
 from cascade.policies.fixed import FixedPolicy, RandomPolicy
+from cascade.policies.learned import LearnedPolicy, StepRule
+from cascade.policies.model_file import dumps, settings
 from cascade.policies.prompted import PromptedPolicy
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.sections import POLICIES, STRATEGIES
@@ -19,7 +25,9 @@ from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.exit import Exit
 from cascade.strategies.ladder import Ladder
+from unit.certified import certificate, directory
 from unit.made import TWO_MODELS
+from unit.policies import learned_made as walks
 
 ENTRY = {"model": "small", "max_tokens": 9, "temperature": 0.5, "seed": 3}
 MODELS = {"models": {"base": ENTRY, "guide": "large"}, "provider": "fake"}
@@ -73,7 +81,7 @@ def test_a_policy_is_what_its_section_says(policy: dict[str, Any], made: Any) ->
 
 
 def test_every_kind_of_policy_has_a_maker() -> None:
-    assert set(building._POLICIES) == set(POLICIES)
+    assert set(building._MAKERS) == set(POLICIES) - {"directory", "learned"}
     assert {get_args(section.model_fields["kind"].annotation)[0] for section in POLICIES.values()} == set(POLICIES)
 
 
@@ -98,3 +106,139 @@ def test_a_strategy_brings_the_policy_that_fits_it(strategy: dict[str, Any], pol
 def test_what_does_not_fit_together_is_refused(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         load(TWO_MODELS | settings)
+
+
+# --- policy directories ---
+
+
+def test_a_policy_directory_is_its_policy_at_the_certified_threshold(tmp_path: Path) -> None:
+    config = load(TWO_MODELS | {"policy": directory(tmp_path, certificate(kappa=0.25))})
+    policy = build_policy(config)
+    assert isinstance(policy, CalibratedPolicy)
+    assert (policy.kappa, policy.inner) == (0.25, ThresholdPolicy(0.4, "both"))
+    assert policy_of(config.policy) == policy
+    assert certified_policy(config, str(tmp_path)) == (policy, read(tmp_path))
+
+
+def test_without_a_certificate_it_is_the_policy_as_it_is_set(tmp_path: Path) -> None:
+    assert build_policy(load(TWO_MODELS | {"policy": directory(tmp_path)})) == ThresholdPolicy(0.4, "both")
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ({"kind": "treshold"}, "there is no kind 'treshold'"),
+        ({"kind": "fixed", "depth": 9}, "9 is more than the 4 steps"),
+        ({"kind": "prompted"}, "needs a model that decides"),
+        ({"kind": "directory", "path": "elsewhere"}, "holds a policy, not the path of another"),
+    ],
+)
+def test_a_policy_directory_must_hold_a_policy_that_fits(tmp_path: Path, policy: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        build_policy(load(TWO_MODELS | {"policy": directory(tmp_path, policy=policy)}))
+
+
+def test_a_policy_directory_that_is_not_there_or_was_edited_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no such policy directory"):
+        build_policy(load(TWO_MODELS | {"policy": str(tmp_path / "nowhere")}))
+    config = load(TWO_MODELS | {"policy": directory(tmp_path, certificate(kappa=0.25))})
+    file = tmp_path / "certificate.json"
+    file.write_text(file.read_text().replace("0.25", "0.35"))
+    with pytest.raises(ConfigError, match="changed after it was made"):
+        build_policy(config)
+
+
+# --- learned policies
+
+
+def learned(folder: Path, sources: tuple[str, ...] = walks.PAIR, horizon: int = 4, *names: str) -> str:
+    """Write a learned policy that looks at features, by default P(yes), and return its directory."""
+    features = FeatureSet(names or ("p_yes",), sources)
+    onward = Signal(0, -1.0)
+    nobody = (None,) * len(sources)
+    rules = [
+        StepRule(features, onward if number < horizon else None, nobody, nobody) for number in range(1, horizon + 1)
+    ]
+    policy = LearnedPolicy("threshold", tuple(rules), kappa=-0.5)
+    data = dumps(policy)
+    write(folder, PolicyArtifact(settings(policy, data), files={MODEL_FILE: data}))
+    return str(folder)
+
+
+def test_a_learned_policy_is_read_from_its_directory(tmp_path: Path) -> None:
+    policy = build_policy(load(TWO_MODELS | {"policy": learned(tmp_path)}))
+    assert isinstance(policy, LearnedPolicy)
+    assert (policy.kappa, policy.horizon, policy.reads) == (-0.5, 4, ("p_yes",))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sources", "horizon", "names", "said"),
+    [
+        ({"rounds": 2}, walks.PAIR, 4, ("p_yes",), "policy.horizon: it was fitted on 4 steps, and the strategy has 2"),
+        ({"rounds": 4}, walks.PAIR, 3, ("p_yes",), "policy.horizon: it was fitted on 3 steps, and the strategy has 4"),
+        ({}, ("base",), 4, ("p_yes",), "policy.sources: it was fitted on base, and the strategy has base and guide"),
+        ({}, walks.LADDER, 4, ("p_yes",), "policy.sources: it was fitted on answer, and"),
+        (
+            {},
+            walks.PAIR,
+            4,
+            ("p_yess.change",),
+            "signal p_yess, which the base_guide strategy never gives; did you mean p_yes?",
+        ),
+        (
+            {},
+            walks.PAIR,
+            4,
+            ("says_exit",),
+            "it looks at the signal says_exit, which the base_guide strategy never gives",
+        ),
+        (
+            {"kind": "ladder", "models": ["base", "guide"]},
+            walks.LADDER,
+            2,
+            ("p_yes",),
+            "which the ladder strategy never",
+        ),
+        ({"kind": "ladder", "models": ["base", "guide"]}, walks.PAIR, 2, ("votes",), "has one candidate a step"),
+        ({"kind": "exit"}, ("base",), 4, ("says_exit",), "policy.sources: it was fitted on base, and"),
+    ],
+)
+def test_a_learned_policy_that_does_not_fit_the_strategy_is_refused(
+    strategy: dict[str, Any], sources: tuple[str, ...], horizon: int, names: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    config = load(TWO_MODELS | {"strategy": strategy, "policy": learned(tmp_path, sources, horizon, *names)})
+    with pytest.raises(ConfigError) as caught:
+        build_policy(config)
+    assert said in "\n".join(caught.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "sources", "horizon", "names"),
+    [
+        ({}, ("guide", "base"), 4, ("p_yes", "confidence[guide]", "asked.words", "cost_so_far")),
+        ({"kind": "ladder", "models": ["base", "guide"]}, walks.LADDER, 2, ("reply_mean_logprob", "equals.at1")),
+        ({"kind": "ladder", "models": ["guide"]}, ("large",), 1, ("reply_mean_logprob",)),
+        ({"kind": "exit"}, ("guide",), 4, ("says_exit",)),
+    ],
+)
+def test_a_learned_policy_that_fits_is_built(
+    strategy: dict[str, Any], sources: tuple[str, ...], horizon: int, names: tuple[str, ...], tmp_path: Path
+) -> None:
+    config = load(TWO_MODELS | {"strategy": strategy, "policy": learned(tmp_path, sources, horizon, *names)})
+    assert isinstance(build_policy(config), LearnedPolicy)
+
+
+@pytest.mark.parametrize("policy", [{"kind": "learned"}, {"kind": "learned", "method": "depth", "more": 1}, "learned"])
+def test_a_learned_policy_cannot_be_written_out(policy: Any) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(TWO_MODELS | {"policy": policy})
+    said = "policy: a learned policy cannot be written out; name the directory that cascade fit wrote: policy: DIR"
+    assert caught.value.problems == (said,)
+
+
+def test_its_settings_alone_make_no_policy(tmp_path: Path) -> None:
+    section = read_policy(learned(tmp_path)).section
+    with pytest.raises(ConfigError, match="cannot be written out"):
+        policy_section(section.model_dump(mode="json"))
+    with pytest.raises(ConfigError, match="the numbers of a learned policy are in its directory"):
+        policy_of(section)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
-from cascade.checks import checked_base, did_you_mean, is_link_local, is_secret_name, secret_problems
+from cascade.checks import checked_base, did_you_mean, is_link_local, is_secret_name, secret_problems, share_problems
 
 
 @pytest.mark.parametrize(
@@ -107,3 +109,14 @@ def test_the_nearest_word_is_offered_with_the_others_if_they_are_few() -> None:
 
 def test_where_nothing_is_near_all_words_are_named() -> None:
     assert did_you_mean("zzz", ["threshold", "fixed"]) == "; known: fixed, threshold"
+
+
+def test_shares_are_held_against_their_range_with_its_ends_or_without() -> None:
+    good = {"one": 0.5, "two": 1e-300, "three": None}
+    assert share_problems(**good) == share_problems(ends=True, **good) == share_problems(ends=True, a=0, b=1.0) == []
+    assert share_problems(alpha=0, delta=1.0) == [
+        "alpha must lie between 0 and 1, not 0",
+        "delta must lie between 0 and 1, not 1",
+    ]
+    for wrong in (-1e-9, 1 + 1e-9, math.nan, math.inf):
+        assert len(share_problems(a=wrong)) == len(share_problems(ends=True, a=wrong)) == 1

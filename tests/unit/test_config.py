@@ -10,9 +10,18 @@ import pytest
 from pydantic import ValidationError
 
 from cascade.config import CascadeConfig, environment, load
+from cascade.conformal.guarantee import Guarantee
 from cascade.errors import ConfigError
 from cascade.money import Price, PriceTable
-from cascade.sections import BaseGuideConfig, FixedConfig, LadderConfig, RandomConfig, ThresholdConfig
+from cascade.sections import (
+    BaseGuideConfig,
+    DirectoryConfig,
+    FixedConfig,
+    GuaranteeConfig,
+    LadderConfig,
+    RandomConfig,
+    ThresholdConfig,
+)
 
 MODELS: dict[str, Any] = {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}
 
@@ -116,7 +125,20 @@ def test_an_unknown_kind_is_said_in_words(section: str) -> None:
 
 
 def test_a_bare_word_for_a_policy_says_how_it_is_written() -> None:
-    assert only_problem(policy="threshold") == "policy: a setting here starts with its kind, as in {kind: threshold}"
+    assert only_problem(policy="threshold") == "policy: write {kind: threshold}; a text is a policy directory's path"
+    said = "strategy: a setting here starts with its kind, as in {kind: threshold}"
+    assert only_problem(strategy="base_guide") == said
+
+
+@pytest.mark.parametrize("path", ["./policy", "policy", "/srv/policies/support"])
+def test_a_text_for_a_policy_is_a_policy_directory(path: str) -> None:
+    assert made(policy=path).policy == DirectoryConfig(kind="directory", path=path)
+    assert made(policy={"kind": "directory", "path": path}).policy == DirectoryConfig(kind="directory", path=path)
+
+
+@pytest.mark.parametrize("path", ["", " "])
+def test_an_empty_path_is_no_policy(path: str) -> None:
+    assert only_problem(policy=path).startswith("policy: a setting here starts with its kind")
 
 
 @pytest.mark.parametrize("value", [7, ["threshold"], None])
@@ -376,3 +398,70 @@ def test_a_wrong_setting_of_traces_is_named_without_what_is_secret(given: object
     found = only_problem(traces=given)
     assert found.startswith(said)
     assert "hunter2" not in found
+
+
+# --- guarantees ---
+
+
+def test_without_a_section_nothing_is_asked_for() -> None:
+    assert made().guarantee is None
+
+
+def test_a_guarantee_is_read_whole() -> None:
+    asked = {
+        "kind": "coverage",
+        "alpha": 0.05,
+        "delta": 0.1,
+        "required": True,
+        "audit": {"probability": 0.02, "seed": 7},
+        "monitor": {"level": 0.01, "fallback": "guide"},
+        "online": {"step": 0.5},
+    }
+    found = made(guarantee=asked).guarantee
+    assert isinstance(found, GuaranteeConfig)
+    assert found.model_dump(exclude_none=True) == asked | {"online": {"step": 0.5, "decay": 0.1}}
+    assert found.wanted("error", 0.5, 0.5) == Guarantee("coverage", 0.05, 0.1)
+
+
+def test_what_a_guarantee_does_not_say_is_not_asked_for() -> None:
+    found = GuaranteeConfig()
+    assert found.wanted("error", 0.2, 0.3) == Guarantee("error", 0.2, 0.3)
+    assert found.wanted("coverage", 0.2, None) == Guarantee("coverage", 0.2)
+    assert (found.required, found.audit, found.online) == (False, None, None)
+    assert (found.monitor.level, found.monitor.fallback) == (0.05, None)
+    # A promise that is asked for without delta is to hold on average, whatever the certificate's delta is.
+    assert GuaranteeConfig(kind="coverage", alpha=0.1).wanted("coverage", 0.1, 0.9) == Guarantee("coverage", 0.1)
+    assert GuaranteeConfig(alpha=0.1).wanted("coverage", 0.1, 0.9) == Guarantee("coverage", 0.1)
+    assert GuaranteeConfig(kind="error", alpha=0.1).wanted("error", 0.1, 0.2) == Guarantee("error", 0.1, 0.2)
+    assert GuaranteeConfig(kind="coverage", delta=0.1).wanted("coverage", 0.1, 0.9) == Guarantee("coverage", 0.1, 0.1)
+    budget = GuaranteeConfig(kind="budget", budget=0.002).wanted("budget", None, None)
+    assert (budget.alpha, budget.budget_nano_usd) == (None, 2_000_000)
+    assert GuaranteeConfig(kind="budget").wanted("budget", None, None, 7).budget_nano_usd == 7, "the certificate's"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"kind": "coverag"}, "guarantee.kind: input should be"),
+        ({"alpa": 0.1}, "guarantee.alpa: there is no such setting; did you mean alpha?"),
+        ({"kind": "coverage", "alpha": 1.5}, "guarantee: alpha is 1.5; it lies between 0 and 1."),
+        ({"kind": "error", "delta": 0}, "guarantee: delta is 0.0; it lies between 0 and 1."),
+        ({"kind": "coverage", "budget": 0.1}, "guarantee: A budget goes with budget, regret and error"),
+        ({"monitor": {}}, "guarantee: monitor and online learn from audits; add audit: {probability: 0.05}"),
+        ({"online": {"step": 1}}, "guarantee: monitor and online learn from audits; add audit: {probability: 0.05}"),
+        ({"audit": {"probability": 0}}, "guarantee.audit.probability: input should be greater than 0"),
+        ({"audit": {"probability": 1.1}}, "guarantee.audit.probability: input should be less than or equal to 1"),
+        ({"audit": {"probabilty": 1}}, "guarantee.audit.probabilty: there is no such setting; did you mean probab"),
+        ({"audit": {"probability": 1}, "monitor": {"level": 1}}, "guarantee.monitor.level: input should be less"),
+        ({"audit": {"probability": 1}, "monitor": {"falback": 1}}, "guarantee.monitor.falback: there is no such"),
+        ({"audit": {"probability": 1}, "online": {"step": 1, "decay": 0.5}}, "guarantee.online.decay: input should"),
+        ({"audit": {"probability": 1}, "online": {"steps": 1}}, "guarantee.online.steps: there is no such"),
+    ],
+)
+def test_what_is_wrong_with_a_guarantee_is_said_with_its_path(settings: dict[str, Any], said: str) -> None:
+    assert any(one.startswith(said) for one in problems(guarantee=settings)), problems(guarantee=settings)
+
+
+def test_all_problems_of_a_guarantee_are_said_at_once() -> None:
+    found = problems(guarantee={"kind": "error", "alpha": 2, "monitor": {}}, budgt={})
+    assert len(found) == 3

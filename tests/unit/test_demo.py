@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cascade.demo import (
+    FITTED,
+    PAIR,
+    PROMISE,
     DemoQuestion,
     Outcome,
     break_even_of,
     demo_config,
     demo_questions,
+    fit_ladder,
+    ladder_config,
+    regrets,
     run_demo,
     sample,
+    serve_fitted,
     table,
 )
 from cascade.evaluation.breakeven import BreakEven
 from cascade.money import Price
+from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request
 
@@ -96,6 +107,39 @@ def test_the_table_counts_what_was_paid(outcomes: list[Outcome]) -> None:
     assert rows["guide only"].cost_usd == Decimal(20 * 1_000 + 20 * 4_000) / 10**9
     assert rows["threshold"].cost_usd == rows["both"].cost_usd
     assert (rows["both"].cost_usd or 0) > base
+
+
+def test_a_fitted_ladder_is_asked_the_same_and_has_its_row(outcomes: list[Outcome]) -> None:
+    config = demo_config("small", "large")
+    climbing = ladder_config(config, "base", "guide")
+    provider = FakeProvider(script)
+    with Orchestrator.from_config(climbing, providers={"local": provider}) as ladder:
+        answers = [ladder.ask(one.asked.question) for one in outcomes]
+    row = table(outcomes, answers)[-1]
+    assert (row.policy, row.rounds, len(table(outcomes))) == (FITTED, 2.0, 5)
+    assert row.accuracy == row.coverage == pytest.approx(2 / 3)
+    assert row.cost_usd == sum((answer.cost or Decimal(0) for answer in answers), Decimal(0)) / 3
+
+
+def test_a_regret_is_a_wrong_answer_where_the_guide_is_right(outcomes: list[Outcome]) -> None:
+    right, wrong, silent = (replace(outcomes[0].walked, text=text, answers=()) for text in ("Danube", "Rhine", None))
+    assert regrets(outcomes, [wrong, right, wrong]) == 1  # the third question the guide has wrong too
+    assert regrets(outcomes, [silent, wrong, right]) == 2
+    assert regrets(outcomes, [one.outright for one in outcomes]) == 0
+
+
+def test_the_fitted_ladder_is_served_with_its_certificate_and_its_directory_is_gone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    config, provider = demo_config(*PAIR), FakeProvider(lambda _: reply("Answer: Inn"))
+    drawn = list(run_demo(config, provider, QUESTIONS))
+    fitted = fit_ladder(config)
+    answers = serve_fitted(config, fitted, provider, drawn)
+    assert [answer.certificate for answer in answers] == list(fitted.artifact.certificates) * 3
+    assert not any(answer.warnings for answer in answers)
+    assert list(tmp_path.iterdir()) == []
+    assert fitted.artifact.certificates[0].kind == PROMISE.kind
 
 
 def test_no_answer_is_never_right(outcomes: list[Outcome]) -> None:

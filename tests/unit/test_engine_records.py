@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from cascade.budget.ledger import most_nano_usd
-from cascade.engine import failed_call, paid_call, rank
+from cascade.engine import _served, decide, failed_call, paid_call, rank, sure_of
 from cascade.errors import EmptyCompletionError, ProviderError, ProviderTimeoutError, ProviderUnavailableError
-from cascade.types import Usage
-from unit.made import CHEAP, candidate, completion, request, step
+from cascade.policies.base import Observation, Scores
+from cascade.types import Decision, Step, Usage
+from unit.made import CHEAP, RIVER, candidate, completion, request, step
 
 # --- the record of one call ---
 
@@ -103,3 +106,69 @@ def test_only_what_was_kept_is_ranked_unless_nothing_was_and_any_will_do() -> No
     assert rank(steps, at_any_cost=True) == ("Elbe", "Inn")
     kept = (*steps, step(3, candidate("Oder"), keep=(0,)))
     assert rank(kept, at_any_cost=True) == ("Oder",)
+
+
+# --- how sure one is of an answer ---
+
+
+@pytest.mark.parametrize(
+    ("made", "sure"),
+    [
+        (step(1, candidate("Inn", confidence=0.4), signals={"reply_mean_logprob": -0.1}), 0.4),
+        (step(1, candidate("Inn"), signals={"reply_mean_logprob": math.log(0.25)}), 0.25),
+        (step(1, candidate("Inn"), signals={"reply_mean_logprob": 1e-9}), 1.0),  # rounding of a provider
+        (step(1, candidate("Inn"), signals={"reply_mean_logprob": None}), None),
+        (step(1, candidate("Inn"), signals={"reply_mean_logprob": -0.1, "p_yes": None}), None),  # a judge said nothing
+        (step(1, candidate("Inn"), candidate("Elbe", "guide"), signals={"reply_mean_logprob": -0.1}), None),
+        (step(1, candidate("Inn")), None),
+    ],
+)
+def test_where_nothing_judges_the_reply_says_how_sure_it_is(made: Step, sure: float | None) -> None:
+    assert sure_of(made, 0) == (None if sure is None else pytest.approx(sure))
+
+
+def test_how_sure_a_reply_is_ranks_no_answer() -> None:
+    steps = (
+        step(1, candidate("Inn"), keep=(0,), signals={"reply_mean_logprob": -0.01}),
+        step(2, candidate("Elbe"), keep=(0,), signals={"reply_mean_logprob": -2.0}),
+    )
+    assert rank(steps) == ("Elbe", "Inn")  # the later model's
+    assert _served(steps, "policy", 0.5) == ((), "abstained")
+    assert _served(steps, "policy", 0.1) == (("Elbe", "Inn"), "policy")
+
+
+# --- confidences of the policy's own ---
+
+
+def judged(made: Step, *confidences: float | None) -> Step:
+    """Return a step whose decision keeps everything, with the policy's confidences."""
+    keep = tuple(range(len(made.candidates)))
+    return made._replace(decision=Decision(keep, True, (), 0.0, 0.0, confidences))
+
+
+def test_a_policys_confidences_stand_in_the_place_of_the_strategys() -> None:
+    both = step(1, candidate("Inn", confidence=0.9), candidate("Elbe", "guide", 0.1))
+    assert rank((both._replace(decision=Decision((0, 1), True, (), 0.0, 0.0)),)) == ("Inn", "Elbe")
+    assert rank((judged(both, 0.2, 0.8),)) == ("Elbe", "Inn")
+    assert rank((judged(both, None, 0.0),)) == ("Elbe", "Inn")  # unknown comes last, whatever the strategy says
+    assert _served((judged(both, 0.2, 0.8),), "policy", 0.7) == (("Elbe", "Inn"), "policy")
+    assert _served((judged(both, 0.2, 0.6),), "policy", 0.7) == ((), "abstained")
+    assert _served((judged(both, None, None),), "policy", 0.05) == ((), "abstained")
+
+
+def test_a_reply_says_how_sure_it_is_where_the_policy_does_not_know() -> None:
+    made = step(1, candidate("Inn", confidence=0.9), signals={"reply_mean_logprob": math.log(0.25)})
+    assert sure_of(judged(made, 0.3), 0) == 0.3
+    assert sure_of(judged(made, None), 0) == pytest.approx(0.25)  # as `EpisodeTable.sure` has it
+    assert sure_of(made, 0) == 0.9
+
+
+def test_a_decision_holds_what_the_policy_said() -> None:
+    class Sure:
+        kappa = 0.5
+
+        def scores(self, observation: Observation) -> Scores:
+            return Scores((1.0,), 0.0, (0.75,))
+
+    found = decide(Sure(), Observation(RIVER, (step(1, candidate("Inn")),), 2))
+    assert (found.keep, found.confidences) == ((0,), (0.75,))

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cascade import orchestrator as module
+from cascade.checks import MAX_QUESTION_CHARS
 from cascade.errors import (
     AuthenticationError,
     BatchError,
@@ -21,7 +22,7 @@ from cascade.errors import (
     StreamInterruptedError,
     UsageError,
 )
-from cascade.orchestrator import MAX_QUESTION_CHARS, Orchestrator
+from cascade.orchestrator import Orchestrator
 from cascade.policies.fixed import FixedPolicy
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Answer, Completion, Question, Request, Step, TextDelta

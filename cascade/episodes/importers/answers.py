@@ -10,7 +10,7 @@ from typing import Any
 from cascade.episodes.importers.sources import Record, records
 from cascade.episodes.importers.values import nano_usd, number, text, truth, whole
 from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import COLUMNS, GUIDE_ONLY, SCHEMA_VERSION
+from cascade.episodes.schema import COLUMNS, GUIDE_ONLY, SCHEMA_VERSION, TOLD
 
 ANSWER_NAMES = frozenset({"question_id", "model", "role", "method", "correct"})
 """The columns by which these logs are known."""
@@ -114,6 +114,7 @@ def _steps(run: _Run, step: int) -> Iterator[dict[str, Any]]:
             "answer": answer if ends else None,
             "text": text(fields.get("text")),
             "correct": correct if ends else None,
+            "signals": {"replay": {TOLD: True}} if len(run) > 1 else None,
             "input_tokens": whole(fields.get("input_tokens")),
             "output_tokens": whole(fields.get("output_tokens")),
             "cost_nano_usd": cost,

@@ -22,7 +22,7 @@ from cascade.episodes.importers.answers import ANSWER_NAMES, rows_from_answers
 from cascade.episodes.importers.sources import Record, records
 from cascade.episodes.importers.values import nano_usd, number, text, truth, whole
 from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import COLUMNS, GUIDE_ONLY, SCHEMA_VERSION
+from cascade.episodes.schema import CARRIED_OVER, COLUMNS, GUIDE_ONLY, SCHEMA_VERSION
 from cascade.errors import UsageError
 
 PAIR_NAMES = frozenset({"pair", "question_id", "round", "T", "base_correct", "guide_correct"})
@@ -123,7 +123,7 @@ def _answer(fields: Mapping[str, Any], role: str, step: int, candidate: int) -> 
         "input_tokens": used,
         "output_tokens": whole(fields.get(f"{role}_output_tokens")),
         "cost_nano_usd": cost,
-        "cost_source": "no price" if cost is None else "carried over: no call" if carried else "the log",
+        "cost_source": "no price" if cost is None else CARRIED_OVER if carried else "the log",
         "latency_ms": number(fields.get(f"{role}_latency_ms")),
     }
 

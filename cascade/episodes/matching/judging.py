@@ -31,13 +31,26 @@ def judge_rows(
     [{'answer': 'The Danube.', 'gold': ['Danube'], 'correct': True}]
     """
     for number, row in enumerate(rows, 1):
-        answer, gold = row.get("answer"), _gold(row, number)
-        if answer is None or not gold or not (overwrite or row.get("correct") is None):
+        if not (overwrite or row.get("correct") is None):
+            _gold(row, number)
             yield dict(row)
-        elif not isinstance(answer, str):
-            raise UsageError(f"{_place(row, number)}: the answer is no text but {type(answer).__name__}.")
-        else:
-            yield {**row, "correct": _verdict(matcher, row, answer, gold).correct}
+            continue
+        verdict = judge_row(row, number, matcher)
+        yield dict(row) if verdict is None else {**row, "correct": verdict.correct}
+
+
+def judge_row(row: Mapping[str, Any], number: int, matcher: Matcher) -> Verdict | None:
+    """Return the verdict on one row, the `number`-th; None where it has no answer or no accepted one.
+
+    Raises:
+        UsageError: as `judge_rows`.
+    """
+    answer, gold = row.get("answer"), _gold(row, number)
+    if answer is None or not gold:
+        return None
+    if not isinstance(answer, str):
+        raise UsageError(f"{_place(row, number)}: the answer is no text but {type(answer).__name__}.")
+    return _verdict(matcher, row, answer, gold)
 
 
 def _verdict(matcher: Matcher, row: Mapping[str, Any], answer: str, gold: tuple[str, ...]) -> Verdict:

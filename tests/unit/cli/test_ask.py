@@ -10,6 +10,11 @@ from typing import Any
 
 import pytest
 
+from cascade.calibration.fingerprint import made_for
+from cascade.config import load
+from cascade.types import Certificate
+from unit.certified import certificate, directory
+
 Cli = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("fake_config")
 
@@ -131,3 +136,72 @@ def test_an_answer_cannot_write_markup_or_escapes(cli: Cli, tmp_path: Path) -> N
         assert ran.code == 0
         assert ran.out.splitlines()[0] == "[bold]Da[31mnube[/nonsense]"
         assert "\x1b" not in ran.out + ran.err
+
+
+# --- certificates ---
+
+
+def calibrated(config: Path, *certificates: Certificate, **guarantee: Any) -> Path:
+    """Let a configuration name a policy directory with these certificates."""
+    folder = directory(config.parent / "policy", *certificates)
+    settings = f"policy: {folder}\n" + (f"guarantee: {json.dumps(guarantee)}\n" if guarantee else "")
+    config.write_text(config.read_text().replace("policy: {kind: fixed, keep: both}\n", settings))
+    return config
+
+
+def test_explain_says_what_is_promised(cli: Cli, fake_config: Path) -> None:
+    calibrated(fake_config, certificate(made_for=made_for(load(fake_config))))
+    ran = cli("ask", "Which river?", "--explain")
+    assert (ran.code, ran.err) == (0, "")
+    assert ": With probability at least 90 % over the calibration and a fresh question, a right answer" in ran.out
+    assert "certificate " not in cli("ask", "Which river?").out
+
+
+def test_json_holds_the_certificate_and_its_promise_in_words(cli: Cli, fake_config: Path) -> None:
+    calibrated(fake_config, certificate(made_for=made_for(load(fake_config))))
+    held = json.loads(cli("ask", "Which river?", "--json").out)["certificate"]
+    assert (held["kind"], held["n"], held["k"]) == ("coverage", 99, 10)
+    assert held["statement"].startswith("With probability at least 90 %")
+
+
+def test_why_there_is_no_certificate_is_said_beside_the_answer(cli: Cli, fake_config: Path) -> None:
+    calibrated(fake_config, certificate(made_for={"models": {"base": {"name": "other"}, "guide": {"name": "large"}}}))
+    ran = cli("ask", "Which river?")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "Danube")
+    assert ran.err.strip() == "no certificate: base is small; the certificate was made for other"
+    assert json.loads(cli("ask", "Which river?", "--json").out)["certificate"] is None
+
+
+def test_a_required_certificate_that_does_not_hold_is_3(cli: Cli, fake_config: Path) -> None:
+    calibrated(fake_config, certificate(created="2020-01-01", expires="2020-02-01"), required=True)
+    ran = cli("ask", "Which river?")
+    assert (ran.code, ran.out) == (3, "")
+    assert "it expired on 2020-02-01; calibrate again" in ran.err
+
+
+def test_an_edited_certificate_is_2(cli: Cli, fake_config: Path) -> None:
+    calibrated(fake_config, certificate())
+    file = fake_config.parent / "policy" / "certificate.json"
+    file.write_text(file.read_text().replace('"n": 99', '"n": 999'))
+    ran = cli("ask", "Which river?")
+    assert (ran.code, ran.out) == (2, "")
+    assert "changed after it was made" in ran.err
+
+
+def test_an_abstention_says_so_and_is_1(cli: Cli, fake_config: Path) -> None:
+    calibrated(fake_config, certificate(kind="error", k=None, delta=0.1, abstain_below=float("inf")))
+    ran = cli("ask", "Which river?")
+    assert ran.code == 1
+    assert "no answer: the best one is not sure enough to be served" in ran.err
+
+
+def test_an_audit_shows_in_the_steps(cli: Cli, fake_config: Path) -> None:
+    calibrated(fake_config, certificate(), audit={"probability": 1})
+    assert "4 steps, run to the end for an audit" in cli("ask", "Which river?").out
+
+
+def test_a_group_is_given_on_the_command_line(cli: Cli, fake_config: Path) -> None:
+    calibrated(fake_config, certificate(group="law"))
+    held = json.loads(cli("ask", "Which river?", "--group", "law", "--json").out)
+    assert (held["certificate"]["group"], held["question"]["group"]) == ("law", "law")
+    assert "for the group 'art'" in cli("ask", "Which river?", "--group", "art").err

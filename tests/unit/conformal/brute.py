@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.conformal.actions import actions
+from cascade.conformal.actions import Actions, actions
 from cascade.conformal.arrays import Floats, ScoreArrays, StepArrays
 from cascade.engine import rank
 from cascade.types import Candidate, Decision, Step
@@ -66,6 +66,8 @@ def expand(case: Case, kappa: float, step: int = 0, ways: int = 1, chance: Fract
     places = case.steps[step]
     last = step == len(case.steps) - 1
     chosen = actions([place.score for place in places], case.onward[step], kappa, last=last)
+    if last and not case.complete:  # what "next" would have scored is not to be relied on: only what is certain is kept
+        chosen = Actions(tuple(k for k, one in enumerate(places) if -math.inf < one.score >= kappa), proceed=False)
     size = len(chosen.keep) + chosen.proceed
     here = [Leaf(step, places[k], ways * size, chance / size) for k in chosen.keep]
     if not chosen.proceed:

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from cascade.conformal.critical import covered_at, critical_kappa
+from cascade.conformal.arrays import Floats
+from cascade.conformal.critical import covered_at, critical_kappa, critical_values
 from cascade.conformal.rollout import levels
 from unit.conformal.brute import Case, Place, batches, outcome, pack, telling_kappas
 
@@ -48,7 +49,41 @@ def test_it_is_infinite_where_there_is_nothing_to_find() -> None:
 
 
 def test_it_is_infinite_where_the_right_answer_is_the_argmax_from_the_start() -> None:
-    assert critical(Case(((place(True, 0.2),),), (1,), (0.9,), False)) == [math.inf]
+    assert critical(Case(((place(True, 0.2),),), (1,), (0.9,), True)) == [math.inf]
+    assert critical(Case(((place(True, 0.2),), (place(False, 0.2),)), (1, 1), (0.1, 0.0), False)) == [math.inf]
+
+
+def test_a_right_answer_at_the_end_of_a_record_cut_short_is_kept_for_its_score_alone() -> None:
+    """Whatever "next" scores there, even where a log holds no such score: −∞."""
+    for onward in (0.9, 0.1, -math.inf, math.nan):
+        cut = Case(((place(True, 0.2),),), (1,), (onward,), False)
+        steps, scores, _ = pack([cut], 2, 1)
+        assert critical(cut) == critical_values(steps, scores).tolist() == [0.2]
+        on = Case(((place(False, 0.5),), (place(True, 0.4),)), (1, 1), (0.3, onward), False)
+        assert critical(on) == [0.3]
+    assert critical(Case(((place(True, math.nan),),), (1,), (0.9,), False)) == [-math.inf]
+
+
+def test_no_critical_value_of_a_record_cut_short_is_above_that_of_the_whole() -> None:
+    checks = 0
+    for cases, horizon, width in batches(seed=12, per_shape=120):
+        whole = [case._replace(complete=True) for case in cases]
+        cut = [
+            Case(case.steps[:many], case.costs[:many], case.onward[:many], many == len(case.steps))
+            for case in whole
+            for many in range(1, len(case.steps) + 1)
+        ]
+        full = np.repeat(_values(whole, horizon, width), [len(case.steps) for case in whole])
+        assert (_values(cut, horizon, width) <= full).all()
+        checks += len(cut)
+    assert checks > 3_000
+
+
+def _values(cases: list[Case], horizon: int, width: int) -> Floats:
+    steps, scores, _ = pack(cases, horizon, width)
+    found = critical_values(steps, scores)
+    assert np.array_equal(found, critical_kappa(steps, levels(steps, scores)))
+    return found
 
 
 def test_a_score_of_minus_infinity_is_never_covered_even_at_kappa_minus_infinity() -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from cascade.conformal.rollout import levels
-from cascade.conformal.single import single
+from cascade.conformal.single import serves, single
+from cascade.engine import abstains
 from cascade.errors import UsageError
 from unit.conformal.brute import Case, Place, batches, pack, served, telling_kappas
 
@@ -75,6 +76,15 @@ def test_the_error_is_the_share_that_is_not_right() -> None:
     assert single(steps, levels(steps, scores), confidence, 0.5).error == 0.25
 
 
+def test_it_is_as_sure_as_the_surest_of_the_candidates_that_give_it() -> None:
+    sure, doubtful, silent = (Place(0, 0, True, 0.9, each) for each in (0.8, 0.3, math.nan))
+    cases = [case(doubtful, sure, silent), case(silent, doubtful, silent), case(silent, silent, silent)]
+    steps, scores, confidence = pack([*cases, Case(((),), (1,), (0.0,), True)], 3, 1)
+    found = single(steps, levels(steps, scores), confidence, 0.5).sure
+    assert found[:2].tolist() == [0.8, 0.3]
+    assert np.isnan(found[2:]).all(), "unknown, and nothing kept"
+
+
 def test_no_questions_have_no_error() -> None:
     steps, scores, confidence = pack([], 2, 2)
     assert math.isnan(single(steps, levels(steps, scores), confidence, 0.5).error)
@@ -84,3 +94,12 @@ def test_confidence_of_another_shape_is_refused() -> None:
     steps, scores, confidence = pack([case(Place(0, 0, True, 0.9, 0.5))], 1, 1)
     with pytest.raises(UsageError, match=r"confidence must have the shape \(1, 1, 1\)"):
         single(steps, levels(steps, scores), confidence[:, :, 0], 0.5)
+
+
+def test_an_answer_is_served_on_a_log_where_the_engine_serves_it() -> None:
+    levels_of_doubt = [-math.inf, 0.0, 0.5, 1.0, math.inf]
+    for sure in (math.nan, *levels_of_doubt):
+        for below in levels_of_doubt:
+            said = not abstains(None if math.isnan(sure) else sure, below)
+            assert serves(np.array([sure]), below).tolist() == [said]
+            assert serves(np.array([sure]), np.array([below])).tolist() == [said]

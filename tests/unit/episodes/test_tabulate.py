@@ -10,9 +10,9 @@ import pytest
 
 from cascade.engine import rank
 from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import BASE_ONLY
+from cascade.episodes.schema import BASE_ONLY, LAST_ONLY
 from cascade.episodes.table import EpisodeTable
-from cascade.episodes.tabulate import LAST_ONLY, tables_from_rows
+from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 from cascade.types import Candidate, Decision, Step
 from unit.evaluation.plain import batches, row, rows_of, table_of

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cascade.calibration.realised import Played
 from cascade.conformal.arrays import StepArrays
 from cascade.engine import decide, rank
 from cascade.episodes.schema import COLUMNS
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.played import Played
 from cascade.policies.base import Observation, Policy
 from cascade.types import Candidate, Question, Step
 
@@ -121,14 +121,17 @@ def table_of(
 
 
 def live(one: Asked, policy: Policy, width: int) -> Did:
-    """Follow a policy step by step, as the engine does."""
-    question, seen = Question("asked"), []
+    """Follow a policy step by step, as the engine does; where the record ends early, keep what is certain."""
+    question, seen, horizon = Question("asked"), [], len(one.steps) + (not one.complete)
     for number, (shown, signals) in enumerate(zip(one.steps, one.signals, strict=True), 1):
         candidates = tuple(
             Candidate(f"answer {c.answer}", SOURCES[width][c.place], SOURCES[width][c.place], c.sure) for c in shown
         )
         step = Step(number, candidates, signals)
-        decision = decide(policy, Observation(question, (*seen, step), len(one.steps)))
+        decision = decide(policy, Observation(question, (*seen, step), horizon))
+        if number == len(one.steps) and not one.complete:  # it might have gone on, so that none is the last resort
+            certain = [k for k, score in enumerate(decision.scores) if -math.inf < score >= policy.kappa]
+            decision = decision._replace(keep=tuple(certain), proceed=False)
         seen.append(step._replace(decision=decision))
         if not decision.proceed:
             break

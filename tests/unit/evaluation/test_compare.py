@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cascade.calibration.realised import Played
 from cascade.cli.compare import comparison_document
 from cascade.conformal.frontier import frontier
 from cascade.conformal.rollout import levels
@@ -23,12 +24,12 @@ from cascade.evaluation.compare import CLAIRVOYANT, Comparison, compare
 from cascade.evaluation.contestants import Depth, Ready, Threshold
 from cascade.evaluation.doubt import KNOWN
 from cascade.evaluation.intervals import corrected_interval
-from cascade.evaluation.played import Played
 from cascade.evaluation.splits import splits
 from cascade.policies.fixed import FixedPolicy
 from unit.evaluation.plain import Asked, Did, Shown, draw, each, live, table_of
 
 UALA, THRESHOLD, MIXTURE = "UALA on verdict, tuned", "threshold on verdict, conformal", "depth mixture, conformal"
+LEARNED = "net benefit, conformal"
 
 
 def questions(n: int = 60, horizon: int = 3, width: int = 2, seed: int = 0) -> list[Asked]:
@@ -73,7 +74,7 @@ def paying(name: str, amount: int) -> Fixed:
 
     def does(table: EpisodeTable) -> Played:
         zero = np.zeros(table.n)
-        return Played(zero, zero, zero, zero + amount, zero + 1, zero, zero)
+        return Played(zero, zero, zero, zero + amount, zero + 1, zero, zero, zero)
 
     return Fixed(name, does)
 
@@ -106,7 +107,7 @@ def test_the_figures_are_those_of_the_questions_asked_live() -> None:
 def test_the_rows_are_the_contestants_and_the_bound_last() -> None:
     found = compare(made(), count=2)
     depths = [f"all answers, depth {depth}" for depth in (1, 2, 3)]
-    assert [row.policy for row in found.rows] == ["random", *depths, MIXTURE, UALA, THRESHOLD, CLAIRVOYANT]
+    assert [row.policy for row in found.rows] == ["random", *depths, MIXTURE, UALA, THRESHOLD, LEARNED, CLAIRVOYANT]
     assert found.reference == "all answers, depth 1"
 
 
@@ -219,12 +220,12 @@ def test_the_truth_of_the_test_questions_moves_no_threshold(monkeypatch: pytest.
     before, first = thresholds(table)
     after, second = thresholds(flipped(table, split.test))
     assert before == after
-    assert len(before) == 6  # three depths, mixture, UALA, threshold
+    assert len(before) == 7  # three depths, mixture, UALA, threshold, net benefit
     assert first.row(UALA).mean.coverage != second.row(UALA).mean.coverage
     trained, _ = thresholds(flipped(table, split.train))
     calibrated, _ = thresholds(flipped(table, split.calibration))
-    assert [a != b for a, b in zip(before, trained, strict=True)] == [False] * 4 + [True, False]
-    assert [a != b for a, b in zip(before, calibrated, strict=True)] == [False] * 3 + [True, False, True]
+    assert [a != b for a, b in zip(before, trained, strict=True)] == [False] * 4 + [True, False, True]
+    assert [a != b for a, b in zip(before, calibrated, strict=True)] == [False] * 3 + [True, False, True, True]
 
 
 # --- what is not known ---
@@ -412,7 +413,7 @@ def test_nobody_is_cheaper_than_the_bound_at_its_coverage(n: int, alpha: float) 
         if row.matched_cost_usd is not None:
             assert row.matched_cost_usd >= bound.matched_cost_usd * (1 - 1e-12)
             checks += 1
-    assert checks == 3
+    assert checks == 4
 
 
 def test_the_bound_at_its_coverage_gives_up_a_part_of_one_question_by_a_coin() -> None:

@@ -4,19 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cascade.calibration.scores import table_scores
+from cascade.conformal.critical import critical_kappa
+from cascade.conformal.frontier import frontier
 from cascade.conformal.rollout import levels, passed
+from cascade.conformal.split import split_kappa
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.evaluation import contestants as module
-from cascade.evaluation.contestants import Chance, Depth, Logged, Mixture, Threshold, Uala, contestants
+from cascade.evaluation.contestants import (
+    Chance,
+    Depth,
+    Logged,
+    Mixture,
+    NetBenefit,
+    Portfolio,
+    Threshold,
+    Uala,
+    contestants,
+)
 from cascade.evaluation.doubt import KNOWN, Doubt
 from cascade.evaluation.played import played_at
-from cascade.evaluation.scores import table_scores
+from cascade.evaluation.simulate import simulate
+from cascade.evaluation.worlds import WORLDS
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.threshold import ThresholdPolicy
 from unit.evaluation.plain import Asked, Shown, batches, by_chance, draw, each, live, table_of
@@ -258,6 +274,7 @@ def test_the_contestants_are_those_that_the_log_has_numbers_for() -> None:
         "depth mixture, conformal",
         "UALA on verdict, tuned",
         "threshold on verdict, conformal",
+        "net benefit, conformal",
     ]
 
 
@@ -291,3 +308,49 @@ def test_nothing_but_the_split_that_it_is_given_is_looked_at(monkeypatch: pytest
     assert kappas[0] == kappas[1]
     assert kappas[2] == kappas[3]
     assert kappas[0] != kappas[2]
+
+
+# --- fitted ones
+
+
+def simulated(n: int, seed: int) -> EpisodeTable:
+    return simulate(WORLDS["hotpotqa/llama-2-7b"], n, seed)
+
+
+@pytest.mark.parametrize("contestant", [NetBenefit(), Portfolio()], ids=lambda one: one.name)
+def test_fitted_ones_are_calibrated_as_the_others_are(contestant: Any) -> None:
+    calibration, test = simulated(150, 1), simulated(2_000, 2)
+    prepared = contestant.prepare(simulated(500, 0), calibration, 0.1, 0)
+    found = levels(calibration.arrays, prepared.scores(calibration))
+    kappa = split_kappa(critical_kappa(calibration.arrays, found), 0.1)
+    played, expected = prepared.play(test), played_at(test, prepared.scores(test), kappa)
+    assert np.array_equal(played.covered, expected.covered)
+    assert np.array_equal(played.cost, expected.cost)
+    assert played.covered.mean() > 0.9 - 3 * 0.025
+
+
+def test_learning_pays_where_there_is_something_to_learn() -> None:
+    train, calibration, test = simulated(1_500, 0), simulated(150, 1), simulated(4_000, 2)
+
+    def cost(contestant: Any) -> float:
+        scores = contestant.prepare(train, calibration, 0.1, 0).scores
+        point = frontier(test.arrays, levels(test.arrays, scores(test))).matched(0.9)
+        assert point is not None
+        return point.cost
+
+    assert cost(NetBenefit()) < 0.9 * cost(Mixture())
+    assert cost(Portfolio()) < 1.02 * min(cost(NetBenefit()), cost(Threshold(VERDICT)))
+
+
+def test_without_a_number_that_varies_nothing_is_learned() -> None:
+    table = simulated(100, 0)
+    blind = replace(
+        table,
+        signals={},
+        confidence=np.full_like(table.confidence, np.nan),
+        paid=np.full_like(table.paid, np.nan),
+        texts_known=np.zeros(100, dtype=np.bool_),
+    )
+    blind = replace(blind, tokens=np.full_like(table.paid, np.nan))
+    assert "net benefit, conformal" not in names(blind)
+    assert "net benefit, conformal" in names(table)

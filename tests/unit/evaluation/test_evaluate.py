@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
+from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.evaluate import evaluate
 from cascade.evaluation.logs import open_log
+from cascade.policies.calibrated import EVERYTHING, CalibratedPolicy, Threshold
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.prompted import PromptedPolicy
 from cascade.policies.threshold import ThresholdPolicy
@@ -92,3 +94,38 @@ def test_a_policy_whose_signal_is_not_in_the_log_is_refused() -> None:
     table = open_log("simulated:mmlu/llama-2-7b,30").tables[0]
     with pytest.raises(UsageError, match=r"looks at decided_action or says_exit, and .* has no such signal; it has: "):
         evaluate(table, PromptedPolicy())
+
+
+def calibrated(policy: ThresholdPolicy, groups: dict[str | None, Threshold]) -> CalibratedPolicy:
+    return CalibratedPolicy(policy, groups[None], groups)
+
+
+def test_a_calibrated_policy_is_played_at_each_groups_threshold() -> None:
+    rng = np.random.default_rng(4)
+    questions = [draw(rng, 3, 2) for _ in range(90)]
+    names = [("one", "two", "three", "four")[k % 4] for k in range(90)]
+    table = replace(table_of(questions, 3, 2), groups=tuple(names))
+    thresholds = {None: Threshold(0.5), "one": Threshold(0.1), "two": EVERYTHING, "three": Threshold(0.4)}
+    found = evaluate(table, calibrated(ThresholdPolicy(keep="both"), thresholds), resamples=10)
+    depth = {"one": 0.1, "two": -1.0, "three": 0.4, "four": 0.5}
+    did = [live(one, ThresholdPolicy(depth[name], "both"), 2) for one, name in zip(questions, names, strict=True)]
+    assert found.kappa == 0.5
+    assert found.mean.avg_length == pytest.approx(sum(one.length for one in did) / 90)
+    assert found.mean.coverage == pytest.approx(sum(one.covered for one in did) / 90)
+    assert found.mean.cost_usd == pytest.approx(sum(one.cost for one in did) / 90 / 1e9)
+
+
+def test_where_nothing_is_served_nothing_is_right() -> None:
+    rng = np.random.default_rng(5)
+    table = table_of([draw(rng, 2, 2) for _ in range(50)], 2, 2)
+    sure = replace(table, confidence=np.full(table.confidence.shape, 0.6))
+
+    def accuracy(abstain_below: float | None, table: EpisodeTable = sure) -> float:
+        policy = calibrated(ThresholdPolicy(keep="both"), {None: Threshold(0.3, abstain_below=abstain_below)})
+        return evaluate(table, policy, resamples=10).mean.accuracy
+
+    assert accuracy(None) == accuracy(-math.inf) == accuracy(0.6) > 0
+    assert accuracy(0.61) == accuracy(math.inf) == 0
+    unknown = replace(table, confidence=np.full(table.confidence.shape, np.nan))
+    assert accuracy(-math.inf, unknown) > 0
+    assert accuracy(0.0, unknown) == 0  # an unknown confidence is not enough

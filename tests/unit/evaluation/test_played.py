@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from cascade.calibration.realised import Played
 from cascade.conformal.arrays import ScoreArrays
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
-from cascade.evaluation.played import Means, Played, means, played_at, played_walk
+from cascade.evaluation.played import Means, means, played_at, played_walk
 from unit.evaluation.plain import Asked, Shown, batches, each, table_of
 
 RIGHT, WRONG = Shown(0, 0, True, None), Shown(1, 1, False, None)
@@ -72,7 +73,7 @@ def test_a_walk_that_was_not_logged_is_a_miss_but_for_what_nobody_answers() -> N
 
 
 def test_chosen_questions_keep_their_figures() -> None:
-    columns = [np.arange(4.0) + k for k in range(7)]
+    columns = [np.arange(4.0) + k for k in range(8)]
     some = Played(*columns).take(np.array([3, 0]))
     assert [some.covered.tolist(), some.distinct.tolist()] == [[3.0, 0.0], [9.0, 6.0]]
 

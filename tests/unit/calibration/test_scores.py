@@ -6,15 +6,17 @@ import math
 from dataclasses import dataclass, field
 
 import numpy as np
+import pytest
 
+from cascade.calibration.scores import table_scores
+from cascade.conformal.arrays import Bools, StepArrays
 from cascade.evaluation.played import played_at
-from cascade.evaluation.scores import table_scores
 from cascade.policies.base import Observation, Scores
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.prompted import PromptedPolicy
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.types import Step
-from unit.evaluation.plain import SOURCES, Asked, Shown, batches, each, live, table_of
+from unit.evaluation.plain import SOURCES, Asked, Shown, batches, draw, each, live, table_of
 
 
 @dataclass
@@ -47,7 +49,7 @@ def test_scores_stand_where_the_candidates_are() -> None:
 
 def test_a_policy_sees_the_steps_so_far_as_they_were() -> None:
     policy = Numbering()
-    table_scores(policy, table_of([QUESTION], 4, 2))
+    table_scores(policy, table_of([QUESTION._replace(complete=True)], 4, 2))
     assert [len(one.steps) for one in policy.seen] == [1, 2, 3]
     assert [one.last for one in policy.seen] == [False, False, True]
     last: Step = policy.seen[2].step
@@ -58,6 +60,16 @@ def test_a_policy_sees_the_steps_so_far_as_they_were() -> None:
     assert last.signals == {"p_yes": 0.5, "reply_mean_logprob": None}
     assert policy.seen[2].steps[0].candidates[0].text == last.candidates[1].text  # the same answer is told to be so
     assert policy.seen[0].question.text == "q0"
+
+
+def test_the_end_of_a_record_that_is_not_complete_is_no_last_step() -> None:
+    policy = Numbering()
+    table_scores(policy, table_of([QUESTION], 3, 2))
+    assert [one.last for one in policy.seen] == [False, False, False]
+    cut = QUESTION._replace(steps=((Shown(0, 1, True, 0.5),),), costs=(1,), signals=QUESTION.signals[:1])
+    table = table_of([cut], 3, 2)
+    for deep in (FixedPolicy("base", 3), ThresholdPolicy(0.3, "judged")):  # either would have gone on
+        assert not played_at(table, table_scores(deep, table), deep.kappa).covered.any()
 
 
 def test_every_policy_on_a_log_does_what_it_does_live() -> None:
@@ -89,3 +101,18 @@ def test_no_questions_have_no_scores() -> None:
 def test_sources_are_those_of_the_table() -> None:
     assert table_of([QUESTION], 4, 2).sources == SOURCES[2]
     assert np.isinf(table_scores(FixedPolicy("guide"), table_of([QUESTION], 4, 2)).candidates[0, 0, 1])
+
+
+def test_the_work_grows_with_the_questions_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole: list[int] = []
+
+    def counted(arrays: StepArrays) -> Bools:
+        whole.append(arrays.n)
+        return arrays.answer >= 0
+
+    monkeypatch.setattr(StepArrays, "present", property(counted))
+    rng = np.random.default_rng(23)
+    for many in (3, 30):
+        whole.clear()
+        table_scores(FixedPolicy(), table_of([draw(rng, 2, 2) for _ in range(many)], 2, 2))
+        assert sum(whole) <= many  # what is as large as the table is made once, not once a question

@@ -1,0 +1,149 @@
+"""What fitted policies cost on real logs, at the same coverage as those who look at one number or at none.
+
+    python benchmarks/fit_logs.py ../shared/data              every suitable log, 20 splits
+    python benchmarks/fit_logs.py ../shared/data --quick      3 splits
+    python benchmarks/fit_logs.py ../shared/data --only zell_mmlu --only demo --splits 5
+
+A split draws whole groups: at most 1,000 questions to train on, 200 to calibrate on, the rest to test on; three, one
+and one of five where there are fewer. A policy is fitted on the first, its threshold set on the second by split
+conformal. Costs are means over the test questions at a coverage of exactly 1 − alpha (`Frontier.matched`):
+
+* **mixture**: the best coin between two fixed depths, the coin chosen on the test questions;
+* **tuned threshold**: a threshold on the log's measure of doubt, calibrated (`evaluation.contestants.Threshold`);
+* **best single**: of all thresholds on one signal, in both directions, the one that is the cheapest on the mean of the
+  splits: chosen with hindsight. Where a log has no signals, on one number of the question's text, or on the tokens or
+  the price of the first step: forty ways, of which hindsight finds one that was lucky; no demand is made there;
+* **luckiest single**: the cheapest of them on each split: harder than anything that could be served;
+* **clairvoyant**: knows every answer beforehand.
+
+A ratio is that of the means over the splits, with Nadeau and Bengio's interval. Cells of one source share their
+questions, so a geometric mean gives each source one vote, and its interval is over the sources. "floor": one step
+covers 1 − alpha, nothing is to be saved; such cells are left out of the geometric means. z: how many standard errors
+the mean coverage of the calibrated policy lies above 1 − alpha; given the log, split conformal promises that it is not
+below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fitted.cells import Cell, LeftOut, cells
+from fitted.methods import METHODS, PORTFOLIO, methods
+from fitted.opponents import TUNED
+from fitted.report import BEST, OPPONENTS, Against, by_cell, head, summary
+from fitted.trial import Trial, run
+
+ALPHAS = (0.1, 0.05)
+SPLITS, QUICK = 20, 3
+LADDERS = ("zell_mmlu/llama-1b,3b,8b,70b>gpt-4o", "zell_mmlu/llama-1b,3b,8b,70b>405b")
+LADDER_BARS = {0.1: 0.66, 0.05: 0.72}
+SINGLE_BAR, Z_BAR = 1.02, -3.5
+
+
+def measure(some: Sequence[Cell], ways: Sequence[str], count: int, jobs: int) -> Iterator[Trial]:
+    """Judge every cell, the largest horizons first."""
+    judged = partial(judge, ways=tuple(ways), count=count)
+    if jobs == 1:
+        yield from map(judged, some)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(judged, some)
+
+
+def judge(cell: Cell, ways: tuple[str, ...], count: int) -> Trial:
+    """Judge one cell."""
+    started = time.perf_counter()
+    found = run(cell, methods(ways), ALPHAS, count)
+    print(f"{cell.name}: {time.perf_counter() - started:.0f} s", file=sys.stderr, flush=True)
+    return found
+
+
+def bars(trials: Sequence[Trial], way: str) -> Iterator[tuple[bool, str]]:
+    """Yield whether each demand is met, and what was found."""
+    for alpha in ALPHAS:
+        for trial in (one for one in trials if one.cell in LADDERS):
+            found = Against(trial, way, alpha).to(TUNED).mean
+            bar = LADDER_BARS[alpha]
+            yield found <= bar, f"{trial.cell}, alpha {alpha:g}: {found:.3f} × the tuned threshold, at most {bar:g}"
+        open_ = [Against(trial, way, alpha) for trial in trials if trial.signals and alpha not in trial.floor]
+        worst = sorted(((one.to(BEST).mean, one.trial.cell) for one in open_ if one.known), reverse=True)
+        over = [f"{name} {found:.3f}" for found, name in worst if found > SINGLE_BAR]
+        said = f"{len(over)} of {len(worst)} cells above {SINGLE_BAR:g}" + (f": {'; '.join(over)}" if over else "")
+        yield not over, f"alpha {alpha:g}, cost ÷ best single threshold: {said}"
+        real = [(trial.cell, covered.z) for trial in trials if (covered := trial.coverage(way, alpha)) is not None]
+        below = [f"{cell} z = {z:.1f}" for cell, z in real if z < Z_BAR]
+        yield not below, f"alpha {alpha:g}, coverage below 1 − alpha beyond chance: {'; '.join(below) or 'nowhere'}"
+
+
+def show(trials: Sequence[Trial], left: Sequence[LeftOut], ways: Sequence[str], seconds: float) -> None:
+    """Print the tables."""
+    count = max((costs.size for trial in trials for costs in trial.cost.values()), default=0)
+    print(f"{head()}; {count} splits; {seconds / 60:.1f} minutes")
+    for alpha in ALPHAS:
+        print(f"\n### alpha = {alpha:g}: geometric means\n")
+        print("\n".join(summary(trials, ways, alpha)))
+        for way in ways[:1]:
+            print(f"\n### alpha = {alpha:g}: {way}, log by log\n")
+            print("\n".join(by_cell(trials, way, alpha)))
+    print("\nSeconds to fit for both alphas, mean over cells and splits:")
+    for way in ways:
+        spent = [second for trial in trials for second in trial.seconds.get(way, ())]
+        print(f"  {way}: {np.mean(spent):.2f}, most {np.max(spent):.2f}" if spent else f"  {way}: –")
+    print("\nLeft out:")
+    for why in sorted({one.why for one in left}):
+        names = [one.name for one in left if one.why == why]
+        print(f"  {why}: {names[0]}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""))
+    for way in ways[:1]:
+        print(f"\nDemands on {way}:")
+        for met, said in bars(trials, way):
+            print(f"  {'ok    ' if met else 'MISSED'} {said}")
+
+
+def as_json(trials: Sequence[Trial]) -> list[dict[str, Any]]:
+    """Return every ratio, for other programs."""
+    found = []
+    for trial in trials:
+        for way, alpha in trial.cost:
+            one = Against(trial, way, alpha)
+            ratios = {name: one.to(name).mean for name in OPPONENTS}
+            found.append({"cell": trial.cell, "way": way, "alpha": alpha, "floor": alpha in trial.floor, **ratios})
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; 1 if a demand is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the logs are")
+    parser.add_argument("--splits", type=int, default=SPLITS)
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} splits")
+    parser.add_argument("--only", action="append", default=[], help="part of a log's name; may be given again")
+    parser.add_argument(
+        "--ways", default=PORTFOLIO, help=f"of {', '.join(METHODS)}; the first is judged by the demands"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--json", type=Path, help="also write every ratio here")
+    given = parser.parse_args(argv)
+    started = time.monotonic()
+    some, left = cells(given.folder, tuple(given.only))
+    if not some:
+        print(f"No such log is in {given.folder}.", file=sys.stderr)
+        return 2
+    ways = given.ways or [PORTFOLIO]
+    trials = list(measure(some, ways, QUICK if given.quick else given.splits, given.jobs))
+    show(trials, left, ways, time.monotonic() - started)
+    if given.json:
+        given.json.write_text(json.dumps(as_json(trials), indent=1))
+    return int(not all(met for met, _ in bars(trials, ways[0])))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

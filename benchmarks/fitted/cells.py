@@ -1,0 +1,166 @@
+"""The logs that policies are fitted to and judged on, and those that are left out, with the reason."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cascade.conformal.arrays import Ints, StepArrays
+from cascade.conformal.rollout import hopeless
+from cascade.episodes.table import EpisodeTable
+from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
+
+LEAST_QUESTIONS = 200
+FILES = (
+    "zell_mmlu",
+    "zell_truthfulqa",
+    "zell_gsm8k",
+    "firstpass_mbpp",
+    "intercode",
+    "uala",
+    "mmlu_pro",
+    "single_round",
+)
+CALLS = ("mint_rounds", "routellm")
+"""Files of one answer a row: one has fewer than 200 questions each, the other the same answers as `single_round`."""
+CONTROLS = ("zell_truthfulqa", "uala")
+"""Logs on which a threshold is known to gain little: where a guide is not better, or the doubt says nothing."""
+CUT = "zell_mmlu/llama-1b,3b,8b,70b>gpt-4o"
+"""Also read without its last rung: the ladder of the four small models alone."""
+
+
+class Cell(NamedTuple):
+    """One log to fit to.
+
+    Attributes:
+        name: the data set's.
+        source: the data set whose questions they are; cells of one source share them, and are not independent.
+        table: the episodes.
+    """
+
+    name: str
+    source: str
+    table: EpisodeTable
+
+    @property
+    def control(self) -> bool:
+        """Whether little is to be gained here, so that a large saving would be suspect."""
+        return self.source.startswith(CONTROLS)
+
+    def floor(self, alpha: float) -> bool:
+        """Whether the first step alone covers 1 − alpha: then nothing is to be saved."""
+        steps = self.table.arrays
+        first = steps.correct[:, 0].any(axis=1) | hopeless(steps)
+        return float(first.mean()) >= 1 - alpha
+
+
+class LeftOut(NamedTuple):
+    """A log that is not judged on, and why."""
+
+    name: str
+    why: str
+
+
+def cells(folder: Path, names: tuple[str, ...] = ()) -> tuple[list[Cell], list[LeftOut]]:
+    """Read every log of a folder, and the demo's; of the given names alone, where some are given (parts of names)."""
+    found: list[Cell] = []
+    left: list[LeftOut] = []
+    paths = [path for name in (*FILES, *CALLS) if (path := folder / f"{_file(name)}.parquet").exists()]
+    for log in [*map(str, paths), DEMO, DEMO_LADDER]:
+        if log.endswith("routellm.parquet"):
+            left.append(LeftOut("routellm", "the same answers as in episodes_single_round"))
+            continue
+        for table in open_log(log).tables:
+            why = unsuitable(table)
+            if why is not None:
+                left.append(LeftOut(table.dataset, why))
+                continue
+            found.append(_cell(table))
+            if table.dataset == CUT:
+                found.append(_cell(without_last(table)))
+    if names:
+        found = [cell for cell in found if any(name in cell.name for name in names)]
+    return found, left
+
+
+def _file(name: str) -> str:
+    return name if name in CALLS else f"episodes_{name}"
+
+
+def _cell(table: EpisodeTable) -> Cell:
+    source = table.dataset.split("/", maxsplit=1)[0]
+    return Cell(table.dataset, DEMO if source == DEMO_LADDER else source, table)
+
+
+def unsuitable(table: EpisodeTable) -> str | None:
+    """Return why a log is not judged on; None if it is."""
+    if table.arrays.horizon < 2:
+        return "a single step: nothing is to be decided"
+    questions = len(set(table.groups))
+    if questions < LEAST_QUESTIONS:
+        return f"fewer than {LEAST_QUESTIONS} questions"
+    return None if table.cost_known else "some costs are unknown"
+
+
+def without_last(table: EpisodeTable) -> EpisodeTable:
+    """Return a ladder without its last rung, as if that model had never been asked; the walks go with it."""
+    horizon = table.arrays.horizon
+    steps = table.arrays
+    arrays = StepArrays(
+        steps.answer[:, :-1],
+        steps.correct[:, :-1],
+        steps.cost[:, :-1],
+        np.minimum(steps.steps, horizon - 1),
+        steps.complete | (steps.steps == horizon),
+    )
+    changed: dict[str, Any] = {"arrays": arrays, "walks": {}, "dataset": table.dataset.rsplit(">", maxsplit=1)[0]}
+    for one in fields(table):
+        held = getattr(table, one.name)
+        if isinstance(held, np.ndarray) and held.ndim >= 2 and held.shape[1] == horizon:
+            changed[one.name] = held[:, :-1]
+    changed["signals"] = {name: values[:, :-1] for name, values in table.signals.items()}
+    return replace(table, **changed)
+
+
+def placebo(table: EpisodeTable, seed: int) -> EpisodeTable:
+    """Return the log with everything gone that could tell which answers are right: a control.
+
+    Answers and truth are dealt anew to the questions, whole questions at a time; which answers agree is taken as not
+    known; every step costs its mean. So whatever a policy looks at says nothing of what it would gain, and no policy is
+    better than a coin between two depths. Rates of right answers, their correlations and the signals stay as they are.
+    """
+    deal = np.random.default_rng([17, seed]).permutation(table.n)
+    steps = table.arrays
+    cost = np.broadcast_to(_mean_cost(steps), steps.cost.shape).copy()
+    arrays = StepArrays(
+        _unlike(steps.answer[deal]),
+        steps.correct[deal],
+        np.where(np.arange(steps.horizon) < steps.steps[deal][:, None], cost, 0),
+        steps.steps[deal],
+        steps.complete[deal],
+    )
+    return replace(
+        table,
+        arrays=arrays,
+        walks={},
+        dataset=f"{table.dataset}, placebo",
+        confidence=np.full_like(table.confidence, np.nan),
+        paid=np.empty((0, 0)),  # what the steps cost now
+        texts_known=np.zeros(table.n, dtype=np.bool_),
+    )
+
+
+def _mean_cost(steps: StepArrays) -> Ints:
+    paid = np.arange(steps.horizon) < steps.steps[:, None]
+    mean = np.where(paid, steps.cost, 0).sum(axis=0) / np.maximum(paid.sum(axis=0), 1)
+    return np.asarray(np.rint(mean), dtype=np.int64)
+
+
+def _unlike(answer: Ints) -> Ints:
+    """Number the answers of a question so that no two are the same."""
+    width = answer.shape[1] * answer.shape[2]
+    own = np.arange(width).reshape(answer.shape[1:])
+    return np.asarray(np.where(answer >= 0, own[None], -1), dtype=np.int64)

@@ -1,0 +1,75 @@
+"""The ways to fit that are judged, each as one function from training questions to a policy for each alpha."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeAlias
+
+from cascade.calibration.scores import scored
+from cascade.conformal.arrays import ScoreArrays
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.table import EpisodeTable
+from cascade.policies.base import Policy
+from cascade.training.boosting import fit_boosted
+from cascade.training.choosing import choose
+from cascade.training.dividing import allowed_loss
+from cascade.training.fitting import FOLDS
+from cascade.training.folds import folds
+from cascade.training.index2 import fit_index2
+from cascade.training.measuring import Terms, prices_of
+from cascade.training.net_benefit import fit_net_benefit
+from cascade.training.portfolio import AUTO, portfolio
+from cascade.training.targets import Asked
+
+from .splitting import sizes
+from .trial import Fitted, Method
+
+PORTFOLIO = "portfolio"
+
+
+def fit(train: EpisodeTable, alphas: Sequence[float], seed: int, *, method: str) -> Mapping[float, Fitted]:
+    """Fit a method of `cascade fit` as `training.fitting` does, for the calibration questions that this split has."""
+    calibration = sizes(train.n * 5 // 3)[1]
+    return {alpha: _fitted(train, alpha, calibration, seed, method) for alpha in alphas}
+
+
+def _fitted(train: EpisodeTable, alpha: float, calibration: int, seed: int, method: str) -> Fitted:
+    guarantee = Guarantee("coverage", alpha)
+    terms = Terms(guarantee, allowed_loss(guarantee, calibration), prices_of(train))
+    candidates = portfolio(train, terms, method)
+    taken = candidates[0]
+    if len(candidates) > 1:
+        taken = choose(train, candidates, terms, folds(train, FOLDS, seed), seed=seed).chosen
+    return Fitted(partial(scores_of, taken.fit(train)), taken.name)
+
+
+def scores_of(policy: Policy, table: EpisodeTable) -> ScoreArrays:
+    """Return a policy's scores on a log."""
+    return scored(policy, table)[1]
+
+
+def alone(train: EpisodeTable, alphas: Sequence[float], seed: int, *, make: Maker) -> Mapping[float, Fitted]:
+    """Fit one learned method, without a choice among several."""
+    calibration = sizes(train.n * 5 // 3)[1]
+    allowed = {alpha: allowed_loss(Guarantee("coverage", alpha), calibration) for alpha in alphas}
+    asked = {alpha: Asked("coverage", loss) for alpha, loss in allowed.items()}
+    return {alpha: Fitted(partial(scores_of, make(train, one, seed=seed))) for alpha, one in asked.items()}
+
+
+Maker: TypeAlias = Callable[..., Policy]
+LEARNED: Mapping[str, Maker] = {
+    "net benefit": partial(fit_net_benefit, confidences=False),
+    "net benefit, products": partial(fit_net_benefit, products=True, confidences=False),
+    "index2": partial(fit_index2, confidences=False),
+    "boosted trees": partial(fit_boosted, confidences=False),
+}
+METHODS: Mapping[str, Method] = {
+    PORTFOLIO: Method(PORTFOLIO, partial(fit, method=AUTO)),
+    **{name: Method(name, partial(alone, make=make)) for name, make in LEARNED.items()},
+}
+
+
+def methods(names: Sequence[str]) -> list[Method]:
+    """Return the methods of these names."""
+    return [METHODS[name] for name in names]

@@ -1,0 +1,52 @@
+"""How many calibration questions a guarantee needs, and what more of them buy: the tables of docs/certificates.md.
+
+python benchmarks/needed_questions.py        a second
+"""
+
+from __future__ import annotations
+
+import math
+
+from cascade.conformal.binomial import needed_n
+from cascade.conformal.split import allowed_rank, pac_rank
+
+ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2)
+DELTAS = (None, 0.1, 0.05, 0.01)
+SIZES = (50, 100, 200, 500, 1_000, 5_000)
+DELTA = 0.1
+
+
+def needed_table() -> list[str]:
+    """Return the least number of questions for each alpha and delta, as lines of Markdown."""
+    lines = ["| α | on average | δ = 0.1 | δ = 0.05 | δ = 0.01 |", "|---|---|---|---|---|"]
+    return lines + [
+        f"| {alpha:g} | {' | '.join(f'{needed_n(alpha, delta):,}' for delta in DELTAS)} |" for alpha in ALPHAS
+    ]
+
+
+def spread_table(alpha: float = 0.1) -> list[str]:
+    """Return what n questions give at one alpha, as lines of Markdown.
+
+    The misses allowed, the standard deviation of the coverage between calibrations (that of Beta(n + 1 − k, k)), and
+    the same misses with confidence 1 − DELTA with the mean coverage that they cost.
+    """
+    lines = [
+        f"| questions | misses allowed | coverage, ± 1 sd | with δ = {DELTA:g}: misses allowed | mean coverage |",
+        "|---|---|---|---|---|",
+    ]
+    for n in SIZES:
+        k, sure = allowed_rank(n, alpha), pac_rank(n, alpha, DELTA)
+        sd = math.sqrt(k * (n + 1 - k) / (n + 2)) / (n + 1)
+        mean, safe = 1 - k / (n + 1), 1 - sure / (n + 1)
+        lines.append(f"| {n:,} | {k - 1} | {mean:.3f} ± {sd:.3f} | {sure - 1} | {safe:.3f} |")
+    return lines
+
+
+def main() -> None:
+    """Print both tables."""
+    for line in [*needed_table(), "", *spread_table()]:
+        print(line)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,368 @@
+"""A policy, a log and a guarantee that is asked for become a policy directory with its certificates.
+
+The order of things is what makes the guarantee true: questions that the policy has seen are refused, each question
+counts once, a path for the single answer is ordered on questions that are then left out, and the rest is looked at
+once, by one rule that was fixed before (`thresholds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cascade.calibration.fingerprint import MadeFor, differences, made_for, unknown
+from cascade.calibration.ordering import Chosen, Draw, choose
+from cascade.calibration.realised import Realised, play_everything, play_found, realised
+from cascade.calibration.samples import data_sha256, joined, once
+from cascade.calibration.scores import check_fits
+from cascade.calibration.thresholds import Found, Sample, find, reference_cost, sample_of, spoken_of
+from cascade.config import CascadeConfig
+from cascade.conformal.certificate import dollars, expiry, make
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import NotCertifiedError, UsageError
+from cascade.policies.artifact import PolicyArtifact, Seen
+from cascade.policies.base import Policy
+from cascade.section import Section
+from cascade.types import Certificate
+
+_NAMED = 5
+"""Questions and groups that a message names before it only counts."""
+
+
+class GroupResult(NamedTuple):
+    """What was found for one group of questions, or for all.
+
+    Attributes:
+        group: its name; None for all questions, or for all groups without a threshold of their own.
+        rows: calibration questions of the group; n of the certificate may be less (`solvable` counts those alone).
+        found: the threshold and how it came about.
+        certificate: what is promised.
+        realised: what the policy does on those questions at the threshold; None without questions.
+    """
+
+    group: str | None
+    rows: int
+    found: Found
+    certificate: Certificate
+    realised: Realised | None
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """A calibrated policy and how it came about.
+
+    Attributes:
+        artifact: to be written with `policies.artifact.write`.
+        guarantee: what was asked for.
+        groups: what was found, one entry a certificate.
+        n: calibration questions.
+        repeated: episodes left out because their question is there already.
+        selection: questions that ordered the path, and were left out.
+        realised: what the policy does on the calibration questions, each at its threshold.
+        everything: what keeping every answer of every step would do on them.
+        reference_cost_nano_usd: the mean cost of the guide alone, or of a ladder's last model, where it is on record.
+        notes: what else has to be known, in words.
+    """
+
+    artifact: PolicyArtifact
+    guarantee: Guarantee
+    groups: tuple[GroupResult, ...]
+    n: int
+    selection: int
+    realised: Realised
+    everything: Realised
+    reference_cost_nano_usd: float | None
+    repeated: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def calibrate_policy(
+    tables: Sequence[EpisodeTable],
+    policy: Policy,
+    section: Section | Mapping[str, Any],
+    guarantee: Guarantee,
+    *,
+    config: CascadeConfig | None = None,
+    seed: int = 0,
+    expires_days: int | None = None,
+    selection_share: float = 0.3,
+    held: PolicyArtifact | None = None,
+    allow_everything: bool = False,
+    today: date | None = None,
+) -> Calibrated:
+    """Calibrate a policy on a log, and certify what it then promises.
+
+    Args:
+        tables: the log; several data sets of one cascade are taken as one.
+        policy: what scores; its own threshold is replaced.
+        section: the settings that `policy` was made from, for `policy.json`.
+        guarantee: what is asked for.
+        config: the cascade that will serve, for `Certificate.made_for`; without it only what the log says is known.
+        seed: draws the questions that order a path.
+        expires_days: how long the certificates hold; without end by default.
+        selection_share: the share of questions that order a path, where the guarantee needs one and there is none.
+        held: what the policy directory held before: the questions that made the policy, which are refused, and the
+            path, which is used again where it was ordered for this promise. Else those that ordered it order another
+            if the log has them all; if not, it is tested as it is.
+        allow_everything: accept that everything is kept where the questions are too few for a threshold.
+        today: the day of the certificates, UTC; the same day, data and seed give the same bytes.
+
+    Guarantee: what `conformal.certificate.statement` says of each certificate, if the calibration questions and fresh
+    ones are exchangeable (with delta: independent draws of one law).
+
+    Raises:
+        UsageError: the log cannot calibrate this policy: it was seen, is of another cascade, or lacks what is needed.
+        NotCertifiedError: the questions are too few, or the policy misses too many at every threshold; `needed_n` says
+            how many would do.
+
+    Reference: `conformal.calibrate`, `conformal.risk` and `conformal.ltt`, by kind; `design/certificates.md`.
+    """
+    settings = section.model_dump(mode="json") if isinstance(section, Section) else dict(section)
+    before = held or PolicyArtifact(settings)
+    rows = _rows(joined(tables), policy, guarantee, before.seen, config)
+    chosen = choose(rows.table, policy, guarantee, before, Draw(selection_share, seed))
+    sample = sample_of(chosen.table, policy)
+    found = find(sample, guarantee, chosen.path)
+    _demand(found, chosen, guarantee, rows.table.n, allow_everything=allow_everything)
+    day = today or datetime.now(UTC).date()
+    dates = day.isoformat(), expiry(day, expires_days)
+    made = _made_for(chosen.table, config, guarantee, before)
+    artifact = replace(_certified(found, chosen, settings, guarantee, made, dates), files=before.files)
+    return replace(
+        _report(sample, found, artifact, guarantee),
+        repeated=rows.repeated,
+        notes=(*chosen.notes, *_pooled(found, chosen.table, guarantee)),
+    )
+
+
+def _pooled(found: Sequence[Found], table: EpisodeTable, guarantee: Guarantee) -> Iterator[str]:
+    """Yield that no group has a promise of its own, where several groups were to have one."""
+    groups = len(set(table.groups))
+    if guarantee.by_group and groups > 1 and all(one.group is None for one in found):
+        yield f"no group has enough questions for a promise of its own: {groups} groups are pooled"
+
+
+def _certified(
+    found: Sequence[Found],
+    chosen: Chosen,
+    settings: Mapping[str, Any],
+    guarantee: Guarantee,
+    made: MadeFor,
+    dates: tuple[str, str | None],
+) -> PolicyArtifact:
+    """Return the policy with the certificates of what was found, from the first of the dates to the last."""
+    table, questions = chosen.table, tuple(sorted(set(chosen.table.questions)))
+    bare = PolicyArtifact(settings, chosen.seen, chosen.path, chosen.ordered_for, questions=questions, asked=guarantee)
+    data = data_sha256(table, by_group=guarantee.by_group)
+    frame = _Frame(guarantee, data, bare.policy_sha256, made, *dates, _clustered(table))
+    return replace(bare, certificates=tuple([_certificate(one, frame) for one in found]))
+
+
+class _Rows(NamedTuple):
+    """A row for each question, and how many episodes that left out."""
+
+    table: EpisodeTable
+    repeated: int
+
+
+def _rows(table: EpisodeTable, policy: Policy, guarantee: Guarantee, seen: Seen, config: CascadeConfig | None) -> _Rows:
+    """Return the questions that a promise can be made from, or refuse."""
+    # Questions that ordered a path are set aside where a path is needed, and refused where none is.
+    made = frozenset(seen.training) if guarantee.single else seen.all
+    _refuse(table, policy, made, config)
+    table = looked_at(table, guarantee.kind)
+    rows = once(table, by_group=guarantee.by_group)
+    return _Rows(table.take(rows), table.n - rows.size)
+
+
+def looked_at(table: EpisodeTable, kind: str) -> EpisodeTable:
+    """Return the questions that a calibration looks at: for regret those alone that the promise speaks of.
+
+    Questions that no step answers rightly stay where a promise speaks of others: for the figures beside it.
+    """
+    return table.take(spoken_of(table, kind)) if kind == "regret" else table
+
+
+def _refuse(table: EpisodeTable, policy: Policy, seen: frozenset[str], config: CascadeConfig | None) -> None:
+    """Refuse a policy that cannot be calibrated, and questions or another cascade’s that may not calibrate it."""
+    if getattr(policy, "depends_on_kappa", False):
+        raise UsageError(
+            "This policy's scores depend on its threshold (keep: judged serves what was judged right at it), so no "
+            "other threshold can be set on them. Use keep: both, which keeps every answer of every step."
+        )
+    check_fits(policy, table)
+    overlap = sorted({question for question in table.questions if question in seen})
+    if overlap:
+        raise UsageError(
+            f"{len(overlap)} of {len(set(table.questions))} questions were used to make this policy, and may not "
+            f"certify it: {_named(overlap)}. Calibrate on questions that it has not seen."
+        )
+    changed = [] if config is None else differences(made_for(table), made_for(config))
+    if changed:
+        raise UsageError(
+            f"{table.dataset} was made by another cascade than the configuration describes: "
+            + "; ".join(said.replace("the certificate", "the log") for said in changed)
+        )
+
+
+def _named(names: Sequence[str]) -> str:
+    rest = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _demand(
+    found: Sequence[Found], chosen: Chosen, guarantee: Guarantee, logged: int, *, allow_everything: bool
+) -> None:
+    """Raise NotCertifiedError, with every group of which nothing can be promised. `logged` counts all questions."""
+    table, besides = chosen.table, "".join(f" {note[:1].upper()}{note[1:]}." for note in chosen.notes)
+    refused = [one for one in found if one.refused is not None]
+    if refused:
+        said = "; ".join(f"{_whom(one, table, guarantee)}{one.refused}" for one in refused)
+        needed = _most_needed(refused)
+        would = "" if needed is None else f" {_would_do(needed, chosen.table.n, logged)}"
+        raise NotCertifiedError(f"{_not_certified(guarantee, said)}{would}{besides}", needed_n=needed)
+    # A group of which no question is on record keeps everything without a choice: its certificate says so.
+    few = [one for one in found if one.keeps_everything and one.rows.any() and not allow_everything]
+    if few:
+        said = "; ".join(f"{_whom(one, table, guarantee)}{one.n} calibration questions are too few" for one in few)
+        advice = "Or keep everything: --allow-everything."
+        needed = _most_needed(few)
+        would = "" if needed is None else f" {needed} would do."
+        raise NotCertifiedError(f"{_not_certified(guarantee, said)}{would} {advice}", needed_n=needed)
+
+
+def _whom(found: Found, table: EpisodeTable, guarantee: Guarantee) -> str:
+    if not guarantee.by_group:
+        return ""
+    if found.group is not None:
+        return f"group {found.group}: "
+    return f"all other groups ({_named(sorted({table.groups[row] for row in np.flatnonzero(found.rows)}))}): "
+
+
+def _would_do(needed: int, n: int, logged: int) -> str:
+    """Return how many questions would do, where n of those logged are left after others ordered the path."""
+    if n == logged:
+        return f"{needed} would do, if they turn out like these."
+    whole = -(-needed * logged // n)
+    return f"{needed} after ordering the thresholds would do, about {whole} logged, if they turn out like these."
+
+
+def _not_certified(guarantee: Guarantee, said: str) -> str:
+    shares = "".join(
+        f", {name} {share:g}"
+        for name, share in (("alpha", guarantee.alpha), ("delta", guarantee.delta))
+        if share is not None
+    )
+    return f"Not certified ({guarantee.kind}{shares}): {said}."
+
+
+def _most_needed(found: Sequence[Found]) -> int | None:
+    return max((one.needed_n for one in found if one.needed_n is not None), default=None)
+
+
+def _made_for(
+    table: EpisodeTable, config: CascadeConfig | None, guarantee: Guarantee, before: PolicyArtifact
+) -> MadeFor:
+    """Return what the certificates hold for. A cap matters only to a promise that rests on it.
+
+    A log says less than a configuration did: what was on record before stays, unless the log is of another cascade.
+    """
+    known = made_for(table if config is None else config)
+    then = before.certificates[0].made_for if config is None and before.certificates else known
+    return {**(known if differences(then, known) else then), "most_nano_usd": guarantee.most_nano_usd}
+
+
+class _Frame(NamedTuple):
+    """What all certificates of one calibration have in common."""
+
+    guarantee: Guarantee
+    data_sha256: str
+    policy_sha256: str
+    made_for: MadeFor
+    created: str
+    expires: str | None
+    clustered: str
+
+
+def _clustered(table: EpisodeTable) -> str:
+    """Return how many questions stand in how many groups, where some share one."""
+    groups = len(set(table.groups))
+    return f"{table.n} questions are of {groups} groups" if groups < table.n else ""
+
+
+def _certificate(found: Found, frame: _Frame) -> Certificate:
+    asked = frame.guarantee
+    return make(
+        Certificate(
+            kind=asked.kind,
+            alpha=asked.alpha,
+            n=found.n,
+            calibration_id="",
+            delta=asked.delta,
+            k=found.k,
+            kappa=found.kappa,
+            abstain_below=found.abstain_below,
+            budget_nano_usd=asked.budget_nano_usd,
+            group=found.group,
+            pool=asked.by_group and found.group is None,
+            keeps_everything=found.keeps_everything,
+            data_sha256=frame.data_sha256,
+            policy_sha256=frame.policy_sha256,
+            made_for=frame.made_for,
+            created=frame.created,
+            expires=frame.expires,
+            assumptions=tuple(_assumptions(found, frame)),
+        )
+    )
+
+
+def _assumptions(found: Found, frame: _Frame) -> Iterator[str]:
+    asked = frame.guarantee
+    if asked.delta is None:
+        yield "Fresh questions and those of the calibration are exchangeable: of one kind, in no particular order."
+    else:
+        yield "Fresh questions and those of the calibration are independent draws of one kind."
+    if frame.clustered and not asked.by_group:
+        yield f"Questions of one group count as unrelated: {frame.clustered}."
+    yield "The policy and its settings were chosen without the calibration questions."
+    yield "Whether an answer is right is judged as in the log."
+    yield "Every step that the policy asks for is run: no budget, time limit or failing provider cuts a question short."
+    if asked.kind == "coverage":
+        yield "A question that no step answers rightly counts as covered."
+    if asked.kind == "regret":
+        yield "The reference is the guide alone, or a ladder’s last model, as logged."
+    if asked.abstain:
+        yield "Serving nothing is no error."
+    if asked.most_nano_usd is not None:
+        yield f"No question costs more than {dollars(asked.most_nano_usd)}: the cap per question sees to it."
+    if asked.by_group and found.group is None:
+        yield "It speaks of all groups that have no certificate of their own, taken together."
+    unseen = unknown(frame.made_for)
+    if unseen:
+        yield f"Not on record, so that a change would go unseen: {', '.join(unseen)}."
+
+
+def _report(sample: Sample, found: Sequence[Found], artifact: PolicyArtifact, guarantee: Guarantee) -> Calibrated:
+    table, played = sample.table, play_found(sample, found)
+    whole, everything = realised(table, played), realised(table, play_everything(sample))
+    assert whole is not None  # noqa: S101 - there is a question
+    assert everything is not None  # noqa: S101 - the same
+    groups = [
+        GroupResult(one.group, int(np.count_nonzero(one.rows)), one, certificate, realised(table, played, one.rows))
+        for one, certificate in zip(found, artifact.certificates, strict=True)
+    ]
+    return Calibrated(
+        artifact=artifact,
+        guarantee=guarantee,
+        groups=tuple(groups),
+        n=table.n,
+        selection=0 if artifact.path is None else len(artifact.seen.selection),
+        realised=whole,
+        everything=everything,
+        reference_cost_nano_usd=reference_cost(table),
+    )

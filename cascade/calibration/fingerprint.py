@@ -1,0 +1,184 @@
+"""What a certificate was made for: the strategy, models, prices and prompts that its promise holds with.
+
+A change in any of them makes another cascade, of which the calibration questions say nothing. What a log does not say
+is None, and None is compared with nothing; `unknown` puts into words what that leaves unchecked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, TypeAlias
+
+from cascade.config import CascadeConfig
+from cascade.conformal.certificate import digest, dollars
+from cascade.episodes.table import EpisodeTable
+from cascade.money import Price, nano_usd
+from cascade.sections import LadderConfig
+from cascade.strategies import prompts
+
+MadeFor: TypeAlias = Mapping[str, Any]
+_SETTINGS = ("max_tokens", "temperature", "seed")
+
+
+def made_for(source: CascadeConfig | EpisodeTable) -> MadeFor:
+    """Return what a cascade is, as plain JSON values: as configured in full, of a log what it says.
+
+    Keys: `strategy` (its section), `horizon` (T), `models` (by role: name, max_tokens, temperature, seed), `prices`
+    (by model, pico-USD a token), `prompts_sha256`, and `most_nano_usd`, the cap on a question's cost.
+
+    Raises:
+        ConfigError: the folder of prompts cannot be read.
+    """
+    return _of_config(source) if isinstance(source, CascadeConfig) else _of_table(source)
+
+
+def _of_config(config: CascadeConfig) -> MadeFor:
+    strategy, prices, cap = config.strategy, config.prices(), config.budget.per_question
+    section = strategy.model_dump(mode="json", exclude={"prompts"})
+    roles = {place: place for place in strategy.places}
+    if isinstance(strategy, LadderConfig):  # a rung is called by its model's name (`strategies.ladder`)
+        roles = {place: config.models[place].model for place in strategy.places}
+        section["models"] = [roles[place] for place in strategy.places]
+    used = {role: config.models[place] for place, role in roles.items()}
+    return {
+        "strategy": section,
+        "horizon": strategy.horizon,
+        "models": {
+            role: {"name": entry.model} | {name: getattr(entry, name) for name in _SETTINGS}
+            for role, entry in used.items()
+        },
+        "prices": {entry.model: _price(prices[entry.model]) for entry in used.values()},
+        "prompts_sha256": digest(asdict(prompts.load(strategy.prompts))),
+        "most_nano_usd": None if cap is None else nano_usd(cap),
+    }
+
+
+def _of_table(table: EpisodeTable) -> MadeFor:
+    unknown = dict.fromkeys(_SETTINGS)
+    return {
+        "strategy": None,
+        "horizon": table.arrays.horizon,
+        "models": {role: {"name": _one(names)} | unknown for role, names in table.models.items()} or None,
+        "prices": None,
+        "prompts_sha256": None,
+        "most_nano_usd": None,
+    }
+
+
+def _one(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else " or ".join(names)
+
+
+def _price(price: Price | None) -> dict[str, Any] | None:
+    """Return a price as whole pico-USD; where it stands and what is noted beside it is no part of it."""
+    if price is None:
+        return None
+    plain = {name: getattr(price, name) for name in ("input", "output", "cached_input", "reasoning", "request")}
+    return plain | {"above": [[tokens, _price(higher)] for tokens, higher in price.above]}
+
+
+def differences(then: MadeFor, now: MadeFor) -> list[str]:
+    """Return in what a cascade differs from the one that a certificate was made for, a sentence each.
+
+    >>> small = {"models": {"base": {"name": "small", "seed": None}}}
+    >>> differences(small, {"models": {"base": {"name": "large", "seed": 1}}})
+    ['base is large; the certificate was made for small']
+    """
+    return list(_differences(then, now))
+
+
+def _differences(then: MadeFor, now: MadeFor) -> Iterator[str]:
+    yield from _changed("strategy", then.get("strategy"), now.get("strategy"))
+    if then.get("strategy") is None or now.get("strategy") is None:  # else it is said already
+        yield from _changed("number of steps", then.get("horizon"), now.get("horizon"))
+    if then.get("models") is not None and now.get("models") is not None:
+        yield from _models_changed(then["models"], now["models"])
+    if then.get("prices") is not None and now.get("prices") is not None:
+        yield from _prices_changed(then["prices"], now["prices"])
+    if None not in {then.get("prompts_sha256"), now.get("prompts_sha256")} and (
+        then["prompts_sha256"] != now["prompts_sha256"]
+    ):
+        yield "the prompts are not those that the certificate was made with"
+    yield from _cap_missing(then.get("most_nano_usd"), now)
+
+
+def _changed(what: str, then: Any, now: Any) -> Iterator[str]:
+    if then is not None and now is not None and then != now:
+        yield f"the {what} is {_shown(now, then)}; the certificate was made for {_shown(then, now)}"
+
+
+def _shown(value: Any, beside: Any) -> str:
+    """Return a value in words; of two sections only the settings that differ, and their kind."""
+    if not isinstance(value, Mapping) or not isinstance(beside, Mapping):
+        return str(value)
+    differing = [name for name in value if value[name] != beside.get(name)]
+    settings = ", ".join(f"{name} {value[name]}" for name in differing if name != "kind")
+    return f"{value.get('kind', '')} ({settings})" if settings else str(value.get("kind", ""))
+
+
+def _models_changed(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    if set(then) - set(now) and set(now) - set(then):  # of a ladder each model is its own role
+        yield f"the models are {_named(now)}; the certificate was made for {_named(then)}"
+        return
+    for role in sorted(set(then) | set(now)):
+        if role not in now:
+            yield f"nothing is {role}; the certificate was made for {then[role]['name']} as {role}"
+        elif role not in then:
+            yield f"{now[role]['name']} is {role}; the certificate was made without one"
+        elif then[role]["name"] != now[role]["name"]:
+            yield f"{role} is {now[role]['name']}; the certificate was made for {then[role]['name']}"
+        else:
+            yield from _settings_changed(role, then[role], now[role])
+
+
+def _named(models: Mapping[str, Any]) -> str:
+    return ", ".join(one["name"] if role == one["name"] else f"{role} {one['name']}" for role, one in models.items())
+
+
+def _settings_changed(role: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    known = _known(then) and _known(now)
+    for name in _SETTINGS if known else ():
+        if then[name] != now[name]:
+            yield f"{role} has {name} {now[name]}; the certificate was made with {then[name]}"
+
+
+def _known(settings: Mapping[str, Any]) -> bool:
+    """Whether a model's settings are on record: a seed may be None all the same."""
+    return settings.get("max_tokens") is not None
+
+
+def _prices_changed(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for model in sorted(set(then) & set(now)):
+        if then[model] != now[model]:
+            was = "unknown" if then[model] is None else f"{_rates(then[model])}"
+            said = "unknown" if now[model] is None else f"{_rates(now[model])}"
+            yield f"the price of {model} is {said}; the certificate was made at {was}"
+
+
+def _rates(price: Mapping[str, Any]) -> str:
+    """Return a price as price lists print it."""
+    per_million = [f"{price[name] / 1e6:g}" for name in ("input", "output")]
+    return f"{per_million[0]} in, {per_million[1]} out, USD per million tokens"
+
+
+def _cap_missing(most: int | None, now: MadeFor) -> Iterator[str]:
+    if most is None or now.get("strategy") is None:  # a log is under no cap
+        return
+    cap = now.get("most_nano_usd")
+    if cap is None or cap > most:
+        amount = dollars(most)
+        setting = f"set budget.per_question: {amount.removesuffix(' USD')}"
+        yield f"the certificate rests on no question costing more than {amount}; {setting}"
+
+
+def unknown(then: MadeFor) -> list[str]:
+    """Return what of a cascade was not on record, so that a change of it would go unseen.
+
+    >>> unknown({"strategy": None, "models": None, "prices": {}, "prompts_sha256": "00"})
+    ['the strategy', 'the models']
+    """
+    found = [f"the {what}" for what in ("strategy", "models", "prices") if then.get(what) is None]
+    if then.get("models") and not all(_known(one) for one in then["models"].values()):
+        found.append("the models’ settings")
+    return found + (["the prompts"] if then.get("prompts_sha256") is None else [])

@@ -1,0 +1,197 @@
+"""Logged audits against a certificate: which of them were missed, in the order they were asked, and what that proves.
+
+An audit is a question that was run to its last step and judged. It is held against the threshold of its group's
+certificate, as the policy serves it; each certificate has a monitor of its own. A pool of small groups has none: its
+audits mix the groups in other shares than its calibration questions do, so they are not exchangeable with those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cascade.calibration.fingerprint import differences, made_for
+from cascade.calibration.realised import play
+from cascade.calibration.samples import joined, places
+from cascade.calibration.scores import check_fits
+from cascade.calibration.thresholds import Sample, sample_of, spoken_of
+from cascade.conformal.arrays import Bools, Ints
+from cascade.conformal.guarantee import KINDS
+from cascade.conformal.monitor import Monitor
+from cascade.conformal.served import PathPoint
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
+from cascade.policies.artifact import PolicyArtifact
+from cascade.policies.base import Policy
+from cascade.policies.calibrated import EVERYTHING, Threshold
+from cascade.types import Certificate
+
+AUDIT = "audit"
+"""What the column `split` says of an audited question."""
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
+
+
+class Watched(NamedTuple):
+    """What the audits of one certificate's questions say of it.
+
+    Attributes:
+        certificate: which.
+        audits: those that count.
+        misses: how many of them were missed.
+        monitor: what that proves; None for a pool, which is reported only.
+    """
+
+    certificate: Certificate
+    audits: int
+    misses: int
+    monitor: Monitor | None
+
+
+class Watch(NamedTuple):
+    """What logged audits say.
+
+    Attributes:
+        watched: one entry a certificate.
+        audits: the episodes that were taken for audits.
+        others: episodes that were not: the log marks audits, and they are none.
+        undated: audits without a date, which come first, in the order of the log.
+        calibrated: audits of questions that the certificates were made from.
+        uncounted: audits that the promise does not speak of (`thresholds.spoken_of`).
+        changed: in what the audited cascade is another than the certificates were made for, a sentence each.
+    """
+
+    watched: tuple[Watched, ...]
+    audits: int
+    others: int
+    undated: int
+    calibrated: int
+    uncounted: int
+    changed: tuple[str, ...]
+
+    @property
+    def alarmed(self) -> tuple[Watched, ...]:
+        """Those that alarmed."""
+        return tuple([one for one in self.watched if one.monitor is not None and one.monitor.alarmed])
+
+
+class Logged(NamedTuple):
+    """What a table does not hold of an episode: when it was asked, and what for."""
+
+    created_at: datetime | None
+    split: str | None
+
+
+def logged(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Logged]:
+    """Return date and split of each episode, by its data set and id: the earliest date of its rows."""
+    found: dict[tuple[str, str], Logged] = {}
+    for row in rows:
+        key = row["dataset"] or "log", row["episode_id"]
+        held, when = found.get(key), _date(row["created_at"])
+        if held is not None:
+            dates = [one for one in (held.created_at, when) if one is not None]
+            found[key] = Logged(min(dates, default=None), held.split or row["split"])
+        else:
+            found[key] = Logged(when, row["split"])
+    return found
+
+
+def _date(text: str | None) -> datetime | None:
+    """Return a moment as it is written, ISO 8601, UTC where it does not say; None for what is none."""
+    try:
+        found = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def watch(
+    artifact: PolicyArtifact,
+    policy: Policy,
+    tables: Iterable[EpisodeTable],
+    about: Mapping[tuple[str, str], Logged],
+    level: float = 0.05,
+) -> Watch:
+    """Hold logged audits against a policy's certificates.
+
+    Args:
+        artifact: the policy directory.
+        policy: as `building.policy_of` makes it of the directory's settings.
+        tables: the log.
+        about: when each episode was asked, and for what (`logged`).
+        level: the probability that any of the monitors alarms falsely; they share it evenly.
+
+    Guarantee: that of `conformal.monitor.Monitor` at `level`, all monitors together (Bonferroni), if every audit
+    is there, drawn without looking at the question, and no question was left out for want of a label. When a label came
+    does not matter: audits count in the order of asking.
+
+    Raises:
+        UsageError: there is no certificate, it promises nothing that audits can count, or the log does not fit.
+    """
+    _check(artifact.certificates)
+    listed = list(tables)
+    known = [about.get((table.dataset, name), Logged(None, None)) for table in listed for name in table.ids]
+    marked = np.array([one.split == AUDIT for one in known], dtype=np.bool_)
+    taken = marked if marked.any() else np.ones(len(known), dtype=np.bool_)
+    order = [row for row in _by_date(known) if taken[row]]
+    table = joined(listed).take(np.array(order, dtype=np.int64))
+    check_fits(policy, table)
+    sample = sample_of(table, policy)
+    counted = spoken_of(table, artifact.certificates[0].kind)
+    place = places([one.group for one in artifact.certificates], table)
+    missed = _missed(sample, artifact.certificates, place)
+    share, held = level / sum(not one.pool for one in artifact.certificates), set(artifact.questions)
+    watched = [
+        _watched(one, share, missed[counted & (place == number)]) for number, one in enumerate(artifact.certificates)
+    ]
+    return Watch(
+        watched=tuple(watched),
+        audits=table.n,
+        others=len(known) - table.n,
+        undated=sum(known[row].created_at is None for row in order),
+        calibrated=sum(question in held for question in table.questions),
+        uncounted=int(np.count_nonzero(~counted)),
+        changed=tuple(differences(artifact.certificates[0].made_for, made_for(table))),
+    )
+
+
+def _by_date(known: list[Logged]) -> list[int]:
+    """Return the places of episodes in the order they were asked; those without a date first, as logged."""
+    return sorted(range(len(known)), key=lambda row: known[row].created_at or _LONG_AGO)
+
+
+def _check(certificates: Sequence[Certificate]) -> None:
+    if not certificates:
+        raise UsageError("This policy has no certificate yet. Make one with: cascade calibrate EPISODES --policy DIR")
+    kind = certificates[0].kind
+    if not KINDS[kind].monitored:
+        raise UsageError(f"Audits count misses, and {kind} is no promise on misses: there is nothing to watch.")
+    if all(one.pool for one in certificates):
+        raise UsageError("The certificate speaks of small groups taken together, which audits cannot watch.")
+
+
+def _missed(sample: Sample, certificates: Sequence[Certificate], place: Ints) -> Bools:
+    """Return which questions were missed as served, bool (n,); `place` says which certificate speaks of each."""
+    kind, first = certificates[0].kind, certificates[0]
+    if KINDS[kind].speaks_of == "single":
+        below = -np.inf if first.abstain_below is None else first.abstain_below
+        return sample.served(kind).at(PathPoint(first.kappa, below)).loss
+    # The last entry serves the place −1: questions that no certificate speaks of.
+    each = [*(Threshold(one.kappa, one.keeps_everything) for one in certificates), EVERYTHING]
+    played = play(sample.table, sample.scores, [each[number] for number in place.tolist()])
+    return np.asarray(played.covered == 0, dtype=np.bool_)
+
+
+def _watched(certificate: Certificate, level: float, missed: Bools) -> Watched:
+    misses = int(np.count_nonzero(missed))
+    if certificate.pool:
+        return Watched(certificate, missed.size, misses, None)
+    assert certificate.alpha is not None  # noqa: S101 - all kinds that are monitored have one
+    monitor = Monitor.start(
+        alpha=certificate.alpha, n=certificate.n, k=certificate.k, delta=certificate.delta, level=level
+    )
+    for one in missed.tolist():
+        monitor = monitor.update(one)
+    return Watched(certificate, missed.size, misses, monitor)

@@ -1,0 +1,235 @@
+"""From the tables of a log to the questions that a certificate may be made from: one table, each question once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
+from cascade.conformal.certificate import canonical
+from cascade.conformal.guarantee import of_group
+from cascade.episodes.table import EpisodeTable, Walk
+from cascade.errors import UsageError
+
+_CHUNK = 1 << 14
+"""Questions hashed at once: about as many megabytes as they have steps."""
+
+
+def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
+    """Return the questions of several data sets of one cascade as one table.
+
+    Raises:
+        UsageError: there is no data set, or they were made by different cascades: other models, sources or steps.
+    """
+    if not tables:
+        raise UsageError("There is no episode in this log.")
+    first = tables[0]
+    if len(tables) == 1:
+        return first
+    if len({_cascade(table) for table in tables}) > 1:
+        listed = "; ".join(f"{table.dataset}: {_cascade(table)}" for table in tables)
+        advice = "Choose data sets of one with --where dataset=NAME"
+        raise UsageError(
+            f"The log holds data sets of different cascades, a certificate speaks of one. {advice}: {listed}"
+        )
+    signals = sorted({name for table in tables for name in table.signals})
+    walks = sorted({name for table in tables for name in table.walks})
+    asked = sorted({name for table in tables for name in table.asked})
+    return EpisodeTable(
+        dataset=", ".join(table.dataset for table in tables),
+        ids=tuple([f"{table.dataset}/{name}" for table in tables for name in table.ids]),
+        groups=tuple([group for table in tables for group in table.groups]),
+        sources=first.sources,
+        arrays=StepArrays(*_stacked(StepArrays.__slots__, [table.arrays for table in tables])),
+        confidence=np.concatenate([table.confidence for table in tables]),
+        signals={name: np.concatenate([_signal(table, name) for table in tables]) for name in signals},
+        walks={name: Walk(*_stacked(Walk.__slots__, [_walk(table, name) for table in tables])) for name in walks},
+        cost_known=all(table.cost_known for table in tables),
+        questions=tuple([question for table in tables for question in table.questions]),
+        models=first.models,
+        quality=_quality(tables),
+        asked={name: np.concatenate([_asked(table, name) for table in tables]) for name in asked},
+        tokens=np.concatenate([table.tokens for table in tables]),
+        paid=np.concatenate([table.paid for table in tables]),
+        texts_known=np.concatenate([table.texts_known for table in tables]),
+    )
+
+
+def _cascade(table: EpisodeTable) -> str:
+    """Return what tells a data set's cascade from others, in words."""
+    held = [(role, " or ".join(names)) for role, names in table.models.items()]
+    models = ", ".join(name if role == name else f"{role} {name}" for role, name in held)
+    return f"{table.arrays.horizon} steps of {' and '.join(table.sources)}" + (f" ({models})" if models else "")
+
+
+def _stacked(names: Sequence[str], parts: Sequence[Any]) -> Iterator[NDArray[Any]]:
+    return (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+
+
+def _signal(table: EpisodeTable, name: str) -> Floats:
+    held = table.signals.get(name)
+    return np.full(table.arrays.cost.shape, np.nan) if held is None else held
+
+
+def _asked(table: EpisodeTable, name: str) -> Floats:
+    held = table.asked.get(name)
+    return np.full(table.n, np.nan) if held is None else held
+
+
+def _quality(tables: Sequence[EpisodeTable]) -> Floats | None:
+    held = [table.quality for table in tables if table.quality is not None]
+    return np.concatenate(held) if len(held) == len(tables) else None
+
+
+def _walk(table: EpisodeTable, name: str) -> Walk:
+    no, zero = np.zeros(table.n, dtype=np.bool_), np.zeros(table.n, dtype=np.int64)
+    return table.walks.get(name, Walk(no, no, no, zero, zero, zero, zero))
+
+
+def once(table: EpisodeTable, *, by_group: bool = False) -> Ints:
+    """Return one row for each question, int64, ascending; with `by_group` one for each question of each group.
+
+    A question that stands in a log several times, collected anew or asked again, is one piece of evidence about fresh
+    questions, not several. Which of its episodes counts is settled by a hash of their ids, which knows no outcome.
+    """
+    chosen: dict[tuple[str, str], tuple[str, int]] = {}
+    for row, (question, group, name) in enumerate(zip(table.questions, table.groups, table.ids, strict=True)):
+        key = question, group if by_group else ""
+        if key in chosen:
+            chosen[key] = min(chosen[key], (_hash(name), row))
+        else:
+            chosen[key] = (_hash(name), row)
+    return np.array(sorted(row for _, row in chosen.values()), dtype=np.int64)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+def places(names: Sequence[str | None], table: EpisodeTable) -> Ints:
+    """Return which of several promises, each for a group, speaks of each question: int64 (n,), −1 where none does.
+
+    It is that of the question's group, else that of None, which speaks of all others. Where there is neither, every
+    answer of every step is kept.
+    """
+    numbers = {name: number for number, name in enumerate(names)}
+    found = {group: of_group(numbers, group) for group in set(table.groups)}
+    place = {group: -1 if number is None else number for group, number in found.items()}
+    return np.array([place[group] for group in table.groups], dtype=np.int64)
+
+
+def among(table: EpisodeTable, questions: frozenset[str] | set[str]) -> Bools:
+    """Return whether each row's question is among those, bool (n,)."""
+    return np.fromiter((question in questions for question in table.questions), dtype=np.bool_, count=table.n)
+
+
+def selected(table: EpisodeTable, share: float, seed: int) -> Bools:
+    """Return the rows for ordering a path, bool (n,): a share of the groups, whole, drawn by the seed.
+
+    A question counts as one group with every group that it stands in, so that none stands on both sides. The order of
+    the rows changes nothing.
+
+    Raises:
+        UsageError: the share does not lie between 0 and 1, or there are fewer than two groups.
+    """
+    if not 0 < share < 1:
+        raise UsageError(f"The share of questions for ordering the path lies between 0 and 1, not {share:g}.")
+    held = clusters(table)
+    names = sorted(set(held), key=lambda name: _hash(f"{seed}|{name}"))
+    if len(names) < 2:
+        raise UsageError("The questions are all of one group: none is left to calibrate on after ordering the path.")
+    chosen = set(names[: min(len(names) - 1, max(1, round(share * len(names))))])
+    return np.fromiter((name in chosen for name in held), dtype=np.bool_, count=table.n)
+
+
+def clusters(table: EpisodeTable) -> list[str]:
+    """Return for each row the least group that hangs together with its own by a question that both hold.
+
+    No split may cut through one of these: a group, with every group that shares a question with it.
+    """
+    parent: dict[str, str] = {group: group for group in table.groups}
+
+    def root(group: str) -> str:
+        while parent[group] != group:
+            parent[group] = parent[parent[group]]
+            group = parent[group]
+        return group
+
+    first: dict[str, str] = {}
+    for question, group in zip(table.questions, table.groups, strict=True):
+        one, other = sorted((root(first.setdefault(question, group)), root(group)))
+        parent[other] = one
+    return [root(group) for group in table.groups]
+
+
+def data_sha256(table: EpisodeTable, *, by_group: bool = False) -> str:
+    """Return a hash of all that a calibration reads of a table; the order of its rows changes nothing.
+
+    Questions, with `by_group` their groups, answers and which of them are right, costs, steps, tokens, confidences,
+    signals, numbers of the questions' texts, and what the walks brought. Steps, places and signals that no row has are
+    left out, so that a log's other rows change nothing.
+    """
+    horizon = int(table.arrays.steps.max(initial=1))
+    places = int(np.flatnonzero(table.arrays.present.any(axis=(0, 1))).max(initial=0)) + 1
+    columns = dict(_columns(table, horizon, places))
+    rows: list[bytes] = []
+    for start in range(0, table.n, _CHUNK):
+        some = slice(start, start + _CHUNK)
+        block = np.concatenate([_bytes(column[some]) for column in columns.values()], axis=1)
+        named = zip(table.questions[some], table.groups[some], strict=True)
+        names = [canonical([question, group if by_group else None]) for question, group in named]
+        rows += [hashlib.sha256(name + row.tobytes()).digest() for name, row in zip(names, block, strict=True)]
+    head = canonical([horizon, places, list(columns), table.cost_known])
+    return hashlib.sha256(head + b"".join(sorted(rows))).hexdigest()
+
+
+def _columns(table: EpisodeTable, horizon: int, places: int) -> Iterator[tuple[str, NDArray[Any]]]:
+    arrays = table.arrays
+    yield "answer", _renumbered(arrays.answer[:, :horizon, :places])
+    yield "correct", arrays.correct[:, :horizon, :places]
+    yield "cost", arrays.cost[:, :horizon]
+    yield "steps", arrays.steps
+    yield "complete", arrays.complete
+    yield "confidence", table.confidence[:, :horizon, :places]
+    if table.quality is not None:
+        yield "quality", table.quality[:, :horizon, :places]
+    for name, values in _shown(table):
+        if not np.isnan(values).all():
+            yield name, values[:, :horizon] if values.ndim > 1 else values
+    if table.texts_known.any():
+        yield "texts known", table.texts_known
+    for name, walk in sorted(table.walks.items()):
+        if walk.known.any():
+            yield f"walk {name}", np.stack([walk.known, walk.right & walk.known], axis=1)
+
+
+def _shown(table: EpisodeTable) -> Iterator[tuple[str, Floats]]:
+    """Yield what a policy may look at beside answers and confidences, unknown or not."""
+    yield from ((f"signal {name}", values) for name, values in sorted(table.signals.items()))
+    yield from ((f"asked {name}", values) for name, values in sorted(table.asked.items()))
+    yield "tokens", table.tokens
+    if not table.cost_known:  # else it is the cost
+        yield "paid", table.paid
+
+
+def _renumbered(answer: Ints) -> Ints:
+    """Number the answers of each question in the order of their places: 0, 1, … as they first appear."""
+    flat = answer.reshape(answer.shape[0], -1)
+    found = np.full(flat.shape, -1, dtype=np.int64)
+    for place in range(flat.shape[1]):
+        same = flat[:, : place + 1] == flat[:, place, None]
+        found[:, place] = np.where(flat[:, place] >= 0, same.argmax(axis=1), -1)
+    return found
+
+
+def _bytes(column: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return a column as bytes, a row a question: little-endian, one NaN, one zero."""
+    plain = column + 0.0 if column.dtype.kind == "f" else column
+    if plain.dtype.kind == "f":
+        plain = np.where(np.isnan(plain), np.nan, plain)
+    fixed = np.ascontiguousarray(plain.reshape(len(plain), -1), dtype=plain.dtype.newbyteorder("<"))
+    return fixed.view(np.uint8)

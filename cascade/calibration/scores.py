@@ -1,0 +1,142 @@
+"""A live policy's scores on logged steps: the same policy object that serves, shown the log instead of models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from cascade.conformal.arrays import ScoreArrays
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
+from cascade.policies.base import BatchPolicy, Observation, Policy
+from cascade.policies.history import History
+from cascade.policies.learned import LearnedPolicy
+from cascade.types import Candidate, Question, Step
+
+
+def table_scores(policy: Policy, table: EpisodeTable) -> ScoreArrays:
+    """Return a policy's scores on every step of every question, in O(nT) calls of the policy.
+
+    A policy sees the signals, the sources and confidences of the candidates, and which of them are the same answer;
+    not the texts, which a table does not hold. At the end of a record that is not complete it is told that a further
+    step is possible.
+    """
+    shape = table.arrays.answer.shape
+    candidates, onward = np.full(shape, -np.inf), np.full(shape[:2], -np.inf)
+    present = table.arrays.present
+    for row in range(table.n):
+        steps = _steps(table, row)
+        question = Question(table.ids[row])
+        horizon = len(steps) if table.arrays.complete[row] else len(steps) + 1
+        for t in range(len(steps)):
+            found = policy.scores(Observation(question, steps[: t + 1], horizon))
+            candidates[row, t, present[row, t]] = found.candidates
+            onward[row, t] = found.next
+    return ScoreArrays(candidates, onward)
+
+
+def history_of(table: EpisodeTable) -> History:
+    """Return what a policy may look at of a table: all but the truth, the ids and the other ways to answer."""
+    arrays = table.arrays
+    return History(
+        table.sources,
+        arrays.answer,
+        table.texts_known,
+        table.confidence,
+        table.signals,
+        table.asked,
+        table.paid,
+        table.tokens,
+        arrays.steps,
+        arrays.complete,
+    )
+
+
+def scored(policy: Policy, table: EpisodeTable) -> tuple[EpisodeTable, ScoreArrays]:
+    """Return a policy's scores on every step of every question, and the table with the confidences that it ranks by.
+
+    A policy that can score a whole log at once does (`BatchPolicy`), and gives confidences where it has its own;
+    otherwise the table comes back as it is, with `table_scores`.
+    """
+    found = policy.batch(history_of(table)) if isinstance(policy, BatchPolicy) else None
+    if found is None:
+        return table, table_scores(policy, table)
+    return table if found.confidence is None else replace(table, confidence=found.confidence), found.scores
+
+
+def check_fits(policy: Policy, table: EpisodeTable) -> None:
+    """Refuse a log that lacks what a policy looks at, or has fewer steps than it always takes.
+
+    A log must have one of the signals that a policy reads, and all of those that it cannot do without.
+
+    Raises:
+        UsageError: so it is.
+    """
+    inner = getattr(policy, "inner", policy)
+    wanted: tuple[str, ...] = getattr(inner, "reads", ())
+    needed: tuple[str, ...] = getattr(inner, "needs", ())
+    known = [name for name, values in table.signals.items() if not np.isnan(values).all()]
+    lacking = [name for name in needed if name not in known]
+    if lacking or (wanted and not set(wanted) & set(known)):
+        names, has = lacking or list(wanted), ", ".join(known) or "none"
+        joined = (" and " if lacking else " or ").join(names)
+        raise UsageError(f"The policy looks at {joined}, and {table.dataset} has no such signal; it has: {has}.")
+    depth = getattr(inner, "depth", 1)
+    if depth > table.arrays.horizon:
+        raise UsageError(f"The policy goes {depth} steps deep; {table.dataset} was logged to {table.arrays.horizon}.")
+    if isinstance(inner, LearnedPolicy):
+        _check_learned(inner, table)
+
+
+def _check_learned(policy: LearnedPolicy, table: EpisodeTable) -> None:
+    """Refuse a log of other steps or other candidates than a policy was fitted on."""
+    if table.arrays.horizon > policy.horizon:
+        raise UsageError(
+            f"The policy was fitted on {policy.horizon} steps; {table.dataset} was logged to {table.arrays.horizon}."
+        )
+    if any(name not in table.asked for name in policy.asks):
+        raise UsageError(
+            f"The policy looks at the questions' sentence embeddings, which {table.dataset} is without: "
+            "episodes.embeddings.embedded puts them there."
+        )
+    strange = policy.strangers(table.sources)
+    if strange:
+        raise UsageError(
+            f"The policy was fitted on answers of {' and '.join(policy.sources)}; {table.dataset} has answers of "
+            f"{' and '.join(strange)}."
+        )
+
+
+def _steps(table: EpisodeTable, row: int) -> tuple[Step, ...]:
+    """Return one question's steps as a policy sees them."""
+    many = int(table.arrays.steps[row])
+    # Plain lists: to pick single numbers out of arrays would take most of the time.
+    answers, sure = table.arrays.answer[row, :many].tolist(), table.confidence[row, :many].tolist()
+    signals = {name: values[row, :many].tolist() for name, values in table.signals.items()}
+    return tuple(
+        [
+            Step(
+                t + 1,
+                _candidates(answers[t], table.sources, sure[t]),
+                {name: _known(values[t]) for name, values in signals.items()},
+            )
+            for t in range(many)
+        ]
+    )
+
+
+def _candidates(answers: Sequence[int], sources: Sequence[str], sure: Sequence[float]) -> tuple[Candidate, ...]:
+    return tuple(
+        [
+            Candidate(f"answer {number}", source, source, _known(confidence))
+            for number, source, confidence in zip(answers, sources, sure, strict=True)
+            if number >= 0
+        ]
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,284 @@
+"""One rule for each kind of guarantee: from calibration questions to the threshold that it is promised at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from cascade.calibration.scores import scored
+from cascade.conformal.arrays import Bools, Floats, ScoreArrays
+from cascade.conformal.binomial import as_written
+from cascade.conformal.calibrate import Calibration, calibrate
+from cascade.conformal.critical import critical_kappa
+from cascade.conformal.groups import calibrate_groups
+from cascade.conformal.guarantee import Guarantee
+from cascade.conformal.ltt import learn_then_test, order_path
+from cascade.conformal.risk import calibrate_budget, calibrate_risk, cost_levels, loss_levels
+from cascade.conformal.rollout import Levels, levels
+from cascade.conformal.served import PathPoint, Served, served
+from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
+from cascade.policies.base import Policy
+
+Path: TypeAlias = tuple[PathPoint, ...]
+REFERENCES = (GUIDE_ONLY, LAST_ONLY)
+"""The walks that a regret is held against, the first that is on record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Questions with what a policy makes of them; the table's confidences are the policy's, where it has its own."""
+
+    table: EpisodeTable
+    scores: ScoreArrays
+    levels: Levels
+
+    def critical(self) -> Floats:
+        """Return the critical values, float64 (n,)."""
+        return critical_kappa(self.table.arrays, self.levels)
+
+    def served(self, kind: str) -> Served:
+        """Return the single answers at every threshold, and which of them count against a guarantee."""
+        reference = reference_right(self.table) if kind == "regret" else None
+        table = self.table
+        return served(table.arrays, self.levels, table.confidence, sure=table.sure, reference_right=reference)
+
+
+def sample_of(table: EpisodeTable, policy: Policy) -> Sample:
+    """Return questions with a policy's scores on them."""
+    judged, scores = scored(policy, table)
+    return Sample(judged, scores, levels(table.arrays, scores))
+
+
+class Found(NamedTuple):
+    """A threshold and how it came about.
+
+    Attributes:
+        group: the questions that it serves: a group's, or where None all that no other threshold serves.
+        rows: bool (n,), the calibration questions that it serves.
+        n: the questions that it was set on.
+        kappa: the threshold.
+        k: its rank; None where it was set otherwise.
+        misses: calibration questions that count against the promise at the threshold; None where none are counted.
+        keeps_everything: whether the questions were too few, so that everything is kept.
+        abstain_below: nothing is served below this confidence; None without abstention.
+        needed_n: how many questions would have done, where they were too few and that is known.
+        refused: why nothing can be promised, in words; None where it can.
+    """
+
+    group: str | None
+    rows: Bools
+    n: int
+    kappa: float
+    k: int | None = None
+    misses: int | None = None
+    keeps_everything: bool = False
+    abstain_below: float | None = None
+    needed_n: int | None = None
+    refused: str | None = None
+
+
+def find(sample: Sample, guarantee: Guarantee, path: Path | None = None) -> list[Found]:
+    """Return the thresholds at which a guarantee can be promised: one, or one a group and one for all others.
+
+    Args:
+        sample: the calibration questions.
+        guarantee: what is asked for.
+        path: for the single answer, the points to test; fixed without these questions.
+
+    Raises:
+        UsageError: the questions lack what the guarantee needs: a reference, confidences, costs.
+    """
+    return _RULES[guarantee.kind](sample, guarantee, path)
+
+
+def _set(sample: Sample, guarantee: Guarantee, _: Path | None) -> list[Found]:
+    """Coverage: of all questions, or of those that some step answers rightly.
+
+    A question whose record ends early without a right answer may be solvable. It counts as one that is missed at every
+    threshold, which makes the threshold no higher: with j of those among n, the rank rises by j at the most, ⌊alpha·(n
+    + 1)⌋ ≤ ⌊alpha·(n − j + 1)⌋ + j, and the j values of −∞ come first.
+    """
+    critical, alpha = sample.critical(), _alpha(guarantee)
+    counted = spoken_of(sample.table, guarantee.kind)
+    if not guarantee.by_group:
+        return [_of(calibrate(critical[counted], alpha, delta=guarantee.delta), None, counted)]
+    groups = np.array(sample.table.groups, dtype=object)
+    some = calibrate_groups(critical[counted], list(groups[counted]), alpha, delta=guarantee.delta)
+    own = [name for name in some.by_group if name not in set(some.pooled_groups)]
+    found = [_of(some.by_group[name], name, counted & (groups == name)) for name in sorted(own)]
+    rest = counted & ~np.isin(groups, own)
+    return [*found, _of(some.unknown, None, rest)]
+
+
+def _of(calibration: Calibration, group: str | None, rows: Bools) -> Found:
+    return Found(
+        group=group,
+        rows=rows,
+        n=calibration.n,
+        kappa=calibration.kappa,
+        k=calibration.k,
+        misses=calibration.misses,
+        keeps_everything=calibration.keeps_everything,
+        needed_n=calibration.needed_n if calibration.keeps_everything else None,
+        refused=_vacuous(calibration) if calibration.vacuous else None,
+    )
+
+
+def _vacuous(calibration: Calibration) -> str:
+    return (
+        f"of {calibration.n} calibration questions {calibration.misses} are missed at every threshold, and at most "
+        f"{calibration.k - 1} may be: the policy gives their right answers, or steps on the way, the score −∞, or "
+        "their records end early"
+    )
+
+
+def _single(sample: Sample, guarantee: Guarantee, path: Path | None) -> list[Found]:
+    """Error and regret of the one answer served, with a budget or without."""
+    if path is None:
+        raise UsageError(f"{guarantee.kind} needs a path of thresholds that was ordered on other questions.")
+    _need_costs(sample, guarantee)
+    assert guarantee.delta is not None  # noqa: S101 - `Guarantee` has checked it
+    result = learn_then_test(
+        sample.served(guarantee.kind).along(path),
+        alpha=_alpha(guarantee),
+        delta=guarantee.delta,
+        budget_nano_usd=guarantee.budget_nano_usd,
+        most_nano_usd=guarantee.most_nano_usd,
+    )
+    n, everywhere = sample.table.n, np.ones(sample.table.n, dtype=np.bool_)
+    if result.point is None or result.silent:
+        said = f"{result.losses} of {n} calibration questions count against it at the safest of {len(path)} points"
+        said += _hopeless(result.losses, n, guarantee) if result.needed_n is None else ""
+        silent = "only answering nothing keeps the promise" if result.silent else f"no point passes: {said}"
+        return [Found(None, everywhere, n, math.nan, needed_n=result.needed_n, refused=silent)]
+    below = result.point.abstain_below if guarantee.abstain else None
+    return [Found(None, everywhere, n, result.point.kappa, misses=result.losses, abstain_below=below)]
+
+
+def _hopeless(losses: int, n: int, guarantee: Guarantee) -> str:
+    """Return what to do where more questions would not help: more than alpha are lost at the safest threshold."""
+    alpha = _alpha(guarantee)
+    if Fraction(losses, n) <= as_written(alpha):
+        return ""
+    instead = "" if guarantee.abstain else ", or let it abstain"
+    return (
+        f", and no number of questions helps where {100 * losses / n:.3g} % are lost: ask for a higher alpha{instead}"
+    )
+
+
+def _graded(sample: Sample, guarantee: Guarantee, _: Path | None) -> list[Found]:
+    """The best F1 among the answers kept, held against the best on record."""
+    table, n = sample.table, sample.table.n
+    if table.quality is None:
+        raise UsageError(
+            f"f1 needs to know how good each answer is, and {table.dataset} says only which are right: it takes "
+            "accepted answers on record, in the column gold."
+        )
+    losses = loss_levels(table.arrays, sample.levels, table.quality, relative=True)
+    result = calibrate_risk(losses, _alpha(guarantee), delta=guarantee.delta)
+    everywhere = np.ones(n, dtype=np.bool_)
+    if result.certified:
+        return [Found(None, everywhere, n, result.kappa)]
+    if losses.at(-math.inf).any():
+        said = "even at the lowest threshold, which keeps every finite score, too much is missing on average"
+        return [Found(None, everywhere, n, math.nan, needed_n=result.needed_n, refused=said)]
+    return [Found(None, everywhere, n, -math.inf, keeps_everything=True, needed_n=result.needed_n)]
+
+
+def _budget(sample: Sample, guarantee: Guarantee, _: Path | None) -> list[Found]:
+    """The most that a budget covers."""
+    budget, most = guarantee.budget_nano_usd, guarantee.most_nano_usd
+    assert budget is not None  # noqa: S101 - `Guarantee` has checked both
+    assert most is not None  # noqa: S101
+    table, n = sample.table, sample.table.n
+    costs = cost_levels(table.arrays, sample.levels, most, cost_known=table.cost_known)
+    result = calibrate_budget(costs, budget, most, delta=guarantee.delta)
+    everywhere = np.ones(n, dtype=np.bool_)
+    if result.certified:
+        return [Found(None, everywhere, n, result.kappa)]
+    said = (
+        f"{table.n} calibration questions cost {result.total_nano_usd / n / 1e9:.6g} USD each at the cheapest threshold"
+    )
+    return [Found(None, everywhere, n, math.nan, needed_n=result.needed_n, refused=said)]
+
+
+def order(sample: Sample, guarantee: Guarantee) -> Path:
+    """Return the path that selection questions suggest for a guarantee on the single answer."""
+    _need_costs(sample, guarantee)
+    return order_path(
+        sample.served(guarantee.kind),
+        alpha=_alpha(guarantee),
+        abstain=guarantee.abstain,
+        budget_nano_usd=guarantee.budget_nano_usd,
+    )
+
+
+def spoken_of(table: EpisodeTable, kind: str) -> Bools:
+    """Return the questions that a kind of guarantee speaks of, as far as the log shows: bool (n,).
+
+    Not those that surely no step answers rightly, where it is about others; nor, for regret, those of which it is not
+    on record what the reference alone answers. Raises as `reference_known` does.
+    """
+    if kind == "solvable":
+        return np.asarray(table.arrays.solvable | ~table.arrays.complete, dtype=np.bool_)
+    return reference_known(table) if kind == "regret" else np.ones(table.n, dtype=np.bool_)
+
+
+def reference_known(table: EpisodeTable) -> Bools:
+    """Return the questions on which it is on record what the reference alone answers: bool (n,).
+
+    Raises:
+        UsageError: it is on record of none.
+    """
+    return np.asarray(table.walks[_reference(table)].known, dtype=np.bool_)
+
+
+def reference_right(table: EpisodeTable) -> Bools:
+    """Return whether the reference alone is right, bool (n,); where that is not on record, True: on the safe side."""
+    walk = table.walks[_reference(table)]
+    return np.asarray(walk.right | ~walk.known, dtype=np.bool_)
+
+
+def reference_cost(table: EpisodeTable) -> float | None:
+    """Return the reference's mean cost, nano-USD, where it is on record."""
+    walk = next((table.walks[name] for name in REFERENCES if name in table.walks), None)
+    if walk is None or not walk.known.any() or not table.cost_known:
+        return None
+    return float(walk.cost[walk.known].mean())
+
+
+def _reference(table: EpisodeTable) -> str:
+    for name in REFERENCES:
+        if name in table.walks and table.walks[name].known.any():
+            return name
+    raise UsageError(
+        f"regret is held against the guide alone, and {table.dataset} has no walk {GUIDE_ONLY!r} on record. Collect "
+        "one with cascade collect, or ask for error."
+    )
+
+
+def _need_costs(sample: Sample, guarantee: Guarantee) -> None:
+    if guarantee.budget_nano_usd is not None and not sample.table.cost_known:
+        raise UsageError(f"A budget needs the cost of every step, and in {sample.table.dataset} some are unknown.")
+
+
+def _alpha(guarantee: Guarantee) -> float:
+    assert guarantee.alpha is not None  # noqa: S101 - `Guarantee` has checked it
+    return guarantee.alpha
+
+
+_RULES: Mapping[str, Callable[[Sample, Guarantee, Path | None], list[Found]]] = {
+    "coverage": _set,
+    "solvable": _set,
+    "f1": _graded,
+    "budget": _budget,
+    "regret": _single,
+    "error": _single,
+}

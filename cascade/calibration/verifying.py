@@ -1,0 +1,224 @@
+"""Checking a certificate without trusting it: everything that it says is computed again from a log.
+
+Rows of its calibration questions show whether the same data give the same thresholds. All other rows that the policy
+has not seen show whether the promise holds on them (`fresh`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from cascade.building import HeldPolicy, read_policy
+from cascade.calibration.calibrating import looked_at
+from cascade.calibration.fingerprint import differences, made_for, unknown
+from cascade.calibration.fresh import on_fresh
+from cascade.calibration.ordering import ordering
+from cascade.calibration.samples import among, data_sha256, joined, once
+from cascade.calibration.scores import check_fits
+from cascade.calibration.thresholds import Found, find, order, sample_of
+from cascade.config import CascadeConfig
+from cascade.conformal.arrays import Bools
+from cascade.conformal.certificate import expired
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import CascadeError, ConfigError
+from cascade.policies.artifact import PolicyArtifact
+from cascade.policies.base import Policy
+from cascade.types import Certificate
+
+
+class Check(NamedTuple):
+    """One thing that was looked at, whether it is as it should be, and what was seen."""
+
+    name: str
+    ok: bool
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """All that was looked at."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything is as it should be."""
+        return all(check.ok for check in self.checks)
+
+
+def verify(
+    directory: str | Path,
+    tables: Sequence[EpisodeTable],
+    today: date | None = None,
+    config: CascadeConfig | None = None,
+) -> Verdict:
+    """Check a policy directory's certificates on a log.
+
+    Args:
+        directory: the policy directory.
+        tables: the log: the calibration questions, fresh ones, or both.
+        today: for the expiry; by default today, UTC.
+        config: the cascade that serves, to be compared with the one that the certificates were made for.
+
+    Returns:
+        The checks, in order: file, expiry, cascade, seen, threshold, fresh. A file that is not whole ends them.
+
+    Guarantee: as `fresh.on_fresh` says of each promise. Whatever else fails, fails for certain.
+
+    Raises:
+        UsageError: the log holds data sets of different cascades, or lacks what the policy looks at.
+    """
+    try:
+        held = read_policy(directory)
+    except ConfigError as error:
+        return not_whole(error)
+    return verify_held(held, tables, today, config)
+
+
+def not_whole(error: ConfigError) -> Verdict:
+    """Return what is said of a policy directory that cannot be read."""
+    return Verdict((Check("file", ok=False, said="; ".join(error.problems)),))
+
+
+def verify_held(
+    held: HeldPolicy, tables: Sequence[EpisodeTable], today: date | None = None, config: CascadeConfig | None = None
+) -> Verdict:
+    """Check a policy directory that is read already, as `verify` does."""
+    artifact, policy = held.artifact, held.policy
+    if not artifact.certificates:
+        return Verdict((Check("file", ok=False, said="there is no certificate in this directory"),))
+    table = joined(tables)
+    check_fits(policy, table)
+    day = today or datetime.now(UTC).date()
+    first = [_file(artifact), _expiry(artifact, day), _cascade(artifact, table, config), _seen(artifact, table)]
+    return Verdict((*first, *_on_data(artifact, policy, table)))
+
+
+_NONE_SEEN = "none of these questions was used to make the policy"
+_OTHER = "answers, costs, signals or judgements"
+
+
+def _file(artifact: PolicyArtifact) -> Check:
+    many, first = len(artifact.certificates), artifact.certificates[0]
+    said = f"{many} certificates" if many > 1 else f"certificate {first.calibration_id}"
+    return Check("file", ok=True, said=f"{said}, made on {first.created}; all hashes are those of what is there")
+
+
+def _expiry(artifact: PolicyArtifact, today: date) -> Check:
+    past = sorted({one.expires for one in artifact.certificates if one.expires and expired(one, today)})
+    if past:
+        return Check("expiry", ok=False, said=f"expired on {past[0]}; today is {today.isoformat()}")
+    last = min((one.expires for one in artifact.certificates if one.expires), default=None)
+    return Check("expiry", ok=True, said="holds without end" if last is None else f"holds until {last}")
+
+
+def _cascade(artifact: PolicyArtifact, table: EpisodeTable, config: CascadeConfig | None) -> Check:
+    then = artifact.certificates[0].made_for
+    logged = made_for(table)
+    changed = [f"in the log, {said}" for said in differences(then, logged)]
+    changed += [] if config is None else [f"as configured, {said}" for said in differences(then, made_for(config))]
+    if changed:
+        return Check("cascade", ok=False, said="; ".join(changed))
+    held = [(role, one["name"]) for role, one in (then.get("models") or {}).items()]
+    models = ", ".join(name if role == name else f"{role} {name}" for role, name in held)
+    unseen = unknown(then)
+    rest = f"; not on record, and not checked: {', '.join(unseen)}" if unseen else ""
+    if config is None and held and logged["models"] is None:
+        rest = f"; not compared, since the log does not say which models made it{rest}"
+    return Check("cascade", ok=True, said=f"made for {models or 'unknown models'}{rest}")
+
+
+def _seen(artifact: PolicyArtifact, table: EpisodeTable) -> Check:
+    both = len(artifact.seen.all.intersection(artifact.questions))
+    if both:
+        return Check("seen", ok=False, said=f"{both} calibration questions were also used to make the policy")
+    aside = len(artifact.seen.all.intersection(table.questions))
+    said = f"{aside} questions that made the policy are set aside" if aside else _NONE_SEEN
+    return Check("seen", ok=True, said=said)
+
+
+def _on_data(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> Iterator[Check]:
+    wanted = artifact.asked
+    if wanted is None:
+        yield Check("threshold", ok=False, said="the file does not say what was asked for: calibrate again")
+        return
+    table = looked_at(table, wanted.kind)
+    held = frozenset(artifact.questions)
+    mine, seen = among(table, held), among(table, artifact.seen.all)
+    again = _once(table, mine & ~seen, wanted)
+    fresh = _once(table, ~mine & ~seen, wanted)
+    there = len(set(again.questions))
+    if there == len(held) and there:
+        yield _recalibrated(artifact, wanted, policy, again)
+        if artifact.path is not None:
+            yield _path_again(artifact, policy, _once(table, seen, wanted))
+    elif there or not fresh.n:
+        said = f"{there} of {len(held)} calibration questions are in this log: the threshold cannot be computed again"
+        yield Check("threshold", ok=fresh.n > 0, said=said)
+    if fresh.n:
+        yield from (Check("fresh", *told) for told in on_fresh(artifact.certificates, sample_of(fresh, policy)))
+
+
+def _once(table: EpisodeTable, rows: Bools, wanted: Guarantee) -> EpisodeTable:
+    some = table.take(rows)
+    return some.take(once(some, by_group=wanted.by_group))
+
+
+def _recalibrated(artifact: PolicyArtifact, wanted: Guarantee, policy: Policy, table: EpisodeTable) -> Check:
+    if data_sha256(table, by_group=wanted.by_group) != artifact.certificates[0].data_sha256:
+        other = "answers, costs, signals, judgements or groups" if wanted.by_group else _OTHER
+        said = f"the log holds all calibration questions, with other {other} than then"
+        return Check("threshold", ok=False, said=said)
+    try:
+        found = find(sample_of(table, policy), wanted, artifact.path)
+    except CascadeError as error:
+        return Check("threshold", ok=False, said=f"it cannot be computed again: {error}")
+    wrong = list(_deviations(artifact.certificates, found))
+    said = f"the same {table.n} questions give the same thresholds: {_listed(artifact.certificates)}"
+    return Check("threshold", ok=not wrong, said="; ".join(wrong) or said)
+
+
+def _listed(certificates: Sequence[Certificate]) -> str:
+    first, rest = certificates[0], len(certificates) - 1
+    return f"kappa {first.kappa:.6g}" + (f" and {rest} more" if rest else "")
+
+
+def _deviations(certificates: Sequence[Certificate], found: Sequence[Found]) -> Iterator[str]:
+    mine = {one.group: one for one in found}
+    if set(mine) != {one.group for one in certificates}:
+        yield "the data give certificates for other groups"
+        return
+    for one in certificates:
+        now = mine[one.group]
+        if now.refused is not None:
+            yield f"{_whom(one)}the data certify nothing: {now.refused}"
+            continue
+        for name in ("n", "k", "kappa", "abstain_below", "keeps_everything"):
+            then, again = getattr(one, name), getattr(now, name)
+            if then != again:
+                yield f"{_whom(one)}{name} is {then} in the certificate, and the data give {again}"
+
+
+def _whom(certificate: Certificate) -> str:
+    return "" if certificate.group is None else f"group {certificate.group}: "
+
+
+def _path_again(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> Check:
+    missing = len(set(artifact.seen.selection) - set(table.questions))
+    picked = table.take(among(table, frozenset(artifact.seen.selection)))
+    if missing or not picked.n or artifact.ordered_for is None:
+        said = (
+            f"{missing} of the questions that ordered the path are not in this log" if missing else "how is not known"
+        )
+        return Check("path", ok=True, said=f"its order is taken as it is: {said}")
+    try:
+        same = order(sample_of(picked, policy), ordering(artifact.ordered_for)) == artifact.path
+    except (CascadeError, KeyError, TypeError, ValueError) as error:
+        return Check("path", ok=False, said=f"it cannot be ordered again: {error}")
+    said = f"{picked.n} other questions order the same {len(artifact.path or ())} points"
+    return Check("path", ok=same, said=said if same else "the questions that ordered the path give another one")

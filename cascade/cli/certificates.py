@@ -1,0 +1,257 @@
+"""What `calibrate` prints: promises in words, and the figures beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cascade.calibration.calibrating import Calibrated, GroupResult
+from cascade.calibration.fingerprint import unknown
+from cascade.calibration.realised import Realised
+from cascade.cli.output import plain
+from cascade.cli.tables import per_thousand
+from cascade.conformal.certificate import number, statement, to_document
+
+_WIDE = 100
+"""From this width the columns that a narrow terminal lacks have room."""
+_GROUPS_SAID = 3
+"""As many promises are said in words; the table and the document have all."""
+_MUCH = 0.5
+"""The share of questions without an answer above which it is said in a line of its own."""
+_MEANING = {
+    "n": "questions that the threshold was set on",
+    "k": "the threshold is the k-th lowest",
+    "missed": "of them, at the threshold",
+    "sure of": "nothing is served below this confidence",
+    "silent": "nothing is served",
+    "cover": "a right answer is kept, or no step has one",
+    "in set": "a right answer is kept",
+    "wrong": "the one answer served is wrong or missing",
+    "cost/1k": "USD per 1,000 questions",
+    "len": "steps",
+    "set": "different answers kept",
+}
+
+
+class _Line(NamedTuple):
+    """One line of the table: what it speaks of, what was found for it, what it does on the calibration questions."""
+
+    name: str
+    result: GroupResult | None
+    realised: Realised | None
+
+
+class _Column(NamedTuple):
+    """A column, the least width of the terminal at which it is shown, and what stands in it."""
+
+    head: str
+    from_width: int
+    cell: Callable[[_Line], str]
+
+
+def calibrated_report(done: Calibrated, width: int) -> Iterator[RenderableType]:
+    """Yield what is said about a calibration, for a terminal of so many columns."""
+    yield Text(f"{done.n} calibration questions{_besides(done)}", style="bold")
+    for note in done.notes:
+        yield Text(f"{note[:1].upper()}{note[1:]}.")
+    for result in done.groups[:_GROUPS_SAID]:
+        yield Text(plain_text(statement(result.certificate)))
+    if len(done.groups) > _GROUPS_SAID:
+        yield Text(f"And so on for {len(done.groups) - _GROUPS_SAID} more certificates.")
+    yield ""
+    yield _table(done, width)
+    yield Text(_legend(done, width), style="dim")
+    for said in _warnings(done):
+        yield Text(said, style="yellow")
+    yield ""
+    yield _assumptions(done)
+
+
+def plain_text(text: str) -> str:
+    """Return foreign text for one line of a `Text`, which reads no markup: without control codes."""
+    return " ".join(Text.from_markup(plain(text)).plain.split())
+
+
+def _besides(done: Calibrated) -> str:
+    said = []
+    if done.repeated:
+        said.append(f"{done.repeated} more episodes of the same questions left out")
+    if done.selection:
+        said.append(f"{done.selection} others set aside to order the thresholds")
+    return "".join(f", {one}" for one in said)
+
+
+def _table(done: Calibrated, width: int) -> Table:
+    columns = _shown(done, width)
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True, overflow="ellipsis", min_width=12)
+    for column in columns:
+        table.add_column(column.head, justify="right", no_wrap=True)
+    for line in _lines(done):
+        table.add_row(Text(plain_text(line.name)), *(column.cell(line) for column in columns))
+    return table
+
+
+def _lines(done: Calibrated) -> Iterator[_Line]:
+    grouped = any(result.group is not None for result in done.groups)
+    for result in done.groups:
+        name = result.group if result.group is not None else "all others" if grouped else "certified"
+        yield _Line(name, result, result.realised)
+    if grouped or done.groups[0].rows != done.n:  # the promise may speak of some questions only
+        yield _Line("all questions", None, done.realised)
+    yield _Line("all is kept", None, done.everything)
+
+
+def _shown(done: Calibrated, width: int) -> Sequence[_Column]:
+    """Return the columns that a terminal of so many has room for."""
+    return [column for column in _columns(done) if column.from_width <= width]
+
+
+def _columns(done: Calibrated) -> Sequence[_Column]:
+    abstains = done.guarantee.abstain
+    below = (_Column("sure of", 0, _of_result(_sure)), _Column("silent", 0, _share(lambda one: one.abstained)))
+    return (
+        _Column("n", 0, _of_result(lambda one: str(one.certificate.n))),
+        *_counts(done),
+        _Column("kappa", 0, _of_result(_kappa)),
+        *(below if abstains else ()),
+        _Column("cover", 0, _share(lambda one: one.coverage)),
+        _Column("in set", 0, _share(lambda one: one.in_set)),
+        _Column("wrong", 0, _share(lambda one: one.error)),
+        _Column("cost/1k", 0, _cost),
+        _Column("len", 0, _figure(lambda one: f"{one.length:.2f}")),
+        _Column("set", _WIDE if abstains else 0, _figure(lambda one: f"{one.set_size:.2f}")),
+    )
+
+
+def _counts(done: Calibrated) -> Iterator[_Column]:
+    """Yield the columns of rank and misses, where the promise has them."""
+    if any(result.certificate.k is not None for result in done.groups):
+        yield _Column("k", 0, _of_result(lambda one: _count(one.certificate.k)))
+    if any(result.found.misses is not None for result in done.groups):
+        yield _Column("missed", 0, _of_result(lambda one: _count(one.found.misses)))
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _of_result(shown: Callable[[GroupResult], str]) -> Callable[[_Line], str]:
+    return lambda line: "" if line.result is None else shown(line.result)
+
+
+def _figure(shown: Callable[[Realised], str]) -> Callable[[_Line], str]:
+    return lambda line: "-" if line.realised is None else shown(line.realised)
+
+
+def _share(of: Callable[[Realised], float]) -> Callable[[_Line], str]:
+    return _figure(lambda one: f"{of(one):.3f}")
+
+
+def _kappa(result: GroupResult) -> str:
+    return "all kept" if result.certificate.keeps_everything else f"{result.certificate.kappa:.4g}"
+
+
+def _sure(result: GroupResult) -> str:
+    below = result.certificate.abstain_below
+    return "-" if below is None else f"{below:.3g}"
+
+
+def _cost(line: _Line) -> str:
+    cost = None if line.realised is None else line.realised.cost_nano_usd
+    return per_thousand(None if cost is None else cost / 1e9)
+
+
+def _legend(done: Calibrated, width: int) -> str:
+    """Return what the columns that are shown mean."""
+    meaning = dict(_MEANING)
+    if done.guarantee.abstain:
+        meaning["wrong"] = "of all questions, an answer is served that is wrong"
+    said = [f"{column.head}: {meaning[column.head]}" for column in _shown(done, width) if column.head in meaning]
+    reference, realised = done.reference_cost_nano_usd, done.realised
+    ending = ["Shares are those of the calibration questions themselves."]
+    if realised.abstained and not _misleads(done):
+        ending.append(_said_of_answered(done))
+    if reference is not None:
+        ending.append(f"{_reference(done)} alone costs {per_thousand(reference / 1e9)} per 1,000.")
+    return f"{'; '.join(said)}. {' '.join(ending)}"
+
+
+def _reference(done: Calibrated) -> str:
+    """Return what the policy is held against: a cascade with a guide has one by that role, a ladder has none."""
+    roles = done.groups[0].certificate.made_for.get("models") or {}
+    return "The guide" if "guide" in roles else "The last model"
+
+
+def _wrong_of_answered(done: Calibrated) -> float:
+    answered = 1 - done.realised.abstained
+    return done.realised.error / answered if answered > 0 else 0.0
+
+
+def _misleads(done: Calibrated) -> bool:
+    """Whether more of the answers served are wrong than the share that is promised of all questions."""
+    return bool(done.realised.abstained) and _wrong_of_answered(done) > (done.guarantee.alpha or 0.0)
+
+
+def _said_of_answered(done: Calibrated) -> str:
+    return f"The promise counts all questions: of those answered, {_wrong_of_answered(done):.1%} are wrong."
+
+
+def _warnings(done: Calibrated) -> Iterator[str]:
+    """Yield what a promise that is kept may still leave one without."""
+    if not done.guarantee.abstain:
+        return
+    if done.realised.abstained > _MUCH:
+        yield f"Nothing is served for {done.realised.abstained:.1%} of the questions: serving nothing is no error."
+    if _misleads(done):
+        yield _said_of_answered(done)
+
+
+def _assumptions(done: Calibrated) -> RenderableType:
+    certificate = done.groups[0].certificate
+    table = Table.grid(padding=(0, 1))
+    for said in certificate.assumptions:
+        table.add_row("-", Text(plain_text(said)))
+    ending = ["It has no last day." if certificate.expires is None else f"Its last day is {certificate.expires}."]
+    if unknown(certificate.made_for):
+        ending.append("With --config the cascade that will serve is put on record.")
+    return Group(Text("It rests on:"), table, Text(" ".join(ending)))
+
+
+def calibrated_document(done: Calibrated) -> dict[str, Any]:
+    """Return a calibration as plain values: the contract of `calibrate --json`. Costs in USD per question."""
+    reference = done.reference_cost_nano_usd
+    return {
+        "n": done.n,
+        "repeated": done.repeated,
+        "selection": done.selection,
+        "notes": list(done.notes),
+        "groups": [_group_document(result) for result in done.groups],
+        "realised": _realised_document(done.realised),
+        "everything": _realised_document(done.everything),
+        "reference_cost_usd": None if reference is None else reference / 1e9,
+    }
+
+
+def _group_document(result: GroupResult) -> dict[str, Any]:
+    return {
+        "group": result.group,
+        "questions": result.rows,
+        "misses": result.found.misses,
+        "kappa": number(result.certificate.kappa),
+        "statement": statement(result.certificate),
+        "realised": _realised_document(result.realised),
+        "certificate": to_document(result.certificate),
+    }
+
+
+def _realised_document(found: Realised | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    plain = found._asdict()
+    cost = plain.pop("cost_nano_usd")
+    return {**plain, "cost_usd": None if cost is None else cost / 1e9}

@@ -1,0 +1,111 @@
+"""`cascade monitor`: whether audited questions still bear a certificate out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cascade.calibration.monitoring import Watch, Watched, logged, watch
+from cascade.cli.logs import open_log, say_pooled, tables_for
+from cascade.cli.options import AsJson, Episodes, Matched, Where
+from cascade.cli.output import console, notes, plain, print_json
+from cascade.cli.policies import certified_directory
+from cascade.errors import NotCertifiedError
+
+Directory = Annotated[Path, typer.Argument(help="A policy directory with its certificates.")]
+
+
+def monitor_log(
+    directory: Directory,
+    episodes: Episodes,
+    level: Annotated[float, typer.Option("--level", help="The probability of a false alarm, ever.")] = 0.05,
+    where: Where = None,
+    matcher: Matched = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go through audited questions in the order they were asked, and say whether the promise still holds.
+
+    Example: cascade monitor policy audits.jsonl
+    """
+    given = certified_directory(directory)
+    log = open_log(episodes, where or (), matcher)
+    say_pooled(log.tables)
+    found = watch(given.artifact, given.policy, tables_for(log, None, given.policy), logged(log.rows()), level)
+    for said in _besides(found):
+        notes().print(said, style="yellow", soft_wrap=True, markup=False)
+    if as_json:
+        print_json({"level": level, **watch_document(found)})
+    else:
+        for one in found.watched:
+            console().print(plain(says(one)), soft_wrap=True)
+    if found.alarmed:
+        raise NotCertifiedError(
+            f"{len(found.alarmed)} of {len(found.watched)} certificates no longer hold by these audits. Serve with "
+            f"another policy, and calibrate on newer questions: cascade calibrate EPISODES --policy {directory}"
+        )
+
+
+def says(one: Watched) -> str:
+    """Return the state of one monitor in words."""
+    monitor, group = one.monitor, one.certificate.group
+    whom = "small groups together: " if one.certificate.pool else "" if group is None else f"group {group}: "
+    if not one.audits:
+        return f"{whom}no audit yet"
+    rate = f"{one.misses} of {one.audits} audits missed ({one.misses / one.audits:.1%})"
+    if monitor is None:
+        return f"{whom}{rate}, reported only: audits mix the groups in other shares than the calibration did"
+    needed = f"evidence against it {monitor.e_value:.3g}, an alarm needs {1 / monitor.level:.3g}"
+    state = "no alarm" if monitor.alarmed_after is None else f"ALARM after {monitor.alarmed_after} audits"
+    return f"{whom}{state}: {rate}, α is {monitor.alpha:.1%}; {needed}"
+
+
+def _besides(found: Watch) -> list[str]:
+    """Return what has to be known beside the result."""
+    said = [f"{one}: it holds for that cascade alone" for one in found.changed]
+    if found.others:
+        said.append(f"{found.others} episodes were not audited (split is not audit) and are left out")
+    if found.undated:
+        said.append(f"{found.undated} audits have no date; they are taken first, in the order of the log")
+    if found.calibrated:
+        said.append(
+            f"{found.calibrated} audited questions are among those that the certificate was made from: they bear it "
+            "out whatever has changed"
+        )
+    if found.uncounted:
+        regret = found.watched[0].certificate.kind == "regret"
+        without = "do not say what the reference alone answers" if regret else "found nothing to be right about"
+        said.append(f"{found.uncounted} audits {without}, and the promise does not speak of them")
+    return said
+
+
+def watch_document(found: Watch) -> dict[str, Any]:
+    """Return what audits say as plain values: the contract of `monitor --json`."""
+    return {
+        "alarmed": bool(found.alarmed),
+        "audits": found.audits,
+        "not_audited": found.others,
+        "undated": found.undated,
+        "calibration_questions": found.calibrated,
+        "uncounted": found.uncounted,
+        "changed": list(found.changed),
+        "certificates": [_watched_document(one) for one in found.watched],
+    }
+
+
+def _watched_document(one: Watched) -> dict[str, Any]:
+    monitor = one.monitor
+    return {
+        "group": one.certificate.group,
+        "pool": one.certificate.pool,
+        "calibration_id": one.certificate.calibration_id,
+        "says": says(one),
+        "alarmed": monitor is not None and monitor.alarmed,
+        "audits": one.audits,
+        "misses": one.misses,
+        "alpha": one.certificate.alpha,
+        "e_value": None if monitor is None else monitor.e_value,
+        "alarm_at": None if monitor is None else 1 / monitor.level,
+        "alarmed_after": None if monitor is None else monitor.alarmed_after,
+    }

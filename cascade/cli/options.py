@@ -1,0 +1,136 @@
+"""The options that several commands share, and what they mean together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from cascade.cli.output import notes
+from cascade.config import CascadeConfig
+from cascade.conformal.guarantee import KINDS, Guarantee
+from cascade.errors import UsageError
+from cascade.money import nano_usd
+
+_SHARE = 0.1
+"""Alpha where none is given, and delta where none is given for a kind that does not exist without."""
+
+Episodes = Annotated[
+    str, typer.Argument(help="A log (.jsonl, .parquet, a store's URL), demo, demo-ladder, or simulated:NAME.")
+]
+Where = Annotated[list[str] | None, typer.Option("--where", help="Only rows with COLUMN=VALUE. Repeatable.")]
+Matched = Annotated[str | None, typer.Option("--matcher", help="Judge the answers anew against the gold answers.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print as one JSON document.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Which random draws.")]
+Configured = Annotated[
+    Path | None, typer.Option("--config", "-c", help="The cascade that will serve: models, prices, prompts, strategy.")
+]
+
+Output = Annotated[
+    Path | None, typer.Option("--output", "-o", help="The policy directory to write. By default that of --policy.")
+]
+Kind = Annotated[
+    str | None,
+    typer.Option(
+        "--guarantee",
+        help=f"What is promised: {', '.join(KINDS)}. By default coverage; a "
+        "directory keeps every part of its promise that is not given, and with this it is asked for anew.",
+    ),
+]
+NewKind = Annotated[
+    str | None, typer.Option("--guarantee", help=f"What is promised: {', '.join(KINDS)}. By default coverage.")
+]
+Alpha = Annotated[
+    float | None, typer.Option("--alpha", help="The share of questions that may be missed. By default 0.1.")
+]
+Delta = Annotated[
+    float | None,
+    typer.Option("--delta", help="Promise it for all but this share of calibrations, not on average over them."),
+]
+Budget = Annotated[
+    float | None, typer.Option("--budget", help="What a question may cost on average, in USD, as in 0.01.")
+]
+Most = Annotated[
+    float | None,
+    typer.Option("--most", help="What no question can cost more than, in USD. By default budget.per_question."),
+]
+ByGroup = Annotated[bool, typer.Option("--by-group", "--groups", help="A promise for each group of questions.")]
+Abstain = Annotated[bool, typer.Option("--abstain", help="Serve no answer where the best one is not sure enough.")]
+ExpiresDays = Annotated[
+    int | None, typer.Option("--expires-days", min=0, help="How many days it holds. By default without end.")
+]
+AllowEverything = Annotated[
+    bool, typer.Option("--allow-everything", help="With too few questions, keep every answer of every step.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Write over another policy in the directory.")]
+METHODS = ("auto", "net_benefit", "index2", "boosted", "threshold", "depth")
+Method = Annotated[
+    str, typer.Option("--policy", help=f"What to fit: {', '.join(METHODS)}. auto tries all and takes the best.")
+]
+
+
+class Asked(NamedTuple):
+    """The options that say what is to be promised, as given. None and False: not given."""
+
+    kind: str | None
+    alpha: float | None
+    delta: float | None
+    budget: float | None
+    most: float | None
+    by_group: bool
+    abstain: bool
+
+
+def wanted_guarantee(asked: Asked, config: CascadeConfig | None) -> Guarantee:
+    """Return what is to be promised.
+
+    Raises:
+        UsageError: everything that is wrong with it.
+    """
+    kind = asked.kind or ("coverage" if asked.budget is None else "budget")
+    if kind == "budget" and asked.alpha is not None:
+        raise UsageError("--alpha is a share of questions, and a budget promises none; leave it out.")
+    needs_delta = kind in KINDS and KINDS[kind].needs_delta and asked.delta is None
+    if needs_delta:
+        notes().print(
+            f"{kind} is promised with a delta; it is {_SHARE:g} unless --delta says otherwise", soft_wrap=True
+        )
+    cap = config.budget.per_question if config is not None and asked.budget is not None else None
+    parts = Asked(kind, _SHARE if asked.alpha is None else asked.alpha, _SHARE if needs_delta else asked.delta,
+                  asked.budget, cap if asked.most is None else asked.most, asked.by_group, asked.abstain)  # fmt: skip
+    try:
+        return Guarantee(
+            kind,
+            parts.alpha,
+            parts.delta,
+            budget_nano_usd=nano_of("--budget", parts.budget),
+            most_nano_usd=nano_of("--most", parts.most),
+            by_group=parts.by_group,
+            abstain=parts.abstain,
+        )
+    except UsageError as error:
+        raise UsageError(" ".join([str(error), *_options_for_money(parts)])) from None
+
+
+def _options_for_money(asked: Asked) -> list[str]:
+    """Return which options say what a promise on money lacks."""
+    said = []
+    if asked.kind == "budget" and asked.budget is None:
+        said.append("Give the bound in USD a question, as in --budget 0.01.")
+    if asked.kind == "budget" or asked.budget is not None:
+        said += ["Give --most USD, or --config with budget.per_question."] if asked.most is None else []
+    return said
+
+
+def nano_of(option: str, amount: float | None) -> int | None:
+    """Return an amount that was given in USD as nano-USD.
+
+    Raises:
+        UsageError: it is not above 0.
+    """
+    if amount is None:
+        return None
+    if not 0 < amount < 1e9:
+        raise UsageError(f"{option} is an amount in USD above 0, not {amount}.")
+    return nano_usd(amount)

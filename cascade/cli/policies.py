@@ -1,0 +1,116 @@
+"""How every command that takes a policy reads it: a policy directory, one written out, or a configuration's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from cascade.building import HeldPolicy, policy_of, read_policy
+from cascade.config import CascadeConfig, load, policy_section
+from cascade.errors import UsageError
+from cascade.policies.artifact import CERTIFICATE_FILE, POLICY_FILE, PolicyArtifact
+from cascade.policies.base import Policy
+from cascade.sections import DirectoryConfig, PolicyConfig
+from cascade.yamlfile import parse_yaml
+
+
+class GivenPolicy(NamedTuple):
+    """A policy as it was given: its settings, and where they stand if not in the argument itself."""
+
+    section: PolicyConfig
+    config: CascadeConfig | None = None
+    directory: Path | None = None
+    held: HeldPolicy | None = None
+
+    @property
+    def artifact(self) -> PolicyArtifact | None:
+        """What is in its directory; None where it has none."""
+        return None if self.held is None else self.held.artifact
+
+    @property
+    def bare(self) -> Policy:
+        """The policy that the settings describe, at the threshold that they name."""
+        return policy_of(self.section) if self.held is None else self.held.policy
+
+    @property
+    def deciding(self) -> Policy:
+        """The policy as it serves: that of a directory at its certified thresholds, where there are any."""
+        return self.bare if self.held is None else self.held.deciding
+
+
+def given_policy(given: str, *, certificates: bool = True) -> GivenPolicy:
+    """Read a policy: YAML that starts with a brace, a policy directory, or a configuration file.
+
+    Args:
+        given: as on the command line.
+        certificates: whether to read a directory's certificates; not where they are about to be replaced.
+
+    Raises:
+        UsageError: there is no such file.
+        ConfigError: everything that is wrong with it.
+    """
+    if given.lstrip().startswith("{"):
+        return _resolved(policy_section(parse_yaml(given, "--policy")), None, certificates)
+    path = Path(given)
+    if path.is_dir():
+        return _directory(path, None, certificates)
+    if not path.is_file():
+        raise UsageError(
+            f"There is no file or folder {given!r}, nor is it a policy such as {{kind: threshold, threshold: 0.3}}."
+        )
+    if path.name in {POLICY_FILE, CERTIFICATE_FILE}:
+        raise UsageError(f"{given} is a file of a policy directory; name the directory: --policy {path.parent}")
+    config = load(path)
+    return _resolved(config.policy, config, certificates)
+
+
+def _resolved(section: PolicyConfig, config: CascadeConfig | None, certificates: bool) -> GivenPolicy:
+    if isinstance(section, DirectoryConfig):
+        return _directory(Path(section.path), config, certificates)
+    return GivenPolicy(section, config)
+
+
+def _directory(path: Path, config: CascadeConfig | None, certificates: bool) -> GivenPolicy:
+    held = policy_directory(path, certificates=certificates)
+    return GivenPolicy(held.section, config, path, held)
+
+
+def policy_directory(path: Path, *, certificates: bool = True) -> HeldPolicy:
+    """Read a policy directory.
+
+    Raises:
+        UsageError: it is none.
+        ConfigError: everything that is wrong with it.
+    """
+    if not (path / POLICY_FILE).is_file():
+        raise UsageError(
+            f"{path} is no policy directory: it has no {POLICY_FILE}. One is made with: cascade calibrate EPISODES "
+            f'--policy "{{kind: threshold, keep: both}}" -o {path}'
+        )
+    return read_policy(path, certificates=certificates)
+
+
+def certified_directory(path: Path) -> HeldPolicy:
+    """Read a policy directory that has certificates. Raises as `policy_directory`, also where it has none."""
+    held = policy_directory(path)
+    if not held.artifact.certificates:
+        raise UsageError(f"{path} has no certificate yet. Make one with: cascade calibrate EPISODES --policy {path}")
+    return held
+
+
+def check_target(target: Path, *, same: bool, force: bool, otherwise: str) -> None:
+    """Refuse a place where no policy directory can be written, or where another policy stands.
+
+    Args:
+        target: where one is to be written.
+        same: whether the policy that stands there is the one to be written anew.
+        force: whether another may be written over.
+        otherwise: what else can be done, in words that end with "choose".
+
+    Raises:
+        UsageError: it cannot be written there.
+    """
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"{target} is a file, and a policy directory is to be written; choose another --output.")
+    if (target / POLICY_FILE).exists() and not same and not force:
+        raise UsageError(f"{target} holds a policy already. {otherwise} another --output, or --force to write over it.")

@@ -1,0 +1,189 @@
+"""`cascade prove`: what a log says a cascade would save, before anybody asks a model anything."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cascade.checks import did_you_mean
+from cascade.cli.logs import open_log
+from cascade.cli.options import METHODS, AsJson, Matched, Seed, Where
+from cascade.cli.output import console, notes, plain, print_json
+from cascade.cli.progress import Shown
+from cascade.cli.proofs import Cascade, cascade_document, markdown, page, rendered
+from cascade.conformal.guarantee import KINDS as GUARANTEES
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
+from cascade.evaluation.logs import Log
+from cascade.evaluation.proving import KINDS, Fit, Plan, Proof, prove
+from cascade.training.beside import ALL, ALL_STEPS, GUIDE, reference_of
+from cascade.training.fitting import fit_policy
+from cascade.training.portfolio import AUTO
+
+_SINGLE_ALPHA, _SET_ALPHA, _DELTA = 0.05, 0.1, 0.1
+_REPORT_WIDTH = 130
+_FAST, _MANY = "net_benefit", 2_000
+"""Beyond so many questions one method stands for all: boosted trees, which start there, would take minutes."""
+
+Logs = Annotated[
+    list[str], typer.Argument(help="Logs (.jsonl, .parquet, a store's URL), demo, demo-ladder, or simulated:NAME.")
+]
+Kinds = Annotated[
+    str | None,
+    typer.Option(
+        "--guarantee",
+        help=f"What is promised: {', '.join(KINDS)}. By default regret where the guide alone is on "
+        "record, else coverage.",
+    ),
+]
+Alphas = Annotated[
+    list[float] | None,
+    typer.Option(
+        "--alpha",
+        help="The share of questions that may break the promise. By default 0.05 for regret and error, else 0.1. "
+        "Repeatable: the first is the headline.",
+    ),
+]
+Delta = Annotated[
+    float | None,
+    typer.Option("--delta", help="For all but this share of calibrations. By default 0.1 for regret and error."),
+]
+Tried = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        help=f"What to fit: {', '.join(METHODS)}. By default {AUTO}, all of them, up to {_MANY:,} questions; beyond, "
+        f"{_FAST}.",
+    ),
+]
+Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        help=f"What you pay today: {GUIDE} (a ladder's last model), or {ALL} steps. By default the guide where on "
+        "record.",
+    ),
+]
+
+
+def prove_logs(
+    logs: Logs,
+    guarantee: Kinds = None,
+    alpha: Alphas = None,
+    delta: Delta = None,
+    against: Against = None,
+    splits: Annotated[int, typer.Option("--splits", min=2, help="How many random splits.")] = 20,
+    policy: Tried = None,
+    where: Where = None,
+    matcher: Matched = None,
+    seed: Seed = 0,
+    report: Annotated[Path | None, typer.Option("--report", help="Write the same as Markdown.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a cascade would save on logs that exist: at which promise, how sure that is, and why.
+
+    No key is needed and no model is asked. Everything is fitted and certified anew on random splits of the questions,
+    and judged on those left out.
+
+    Example: cascade prove episodes.parquet --alpha 0.02 --alpha 0.05
+    """
+    wanted = _Wanted(guarantee, tuple(alpha or ()), delta, policy, Plan(splits, seed, _against(against)))
+    wanted.check()
+    found: list[Cascade] = []
+    with Shown() as shown:
+        for name in logs:
+            chosen = [("--where", one) for one in where or ()] + ([] if matcher is None else [("--matcher", matcher)])
+            said = " ".join([shlex.quote(name), *(f"{option} {shlex.quote(one)}" for option, one in chosen)])
+            found += _proved(said, open_log(name, where or (), matcher), wanted, shown)
+    if all(one.failed for one in found):
+        raise UsageError("; ".join(dict.fromkeys(f"{one.dataset}: {one.failed}" for one in found)))
+    if report is not None:
+        _write(report, found)
+    if as_json:
+        documents = [cascade_document(one) for one in found]
+        print_json({"splits": splits, "seed": seed, "cascades": documents})
+        return
+    out = console()
+    for one in found:
+        out.print(rendered(page(one, out.width)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be proved, as given, and how."""
+
+    kind: str | None
+    alphas: tuple[float, ...]
+    delta: float | None
+    method: str | None
+    plan: Plan
+
+    def check(self) -> None:
+        """Refuse what can be asked of no log."""
+        if self.method not in {None, *METHODS}:
+            raise UsageError(f"There is no policy {self.method!r} to fit{did_you_mean(str(self.method), METHODS)}.")
+        if self.kind is not None and self.kind in GUARANTEES and self.kind not in KINDS:
+            raise UsageError(f"A saving is shown at {', '.join(KINDS)}, not at {self.kind}.")
+        self.guarantees(self.kind or KINDS[0])
+
+    def guarantees(self, kind: str) -> list[Guarantee]:
+        """Return the promises to look at, the headline's first."""
+        single = kind in GUARANTEES and GUARANTEES[kind].needs_delta
+        alphas = self.alphas or (_SINGLE_ALPHA if single else _SET_ALPHA,)
+        delta = _DELTA if single and self.delta is None else self.delta
+        return [Guarantee(kind, one, delta) for one in dict.fromkeys(alphas)]
+
+    def tried(self, table: EpisodeTable) -> str:
+        """Return what is fitted on a log of so many questions."""
+        return self.method or (AUTO if table.n <= _MANY else _FAST)
+
+
+def _against(given: str | None) -> str | None:
+    if given not in {None, GUIDE, ALL}:
+        raise UsageError(f"--against is {GUIDE} or {ALL}, not {given}.")
+    return given
+
+
+def _proved(name: str, log: Log, wanted: _Wanted, shown: Shown) -> Iterator[Cascade]:
+    judging = log.break_evens()
+    for table in log.tables:
+        said = name if len(log.tables) == 1 else f"{name} --where {shlex.quote(f'dataset={table.dataset}')}"
+        try:
+            proofs = tuple(_proofs(table, wanted, shown))
+            method = None if wanted.tried(table) == AUTO else wanted.tried(table)
+            yield Cascade(said, table.dataset, proofs, judging.get(table.dataset), method=method)
+        except UsageError as error:
+            yield Cascade(said, table.dataset, failed=str(error))
+
+
+def _proofs(table: EpisodeTable, wanted: _Wanted, shown: Shown) -> Iterator[Proof]:
+    kind = wanted.kind
+    if kind is None:
+        kind = "coverage" if reference_of(table, wanted.plan.against).name == ALL_STEPS else "regret"
+    for guarantee in wanted.guarantees(kind):
+        told = partial(shown.tell, f"{table.dataset}, {kind}, alpha {guarantee.alpha:g}")
+        yield prove(table, guarantee, partial(fit_for, wanted.tried(table)), wanted.plan, told)
+
+
+def fit_for(method: str, table: EpisodeTable, guarantee: Guarantee, seed: int) -> Fit:
+    """Fit and certify as `cascade fit` does."""
+    found = fit_policy([table], guarantee, method=method, seed=seed)
+    return Fit(found.artifact.calibrated(found.policy), found.choice.chosen.name)
+
+
+def _write(path: Path, found: Sequence[Cascade]) -> None:
+    """Write the report."""
+    head = "# What a cascade would save\n\nMade by `cascade prove`: no model was asked.\n\n"
+    text = head + "\n".join(markdown(page(one, _REPORT_WIDTH)) for one in found)
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from None
+    notes().print(f"written: {plain(str(path))}", soft_wrap=True)

@@ -1,0 +1,273 @@
+"""Exact tails of the binomial law: how many losses among n still prove that their rate is below alpha.
+
+A decision is made in float64 only where a proven bound on the rounding error leaves no doubt, else in integers:
+
+    Pr[Bin(n, a/b) ≤ c] ≤ δ   ⇔   Σ_{i ≤ c} C(n, i) aⁱ (b − a)ⁿ⁻ⁱ ≤ δ bⁿ
+
+Shares are read as the decimals that they are written as. Where neither can decide, nothing is proven: False.
+
+The sum in float64 starts at the mode m with t_m = 1 and multiplies by t_{i+1}/t_i = (n − i)/(i + 1) · p/(1 − p), in
+both directions; dividing by the sum of all terms, which is 1/Pr[m], there is no factorial to take and so no logarithm
+whose error would have to be trusted. With u = 2⁻⁵³, a ratio holds three roundings, a product of k of them k more, and
+a running sum of K terms K more: everything is within (1 + u)^(5K) of the truth (Higham, 2002, section 3.1). What lies
+beyond the places summed is at most (n + 1) times the larger of the two outermost terms, for they fall from the mode.
+
+Reference: Clopper & Pearson (1934); Higham, Accuracy and Stability of Numerical Algorithms (2002).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.checks import share_problems
+from cascade.conformal.arrays import Floats
+from cascade.errors import UsageError
+
+MOST_QUESTIONS = 10**9
+"""Above it the sums would not fit into memory; no calibration set comes near."""
+_EXACT_WORK = 10**9  # bits times terms: about a quarter of a second
+_DIGITS = 60  # of logarithms, which `decimal` rounds correctly
+_APART = Decimal("1e-40")  # two such logarithms' quotients are that far from each other or equal
+_SMALLEST = 1e-300  # terms below it may have lost digits to underflow
+
+
+@lru_cache(maxsize=256)
+def as_written(share: float) -> Fraction:
+    """Return a float as the decimal number that it is written as: 0.1 is one tenth.
+
+    >>> as_written(0.1)
+    Fraction(1, 10)
+    """
+    return Fraction(repr(float(share)))
+
+
+def lower_tail(count: int, n: int, p: float) -> float:
+    """Return Pr[Bin(n, p) ≤ count], rounded up: never below the truth, above it by 10⁻⁹ of it, down to 10⁻²⁸⁰.
+
+    It is the p-value of `count` losses among n against "their rate is p or more". To compare it with a level, use
+    `rejects`, which is exact.
+
+    Args:
+        count: losses; below 0 the probability is 0.
+        n: independent questions, 0 ≤ n ≤ 10⁹.
+        p: the rate.
+
+    Raises:
+        UsageError: n or p cannot be.
+
+    >>> round(lower_tail(1, 10, 0.1), 10)
+    0.7360989291
+    """
+    n = _checked(n, share_problems(ends=True, p=p))
+    return 0.0 if count < 0 else _tail(operator.index(count), n, as_written(p)).highest
+
+
+def rejects(losses: int, n: int, alpha: float, delta: float) -> bool:
+    """Return whether Pr[Bin(n, alpha) ≤ losses] ≤ delta: whether so few losses prove a rate below alpha.
+
+    Guarantee: with i.i.d. questions whose loss rate is alpha or more, it is True with probability at most delta. The
+    decision is exact; False where neither float64 nor integers of a bearable size can decide.
+
+    Args:
+        losses: among n questions.
+        n: questions.
+        alpha: the rate to be excluded, read as a decimal.
+        delta: the probability of a wrong exclusion, read as a decimal.
+
+    Raises:
+        UsageError: an argument cannot be.
+
+    >>> rejects(14, 200, 0.1, 0.1), rejects(15, 200, 0.1, 0.1)
+    (True, False)
+    """
+    n = _checked(n, [*share_problems(ends=True, alpha=alpha), *share_problems(delta=delta)])
+    if not 0 <= losses <= n:
+        raise UsageError(f"losses must lie in 0..{n}, not {losses}.")
+    return _at_most(operator.index(losses), n, as_written(alpha), as_written(delta))
+
+
+def most_losses(n: int, alpha: float, delta: float) -> int | None:
+    """Return the largest count of losses among n that proves a rate below alpha; None where not even 0 does.
+
+    Guarantee and errors are those of `rejects`.
+
+    >>> most_losses(200, 0.1, 0.1), most_losses(21, 0.1, 0.1)
+    (14, None)
+    """
+    n = _checked(n, [*share_problems(ends=True, alpha=alpha), *share_problems(delta=delta)])
+    return _most(n, as_written(alpha), as_written(delta))
+
+
+def upper_bound(losses: int, n: int, delta: float) -> float:
+    """Return the upper confidence bound on a loss rate, rounded up: the rate is above it with probability ≤ delta.
+
+    It is the rate at which so few losses would have the probability delta; 1 where all are lost.
+
+    Args:
+        losses: among n independent questions.
+        n: questions.
+        delta: the probability that the bound is too low.
+
+    Raises:
+        UsageError: an argument cannot be.
+
+    Reference: Clopper & Pearson (1934), one-sided.
+
+    >>> round(upper_bound(0, 50, 0.1), 6), upper_bound(7, 7, 0.1)
+    (0.045007, 1.0)
+    """
+    n = _checked(n, share_problems(delta=delta))
+    if not 0 <= losses <= n:
+        raise UsageError(f"losses must lie in 0..{n}, not {losses}.")
+    if losses == n:
+        return 1.0
+    losses, level, low, high = operator.index(losses), as_written(delta), losses / n, 1.0
+    while high - low > high * 1e-12:  # finer than that the float64 sums cannot tell
+        middle = (low + high) / 2
+        proven = _float_tail(_law.__wrapped__(n, Fraction(middle)), losses).highest <= level
+        low, high = (low, middle) if proven else (middle, high)
+    return high
+
+
+def lower_bound(losses: int, n: int, delta: float) -> float:
+    """Return the lower confidence bound on a loss rate, rounded down: the rate is below it with probability ≤ delta.
+
+    Arguments, errors and reference are those of `upper_bound`.
+
+    >>> round(lower_bound(10, 50, 0.05), 6), lower_bound(0, 50, 0.05)
+    (0.112722, 0.0)
+    """
+    bound = 1.0 - upper_bound(n - losses, n, delta)
+    return max(0.0, math.nextafter(bound, 0.0))
+
+
+def needed_n(alpha: float, delta: float | None = None) -> int:
+    """Return the least number of calibration questions that can certify a share alpha.
+
+    On average over calibrations ⌊alpha·(n + 1)⌋ ≥ 1 is needed: n ≥ 1/alpha − 1. With confidence 1 − delta not a single
+    loss must be enough: (1 − alpha)ⁿ ≤ delta.
+
+    Raises:
+        UsageError: alpha is not above 0, at most 1; or delta does not lie between 0 and 1.
+
+    >>> needed_n(0.1), needed_n(0.1, 0.1), needed_n(0.05, 0.05)
+    (9, 22, 59)
+    """
+    zero = ["alpha must be above 0"] if alpha == 0 else []
+    _checked(0, [*zero, *share_problems(ends=True, alpha=alpha), *share_problems(delta=delta)])
+    share = as_written(alpha)
+    if delta is None or share == 1:
+        return math.ceil(1 / share) - (delta is None)
+    level = as_written(delta)
+    with localcontext(prec=_DIGITS):
+        keep = 1 - Decimal(repr(float(alpha)))
+        ratio = Decimal(repr(float(delta))).ln() / keep.ln()
+        near = int(ratio.to_integral_value())
+        if abs(ratio - near) > _APART * max(1, near):
+            return math.ceil(ratio)
+    return near if _at_most(0, near, share, level) else near + 1
+
+
+class _Interval(NamedTuple):
+    """A probability lies between the two."""
+
+    lowest: float
+    highest: float
+
+
+class _Law(NamedTuple):
+    """The terms of a binomial law around its mode, in units of the mode's.
+
+    Attributes:
+        n: questions.
+        first: the count of the first place.
+        below: float64, running sums of the terms.
+        dropped: no more than this lies outside of the places, nor was lost to underflow.
+        error: the relative error of a running sum.
+    """
+
+    n: int
+    first: int
+    below: Floats
+    dropped: float
+    error: float
+
+
+@lru_cache(maxsize=32)
+def _law(n: int, p: Fraction) -> _Law:
+    """Return the law of Bin(n, p), 0 < p < 1."""
+    odds = float(p / (1 - p))
+    mode = min(n, math.floor((n + 1) * p))
+    spread = math.sqrt(float(n * p * (1 - p)))
+    reach = 460 + math.ceil(37 * spread)  # Bernstein's inequality: less than 10⁻²⁸⁰ lies beyond
+    first, last = max(0, mode - reach), min(n, mode + reach)
+    up = np.arange(mode, last, dtype=np.float64)
+    down = np.arange(mode, first, -1, dtype=np.float64)
+    with np.errstate(under="ignore"):
+        rising = np.cumprod((n - up) / (up + 1) * odds)
+        falling = np.cumprod(down / (n - down + 1) / odds)
+    terms = np.concatenate([falling[::-1], np.ones(1), rising])
+    dropped = (n + 1) * max(float(terms[0]) if first else 0.0, float(terms[-1]) if last < n else 0.0, _SMALLEST)
+    return _Law(n, first, np.cumsum(terms), dropped, 6 * terms.size * 2.0**-53)
+
+
+def _float_tail(law: _Law, count: int) -> _Interval:
+    """Return bounds on Pr[X ≤ count], 0 ≤ count < n."""
+    place = min(count - law.first, law.below.size - 1)
+    part = float(law.below[place]) if place >= 0 else 0.0
+    total = float(law.below[-1])
+    highest = (part * (1 + law.error) + law.dropped) / (total * (1 - law.error))
+    lowest = max(0.0, part * (1 - law.error) - law.dropped) / (total * (1 + law.error) + law.dropped)
+    return _Interval(lowest * (1 - law.error), min(1.0, highest * (1 + law.error)))
+
+
+def _tail(count: int, n: int, p: Fraction) -> _Interval:
+    """Return bounds on Pr[Bin(n, p) ≤ count], count ≥ 0."""
+    if count >= n or p == 0:
+        return _Interval(1.0, 1.0)
+    return _Interval(0.0, 0.0) if p == 1 else _float_tail(_law(n, p), count)
+
+
+def _at_most(count: int, n: int, p: Fraction, level: Fraction) -> bool:
+    """Return whether Pr[Bin(n, p) ≤ count] ≤ level; False where that cannot be decided."""
+    found = _tail(count, n, p)
+    if found.highest <= level or found.lowest > level:
+        return found.highest <= level
+    if n * p.denominator.bit_length() * (count + 1) > _EXACT_WORK:
+        return False
+    return _exact_at_most(count, n, p, level)
+
+
+def _exact_at_most(count: int, n: int, p: Fraction, level: Fraction) -> bool:
+    """Compare in integers, bⁿ times the probability."""
+    a, b = p.numerator, p.denominator
+    term = total = (b - a) ** n
+    for i in range(count):
+        term = term * (a * (n - i)) // ((b - a) * (i + 1))  # without a remainder: it is C(n, i+1) aⁱ⁺¹ (b−a)ⁿ⁻ⁱ⁻¹
+        total += term
+    return bool(total * level.denominator <= level.numerator * b**n)
+
+
+@lru_cache(maxsize=4096)
+def _most(n: int, p: Fraction, level: Fraction) -> int | None:
+    low, high = -1, n  # low is proven or below all, high is not proven: nobody is surprised by n losses or fewer
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _at_most(middle, n, p, level) else (low, middle)
+    return low if low >= 0 else None
+
+
+def _checked(n: int, wrong: list[str]) -> int:
+    """Return n as an integer of Python's own, which cannot overflow; or raise one error that lists every problem."""
+    if not 0 <= n <= MOST_QUESTIONS:
+        wrong = [*wrong, f"n must lie in 0..{MOST_QUESTIONS:,}, not {n}"]
+    if wrong:
+        raise UsageError("; ".join(wrong) + ".")
+    return operator.index(n)

@@ -1,0 +1,329 @@
+"""The single answers that are served at every threshold at once, and what a path of thresholds brings.
+
+The answer served at kappa changes only where kappa passes one of the question's own levels. So each question's answers
+are ranked once for each of its levels, by `single`, and a path of any length only looks them up. The error of a served
+answer is not monotone in kappa: a guarantee on it is made by tests along a path (`ltt`, `design/single-answer.md`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
+from cascade.conformal.rollout import Levels, open_end
+from cascade.conformal.single import known_sure, serves, single
+from cascade.errors import UsageError
+
+# Questions done at once: their tables of answers, some kilobytes each, should stay in a processor's cache.
+_CHUNK = 1 << 12
+# Cells of the table of thresholds × confidences: 16 million of 8 bytes are 128 MB.
+_MOST_CELLS = 1 << 24
+_MOST = float(np.finfo(np.float64).max)
+
+
+class PathPoint(NamedTuple):
+    """One way to serve: the best answer kept at `kappa`, unless it is not sure enough.
+
+    Attributes:
+        kappa: the threshold of the policy's scores.
+        abstain_below: nothing is served where the cascade is less sure of the best answer than this, where that is not
+            known, or where nothing is kept. −∞ serves whatever there is; +∞ serves nothing.
+    """
+
+    kappa: float
+    abstain_below: float = -math.inf
+
+
+class Outcome(NamedTuple):
+    """What n questions bring at one point.
+
+    Attributes:
+        loss: bool (n,), whether the question counts against the guarantee.
+        abstained: bool (n,), whether nothing is served for want of confidence.
+        cost: int64 (n,), nano-USD on record.
+        cut: bool (n,), whether the walk reaches the end of a record that is not complete: what it would have cost is
+            unknown, no less than `cost`; it counts as a loss unless `abstain_below` is +∞.
+    """
+
+    loss: Bools
+    abstained: Bools
+    cost: Ints
+    cut: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The single answers of n questions at every threshold. L levels a question, state j holds from its j-th on.
+
+    Attributes:
+        level: float64 (n, L), descending: the thresholds at which something changes, −∞ = at none.
+        loss: bool (n, L + 1), whether what is served in state j counts against the guarantee; state 0 is before the
+            first level, where nothing is kept.
+        sure: float64 (n, L + 1), how sure the cascade is of it; NaN = unknown, or nothing is kept.
+        reach: float64 (n, T), the levels of the steps.
+        cost: int64 (n, T), what they cost in nano-USD.
+        cut: float64 (n,), the level from which on the walk reaches the end of an incomplete record; −∞ = never.
+    """
+
+    level: Floats
+    loss: Bools
+    sure: Floats
+    reach: Floats
+    cost: Ints
+    cut: Floats
+
+    @property
+    def n(self) -> int:
+        """The number of questions."""
+        return int(self.level.shape[0])
+
+    def take(self, rows: Ints | Bools) -> Served:
+        """Return the chosen questions, repetitions allowed."""
+        return Served(*(getattr(self, name)[rows] for name in self.__slots__))
+
+    def state(self, kappa: float) -> Ints:
+        """Return which state each question is in at a threshold, int64 (n,)."""
+        bar = max(kappa, -_MOST)  # −∞ is reached by every finite level, and by no −∞
+        return np.asarray(np.count_nonzero(self.level >= bar, axis=1), dtype=np.int64)
+
+    def at(self, point: PathPoint) -> Outcome:
+        """Return what each question brings at one point."""
+        _check_path([point])
+        bar, rows, state = max(point.kappa, -_MOST), np.arange(self.n), self.state(point.kappa)
+        abstained = ~serves(self.sure[rows, state], point.abstain_below)
+        paid = self.reach >= bar
+        cost = np.where(paid, self.cost, 0).sum(axis=1, dtype=np.int64)
+        return Outcome(self.loss[rows, state] & ~abstained, abstained, cost, self.cut >= bar)
+
+    def along(self, path: Sequence[PathPoint]) -> ServedPath:
+        """Return the totals at every point of a path: O(nL log P) however long it is.
+
+        Raises:
+            UsageError: the path is empty, holds NaN, or combines too many thresholds with too many confidences.
+        """
+        _check_path(path)
+        kappas, at_kappa = np.unique(np.array([point.kappa for point in path]), return_inverse=True)
+        bars, at_bar = np.unique(np.array([point.abstain_below for point in path]), return_inverse=True)
+        counts = self.counts(kappas, bars)
+        chosen = at_kappa.reshape(-1), at_bar.reshape(-1)
+        return ServedPath(
+            tuple(path), self, counts.losses[chosen], self.n - counts.stayed[chosen], counts.cost_nano_usd[chosen[0]]
+        )
+
+    def counts(self, kappas: Floats, bars: Floats) -> Counts:
+        """Return the totals for every pair of a threshold and a confidence, both ascending without repetitions.
+
+        Raises:
+            UsageError: there are more than 2^24 pairs.
+        """
+        if (kappas.size + 1) * (bars.size + 1) > _MOST_CELLS:
+            raise UsageError(
+                f"{kappas.size:,} thresholds × {bars.size:,} confidences are too many; give a path of fewer points"
+            )
+        losses, stayed = _tables(self, kappas, bars)
+        spent = np.zeros(kappas.size + 1, dtype=np.int64)
+        np.add.at(spent, _below(kappas, self.reach), self.cost)
+        return Counts(losses, stayed, _suffix(spent)[1:])
+
+
+class Counts(NamedTuple):
+    """Totals over the questions at K thresholds and B confidences: int64 (K, B), and (K,) of cost in nano-USD."""
+
+    losses: Ints
+    stayed: Ints  # not abstaining
+    cost_nano_usd: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class ServedPath:
+    """What n questions bring at each of P points: exact counts.
+
+    Attributes:
+        path: the points.
+        served: the questions.
+        losses: int64 (P,), questions that count against the guarantee.
+        abstained: int64 (P,), questions for which nothing is served for want of confidence.
+        cost_nano_usd: int64 (P,), the total on record.
+    """
+
+    path: tuple[PathPoint, ...]
+    served: Served
+    losses: Ints
+    abstained: Ints
+    cost_nano_usd: Ints
+
+    @property
+    def n(self) -> int:
+        """The number of questions."""
+        return self.served.n
+
+    def at(self, index: int) -> Outcome:
+        """Return what each question brings at a point of the path."""
+        return self.served.at(self.path[index])
+
+
+def served(
+    steps: StepArrays,
+    levels: Levels,
+    confidence: Floats,
+    *,
+    sure: Floats | None = None,
+    reference_right: Bools | None = None,
+) -> Served:
+    """Return the single answers of n questions at every threshold.
+
+    Args:
+        steps: the log.
+        levels: its levels under a policy, by `rollout.levels`.
+        confidence: float64 (n, T, m), how sure the strategy is of a candidate, which ranks them; NaN = unknown.
+        sure: float64 (n, T, m), how sure the cascade is of a candidate, for abstaining; the confidence by default.
+        reference_right: bool (n,), whether the reference (the guide alone) is right. Given, a loss is a *regret*: what
+            is served is wrong and the reference right. Not given, it is an *error*: what is served is wrong.
+
+    Nothing kept counts as wrong, and as a loss unless the point abstains; abstaining is no loss. A question whose
+    record is not complete counts as wrong from where the walk reaches the end of the record, for what would have come
+    is unknown. So no count is below the true one.
+
+    Raises:
+        UsageError: the arrays do not belong together.
+
+    >>> steps = StepArrays(
+    ...     answer=np.array([[[0], [1]]]), correct=np.array([[[True], [False]]]),
+    ...     cost=np.array([[10, 20]]), steps=np.array([2]), complete=np.array([True]))
+    >>> found = served(steps, Levels(np.array([[np.inf, 0.3]]), np.array([[[np.inf], [0.3]]]), steps.correct),
+    ...                np.array([[[0.5], [0.8]]]))
+    >>> along = found.along([PathPoint(0.4), PathPoint(0.3), PathPoint(0.3, abstain_below=0.9)])
+    >>> along.losses.tolist(), along.abstained.tolist(), along.cost_nano_usd.tolist()
+    ([0, 1, 0], [0, 0, 1], [10, 30, 30])
+    """
+    figures = _Figures(confidence, confidence if sure is None else sure)
+    _check(steps, levels, figures, reference_right)
+    cut = _cut(steps, levels)
+    heights = levels.leaf.reshape(steps.n, steps.horizon * steps.answer.shape[2])
+    if (cut > -np.inf).any():
+        heights = np.concatenate([heights, cut[:, None]], axis=1)
+    level = -np.sort(-heights, axis=1)
+    found = Served(
+        level=level,
+        loss=np.ones((steps.n, level.shape[1] + 1), dtype=np.bool_),
+        sure=np.full((steps.n, level.shape[1] + 1), np.nan),
+        reach=levels.reach,
+        cost=steps.cost,
+        cut=cut,
+    )
+    for start in range(0, steps.n, _CHUNK):
+        some = np.arange(start, min(start + _CHUNK, steps.n))
+        _rank(found, some, steps.take(some), levels.take(some), figures.take(some))
+    if reference_right is not None:
+        found.loss[:] &= reference_right[:, None]
+    return found
+
+
+def served_losses(
+    steps: StepArrays,
+    levels: Levels,
+    confidence: Floats,
+    path: Sequence[PathPoint],
+    *,
+    sure: Floats | None = None,
+    reference_right: Bools | None = None,
+) -> ServedPath:
+    """Return the totals at every point of a path: `served` and its `along` in one call.
+
+    Raises:
+        UsageError: the arrays do not belong together, or the path is no path.
+    """
+    _check_path(path)
+    return served(steps, levels, confidence, sure=sure, reference_right=reference_right).along(path)
+
+
+class _Figures(NamedTuple):
+    """How sure one is of each candidate, float64 (n, T, m) each: what ranks them, and what abstaining looks at."""
+
+    confidence: Floats
+    sure: Floats
+
+    def take(self, rows: Ints) -> _Figures:
+        return _Figures(self.confidence[rows], self.sure[rows])
+
+
+def _rank(found: Served, rows: Ints, steps: StepArrays, levels: Levels, figures: _Figures) -> None:
+    """Fill in the states of some questions. Of equal levels only the last is a state that ever holds."""
+    level, cut = found.level[rows], found.cut[rows]
+    for j in range(level.shape[1]):
+        below = level[:, j + 1] if j + 1 < level.shape[1] else -np.inf
+        here = np.flatnonzero(level[:, j] > below)
+        if not here.size:
+            continue
+        kappa = level[here, j]
+        some = figures.take(here)
+        best = single(steps.take(here), levels.take(here), some.confidence, kappa, sure=some.sure)
+        unknown = cut[here] >= kappa
+        found.loss[rows[here], j + 1] = ~best.right | unknown
+        found.sure[rows[here], j + 1] = np.where(unknown, _MOST, best.sure)
+
+
+def _cut(steps: StepArrays, levels: Levels) -> Floats:
+    """Return the level of the last step on record where there might have been another, float64 (n,)."""
+    return np.asarray(np.where(open_end(steps), levels.reach, -np.inf).max(axis=1), dtype=np.float64)
+
+
+def _tables(found: Served, kappas: Floats, bars: Floats) -> tuple[Ints, Ints]:
+    """Return the losses and the questions that do not abstain, int64 (K, B) each.
+
+    State j of a question holds for the thresholds between the counts of two neighbouring levels, and is served at the
+    first few confidences: a rectangle of the table. Its corners are counted, then summed in both directions.
+    """
+    shape = kappas.size + 1, bars.size + 1
+    edge = np.zeros((found.n, found.level.shape[1] + 2), dtype=np.int64)
+    edge[:, 0], edge[:, 1:-1] = kappas.size, _below(kappas, found.level)
+    reach = np.searchsorted(bars, known_sure(found.sure), side="right")  # at how many it is served: `single.serves`
+    enter, leave = edge[:, 1:] * shape[1] + reach, edge[:, :-1] * shape[1] + reach
+    held = edge[:, 1:] < edge[:, :-1]
+    tables = []
+    for chosen in (held & found.loss, held):
+        corners = _count(enter[chosen], shape) - _count(leave[chosen], shape)
+        tables.append(_suffix(np.cumsum(corners, axis=0)[:-1].T)[1:].T)
+    return tables[0], tables[1]
+
+
+def _below(kappas: Floats, heights: Floats) -> Ints:
+    """Return how many of the thresholds a level reaches; −∞ reaches none."""
+    many = np.searchsorted(kappas, heights, side="right")
+    return np.asarray(np.where(heights > -np.inf, many, 0), dtype=np.int64)
+
+
+def _count(cells: Ints, shape: tuple[int, int]) -> Ints:
+    return np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
+
+
+def _suffix(totals: Ints) -> Ints:
+    """Return sums from each place to the end, along the first axis."""
+    return np.asarray(np.cumsum(totals[::-1], axis=0)[::-1], dtype=np.int64)
+
+
+def _check(steps: StepArrays, levels: Levels, figures: _Figures, reference_right: Bools | None) -> None:
+    """Refuse arrays that do not belong together."""
+    problems = [
+        f"{name} must have the shape {steps.answer.shape}, not {given.shape}"
+        for name, given in (("levels.leaf", levels.leaf), ("confidence", figures.confidence), ("sure", figures.sure))
+        if given.shape != steps.answer.shape
+    ]
+    if reference_right is not None and (reference_right.shape != (steps.n,) or reference_right.dtype != np.bool_):
+        problems.append(f"reference_right must be one bool for each of {steps.n} questions")
+    if problems:
+        raise UsageError("; ".join(problems))
+
+
+def _check_path(path: Sequence[PathPoint]) -> None:
+    """Refuse what is no path."""
+    if not path:
+        raise UsageError("A path needs at least one point.")
+    wrong = [str(k) for k, point in enumerate(path) if math.isnan(point.kappa) or math.isnan(point.abstain_below)]
+    if wrong:
+        raise UsageError(f"kappa and abstain_below must be numbers; not so at point {', '.join(wrong)} of the path.")

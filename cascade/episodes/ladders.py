@@ -1,0 +1,51 @@
+"""A base-guide log read as a ladder: the base asked outright, then the guide asked outright.
+
+The base's first answer and the guide's own are asked for with the prompts, the settings and the log-probs that a ladder
+of the two models asks with, to the letter (`strategies.ladder`): the rows below are those that it would have logged. So
+a policy that is fitted and certified on them serves such a ladder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from cascade.episodes.schema import GUIDE_ONLY
+from cascade.strategies.signals import agreement
+
+STEPS = 2
+_SIGNALS = ("reply_tokens", "reply_mean_logprob", "reply_min_logprob", "answer_mean_logprob", "answer_min_logprob")
+"""What a ladder shows of a reply, beside `agrees_with_earlier` (`strategies.signals.logprob_signals`)."""
+
+
+def as_ladder(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a base-guide log as the log of a ladder of its two models, of T = 2 steps.
+
+    Step 1 is the base's reply of the first round, step 2 the guide's of the walk "guide only"; what the guide judged,
+    later rounds and other walks are left out. A question of which the guide was not asked outright keeps one step of
+    two. The data set is called as before, with "-ladder" behind it.
+
+    Args:
+        rows: as `episodes.schema` says, in any order; those of the guide's answers are held until the end.
+    """
+    earlier: dict[str, list[str]] = {}
+    waiting: list[Mapping[str, Any]] = []
+    for row in rows:
+        if row["walk"] == GUIDE_ONLY:
+            waiting.append(row)
+        elif row["walk"] is None and row["step"] == 1 and row["source"] == "base":
+            if row["candidate"] is not None:
+                earlier[row["episode_id"]] = [row["answer"]]
+            yield _rung(row, 1, [])
+    for row in waiting:
+        yield _rung(row, STEPS, earlier.get(row["episode_id"], []))
+
+
+def _rung(row: Mapping[str, Any], step: int, earlier: list[str]) -> dict[str, Any]:
+    """Return one model's reply as a ladder logs it: the model is its own role, and nobody has judged its answer."""
+    held = row["signals"] or {}
+    signals = {name: held[name] for name in (*_SIGNALS, "replay") if name in held}
+    if row["candidate"] is not None:
+        signals["agrees_with_earlier"] = agreement(row["answer"], earlier)
+    changed = {"walk": None, "step": step, "horizon": STEPS, "source": row["model"], "signals": signals}
+    return {**row, **changed, "dataset": f"{row['dataset'] or 'log'}-ladder", "confidence": None, "kept": None}

@@ -1,0 +1,94 @@
+"""How good each logged answer is, in 0..1, where right or wrong says too little: the F1 of its words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from cascade.conformal.arrays import Floats
+from cascade.episodes.matching import Matcher, get_matcher
+from cascade.episodes.matching.judging import judge_row
+from cascade.episodes.table import EpisodeTable
+from cascade.episodes.tabulate import tables_from_rows
+from cascade.errors import UsageError
+
+F1 = "f1"
+"""The best F1 of the words over the accepted answers, as SQuAD counts it."""
+_MATCHERS: Mapping[str, str] = {F1: "squad"}
+
+
+def qualities(rows: Iterable[Mapping[str, Any]], tables: Sequence[EpisodeTable], measure: str = F1) -> list[Floats]:
+    """Return the quality of every candidate of each table: float64 (n, T, m) in 0..1, NaN = unknown or no candidate.
+
+    Args:
+        rows: those that the tables are of, in any order; read once.
+        tables: whole, as `tables_from_rows` made them; choose questions afterwards. Of each, an episode's rows count.
+        measure: "f1", or a matcher's name, as `matching.get_matcher` takes it: its score is the quality ("hotpotqa"),
+            and where it has none, 1 for right and 0 for wrong.
+
+    Guarantee: a quality stands where `StepArrays.answer` of the table has its candidate. It is unknown where the row
+    has no answer text or no accepted answer, or the matcher cannot tell.
+
+    Raises:
+        UsageError: there is no such measure, a table is not of these rows, or no quality of one is known.
+
+    Reference: Rajpurkar et al., SQuAD (2016), `evaluate-v1.1.py`.
+
+    >>> from cascade.episodes.schema import COLUMNS
+    >>> log = [{**dict.fromkeys(COLUMNS), "episode_id": "q", "step": 1, "candidate": 0, "source": "base",
+    ...         "answer": "the blue Danube", "gold": ["Danube"], "correct": False, "cost_nano_usd": 10}]
+    >>> qualities(log, tables_from_rows(log))[0].round(3).tolist()
+    [[[0.667]]]
+    """
+    matcher = get_matcher(_MATCHERS.get(measure, measure))
+    wanted = {(table.dataset, name) for table in tables for name in table.ids}
+    graded = {table.dataset: table for table in _tables(_graded(rows, wanted, matcher))}
+    found = [_aligned(table, graded.get(table.dataset)) for table in tables]
+    for table, quality in zip(tables, found, strict=True):
+        if table.n and np.isnan(quality).all():
+            raise UsageError(
+                f"Of no answer in {table.dataset} it is known how good it is: it needs the columns answer and gold."
+            )
+    return found
+
+
+def _graded(
+    rows: Iterable[Mapping[str, Any]], wanted: set[tuple[str, str]], matcher: Matcher
+) -> Iterator[dict[str, Any]]:
+    """Yield the steps' rows with the quality in the place of the confidence.
+
+    A table puts each candidate's confidence where its answer stands, and looks at it for nothing else. So the table of
+    these rows holds every quality in the right place, by the very code that placed the answers.
+    """
+    for number, row in enumerate(rows, 1):
+        if row["walk"] is None and (row["dataset"] or "log", row["episode_id"]) in wanted:
+            quality = None if row["candidate"] is None else _quality(row, number, matcher)
+            yield {**row, "confidence": quality, "correct": False}
+
+
+def _quality(row: Mapping[str, Any], number: int, matcher: Matcher) -> float | None:
+    verdict = judge_row(row, number, matcher)
+    if verdict is None or (verdict.score is None and verdict.correct is None):
+        return None
+    return float(bool(verdict.correct)) if verdict.score is None else min(1.0, max(0.0, verdict.score))
+
+
+def _tables(rows: Iterator[dict[str, Any]]) -> list[EpisodeTable]:
+    first = next(rows, None)
+    return [] if first is None else tables_from_rows(chain([first], rows))
+
+
+def _aligned(table: EpisodeTable, graded: EpisodeTable | None) -> Floats:
+    """Return the qualities in the order of a table's questions."""
+    if not table.n:
+        return np.full(table.arrays.answer.shape, math.nan)
+    place = {} if graded is None else {name: i for i, name in enumerate(graded.ids)}
+    if graded is not None and place.keys() == set(table.ids):
+        order = np.array([place[name] for name in table.ids])
+        if np.array_equal(graded.arrays.present[order], table.arrays.present):
+            return np.asarray(graded.confidence[order], dtype=np.float64)
+    raise UsageError(f"These are not the rows that the table {table.dataset} was made of.")

@@ -1,0 +1,47 @@
+"""The settings of a learned policy, as they stand in a policy directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from cascade.section import Section
+
+
+class FeatureConfig(Section):
+    """One feature that a learned policy looks at after a step, with its unit and range (None: no bound)."""
+
+    step: int = Field(ge=1, le=100)
+    name: str = Field(min_length=1)
+    unit: str
+    low: float | None
+    high: float | None
+
+
+class ModelFileConfig(Section):
+    """The file of a learned policy's numbers, beside `policy.json`."""
+
+    file: Literal["model.safetensors"]
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class LearnedConfig(Section):
+    """A policy that was fitted, as `cascade fit` writes it into a policy directory, and nowhere else.
+
+    `on_missing: go_on` says what happens where a feature is missing that never was in training. `fitted` holds figures
+    of how the policy was chosen; nothing hangs on them. `embedding` names the sentence model that it looks at questions
+    with, if it does.
+    """
+
+    kind: Literal["learned"]
+    method: Literal["net_benefit", "index2", "boosted", "threshold", "depth"]
+    horizon: int = Field(ge=1, le=100)
+    sources: tuple[str, ...] = Field(min_length=1)
+    kappa: float = Field(allow_inf_nan=False)
+    features: tuple[FeatureConfig, ...]
+    model: ModelFileConfig
+    on_missing: Literal["go_on"]
+    fitted: Mapping[str, Any]
+    embedding: str | None = None

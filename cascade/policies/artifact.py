@@ -1,0 +1,367 @@
+"""A policy directory: what decides, and what is certified about it, as two JSON files and a learned policy's numbers.
+
+`policy.json` holds the policy's settings, the questions that it has seen (training, selection) and, for a guarantee on
+the single answer, the path of thresholds that was ordered before calibration. `certificate.json` holds what was asked
+for, the certificates, the questions that they were made from, and the SHA-256 of the rest. The numbers of a learned
+policy are in `model.safetensors` (`model_file`), whose SHA-256 stands in `policy.json`, so that a certificate names
+them too. Calibrating again writes the certificates anew, and the path where it orders another. Reading checks
+everything before anything is used, and names every problem; nothing in these files is ever run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from cascade.conformal.certificate import (
+    asked_document,
+    asked_of,
+    digest,
+    from_document,
+    number,
+    number_of,
+    to_document,
+)
+from cascade.conformal.guarantee import Guarantee, of_group
+from cascade.conformal.served import PathPoint
+from cascade.errors import ConfigError, UsageError
+from cascade.policies.base import Policy
+from cascade.policies.calibrated import EVERYTHING, CalibratedPolicy, Threshold
+from cascade.policies.whole import write_whole
+from cascade.types import Certificate
+
+POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE = "policy.json", "certificate.json", "model.safetensors"
+SCHEMA_VERSION = 1
+MOST_BYTES = 1 << 28
+"""256 MiB: ten million questions' ids. A larger file is refused before it is read."""
+_POLICY_KEYS = ("schema_version", "policy", "seen", "path", "ordered_for")
+_CERTIFICATE_KEYS = ("schema_version", "asked", "certificates", "questions", "sha256")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """The questions that a policy was made with, by `schema.question_id`: a certificate may not be made from them."""
+
+    training: tuple[str, ...] = ()
+    selection: tuple[str, ...] = ()
+
+    @property
+    def all(self) -> frozenset[str]:
+        """Every question seen."""
+        return frozenset(self.training) | frozenset(self.selection)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyArtifact:
+    """A policy directory as read.
+
+    Attributes:
+        policy: the policy's settings, as the section `policy` of a configuration.
+        seen: the questions that it was made with.
+        path: the points among which a guarantee on the single answer chose, from silent to talkative to cheap.
+        ordered_for: the guarantee, share and seed that the path was ordered with; None where that is not known.
+        certificates: one for all questions, or one a group and one of `group` None for all other groups.
+        questions: the questions that the certificates were made from, sorted.
+        asked: what was asked for when they were made; None where that is not known.
+        files: what a learned policy has besides, by the file's name: its numbers.
+    """
+
+    policy: Mapping[str, Any]
+    seen: Seen = field(default_factory=Seen)
+    path: tuple[PathPoint, ...] | None = None
+    ordered_for: Mapping[str, Any] | None = None
+    certificates: tuple[Certificate, ...] = ()
+    questions: tuple[str, ...] = ()
+    asked: Guarantee | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+    @property
+    def policy_sha256(self) -> str:
+        """The SHA-256 of `policy.json` in canonical form, which every certificate names."""
+        return digest(_policy_document(self))
+
+    def certificate_for(self, group: str | None) -> Certificate | None:
+        """Return the certificate that speaks of a group's questions; None where none does."""
+        return of_group({one.group: one for one in self.certificates}, group)
+
+    def calibrated(self, policy: Policy) -> CalibratedPolicy:
+        """Return the policy that these settings describe with the certified thresholds.
+
+        Args:
+            policy: as `building.policy_of` makes it of the settings.
+
+        Raises:
+            UsageError: there is no certificate.
+        """
+        if not self.certificates:
+            raise UsageError(
+                "This policy has no certificate yet. Make one with: cascade calibrate EPISODES --policy DIR"
+            )
+        thresholds = {one.group: _threshold(one) for one in self.certificates}
+        return CalibratedPolicy(policy, thresholds.get(None, EVERYTHING), thresholds)
+
+
+def _threshold(certificate: Certificate) -> Threshold:
+    return Threshold(certificate.kappa, certificate.keeps_everything, certificate.abstain_below)
+
+
+def write(directory: str | Path, artifact: PolicyArtifact, *, files: Mapping[str, bytes] | None = None) -> None:
+    """Write a policy directory; the same artefact gives the same bytes.
+
+    All of it is written, or nothing changes (`whole.write_whole`). Certificates of a policy that was there before go
+    where the new one has none.
+
+    Args:
+        directory: where; it is made if it is not there.
+        artifact: what, with its `files`.
+        files: what else belongs beside it, by plain names: a model card, a plot.
+
+    Raises:
+        UsageError: a name of `files` is no plain file name, or one that the artefact writes itself.
+    """
+    more = {**artifact.files, **(files or {})}
+    for name in more:
+        if Path(name).name != name or name in {POLICY_FILE, CERTIFICATE_FILE, "", ".", ".."}:
+            raise UsageError(f"{name!r} is no name for a file beside {POLICY_FILE}.")
+    contents: dict[str, bytes | None] = {**more, POLICY_FILE: _json(_policy_document(artifact))}
+    contents[CERTIFICATE_FILE] = _json(_certificate_document(artifact)) if artifact.certificates else None
+    write_whole(Path(directory), contents)
+
+
+def write_certificates(directory: str | Path, artifact: PolicyArtifact) -> None:
+    """Write the certificates of a policy that is there already.
+
+    Raises:
+        ConfigError: the directory holds another policy.
+    """
+    held = read(directory, certificates=False)
+    if held.policy_sha256 != artifact.policy_sha256:
+        raise ConfigError([f"{POLICY_FILE}: it is another policy than the certificates are for"], str(directory))
+    write_whole(Path(directory), {CERTIFICATE_FILE: _json(_certificate_document(artifact))})
+
+
+def read(directory: str | Path, *, certificates: bool = True) -> PolicyArtifact:
+    """Read a policy directory.
+
+    Args:
+        directory: where it is.
+        certificates: whether to read the certificates too, where there are any.
+
+    Raises:
+        ConfigError: everything that is wrong: no such file, too large, no JSON, another schema version, a field that is
+            missing, unknown or of another type, a file or certificate that was changed after it was made; of a learned
+            policy also numbers that are missing or others than `policy.json` says.
+    """
+    folder = Path(directory)
+    if not (folder / POLICY_FILE).exists():
+        raise ConfigError([_absent(folder)], str(directory))
+    artifact = _with_model(_policy_of(_load(folder / POLICY_FILE), str(folder / POLICY_FILE)), folder)
+    if not certificates or not (folder / CERTIFICATE_FILE).exists():
+        return artifact
+    return _certified(artifact, _load(folder / CERTIFICATE_FILE), str(folder / CERTIFICATE_FILE))
+
+
+def _absent(folder: Path) -> str:
+    made = "cascade calibrate EPISODES --policy … -o DIR makes one"
+    if folder.is_file():
+        return f"it is a file, and a policy directory is meant; {made}"
+    what = f"there is no {POLICY_FILE} in this directory" if folder.is_dir() else "there is no such policy directory"
+    return f"{what}; {made}"
+
+
+def model_problems(data: bytes, sha256_hex: Any) -> list[str]:
+    """Return what is wrong with a learned policy's numbers as a file: that they are others than its settings name."""
+    found = sha256(data).hexdigest()
+    if found == sha256_hex:
+        return []
+    said = f"its SHA-256 is {found[:16]}…, and {POLICY_FILE} says {str(sha256_hex)[:16]}…"
+    return [f"{MODEL_FILE}: {said}: it is another file, or it was changed after it was made"]
+
+
+def _with_model(artifact: PolicyArtifact, folder: Path) -> PolicyArtifact:
+    """Return the artefact with a learned policy's numbers; as it is for any other."""
+    if artifact.policy.get("kind") != "learned":
+        return artifact
+    named, file = artifact.policy.get("model"), folder / MODEL_FILE
+    if not isinstance(named, dict) or named.get("file") != MODEL_FILE:
+        raise ConfigError([f"policy.model.file: a learned policy's numbers are in {MODEL_FILE}"], str(folder))
+    data = _content(file)
+    problems = model_problems(data, named.get("sha256"))
+    if problems:
+        raise ConfigError(problems, str(folder))
+    return replace(artifact, files={MODEL_FILE: data})
+
+
+def _certificate_document(artifact: PolicyArtifact) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "asked": None if artifact.asked is None else asked_document(artifact.asked),
+        "certificates": [to_document(one) for one in artifact.certificates],
+        "questions": sorted(artifact.questions),
+    }
+    return document | {"sha256": digest(document)}
+
+
+def _policy_document(artifact: PolicyArtifact) -> dict[str, Any]:
+    path = artifact.path
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "policy": dict(artifact.policy),
+        "seen": {"training": sorted(artifact.seen.training), "selection": sorted(artifact.seen.selection)},
+        "path": None if path is None else [[number(point.kappa), number(point.abstain_below)] for point in path],
+        "ordered_for": None if artifact.ordered_for is None else dict(artifact.ordered_for),
+    }
+
+
+def _policy_of(document: Any, source: str) -> PolicyArtifact:
+    checks = {"policy": _is_object, "seen": _is_seen, "path": _is_path, "ordered_for": _is_object_or_none}
+    problems = list(_shape_problems(document, _POLICY_KEYS, checks))
+    if problems:
+        raise ConfigError(problems, source)
+    path = document["path"]
+    return PolicyArtifact(
+        policy=document["policy"],
+        seen=Seen(tuple(document["seen"]["training"]), tuple(document["seen"]["selection"])),
+        path=None if path is None else tuple([PathPoint(*map(number_of, point)) for point in path]),
+        ordered_for=document["ordered_for"],
+    )
+
+
+def _certified(artifact: PolicyArtifact, document: Any, source: str) -> PolicyArtifact:
+    checks = {
+        "asked": _is_object_or_none,
+        "certificates": _is_list,
+        "questions": _is_ids,
+        "sha256": lambda value: isinstance(value, str),
+    }
+    problems = list(_shape_problems(document, _CERTIFICATE_KEYS, checks))
+    if problems:
+        raise ConfigError(problems, source)
+    rest = {name: value for name, value in document.items() if name != "sha256"}
+    found, asked = [], None
+    for place, held in enumerate(document["certificates"]):
+        try:
+            found.append(from_document(held))
+        except ConfigError as error:
+            problems += [f"certificates[{place}].{problem}" for problem in error.problems]
+    try:
+        asked = None if document["asked"] is None else asked_of(document["asked"])
+    except ConfigError as error:
+        problems += [f"asked.{problem}" for problem in error.problems]
+    if digest(rest) != document["sha256"]:
+        problems.append("sha256: it is not that of the rest: the file was changed after it was made")
+    problems += _relation_problems(artifact, found)
+    problems += [] if asked is None else _asked_problems(asked, found)
+    if problems:
+        raise ConfigError(problems, source)
+    return replace(artifact, certificates=tuple(found), questions=tuple(document["questions"]), asked=asked)
+
+
+def _relation_problems(artifact: PolicyArtifact, certificates: Iterable[Certificate]) -> Iterator[str]:
+    wanted, groups = artifact.policy_sha256, set()
+    for place, one in enumerate(certificates):
+        if one.policy_sha256 != wanted:
+            said = f"{POLICY_FILE} beside it is {wanted[:16]}…: another policy, or one that was changed since"
+            yield f"certificates[{place}].policy_sha256: it is for the policy {one.policy_sha256[:16]}…, and {said}"
+        if one.group in groups:
+            yield f"certificates[{place}].group: there is another certificate for the same questions"
+        groups.add(one.group)
+
+
+def _asked_problems(asked: Guarantee, certificates: Iterable[Certificate]) -> Iterator[str]:
+    """Yield where a certificate promises something else than was asked for."""
+    for place, one in enumerate(certificates):
+        wanted: dict[str, Any] = {name: getattr(asked, name) for name in ("kind", "alpha", "delta", "budget_nano_usd")}
+        wanted |= {"group": one.group if asked.by_group else None, "pool": asked.by_group and one.group is None}
+        wanted |= {} if asked.abstain else {"abstain_below": None}
+        differ = [f"{name} is {getattr(one, name)}" for name, value in wanted.items() if getattr(one, name) != value]
+        most = one.made_for.get("most_nano_usd")
+        differ += [] if most == asked.most_nano_usd else [f"most_nano_usd is {most}"]
+        if differ:
+            yield f"certificates[{place}]: it is not what was asked for: {', '.join(differ)}"
+
+
+def _shape_problems(document: Any, keys: Iterable[str], checks: Mapping[str, Callable[[Any], bool]]) -> Iterator[str]:
+    if not isinstance(document, dict):
+        yield "it is an object with named fields"
+        return
+    yield from (f"{name}: is missing" for name in keys if name not in document)
+    yield from (f"{name}: there is no such field" for name in document if name not in keys)
+    version = document.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION or isinstance(version, bool):
+        yield f"schema_version: it is {version!r}, and this release reads {SCHEMA_VERSION}"
+    yield from (
+        f"{name}: is not of its form" for name, fits in checks.items() if name in document and not fits(document[name])
+    )
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_object_or_none(value: Any) -> bool:
+    return value is None or isinstance(value, dict)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _is_ids(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_seen(value: Any) -> bool:
+    return isinstance(value, dict) and set(value) == {"training", "selection"} and all(map(_is_ids, value.values()))
+
+
+def _is_path(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and bool(value) and all(map(_is_point, value)))
+
+
+def _is_point(value: Any) -> bool:
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    try:
+        return all(isinstance(number_of(one), float) for one in value)
+    except (ValueError, TypeError, OverflowError):
+        return False
+
+
+def _load(file: Path) -> Any:
+    """Read a JSON file: each name once, no number that JSON does not have."""
+    data = _content(file)
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError([f"it is no JSON as it was written: {error}"], str(file)) from None
+
+
+def _content(file: Path) -> bytes:
+    """Read a file of a sane size."""
+    try:
+        size = file.stat().st_size
+        if size > MOST_BYTES:
+            raise ConfigError([f"it has {size:,} bytes; more than {MOST_BYTES:,} are not read"], str(file))
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigError([f"it cannot be read: {error.strerror}"], str(file)) from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice in one object")
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return (json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n").encode("ascii")

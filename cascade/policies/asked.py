@@ -1,0 +1,106 @@
+"""Numbers of a question's text: what is known of a question before anybody has answered it.
+
+One function serves live and fills the tables, so that a policy sees the same numbers in both. Nothing but counts and
+ratios: no table of words to keep, no function whose last bit hangs on a library. `design/features.md` lists them.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+HEAD_CHARS = 2_000
+"""What is counted beside the length is counted in so many characters at the start: a bound on the time it takes."""
+_WORD = re.compile(r"[^\W\d_]+")
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+_CAPITAL = re.compile(r"[A-Z]")
+_DIGIT = re.compile(r"\d")
+_MARK = re.compile(r"[][{}()<>=+*/\\|_^$;#&%~@]")
+_CHOICE = re.compile(r"(?:(?<=\s)|^)\(?[A-Ja-j1-9][).:]\s")
+_LONG_LETTERS = 13
+_AMOUNT = re.compile(r"\bhow (?:many|much|long|old|far|often|tall|large|big)\b")
+_WHO = frozenset({"who", "whom", "whose"})
+_WHEN_WHERE = frozenset({"when", "where"})
+_WHICH = frozenset({"which", "what"})
+_WHY_HOW = frozenset({"why", "how"})
+_NEGATED = frozenset({"not", "except", "never", "neither", "nor", "without", "cannot", "least"})
+_YES_NO = frozenset(
+    {"is", "are", "was", "were", "do", "does", "did", "can", "could", "has", "have", "had", "will", "would", "should"}
+)
+
+
+class AskedNumber(NamedTuple):
+    """What a number of a question's text says: its unit, its least and greatest value (None: no bound)."""
+
+    unit: str
+    low: float | None
+    high: float | None
+    what: str
+
+
+ASKED = {
+    "characters": AskedNumber("characters", 0.0, None, "length of the question"),
+    "words": AskedNumber("words", 0.0, None, "words between blanks"),
+    "mean_word": AskedNumber("characters a word", 0.0, None, "mean length of its words of letters"),
+    "long_words": AskedNumber("share of words", 0.0, 1.0, "words of 13 letters or more"),
+    "capitals": AskedNumber("share of characters", 0.0, 1.0, "A to Z"),
+    "digits": AskedNumber("share of characters", 0.0, 1.0, "digits"),
+    "marks": AskedNumber("share of characters", 0.0, 1.0, "marks of code and mathematics"),
+    "numbers": AskedNumber("numbers", 0.0, None, "numbers in it"),
+    "lines": AskedNumber("lines", 0.0, None, "lines"),
+    "choices": AskedNumber("choices", 0.0, None, "marks like A) or 2. before a blank"),
+    "negated": AskedNumber("0 or 1", 0.0, 1.0, "it holds not, except, never, … as a word"),
+    "amount": AskedNumber("0 or 1", 0.0, 1.0, "it asks how many, how much, how long, …"),
+    "who": AskedNumber("0 or 1", 0.0, 1.0, "it holds who, whom or whose"),
+    "when_where": AskedNumber("0 or 1", 0.0, 1.0, "it holds when or where"),
+    "which": AskedNumber("0 or 1", 0.0, 1.0, "it holds which or what"),
+    "why_how": AskedNumber("0 or 1", 0.0, 1.0, "it holds why or how and asks for no amount"),
+    "yes_no": AskedNumber("0 or 1", 0.0, 1.0, "it begins with is, are, does, can, …"),
+    "has_context": AskedNumber("0 or 1", 0.0, 1.0, "there is a text to read from"),
+    "context_characters": AskedNumber("characters", 0.0, None, "length of that text; 0 without one"),
+}
+"""The numbers that `asked_numbers` returns, in its order."""
+
+
+def asked_numbers(text: str, context: str | None) -> dict[str, float]:
+    """Return the numbers of a question's text, by the names of `ASKED`.
+
+    Args:
+        text: the question.
+        context: the text that it is to be answered from; None and "" are the same.
+
+    >>> found = asked_numbers("How many legs have 2 spiders?", None)
+    >>> found["words"], found["numbers"], found["amount"], found["who"], found["has_context"]
+    (6.0, 1.0, 1.0, 0.0, 0.0)
+    """
+    there = float(bool(context))
+    return {**_of_text(text), "has_context": there, "context_characters": float(len(context or ""))}
+
+
+@lru_cache(maxsize=256)  # a walk asks for the same question's at every step
+def _of_text(text: str) -> dict[str, float]:
+    head = text[:HEAD_CHARS].strip()
+    lowered = head.lower()
+    words = _WORD.findall(lowered)
+    held, size, many = set(words), len(head) or 1, len(words) or 1
+    amount = "how" in held and _AMOUNT.search(lowered) is not None
+    return {
+        "characters": float(len(text)),
+        "words": float(len(text.split())),
+        "mean_word": sum(map(len, words)) / many,
+        "long_words": sum([len(word) >= _LONG_LETTERS for word in words]) / many,
+        "capitals": len(_CAPITAL.findall(head)) / size,
+        "digits": len(_DIGIT.findall(head)) / size,
+        "marks": len(_MARK.findall(head)) / size,
+        "numbers": float(len(_NUMBER.findall(head))),
+        "lines": float(head.count("\n") + 1),
+        "choices": float(len(_CHOICE.findall(head))),
+        "negated": float(not held.isdisjoint(_NEGATED)),
+        "amount": float(amount),
+        "who": float(not held.isdisjoint(_WHO)),
+        "when_where": float(not held.isdisjoint(_WHEN_WHERE)),
+        "which": float(not held.isdisjoint(_WHICH)),
+        "why_how": float(not amount and not held.isdisjoint(_WHY_HOW)),
+        "yes_no": float(bool(words) and words[0] in _YES_NO),
+    }

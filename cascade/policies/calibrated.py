@@ -1,0 +1,92 @@
+"""A policy at a certified threshold: what calibration sets, apart from the directory that holds it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from cascade.conformal.guarantee import of_group
+from cascade.policies.base import BatchPolicy, BatchScores, Observation, Policy, Scores
+
+if TYPE_CHECKING:
+    from cascade.policies.history import History
+
+
+class Threshold(NamedTuple):
+    """What a certificate sets."""
+
+    kappa: float
+    keeps_everything: bool = False
+    abstain_below: float | None = None
+
+
+EVERYTHING = Threshold(-math.inf, keeps_everything=True)
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedPolicy:
+    """A policy's scores at a certified threshold: one for all questions, or one a group.
+
+    Where the certificate keeps everything, every score is +∞: all steps are paid, all answers kept.
+
+    Args:
+        inner: the policy that scores.
+        threshold: what holds for questions whose group is not in `groups`.
+        groups: what holds for each group; None in it is no group's name.
+    """
+
+    inner: Policy
+    threshold: Threshold
+    groups: Mapping[str | None, Threshold] = field(default_factory=dict)
+
+    @property
+    def kappa(self) -> float:
+        """The threshold."""
+        return self.threshold.kappa
+
+    @property
+    def abstain_below(self) -> float | None:
+        """The confidence below which nothing is served; None without abstention."""
+        return self.threshold.abstain_below
+
+    @property
+    def keeps_everything(self) -> bool:
+        """Whether every answer of every step is kept."""
+        return self.threshold.keeps_everything
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The signals that the policy looks at."""
+        found: tuple[str, ...] = getattr(self.inner, "reads", ())
+        return found
+
+    def for_group(self, group: str | None) -> CalibratedPolicy:
+        """Return the policy at the threshold of a group; that of all other questions where it has none."""
+        threshold = of_group(self.groups, group) or (EVERYTHING if self.groups else self.threshold)
+        return self if threshold == self.threshold else replace(self, threshold=threshold)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The signals that the policy cannot do without."""
+        found: tuple[str, ...] = getattr(self.inner, "needs", ())
+        return found
+
+    def scores(self, observation: Observation) -> Scores:
+        """Score as the policy does, or include everything. Its confidences rank the answers either way."""
+        found = self.inner.scores(observation)
+        if self.threshold.keeps_everything:
+            return Scores((math.inf,) * len(observation.step.candidates), math.inf, found.confidences)
+        return found
+
+    def batch(self, history: History) -> BatchScores | None:
+        """Score a whole log as `scores` does; None where the policy scores one observation at a time."""
+        found = self.inner.batch(history) if isinstance(self.inner, BatchPolicy) else None
+        if found is None or not self.threshold.keeps_everything:
+            return found
+        import numpy as np  # most configurations do without
+
+        there = np.arange(history.horizon) < history.steps[:, None]
+        kept = np.where(history.answer >= 0, math.inf, -math.inf)
+        return found._replace(scores=type(found.scores)(kept, np.where(there, math.inf, -math.inf)))

@@ -1,0 +1,357 @@
+"""What a learned policy scores with, as it is served: numpy alone, no training in it.
+
+Each form takes the raw features of a step, NaN where one is missing, and gives one number a row. Missing is a value
+like others where training saw it (an indicator column; a side at each node of a tree). Where it did not, the stated
+fallback is +inf, `design.GO_ON`: go on, keep the answer. Never is a missing value taken for 0.
+
+The same numbers come to the bit from one row and from many; `design` says how.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cascade.conformal.arrays import Bools, Floats
+from cascade.errors import ConfigError
+from cascade.policies.design import GO_ON, Design, Memo, Scored, fixed, or_go_on, weighed
+from cascade.policies.reading import Array, Reading
+from cascade.policies.trees import Trees
+
+__all__ = [
+    "GO_ON",
+    "SCORERS",
+    "Constant",
+    "Design",
+    "Gain",
+    "Linear",
+    "Logistic",
+    "Scorer",
+    "Signal",
+    "Trees",
+    "from_arrays",
+    "probability",
+]
+
+Scorer = Scored
+"""Any of the forms below."""
+_STEEP = 700.0
+"""A logit beyond this is taken for it: exp(709.8) is the most that a float64 holds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linear(Scored):
+    """intercept + Σ_j weights_j · column_j, added in this order.
+
+    >>> design = Design(np.zeros(1), np.ones(1), np.array([-9.0]), np.array([9.0]), np.array([]), np.empty((0, 2)))
+    >>> line = Linear(design, np.array([2.0]), 1.0)
+    >>> line.value([3.0]), line.values(np.array([[3.0], [np.nan]])).tolist()
+    (7.0, [7.0, inf])
+    """
+
+    design: Design
+    weights: Floats
+    intercept: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", fixed(self.weights, np.float64))
+        object.__setattr__(self, "intercept", float(self.intercept))
+
+    def values(self, raw: Floats, memo: Memo | None = None) -> Floats:
+        """Return the sums, float64 (…, d) -> (…)."""
+        made = (memo or Memo(raw)).designed(self.design)
+        return made.scored(weighed(self.intercept, self.weights, made.rows))
+
+    def value(self, raw: Sequence[float] | Floats, memo: Memo | None = None) -> float:
+        """Return the sum of one row; from the memo where a `bank.Bank` has put it there."""
+        found = None if memo is None else memo.totals.get(self)
+        return Scored.value(self, raw, memo) if found is None else found
+
+    @property
+    def lines(self) -> tuple[Linear, ...]:
+        """The linear forms in it: itself."""
+        return (self,)
+
+    def needs(self, width: int) -> Bools:  # noqa: ARG002 - as every scorer
+        """Return the features that no indicator column stands for, bool (d,)."""
+        return ~self.design.foreseen
+
+    def arrays(self) -> dict[str, Array]:
+        """Return design, weights and intercept."""
+        own = {"weights": self.weights, "intercept": np.array(self.intercept)}
+        return own | _under("design", self.design.arrays())
+
+    @classmethod
+    def read(cls, held: Reading, width: int) -> Linear | None:
+        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        design = Design.read(held.inside("design"), width)
+        intercept = held.number("intercept")
+        weights = held.take("weights", np.float64, (None if design is None else design.columns,))
+        if design is None or weights is None or intercept is None:
+            return None
+        with np.errstate(over="ignore", invalid="ignore"):
+            most = abs(intercept) + float((design.most() * np.abs(weights)).sum())
+        if not math.isfinite(most):
+            held.note("weights: they are so large that a score need not be finite")
+            return None
+        return cls(design, weights, intercept)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Logistic(Scored):
+    """A probability: 1 / (1 + exp(−(slope · z + offset))) with z of a linear form; slope and offset are Platt's."""
+
+    linear: Linear
+    slope: float = 1.0
+    offset: float = 0.0
+
+    def values(self, raw: Floats, memo: Memo | None = None) -> Floats:
+        """Return the probabilities, float64 (…, d) -> (…)."""
+        made = (memo or Memo(raw)).designed(self.linear.design)
+        total = weighed(self.linear.intercept, self.linear.weights, made.rows)
+        return made.scored(probability(self.slope * total + self.offset))
+
+    def value(self, raw: Sequence[float] | Floats, memo: Memo | None = None) -> float:
+        """Return the probability of one row."""
+        total = self.linear.value(raw, memo)
+        return GO_ON if total == GO_ON else one_probability(self.slope * total + self.offset)
+
+    @property
+    def lines(self) -> tuple[Linear, ...]:
+        """The linear form in it."""
+        return (self.linear,)
+
+    def needs(self, width: int) -> Bools:
+        """Return what the linear form needs, bool (d,)."""
+        return self.linear.needs(width)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the linear form, slope and offset."""
+        own = {"slope": np.array(float(self.slope)), "offset": np.array(float(self.offset))}
+        return own | _under("linear", self.linear.arrays())
+
+    @classmethod
+    def read(cls, held: Reading, width: int) -> Logistic | None:
+        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        linear = Linear.read(held.inside("linear"), width)
+        slope, offset = held.number("slope"), held.number("offset")
+        if linear is None or slope is None or offset is None:
+            return None
+        if abs(slope) > 1e100 or abs(offset) > 1e100:
+            held.note("slope or offset: it is too large for a logit")
+            return None
+        return cls(linear, slope, offset)
+
+
+def probability(logit: Floats) -> Floats:
+    """Return 1 / (1 + exp(−logit)), element by element with `math.exp`, since numpy's may differ by a bit.
+
+    >>> probability(np.array([0.0, 800.0, -800.0])).tolist()
+    [0.5, 1.0, 9.85967654375977e-305]
+    """
+    held = np.maximum(np.minimum(logit, _STEEP), -_STEEP)
+    turned = np.fromiter(map(math.exp, (-held).ravel().tolist()), np.float64, held.size)
+    return np.asarray(1.0 / (1.0 + turned.reshape(held.shape)))
+
+
+def one_probability(logit: float) -> float:
+    """Return the same of one number: the same to the bit.
+
+    >>> one_probability(0.0), one_probability(-800.0)
+    (0.5, 9.85967654375977e-305)
+    """
+    return 1.0 / (1.0 + math.exp(-max(min(logit, _STEEP), -_STEEP)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gain(Scored):
+    """What is newly covered for its price, looking k more steps ahead: max_k (p·q_k − (1 − p)·r_k) / cost_k.
+
+    p is the chance that stopping here misses (`loss`), q_k that k more steps then find it (`gained`), r_k that they
+    lose what was right (`lost`; None: nothing can be lost, as with sets of answers).
+
+    Attributes:
+        loss, gained, lost: as said; K entries in the last two, each ahead.
+        cost: float64 (K,), above 0: what k more steps cost.
+
+    Reference: the estimator `index2` of `design/learned.md`.
+    """
+
+    loss: Logistic
+    gained: tuple[Logistic, ...]
+    lost: tuple[Logistic | None, ...]
+    cost: Floats
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cost", fixed(self.cost, np.float64))
+        if not len(self.gained) == len(self.lost) == self.cost.size > 0:
+            raise ConfigError(["gained, lost and cost: one entry each for each number of steps ahead, at least one"])
+
+    def values(self, raw: Floats, memo: Memo | None = None) -> Floats:
+        """Return the gains, float64 (…, d) -> (…)."""
+        memo = memo or Memo(raw)
+        p = self.loss.values(raw, memo)
+        strange: Bools = p == GO_ON
+        best: Any = -np.inf
+        for gained, lost, cost in zip(self.gained, self.lost, self.cost.tolist(), strict=True):
+            q = gained.values(raw, memo)
+            r = np.zeros_like(q) if lost is None else lost.values(raw, memo)
+            strange = strange | (q == GO_ON) | (r == GO_ON)
+            # Where any is unknown the sum is not used; a probability in its place keeps the arithmetic plain.
+            p_, q_, r_ = (np.minimum(one, 1.0) for one in (p, q, r))
+            best = np.maximum(best, (p_ * q_ - (1.0 - p_) * r_) / cost)
+        return or_go_on(strange, best)
+
+    def value(self, raw: Sequence[float] | Floats, memo: Memo | None = None) -> float:
+        """Return the gain of one row."""
+        memo = memo or Memo(np.asarray(raw, dtype=np.float64))
+        p, best = self.loss.value(raw, memo), -math.inf
+        for gained, lost, cost in zip(self.gained, self.lost, self.cost.tolist(), strict=True):
+            q = gained.value(raw, memo)
+            r = 0.0 if lost is None else lost.value(raw, memo)
+            if GO_ON in {p, q, r}:
+                return GO_ON
+            best = max(best, (p * q - (1.0 - p) * r) / cost)
+        return best
+
+    @property
+    def lines(self) -> tuple[Linear, ...]:
+        """The linear forms in it."""
+        return tuple([line for part in self._parts for line in part.lines])
+
+    @property
+    def _parts(self) -> tuple[Logistic, ...]:
+        return (self.loss, *self.gained, *(one for one in self.lost if one is not None))
+
+    def needs(self, width: int) -> Bools:
+        """Return what any part needs, bool (d,)."""
+        return np.asarray(np.any([part.needs(width) for part in self._parts], axis=0))
+
+    def arrays(self) -> dict[str, Array]:
+        """Return all parts; of `lost` those that are there."""
+        found: dict[str, Array] = {"cost": self.cost, **_under("loss", self.loss.arrays())}
+        for name, many in (("gained", self.gained), ("lost", self.lost)):
+            for place, one in enumerate(many):
+                found |= {} if one is None else _under(f"{name}.{place}", one.arrays())
+        return found
+
+    @classmethod
+    def read(cls, held: Reading, width: int) -> Gain | None:
+        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        loss = Logistic.read(held.inside("loss"), width)
+        cost = held.take("cost", np.float64, (None,))
+        if cost is None or not cost.size or not (cost > 0).all():
+            held.note("there is one above 0 for each number of steps ahead", "cost")
+            return None
+        inside = held.inside("gained"), held.inside("lost")
+        gained = [Logistic.read(inside[0].inside(str(k)), width) for k in range(cost.size)]
+        there = set(inside[1].names())
+        lost = [Logistic.read(inside[1].inside(str(k)), width) if str(k) in there else None for k in range(cost.size)]
+        whole = [one for one in gained if one is not None]
+        broken = any(one is None and str(k) in there for k, one in enumerate(lost))
+        if loss is None or broken or len(whole) < cost.size:
+            return None
+        with np.errstate(over="ignore"):
+            if not np.isfinite(1.0 / cost).all():
+                held.note("it is too small to divide by", "cost")
+                return None
+        return cls(loss, tuple(whole), tuple(lost), cost)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Signal(Scored):
+    """One feature as the doubt itself: sign · x; a missing one is full doubt, +inf."""
+
+    feature: int
+    sign: float = 1.0
+
+    def values(self, raw: Floats, memo: Memo | None = None) -> Floats:  # noqa: ARG002 - as every scorer
+        """Return the doubts, float64 (…, d) -> (…)."""
+        doubt = self.sign * raw[..., self.feature]
+        return or_go_on(np.isnan(doubt), doubt)
+
+    def needs(self, width: int) -> Bools:
+        """Return the one feature, bool (d,)."""
+        return np.asarray(np.arange(width) == self.feature)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return feature and sign."""
+        return {"feature": np.array(self.feature, dtype=np.int64), "sign": np.array(float(self.sign))}
+
+    @classmethod
+    def read(cls, held: Reading, width: int) -> Signal | None:
+        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        feature, sign = held.take("feature", np.int64, ()), held.number("sign")
+        if feature is None or sign is None:
+            return None
+        if not 0 <= int(feature) < width or abs(sign) != 1.0:
+            held.note(f"feature is one of {width}, and sign is 1 or −1")
+            return None
+        return cls(int(feature), sign)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant(Scored):
+    """The same number always; +inf and −inf are allowed, and mean always and never."""
+
+    number: float
+
+    def values(self, raw: Floats, memo: Memo | None = None) -> Floats:  # noqa: ARG002 - as every scorer
+        """Return the number for each row, float64 (…, d) -> (…)."""
+        return np.full(raw.shape[:-1], float(self.number))
+
+    def needs(self, width: int) -> Bools:
+        """Return no feature, bool (d,)."""
+        return np.zeros(width, dtype=np.bool_)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the number."""
+        return {"number": np.array(float(self.number))}
+
+    @classmethod
+    def read(cls, held: Reading, width: int) -> Constant | None:  # noqa: ARG003 - as every scorer
+        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        number = held.number("number", finite=False)
+        return None if number is None else cls(number)
+
+
+SCORERS: Mapping[str, type[Linear | Logistic | Trees | Gain | Signal | Constant]] = {
+    "linear": Linear,
+    "logistic": Logistic,
+    "trees": Trees,
+    "gain": Gain,
+    "signal": Signal,
+    "constant": Constant,
+}
+"""By the name that a file gives them."""
+
+
+def kind_of(scorer: Scorer) -> str:
+    """Return the name that a file gives a scorer."""
+    return next(name for name, made in SCORERS.items() if type(scorer) is made)
+
+
+def from_arrays(kind: str, arrays: Mapping[str, Array], features: int) -> Scorer:
+    """Return a scorer of d features from its arrays, as `arrays()` gave them.
+
+    Raises:
+        ConfigError: everything that is wrong: a missing, unknown or ill-shaped array, a number that is not finite, an
+            index out of range, trees that are none.
+    """
+    held = Reading(arrays)
+    made = SCORERS[kind].read(held, features) if kind in SCORERS else None
+    if kind not in SCORERS:
+        held.note(f"there is no scorer {kind!r}; there are {', '.join(SCORERS)}")
+    else:
+        held.problems += [f"{name}: there is no such array in it" for name in held.left()]
+    if made is None or held.problems:
+        raise ConfigError(held.problems)
+    return made
+
+
+def _under(name: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
+    return {f"{name}.{part}": values for part, values in arrays.items()}

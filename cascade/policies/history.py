@@ -1,0 +1,63 @@
+"""Logged steps as a policy may look at them: what was seen, never what was right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cascade.conformal.arrays import Bools, Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Steps of n questions, at most T each, with m places for candidates. NaN is unknown. It holds no truth.
+
+    Attributes:
+        sources: the m places ("base", "guide"); "answer" where a place is filled by several (a ladder's models).
+        answer: int64 (n, T, m), which distinct answer a candidate is, numbered within its question; −1 = none.
+        texts_known: bool (n,), whether equal numbers mean equal texts. Where a log keeps no texts, its table takes all
+            right answers of a question for one answer: there agreement would leak the truth, and is NaN.
+        confidence: float64 (n, T, m), the strategy's own estimate that a candidate is right.
+        signals: float64 (n, T) by name (`design/signals.md`).
+        asked: float64 (n,) by name, numbers of the question's text (`policies.asked`).
+        cost: float64 (n, T), nano-USD of each step.
+        tokens: float64 (n, T), input and output tokens of each step.
+        steps: int64 (n,), how many steps are on record.
+        complete: bool (n,), whether these are all that the question could take.
+    """
+
+    sources: tuple[str, ...]
+    answer: Ints
+    texts_known: Bools
+    confidence: Floats
+    signals: Mapping[str, Floats]
+    asked: Mapping[str, Floats]
+    cost: Floats
+    tokens: Floats
+    steps: Ints
+    complete: Bools
+
+    @property
+    def n(self) -> int:
+        """The number of questions."""
+        return int(self.answer.shape[0])
+
+    @property
+    def horizon(self) -> int:
+        """T."""
+        return int(self.answer.shape[1])
+
+    def take(self, rows: Ints | Bools | slice) -> History:
+        """Return the chosen questions; of a slice without copying."""
+        return History(
+            self.sources,
+            self.answer[rows],
+            self.texts_known[rows],
+            self.confidence[rows],
+            {name: values[rows] for name, values in self.signals.items()},
+            {name: values[rows] for name, values in self.asked.items()},
+            self.cost[rows],
+            self.tokens[rows],
+            self.steps[rows],
+            self.complete[rows],
+        )

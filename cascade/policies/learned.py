@@ -1,0 +1,297 @@
+"""A learned policy as it serves: one rule a step, from what the steps so far showed to scores and confidences.
+
+How the rules are fitted is elsewhere (`training`). Here they are read: features of the observation, a score for going
+on, one for each answer, and how likely each answer is right. One observation (`scores`) and a whole log (`batch`) give
+the same numbers to the bit, since a certified threshold is the score of a logged step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
+from cascade.errors import UsageError
+from cascade.policies.bank import Bank, banks
+from cascade.policies.base import BatchScores, Observation, Scores
+from cascade.policies.columns import column
+from cascade.policies.design import GO_ON, Memo
+from cascade.policies.embedding import Directions, Embedded
+from cascade.policies.estimators import Scorer
+from cascade.policies.features import FeatureSet
+from cascade.policies.history import History
+from cascade.policies.ranking import beside, beside_one
+from cascade.policies.seen import SHARED_PLACE
+from cascade.types import Step
+
+Confidences: TypeAlias = tuple[float | None, ...]
+METHODS = ("net_benefit", "index2", "boosted", "threshold", "depth")
+_CHUNK = 2_048
+"""Rows that are scored together: their columns stay in the cache, three times as fast as all at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRule:
+    """What decides after one step.
+
+    Attributes:
+        features: what it looks at.
+        next: the score of going on; None at the last step.
+        include: the score of each source's answer; None where it is always kept.
+        confidence: P(this source's answer is right | what was seen so far); None where it is the strategy's own.
+        incumbent: P(the best answer of the earlier steps is right | what was seen so far); None where it was not
+            fitted, as at step 1. It says what an earlier answer is worth now; its own confidence is of then.
+    """
+
+    features: FeatureSet
+    next: Scorer | None
+    include: tuple[Scorer | None, ...]
+    confidence: tuple[Scorer | None, ...]
+    incumbent: Scorer | None = None
+    _banks: tuple[Bank, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_banks", banks(self.scorers))
+
+    @property
+    def signals(self) -> list[str | None]:
+        """The signal that each feature looks at (`signals_read`)."""
+        return signals_read(self.features.names, self.features.sources)
+
+    def memo(self, raw: Floats) -> Memo:
+        """Return what several scorers of the rule make of one row, made once."""
+        memo = Memo(raw)
+        for bank in self._banks:
+            bank.fill(memo)
+        return memo
+
+    @property
+    def scorers(self) -> tuple[Scorer, ...]:
+        """All that are there."""
+        every = (self.next, *self.include, *self.confidence, self.incumbent)
+        return tuple([one for one in every if one is not None])
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedPolicy:
+    """A policy that was fitted on a log. It is a `Policy` and a `BatchPolicy`.
+
+    Where a feature is missing that never was in training, the rule that needs it says nothing: the walk goes on, the
+    answer is kept, the confidence is unknown. Beyond the last rule everything is kept.
+
+    Args:
+        method: how it was fitted, one of `METHODS`.
+        rules: one a step, of the same sources.
+        kappa: the threshold where none is certified.
+        directions: where it looks at a question's sentence embedding from; None where it does not.
+        embedded: the same with the sentence model, which `scores` then needs; on a log the numbers stand in `asked`.
+
+    Raises:
+        UsageError: rules that do not fit each other.
+    """
+
+    method: str
+    rules: tuple[StepRule, ...]
+    kappa: float = 0.0
+    directions: Directions | None = None
+    embedded: Embedded | None = None
+
+    def __post_init__(self) -> None:
+        places = {(len(rule.features.sources), len(rule.include), len(rule.confidence)) for rule in self.rules}
+        if len({rule.features.sources for rule in self.rules}) != 1 or {len(set(many)) for many in places} != {1}:
+            raise UsageError(
+                "A learned policy has a rule for each step, all of the same sources, and two scorers each."
+            )
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The places of a step's candidates, as in `History`."""
+        return self.rules[0].features.sources
+
+    @property
+    def horizon(self) -> int:
+        """The steps that it has rules for."""
+        return len(self.rules)
+
+    @property
+    def judges(self) -> bool:
+        """Whether it has confidences of its own."""
+        return any(one is not None for rule in self.rules for one in rule.confidence)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The signals that it looks at, sorted."""
+        return tuple(sorted({name for rule in self.rules for name in rule.signals if name is not None}))
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The signals that some rule says nothing without, sorted."""
+        found: set[str | None] = set()
+        for rule in self.rules:
+            wanted = np.zeros(len(rule.features.names), dtype=np.bool_)
+            for one in rule.scorers:
+                wanted |= one.needs(wanted.size)
+            found |= {name for name, needed in zip(rule.signals, wanted.tolist(), strict=True) if needed}
+        return tuple(sorted(name for name in found if name is not None))
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The numbers of a question's embedding that a log must have, to play it on (`History.asked`)."""
+        return () if self.directions is None else self.directions.names
+
+    def strangers(self, sources: Sequence[str]) -> list[str]:
+        """Return which of a step's places, named in order as in `History.sources`, it was not fitted on."""
+        return [source for index, source in enumerate(sources) if self._place(source, index) is None]
+
+    # --- one observation ---
+
+    def scores(self, observation: Observation) -> Scores:
+        """Score the latest step. Pure; confidences of earlier steps are taken from their decisions where on record."""
+        step = observation.step
+        if step.number > len(self.rules):
+            own = tuple([one.confidence for one in step.candidates]) if self.judges else None
+            return Scores((GO_ON,) * len(step.candidates), GO_ON, own)
+        rule = self.rules[step.number - 1]
+        raw = np.array(rule.features.live(observation, self._more(observation)), dtype=np.float64)
+        memo, places = rule.memo(raw), self._places(step)
+        include = [None if at is None else rule.include[at] for at in places]
+        kept = tuple([GO_ON if scorer is None else scorer.value(raw, memo) for scorer in include])
+        onward = -math.inf if rule.next is None else rule.next.value(raw, memo)
+        return Scores(kept, onward, self._confidences(observation, rule, places, memo) if self.judges else None)
+
+    def _more(self, observation: Observation) -> Mapping[str, float] | None:
+        """Return the numbers of the question's embedding, where the policy looks at them."""
+        if self.directions is None:
+            return None
+        if self.embedded is None:
+            raise UsageError(f"This policy needs the sentence model {self.directions.model}: LearnedPolicy.embedded.")
+        return self.embedded.numbers(observation.question.text)
+
+    def _confidences(
+        self, observation: Observation, rule: StepRule, places: Sequence[int | None], memo: Memo
+    ) -> Confidences:
+        """Return how likely each answer of the latest step is right."""
+        candidates, raw = observation.step.candidates, memo.raw
+        scorers = [None if at is None else rule.confidence[at] for at in places]
+        chances = [None if scorer is None else _known(scorer.value(raw, memo)) for scorer in scorers]
+        incumbent = best = None
+        if rule.incumbent is not None and chances.count(None) < len(chances):
+            incumbent = _known(rule.incumbent.value(raw, memo))
+            best = None if incumbent is None else self._best_earlier(observation)
+        each = zip(candidates, scorers, beside_one(chances, incumbent, best), strict=True)
+        return tuple([one.confidence if scorer is None else chance for one, scorer, chance in each])
+
+    def _best_earlier(self, observation: Observation) -> float | None:
+        """Return the highest confidence of the steps before the latest: as decided then, or worked out again."""
+        question, steps, horizon = observation
+        best = None
+        for index in range(len(steps) - 1):
+            decision = steps[index].decision
+            held = None if decision is None else decision.confidences
+            if held is None:
+                held = self.scores(Observation(question, steps[: index + 1], horizon)).confidences
+            for sure in held or ():
+                if sure is not None and (best is None or sure > best):
+                    best = sure
+        return best
+
+    def _places(self, step: Step) -> list[int | None]:
+        return [self._place(one.source, index) for index, one in enumerate(step.candidates)]
+
+    def _place(self, source: str, index: int) -> int | None:
+        """Return the place of a candidate, as features are read (`seen.in_places`); None: it has none."""
+        if index < len(self.sources) and self.sources[index] in {source, SHARED_PLACE}:
+            return index
+        return self.sources.index(source) if source in self.sources else None
+
+    # --- a log ---
+
+    def batch(self, history: History) -> BatchScores:
+        """Score every step on record; −inf where there is no step, or no candidate."""
+        present = history.answer >= 0
+        scores = ScoreArrays(np.full(present.shape, -np.inf), np.full(present.shape[:2], -np.inf))
+        confidence = np.where(present, history.confidence, np.nan) if self.judges else None
+        places = [self._place(source, index) for index, source in enumerate(history.sources)]
+        for t in range(history.horizon):
+            rows = np.flatnonzero(history.steps > t)
+            if t >= len(self.rules):
+                scores.candidates[rows, t], scores.next[rows, t] = GO_ON, GO_ON
+                continue
+            raw = self.rules[t].features.table(history, t + 1)[rows]
+            found = _found(self.rules[t], raw, places, present[rows, t])
+            scores.candidates[rows, t], scores.next[rows, t] = found.include, found.next
+            if confidence is not None:
+                confidence[rows, t] = _placed(confidence, rows, t, found)
+        scores.candidates[~present] = -np.inf
+        return BatchScores(scores, confidence)
+
+
+class _Found(NamedTuple):
+    """What a rule makes of n rows with m places.
+
+    Attributes:
+        next: float64 (n,).
+        include: float64 (n, m).
+        chance: float64 (n, m), NaN = unknown.
+        own: bool (n, m), where the confidence is the strategy's own.
+        incumbent: float64 (n,), NaN = unknown.
+    """
+
+    next: Floats
+    include: Floats
+    chance: Floats
+    own: Bools
+    incumbent: Floats
+
+
+def _found(rule: StepRule, raw: Floats, places: Sequence[int | None], present: Bools) -> _Found:
+    """Score the rows of one step, float64 (n, d), some at a time. A candidate that is absent has no chance."""
+    starts = range(0, max(raw.shape[0], 1), _CHUNK)
+    parts = [_chunk(rule, raw[start : start + _CHUNK], places) for start in starts]
+    whole = _Found(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    return whole._replace(chance=np.where(present, whole.chance, np.nan))
+
+
+def _chunk(rule: StepRule, raw: Floats, places: Sequence[int | None]) -> _Found:
+    memo = Memo(raw)
+
+    def of(scorer: Scorer | None, otherwise: float) -> Floats:
+        return np.full(raw.shape[0], otherwise) if scorer is None else scorer.values(raw, memo)
+
+    made = np.empty((2, raw.shape[0], len(places)))
+    for place, at in enumerate(places):
+        made[0, :, place] = of(None if at is None else rule.include[at], GO_ON)
+        made[1, :, place] = of(None if at is None else rule.confidence[at], np.nan)
+    own = [at is None or rule.confidence[at] is None for at in places]
+    chance, incumbent = made[1], of(rule.incumbent, np.nan)
+    return _Found(
+        of(rule.next, -np.inf),
+        made[0],
+        np.where(chance == GO_ON, np.nan, chance),
+        np.broadcast_to(np.array(own, dtype=np.bool_), chance.shape),
+        np.where(incumbent == GO_ON, np.nan, incumbent),
+    )
+
+
+def _placed(confidence: Floats, rows: Ints, t: int, found: _Found) -> Floats:
+    """Return the confidences of step t + 1 beside those of the steps before, float64 (n, T, m) -> (rows, m)."""
+    best = np.fmax.reduce(confidence[rows, :t], axis=(1, 2), initial=np.nan)  # of those known
+    return np.where(found.own, confidence[rows, t], beside(found.chance, found.incumbent, best))
+
+
+def signals_read(names: Sequence[str], sources: tuple[str, ...]) -> list[str | None]:
+    """Return the signal that each feature looks at; None where it looks at something else.
+
+    >>> signals_read(["p_yes.change", "votes", "confidence[base].first"], ("base", "guide"))
+    ['p_yes', None, None]
+    """
+    series = [getattr(column(name, sources), "series", None) for name in names]
+    return [getattr(one, "name", None) for one in series]
+
+
+def _known(value: float) -> float | None:
+    return None if value == GO_ON else value

@@ -1,0 +1,204 @@
+"""The numbers of a learned policy in a file: `model.safetensors`, beside the settings in `policy.json`.
+
+The settings say how a policy was made, of which features, and the SHA-256 of the file; the file holds arrays and
+nothing else. A tensor's name says where it belongs: `step2.confidence.0.logistic.linear.weights`. Nothing in it is ever
+run, and everything is checked before anything is used: what is missing, unknown, of another type or shape, not finite,
+out of range, in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256 as _sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as _arrays_of
+from safetensors.numpy import save as _bytes_of
+
+from cascade.errors import ConfigError, UsageError
+from cascade.policies.artifact import MODEL_FILE, model_problems
+from cascade.policies.columns import ASKED
+from cascade.policies.embedding import PREFIX, Directions
+from cascade.policies.estimators import SCORERS, Scorer, kind_of
+from cascade.policies.features import FeatureSet, describe
+from cascade.policies.learned import LearnedPolicy, StepRule
+from cascade.policies.reading import Array, Reading
+
+LAYOUT = 1
+"""Of the tensors and their names; in the file as `layout`."""
+_EMBEDDING = ASKED + PREFIX
+ON_MISSING = "go_on"
+"""What happens where a feature is missing that never was in training (`design.GO_ON`)."""
+
+
+def settings(policy: LearnedPolicy, model: bytes, fitted: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return a learned policy's settings, as the section `policy` of `policy.json`.
+
+    Args:
+        policy: the policy.
+        model: its numbers, as `dumps` gives them.
+        fitted: figures of how it was chosen, plain JSON values; for readers, nothing hangs on them.
+    """
+    return {
+        "kind": "learned",
+        "method": policy.method,
+        "horizon": policy.horizon,
+        "sources": list(policy.sources),
+        "kappa": float(policy.kappa),
+        "features": [
+            {"step": number, "name": one.name, "unit": one.unit, "low": one.low, "high": one.high}
+            for number, rule in enumerate(policy.rules, 1)
+            for one in map(describe, rule.features.names)
+        ],
+        "model": {"file": MODEL_FILE, "sha256": _sha256(model).hexdigest()},
+        "on_missing": ON_MISSING,
+        "fitted": dict(fitted or {}),
+        "embedding": None if policy.directions is None else policy.directions.model,
+    }
+
+
+def dumps(policy: LearnedPolicy) -> bytes:
+    """Return a policy's numbers as a file; the same policy gives the same bytes.
+
+    Raises:
+        UsageError: the policy could not be read again: a weight that is not finite, a scorer of other features than its
+            rule has.
+    """
+    arrays: dict[str, Array] = {"layout": np.array(LAYOUT, dtype=np.int64)}
+    for name, scorer in _places(policy):
+        arrays |= {f"{name}.{kind_of(scorer)}.{part}": values for part, values in scorer.arrays().items()}
+    if policy.directions is not None:
+        arrays |= {"embedding.centre": policy.directions.centre, "embedding.axes": policy.directions.axes}
+    data = _bytes_of({name: np.ascontiguousarray(values).reshape(values.shape) for name, values in arrays.items()})
+    try:
+        loads(data, settings(policy, data))
+    except ConfigError as error:
+        raise UsageError(f"This policy cannot be written: {'; '.join(error.problems)}.") from None
+    return data
+
+
+def loads(data: bytes, section: Mapping[str, Any], source: str | None = None) -> LearnedPolicy:
+    """Return the policy of settings and the file that they name.
+
+    Args:
+        data: the file.
+        section: the settings, of the form that `sections.LearnedConfig` checks.
+        source: where they stand, for the message.
+
+    Raises:
+        ConfigError: everything that is wrong.
+    """
+    features, problems = _features(section)
+    problems += model_problems(data, section["model"]["sha256"])
+    if not problems:
+        try:
+            held = Reading(_arrays_of(data))
+        except (SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError([f"{MODEL_FILE}: it is no safetensors file: {error}"], source) from None
+        rules, directions = list(_rules(held, features)), _directions(held, section.get("embedding"), features)
+        held.problems += [f"{name}: there is no such tensor in it" for name in held.left()]
+        problems = [f"{MODEL_FILE}: {said}" for said in held.problems]
+    if problems:
+        raise ConfigError(problems, source)
+    return LearnedPolicy(section["method"], tuple(rules), float(section["kappa"]), directions)
+
+
+def save(path: str | Path, policy: LearnedPolicy) -> str:
+    """Write a policy's numbers, and return their SHA-256. `artifact.write` does it with all that belongs to them."""
+    data = dumps(policy)
+    Path(path).write_bytes(data)
+    return _sha256(data).hexdigest()
+
+
+def load(path: str | Path, section: Mapping[str, Any], sha256: str) -> LearnedPolicy:
+    """Return the policy of settings and a file with this SHA-256. Raises as `loads`, also where there is no file."""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError([f"{Path(path).name}: it cannot be read: {error.strerror}"], str(path)) from None
+    return loads(data, {**section, "model": {"file": MODEL_FILE, "sha256": sha256}}, str(path))
+
+
+def _places(policy: LearnedPolicy) -> Iterator[tuple[str, Scorer]]:
+    """Yield every scorer with its place in the file."""
+    for number, rule in enumerate(policy.rules, 1):
+        alone = {"next": rule.next, "incumbent": rule.incumbent}
+        yield from ((f"step{number}.{name}", one) for name, one in alone.items() if one is not None)
+        for name, many in (("include", rule.include), ("confidence", rule.confidence)):
+            yield from ((f"step{number}.{name}.{at}", one) for at, one in enumerate(many) if one is not None)
+
+
+def _features(section: Mapping[str, Any]) -> tuple[list[FeatureSet], list[str]]:
+    """Return the features of each step, and what is wrong with them."""
+    horizon, sources = section["horizon"], tuple(section["sources"])
+    problems, names = [], [list[str]() for _ in range(horizon)]
+    for place, one in enumerate(section["features"]):
+        known = describe(one["name"])
+        if (known.unit, known.low, known.high) != (one["unit"], one["low"], one["high"]):
+            then, now = ((unit, low, high) for unit, low, high in ((one["unit"], one["low"], one["high"]), known[1:4]))
+            said = f"{one['name']} was {_ranged(*then)}, and is {_ranged(*now)} in this release"
+            problems.append(f"policy.features[{place}]: {said}")
+        if one["step"] > horizon:
+            problems.append(f"policy.features[{place}].step: {one['step']} is beyond the {horizon} steps")
+        else:
+            names[one["step"] - 1].append(one["name"])
+    found = []
+    for number, some in enumerate(names, 1):
+        try:
+            found.append(FeatureSet(tuple(some), sources))
+        except UsageError as error:
+            problems.append(f"policy.features of step {number}: {error}")
+    return found, problems
+
+
+def _ranged(unit: str, low: float | None, high: float | None) -> str:
+    return f"{unit} from {'−∞' if low is None else f'{low:g}'} to {'∞' if high is None else f'{high:g}'}"
+
+
+def _rules(held: Reading, features: Sequence[FeatureSet]) -> Iterator[StepRule]:
+    """Yield the rules that a file's arrays make, as far as they do; what is wrong is noted."""
+    layout = held.take("layout", np.int64, ())
+    if layout is not None and int(layout) != LAYOUT:
+        held.note(f"it is {int(layout)}, and this release reads {LAYOUT}", "layout")
+    for number, one in enumerate(features, 1):
+        step, last = held.inside(f"step{number}"), number == len(features)
+        onward, incumbent = _scorer(step.inside("next"), one), _scorer(step.inside("incumbent"), one)
+        if last != (onward is None) and not (onward is None and step.inside("next").names()):
+            step.note("there is one at every step but the last", "next")
+        if number == 1 and incumbent is not None:
+            step.note("there is none at the first step", "incumbent")
+        many = {
+            name: tuple([_scorer(step.inside(f"{name}.{at}"), one) for at in range(len(one.sources))])
+            for name in ("include", "confidence")
+        }
+        yield StepRule(one, onward, many["include"], many["confidence"], incumbent)
+
+
+def _directions(held: Reading, model: str | None, features: Sequence[FeatureSet]) -> Directions | None:
+    """Return where a question's embedding is looked at from; None where no feature does."""
+    found = None
+    if model is not None:
+        part = held.inside("embedding")
+        centre = part.take("centre", np.float64, (None,))
+        axes = None if centre is None else part.take("axes", np.float64, (None, centre.size))
+        if axes is not None and axes.size:
+            found = Directions(model, centre, axes)
+    known = () if found is None else found.names
+    looked_at = {name for one in features for name in one.names if name.startswith(_EMBEDDING)}
+    for name in sorted(looked_at - {f"{ASKED}{one}" for one in known}):
+        held.note(f"there is no such direction for the feature {name}", "embedding")
+    return found
+
+
+def _scorer(held: Reading, features: FeatureSet) -> Scorer | None:
+    """Return the scorer of a place; None where there is none, or, which is noted, where there is no whole one."""
+    kinds = held.names()
+    if not kinds:
+        return None
+    if len(kinds) > 1 or kinds[0] not in SCORERS:
+        held.note(f"one scorer belongs here, of the kinds {', '.join(SCORERS)}; there are {', '.join(kinds)}")
+        return None
+    return SCORERS[kinds[0]].read(held.inside(kinds[0]), len(features.names))

@@ -1,0 +1,228 @@
+"""A sum of regression trees as it is served: numpy alone, one row in a dozen operations on small arrays.
+
+Which leaf a row falls into is found without walking down (QuickScorer): every inner node is asked at once; one whose
+answer is "right" rules out the leaves to its left, and the first leaf that is not ruled out is the one.
+
+Reference: Lucchese et al., QuickScorer: a fast algorithm to rank documents with additive ensembles of regression trees
+(SIGIR 2015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cascade.conformal.arrays import Bools, Floats
+from cascade.errors import UsageError
+from cascade.policies.design import Memo, Scored, fixed, or_go_on, summed
+from cascade.policies.reading import Array, Reading
+
+MOST_LEAVES = 64
+"""Of one tree: what is not ruled out are the bits of one machine word."""
+_TYPES: dict[str, Any] = {
+    "feature": np.int32,
+    "threshold": np.float64,
+    "left": np.int32,
+    "right": np.int32,
+    "missing_left": np.bool_,
+    "leaf": np.float64,
+}
+_WORDS: dict[int, Any] = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trees(Scored):
+    """intercept + tree 1 + tree 2 + …, added in this order. At an inner node x ≤ threshold goes left.
+
+    Attributes:
+        feature: int32 (N,), which feature an inner node looks at; of a leaf it means nothing.
+        threshold: float64 (N,).
+        left, right: int32 (N,), a node's children; −1 both at a leaf.
+        missing_left: bool (N,), whether a missing value goes left.
+        leaf: float64 (N,), what a leaf adds; of an inner node it means nothing. (`value` is what a row scores.)
+        roots: int32 (R,), where each tree begins.
+        intercept: what every sum begins with.
+        foreseen: bool (d,), whether a feature may be missing; where another is, the score is +inf (`design.GO_ON`).
+
+    Raises:
+        UsageError: these are no trees: a child out of range, a node with two parents, a circle, too many leaves.
+    """
+
+    feature: Array
+    threshold: Floats
+    left: Array
+    right: Array
+    missing_left: Bools
+    leaf: Floats
+    roots: Array
+    intercept: float
+    foreseen: Bools
+    _laid: _Laid = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, kind in {**_TYPES, "roots": np.int32, "foreseen": np.bool_}.items():
+            object.__setattr__(self, name, fixed(getattr(self, name), kind))
+        object.__setattr__(self, "intercept", float(self.intercept))
+        problems = list(_problems(self))
+        if problems:
+            raise UsageError(f"These are no regression trees: {'; '.join(problems)}.")
+        object.__setattr__(self, "_laid", _laid(self))
+
+    @property
+    def width(self) -> int:
+        """The raw features d."""
+        return int(self.foreseen.size)
+
+    def values(self, raw: Floats, memo: Memo | None = None) -> Floats:
+        """Return the sums, float64 (…, d) -> (…)."""
+        laid, missing = self._laid, (memo or Memo(raw)).missing
+        lefts = raw.take(laid.feature, -1) <= laid.threshold
+        if missing is not None:
+            lefts |= missing.take(laid.feature, -1) & laid.missing_left
+        alive = np.bitwise_and.reduce(np.where(lefts, laid.every, laid.mask), axis=-2)
+        total = summed(self.intercept, laid.leaf.take(laid.offset + _lowest(alive)))
+        strange = None if missing is None else missing & ~self.foreseen
+        if strange is None or not np.count_nonzero(strange):  # five times as fast as any()
+            return total
+        return or_go_on(np.asarray(strange.any(axis=-1)), total)
+
+    def needs(self, width: int) -> Bools:  # noqa: ARG002 - as every scorer
+        """Return the features that must not be missing, bool (d,)."""
+        return ~self.foreseen
+
+    def arrays(self) -> dict[str, Array]:
+        """Return what the trees are made of, by name."""
+        named = {name: getattr(self, name) for name in (*_TYPES, "roots", "foreseen")}
+        return named | {"intercept": np.array(self.intercept)}
+
+    @classmethod
+    def read(cls, held: Reading, width: int) -> Trees | None:
+        """Return trees on d features from a file's arrays; None, and the problems noted, where they are none."""
+        first = held.take("left", np.int32, (None,))
+        size = None if first is None else first.size
+        parts = {name: held.take(name, kind, (size,)) for name, kind in _TYPES.items()}
+        parts |= {"roots": held.take("roots", np.int32, (None,)), "intercept": held.number("intercept")}
+        parts |= {"foreseen": held.take("foreseen", np.bool_, (width,))}
+        if any(part is None for part in parts.values()):
+            return None
+        try:
+            return cls(**parts)
+        except UsageError as error:
+            held.note(str(error))
+            return None
+
+
+class _Laid(NamedTuple):
+    """Trees laid out for scoring: R trees, M inner nodes each (fewer are filled up with nodes that rule nothing out).
+
+    Attributes:
+        feature, threshold, missing_left: (M, R), of the inner nodes.
+        mask: uint (M, R), a bit a leaf from left to right, those set that "right" leaves possible.
+        every: all bits of that type.
+        leaf: float64 (L,), what the leaves add, tree after tree.
+        offset: int64 (R,), where a tree's leaves begin in it.
+    """
+
+    feature: Array
+    threshold: Floats
+    missing_left: Bools
+    mask: Array
+    every: Any
+    leaf: Floats
+    offset: Array
+
+
+_LOWEST = np.array([(byte & -byte).bit_length() - 1 for byte in range(256)], dtype=np.int64)
+"""The lowest bit that is set in a byte, from 0."""
+
+
+def _lowest(words: Array) -> Array:
+    """Return the lowest bit that is set in each word, from 0. None is 0."""
+    if words.dtype == np.uint8:
+        return _LOWEST.take(words)
+    alone = words & (~words + words.dtype.type(1))
+    return np.asarray(np.frexp(alone.astype(np.float64))[1] - 1)
+
+
+class _Tree(NamedTuple):
+    """One tree: its leaves from left to right, and its inner nodes with the range of leaves to the left of each."""
+
+    leaves: list[int]
+    inner: list[tuple[int, int, int]]
+
+
+def _laid(trees: Trees) -> _Laid:
+    each = [_walked(trees, int(root)) for root in trees.roots]
+    many = max((len(tree.inner) for tree in each), default=0) or 1
+    word = next(kind for size, kind in _WORDS.items() if size >= max(len(tree.leaves) for tree in each))
+    every = 2 ** (8 * np.dtype(word).itemsize) - 1
+    node = np.zeros((many, len(each)), dtype=np.int64)
+    mask = np.full(node.shape, every, dtype=word)
+    for r, tree in enumerate(each):
+        for m, (inner, start, end) in enumerate(tree.inner):
+            node[m, r], mask[m, r] = inner, every & ~((1 << end) - (1 << start))
+    sizes = [len(tree.leaves) for tree in each]
+    leaves = [leaf for tree in each for leaf in tree.leaves]
+    # The places that are filled up look at feature 0, and whatever they find rules nothing out.
+    filled = np.arange(many)[:, None] >= np.array([len(tree.inner) for tree in each])[None, :]
+    feature = np.where(filled, 0, trees.feature[node]).astype(np.int64)
+    parts = feature, trees.threshold[node], trees.missing_left[node], mask
+    offset = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    return _Laid(*parts, word(every), trees.leaf[leaves], offset)
+
+
+def _walked(trees: Trees, root: int) -> _Tree:
+    """Return a tree in order, without recursion."""
+    leaves: list[int] = []
+    inner: list[tuple[int, int, int]] = []
+    ahead: list[tuple[int, int | None]] = [(root, None)]
+    while ahead:
+        node, start = ahead.pop()
+        if trees.left[node] < 0:
+            leaves.append(node)
+        elif start is None:  # first the left side, then this node again, which then knows its leaves, then the right
+            ahead += [(int(trees.right[node]), None), (node, len(leaves)), (int(trees.left[node]), None)]
+        else:
+            inner.append((node, start, len(leaves)))
+    return _Tree(leaves, inner)
+
+
+def _problems(trees: Trees) -> Iterator[str]:
+    """Yield what keeps arrays from being trees."""
+    left, right, many = trees.left, trees.right, trees.left.size
+    if any(getattr(trees, name).shape != (many,) for name in _TYPES) or trees.roots.ndim != 1:
+        yield "feature, threshold, left, right, missing_left and leaf are of one length"
+        return
+    inner = left >= 0
+    children = np.concatenate([left[inner], right[inner], trees.roots])
+    if ((left < 0) != (right < 0)).any() or (left < -1).any() or (right < -1).any():
+        yield "left and right: both are −1 at a leaf, and both name a node elsewhere"
+    elif not trees.roots.size:
+        yield "roots: there is no tree"
+    elif ((children < 0) | (children >= many)).any():
+        yield f"left, right and roots: they name nodes from 0 to {many - 1}"
+    elif np.unique(children).size < children.size or children.size < many:
+        yield "left, right and roots: every node has one parent or is a root"
+    else:
+        yield from _shape_problems(trees)
+    if ((trees.feature[inner] < 0) | (trees.feature[inner] >= trees.width)).any() or not trees.width:
+        yield f"feature: it names one of {trees.width} features"
+    with np.errstate(over="ignore"):
+        total = np.abs(trees.leaf).sum() + abs(trees.intercept)
+    if not (np.isfinite(trees.threshold).all() and np.isfinite(total)):
+        yield "threshold, leaf and intercept are finite, and so is their sum"
+
+
+def _shape_problems(trees: Trees) -> Iterator[str]:
+    """Yield what is wrong where every node has one parent or is a root: a circle has no root, so no root reaches it."""
+    reached = 0
+    for root in trees.roots:
+        tree = _walked(trees, int(root))
+        reached += len(tree.leaves) + len(tree.inner)
+        if len(tree.leaves) > MOST_LEAVES:
+            yield f"the tree at {int(root)} has {len(tree.leaves)} leaves, and {MOST_LEAVES} are the most"
+    if reached < trees.left.size:
+        yield "left and right: they lead in a circle"

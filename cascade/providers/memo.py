@@ -1,0 +1,44 @@
+"""A provider that makes each call once: what was sent before, to the letter, is answered from memory.
+
+For comparing ways to answer on the same questions, where many calls are the same. The usage comes with the answer, so
+each way is charged as if it had made the call itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cascade.episodes.schema import request_digest
+from cascade.providers.base import Payload, Provider
+from cascade.types import Request
+
+
+@dataclass(slots=True)
+class Memo:
+    """Answers a call as it was answered before, if the same was sent (`schema.request_digest`); else asks `inner`.
+
+    A call that failed is made again. Answers are kept until `close`, which closes `inner` too. Two threads that send
+    the same at the same time may both ask; the first answer is kept.
+    """
+
+    inner: Provider
+    _answers: dict[str, Payload] = field(default_factory=dict, repr=False)
+
+    def complete(self, request: Request, timeout_s: float) -> Payload:
+        """Answer a request, from memory where the same was sent before."""
+        key = request_digest(request)
+        if key not in self._answers:
+            self._answers.setdefault(key, self.inner.complete(request, timeout_s))
+        return self._answers[key]
+
+    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
+        """The same without blocking the event loop."""
+        key = request_digest(request)
+        if key not in self._answers:
+            self._answers.setdefault(key, await self.inner.acomplete(request, timeout_s))
+        return self._answers[key]
+
+    def close(self) -> None:
+        """Forget the answers and close the provider."""
+        self._answers.clear()
+        self.inner.close()

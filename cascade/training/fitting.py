@@ -1,0 +1,272 @@
+"""From a log to a certified policy: divide, choose, fit, calibrate, each on questions that the next has not seen.
+
+1. A share of the questions is set aside, whole groups, for the certificate alone (`dividing`).
+2. On the rest the candidates are compared, each question scored by a model that has not seen it (`choosing`).
+3. The one that is chosen is fitted on all of the rest.
+4. For a promise on the single answer the path of thresholds is ordered on the scores of step 2.
+5. The threshold is set on the questions of step 1 (`calibration.calibrating`): the first time that they are looked at.
+
+So what the certificate says holds however the policy was chosen and whatever it is like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
+from typing import Any, NamedTuple
+
+from cascade.calibration.calibrating import Calibrated, calibrate_policy
+from cascade.calibration.fingerprint import differences, made_for
+from cascade.calibration.thresholds import order
+from cascade.config import CascadeConfig
+from cascade.conformal.guarantee import Guarantee
+from cascade.conformal.served import PathPoint
+from cascade.episodes.embeddings import embedded
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import NotCertifiedError, UsageError
+from cascade.policies import model_file
+from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
+from cascade.policies.learned import LearnedPolicy
+from cascade.training.choosing import Choice, choose, unchosen
+from cascade.training.dividing import SHARE, Divided, allowed_budget, allowed_loss, bonds, divided, needed_of
+from cascade.training.embedding import ROWS_EACH, Embedding
+from cascade.training.folds import folds
+from cascade.training.measuring import Terms
+from cascade.training.portfolio import AUTO, DEPTH, portfolio
+
+FOLDS = 5
+LEAST_TRAINING = 20
+"""Training questions below which there is nothing to choose by: the fixed depth is taken, which learns nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """An earlier policy that a fit starts from.
+
+    Attributes:
+        policy: what it was.
+        seen: the questions that it was made with: none of them may certify the new one.
+    """
+
+    policy: LearnedPolicy
+    seen: Seen
+
+
+class Sizes(NamedTuple):
+    """Questions: those that the promise speaks of, once each; those that made the policy; those that certify it."""
+
+    questions: int
+    training: int
+    calibration: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A policy that was fitted and certified, and how that came about.
+
+    Attributes:
+        policy: as fitted; its own threshold is not the certified one.
+        artifact: to be written with `policies.artifact.write`: settings, numbers, certificate.
+        calibrated: the certificate and what the policy does on the questions that it was made from.
+        choice: what was compared, and why this one was chosen.
+        sizes: how many questions did what.
+        training: the questions that it was chosen and fitted on.
+        notes: what else has to be known, in words.
+    """
+
+    policy: LearnedPolicy
+    artifact: PolicyArtifact
+    calibrated: Calibrated
+    choice: Choice
+    sizes: Sizes
+    training: EpisodeTable = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+
+def fit_policy(
+    tables: Sequence[EpisodeTable],
+    guarantee: Guarantee,
+    *,
+    method: str = AUTO,
+    config: CascadeConfig | None = None,
+    seed: int = 0,
+    calibration_share: float = SHARE,
+    lambda_set: float = 0.0,
+    init: Init | None = None,
+    embedding: Embedding | None = None,
+    expires_days: int | None = None,
+    allow_everything: bool = False,
+    today: date | None = None,
+) -> Fitted:
+    """Fit a policy on a log, choose it honestly, and certify it.
+
+    Args:
+        tables: the log; several data sets of one cascade are taken as one.
+        guarantee: what is to be promised.
+        method: "auto" compares all candidates, and one of `policies.learned.METHODS` those of that method.
+        config: the cascade that will serve, for `Certificate.made_for`; without it only what the log says is known.
+        seed: draws the parts, the folds and the bootstrap. The same log and seed give the same bytes, whatever the
+            order of the log.
+        calibration_share: of the questions that are set aside to certify; never fewer than the guarantee needs, if the
+            log has them.
+        lambda_set: what a further answer in the set is charged with, as a share of what a step costs on average.
+        init: an earlier policy to start from.
+        embedding: offers where each question's sentence embedding lies, along directions of the training questions. A
+            policy that looks at them needs the sentence model to serve.
+        expires_days: how long the certificates hold; without end by default.
+        allow_everything: accept that everything is kept where the questions are too few for a threshold.
+        today: the day of the certificates, UTC.
+
+    Guarantee: that of `calibrate_policy`. The certifying questions are used for nothing else.
+
+    Raises:
+        UsageError: the log cannot be fitted on: there is no question, it is of another cascade than the configuration,
+            or lacks what the guarantee or the method needs.
+        NotCertifiedError: the questions are too few, or the policy misses too many at every threshold; `needed_n` says
+            how many would do.
+
+    Reference: `design/portfolio.md`.
+    """
+    seen = Seen() if init is None else init.seen
+    parts = divided(tables, guarantee, share=calibration_share, seed=seed, seen=seen.all)
+    _check(parts, guarantee, config, lambda_set)
+    before = None if init is None else init.policy
+    directions = None if embedding is None else embedding.directions(parts.training, before)
+    if embedding is not None and directions is not None:
+        parts = parts.of(lambda table: embedded(table, embedding.vectors, directions))
+    terms = _terms(parts, guarantee, lambda_set)
+    choice = choice_on(parts.training, terms, method, seed, before)
+    policy = choice.chosen.whole(parts.training)
+    assert isinstance(policy, LearnedPolicy)  # noqa: S101 - every candidate of `portfolio` makes one
+    if embedding is not None and directions is not None:
+        policy = embedding.attached(policy, directions)
+    held = _held(policy, choice, parts, guarantee, seen, seed)
+    try:
+        calibrated = calibrate_policy(
+            [parts.calibration],
+            policy,
+            held.policy,
+            guarantee,
+            config=config,
+            seed=seed,
+            expires_days=expires_days,
+            held=held,
+            allow_everything=allow_everything,
+            today=today,
+        )
+    except NotCertifiedError as error:
+        raise _in_all(error, parts) from None
+    sizes = Sizes(parts.questions, parts.training.n, parts.calibration.n)
+    calibrated = replace(calibrated, repeated=parts.repeated)
+    notes = tuple(_notes(parts, terms, guarantee))
+    if embedding is not None and directions is None:
+        notes = (*notes, f"embeddings are not offered: fewer than {ROWS_EACH} training questions have a text on record")
+    return Fitted(policy, calibrated.artifact, calibrated, choice, sizes, parts.training, notes)
+
+
+def _check(parts: Divided, guarantee: Guarantee, config: CascadeConfig | None, lambda_set: float) -> None:
+    """Refuse what cannot be fitted before time is spent on it."""
+    table = parts.training if parts.training.n else parts.calibration
+    problems = [] if lambda_set >= 0 else [f"lambda is what an answer is charged with, 0 or more, not {lambda_set:g}"]
+    if guarantee.budget_nano_usd is not None and not table.cost_known:
+        problems.append(f"a budget needs the cost of every step, and in {table.dataset} some are unknown")
+    if not parts.calibration.n:
+        problems.append(
+            f"all {parts.questions} questions hang together with some that the policy to start from has seen, and none "
+            "is left to certify the new one; add others"
+        )
+    if config is not None:
+        said = [one.replace("the certificate", "the log") for one in differences(made_for(table), made_for(config))]
+        problems += [
+            f"{table.dataset} was made by another cascade than the configuration describes: {one}" for one in said
+        ]
+    if problems:
+        raise UsageError("; ".join(problems) + ".")
+
+
+def _terms(parts: Divided, guarantee: Guarantee, lambda_set: float) -> Terms:
+    """Return what candidates are compared by: the loss that so many calibration questions will allow."""
+    n, table = parts.calibration.n, parts.training if parts.training.n else parts.calibration
+    return Terms.of(table, allowed_budget(guarantee, n), allowed_loss(guarantee, n), lambda_set)
+
+
+def choice_on(
+    training: EpisodeTable, terms: Terms, method: str = AUTO, seed: int = 0, init: LearnedPolicy | None = None
+) -> Choice:
+    """Choose on training questions; where they are too few, the fixed depth, or what was asked for.
+
+    Raises:
+        UsageError: there is no such method, or nothing that it could look at.
+    """
+    table = bonds(training, terms.guarantee)
+    # Without a question there is nothing to look at: only what looks at nothing can be fitted.
+    candidates = portfolio(table, terms, method if table.n else "depth", seed=seed, init=init)
+    if len(candidates) == 1 or table.n < LEAST_TRAINING or len(set(table.groups)) < 2:
+        taken = next((one for one in candidates if one.name == DEPTH), candidates[0])
+        return unchosen(table, taken, candidates, terms)
+    return choose(table, candidates, terms, folds(table, FOLDS, seed), seed=seed)
+
+
+def _held(
+    policy: LearnedPolicy, choice: Choice, parts: Divided, guarantee: Guarantee, seen: Seen, seed: int
+) -> PolicyArtifact:
+    """Return the policy with the questions that it has seen, before it is certified."""
+    numbers = model_file.dumps(policy)
+    training = tuple(sorted({*parts.training.questions, *seen.all}))
+    settings = model_file.settings(policy, numbers, _figures(choice, parts))
+    bare = PolicyArtifact(settings, Seen(training), files={MODEL_FILE: numbers})
+    if not guarantee.single or not parts.training.n:  # without training questions calibration sets some aside itself
+        return bare
+    path: tuple[PathPoint, ...] = order(choice.sample, guarantee)
+    asked = {name: getattr(guarantee, name) for name in ("kind", "alpha", "abstain", "budget_nano_usd")}
+    return replace(bare, path=path, ordered_for={**asked, "share": None, "seed": seed})
+
+
+def _figures(choice: Choice, parts: Divided) -> Mapping[str, Any]:
+    """Return how the policy was chosen, as plain JSON values; no time, so that the same log gives the same bytes."""
+    return {
+        "chosen": choice.chosen.name,
+        "unit": choice.unit,
+        "alpha": choice.alpha,
+        "folds": choice.folds,
+        "training": parts.training.n,
+        "calibration": parts.calibration.n,
+        "candidates": [
+            {
+                "name": one.name,
+                "method": one.method,
+                "matched": one.matched,
+                "difference": None if one.difference is None else list(one.difference),
+                "why": one.why,
+            }
+            for one in choice.judged
+        ],
+    }
+
+
+def _in_all(error: NotCertifiedError, parts: Divided) -> NotCertifiedError:
+    """Return the error with what it takes of the whole log, where so many calibration questions would do."""
+    if error.needed_n is None or error.needed_n <= parts.calibration.n:
+        return error
+    missing = error.needed_n - parts.calibration.n
+    said = (
+        f"Of {parts.questions} questions {parts.calibration.n} were set aside to certify: with {missing} more of them, "
+        f"or {missing} more questions in the log and a larger share set aside, it could be."
+    )
+    return NotCertifiedError(f"{error} {said}", needed_n=error.needed_n)
+
+
+def _notes(parts: Divided, terms: Terms, guarantee: Guarantee) -> Iterator[str]:
+    """Yield what else has to be known."""
+    table, needed = parts.training, needed_of(guarantee)
+    if not terms.prices.in_money:
+        yield "the log does not say what every step cost: policies were compared by their steps"
+    if table.n < LEAST_TRAINING:
+        yield f"{table.n} training questions are too few to choose by: the policy looks at nothing but the step"
+    if parts.calibration.n < needed:
+        yield f"{parts.calibration.n} questions certify, and {needed} are needed for a threshold: everything is kept"
+    if table.n and not table.arrays.solvable.any():
+        yield "no step answers any training question rightly: there is nothing to be found, and nothing to be learned"
+    if table.arrays.horizon == 1:
+        yield "there is one step: nothing to decide but which answers are kept"

@@ -1,0 +1,123 @@
+"""The whole of `fit` on a thousand random splits, dividing and choosing and all: what is promised is kept.
+
+Given the questions of a log, every split is exchangeable. So the coverage of the questions that were left out, averaged
+over splits, is at least 1 − alpha, whatever is fitted and however it is chosen; were a certifying question looked at
+before, it would not be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import cascade
+from cascade.calibration.thresholds import sample_of
+from cascade.conformal.arrays import ScoreArrays
+from cascade.conformal.calibrate import calibrate
+from cascade.conformal.critical import covered_at, critical_kappa
+from cascade.conformal.guarantee import Guarantee
+from cascade.conformal.rollout import levels, rollout
+from cascade.episodes.table import EpisodeTable
+from cascade.evaluation.logs import open_log
+from cascade.evaluation.simulate import simulate
+from cascade.evaluation.splits import numbered
+from cascade.evaluation.worlds import WORLDS
+from cascade.training.fitting import fit_policy
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
+SHARED = Path(cascade.__file__).parents[1].parent / "shared" / "data"
+data = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared logs are not beside the project")
+FITTED_ON = 400
+SHARES = (("threshold", 600), ("net_benefit", 200), ("auto", 200))
+"""Splits of each method, 1,000 in all: the whole portfolio takes a second, a threshold a twentieth of it."""
+PAC_SPLITS = 200
+ALPHA, DELTA = 0.1, 0.1
+
+
+@cache
+def world() -> EpisodeTable:
+    return simulate(WORLDS["hotpotqa/llama-2-7b"], 3_000, 11)
+
+
+@cache
+def logged() -> EpisodeTable:
+    pytest.importorskip("pyarrow")
+    (table,) = open_log(str(SHARED / "episodes_zell_mmlu.parquet"), {"dataset": NAME}).tables
+    return table
+
+
+NAME = "zell_mmlu/llama-1b,3b,8b,70b>gpt-4o"
+
+
+class Realised(NamedTuple):
+    """Coverage of the questions left out, one entry a split, and what was chosen."""
+
+    coverage: np.ndarray
+    chosen: list[str]
+
+
+def resplit(table: EpisodeTable, guarantee: Guarantee, count: int, method: str, first: int = 0) -> Realised:
+    """Fit on random whole groups, about `FITTED_ON` questions, and see what is covered of the rest."""
+    member, coverage, chosen = numbered(table.groups), [], []
+    for number in range(first, first + count):
+        order = np.random.default_rng([29, number]).permutation(int(member.max()) + 1)
+        inside = order[member] < FITTED_ON
+        found = fit_policy([table.take(inside)], guarantee, method=method, seed=number)
+        rest = sample_of(table.take(~inside), found.policy)
+        kappa = found.artifact.certificates[0].kappa
+        coverage.append(float(covered_at(rest.critical(), kappa).mean()))
+        chosen.append(found.choice.chosen.name)
+    return Realised(np.array(coverage), chosen)
+
+
+def standard_error(values: np.ndarray) -> float:
+    return float(values.std(ddof=1) / values.size**0.5)
+
+
+@pytest.mark.parametrize("pool", [world, pytest.param(logged, marks=data)])
+def test_on_average_the_promise_is_kept(pool: Callable[[], EpisodeTable]) -> None:
+    found, first = [], 0
+    for method, count in SHARES:
+        one = resplit(pool(), Guarantee("coverage", ALPHA), count, method, first)
+        assert one.coverage.mean() >= 1 - ALPHA - 3 * standard_error(one.coverage), method
+        found.append(one.coverage)
+        first += count
+        assert method != "auto" or len(set(one.chosen)) > 1  # the choice is a choice
+    coverage = np.concatenate(found)
+    assert coverage.size == 1_000
+    assert coverage.mean() >= 1 - ALPHA - 3 * standard_error(coverage)
+    assert coverage.mean() <= 1 - ALPHA + 0.02  # and not by keeping everything
+
+
+@pytest.mark.parametrize("pool", [world, pytest.param(logged, marks=data)])
+def test_for_most_calibrations_the_promise_is_kept(pool: Callable[[], EpisodeTable]) -> None:
+    found = resplit(pool(), Guarantee("coverage", ALPHA, DELTA), PAC_SPLITS, "threshold").coverage
+    broken = found < 1 - ALPHA
+    assert broken.mean() <= DELTA + 3 * (DELTA * (1 - DELTA) / PAC_SPLITS) ** 0.5
+
+
+def test_a_choice_that_looks_at_the_certifying_questions_would_be_found() -> None:
+    """Of many useless candidates the one that is cheapest on the certifying questions, at its threshold there."""
+    table, chance, coverage = world(), np.random.default_rng(5), []
+    always = np.full(table.arrays.answer.shape, np.inf)
+    for _ in range(100):
+        rows = chance.permutation(table.n)
+        certify, rest = table.arrays.take(rows[:100]), table.arrays.take(rows[100:1_100])
+        best = (np.inf, 0.0)
+        for _ in range(50):
+            onward = chance.random(table.arrays.cost.shape)
+            here, there = (
+                levels(part, ScoreArrays(always[some], onward[some]))
+                for part, some in ((certify, rows[:100]), (rest, rows[100:1_100]))
+            )
+            kappa = calibrate(critical_kappa(certify, here), ALPHA).kappa
+            cost = float(rollout(certify, here, kappa).cost.mean())
+            best = min(best, (cost, float(covered_at(critical_kappa(rest, there), kappa).mean())))
+        coverage.append(best[1])
+    found = np.array(coverage)
+    assert found.mean() < 1 - ALPHA - 3 * standard_error(found)

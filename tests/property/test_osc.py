@@ -1,0 +1,123 @@
+"""Optimal stopping on any log: ragged, with unknown signals and costs, of any kind of guarantee."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from unit.evaluation.plain import draw, table_of
+
+from cascade.calibration.scores import scored
+from cascade.conformal.rollout import levels
+from cascade.episodes.schema import GUIDE_ONLY
+from cascade.episodes.table import EpisodeTable, Walk
+from cascade.evaluation.simulate import simulate
+from cascade.evaluation.worlds import WORLDS
+from cascade.policies.learned import LearnedPolicy
+from cascade.training.index2 import fit_index2
+from cascade.training.net_benefit import fit_net_benefit, induce
+from cascade.training.osc import pose
+from cascade.training.targets import Asked
+
+KINDS = ("coverage", "solvable", "f1", "budget", "error", "regret")
+FITS: tuple[Callable[..., LearnedPolicy], ...] = (fit_net_benefit, fit_index2)
+WORLD = WORLDS["hotpotqa/llama-3.2-3b"]
+
+
+def ragged(seed: int, n: int, horizon: int, width: int) -> EpisodeTable:
+    """Return a log with all that can be odd in one."""
+    rng = np.random.default_rng(seed)
+    table = table_of([draw(rng, horizon, width) for _ in range(n)], horizon, width, cost_known=bool(rng.random() < 0.7))
+    zero = np.zeros(n, dtype=np.int64)
+    guide = rng.random(n) < 0.7
+    return replace(
+        table,
+        walks={GUIDE_ONLY: Walk(rng.random(n) < 0.9, guide, guide, zero, zero, zero, zero)},
+        texts_known=np.full(n, rng.random() < 0.5),
+        quality=np.where(table.arrays.present, np.where(table.arrays.correct, 1.0, 0.25), np.nan),
+    )
+
+
+def asked(kind: str, table: EpisodeTable, share: float, charge: float) -> Asked:
+    if kind != "budget":
+        return Asked(kind, share, lambda_set=charge)
+    return Asked(kind, budget_nano_usd=1.0 + share * float(table.arrays.cost.sum(axis=1).mean()), lambda_set=charge)
+
+
+@settings(max_examples=12)
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.sampled_from([1, 3, 25, 90]),
+    horizon=st.integers(1, 3),
+    width=st.integers(1, 2),
+    kind=st.sampled_from(KINDS),
+    fit=st.sampled_from(FITS),
+    share=st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    charge=st.sampled_from([0.0, 0.2]),
+)
+def test_any_log_can_be_fitted_on_and_scored(
+    seed: int,
+    n: int,
+    horizon: int,
+    width: int,
+    kind: str,
+    fit: Callable[..., LearnedPolicy],
+    share: float,
+    charge: float,
+) -> None:
+    table = ragged(seed, n, horizon, width)
+    if kind == "regret" and not table.walks[GUIDE_ONLY].known.any():
+        return
+    policy = fit(table, asked(kind, table, share, charge))
+    shown, scores = scored(policy, table)
+    assert not np.isnan(scores.next).any()
+    levels(shown.arrays, scores)
+    assert (scores.candidates[table.arrays.present] > -np.inf).all()
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 10**6), kind=st.sampled_from(["coverage", "error", "budget"]))
+def test_the_order_of_the_rows_changes_nothing(seed: int, kind: str) -> None:
+    table = simulate(WORLD, 120, seed % 50)
+    order = np.random.default_rng(seed).permutation(table.n)
+    goal = asked(kind, table, 0.6 if kind == "budget" else 0.15, 0.0)
+    one, other = (fit_net_benefit(some, goal, confidences=False) for some in (table, table.take(order)))
+    mine, its = (scored(policy, table)[1].next[:, :-1] for policy in (one, other))
+    assert np.allclose(mine, its, rtol=1e-7, atol=1e-9)
+
+
+@settings(max_examples=10)
+@given(
+    seed=st.integers(0, 10**6),
+    alphas=st.lists(st.floats(0.0, 1.0), min_size=2, max_size=4),
+    kind=st.sampled_from(["coverage", "error"]),
+)
+def test_a_stricter_alpha_never_has_a_lower_price(seed: int, alphas: list[float], kind: str) -> None:
+    table = ragged(seed, 60, 3, 2)
+    prices = [
+        induce(pose(table, Asked(kind, alpha), confidences=False)).price for alpha in sorted(alphas, reverse=True)
+    ]
+    assert prices == sorted(prices)
+
+
+@settings(max_examples=10)
+@given(seed=st.integers(0, 10**6), shares=st.lists(st.floats(0.05, 1.5), min_size=2, max_size=4))
+def test_a_larger_budget_never_has_a_lower_price(seed: int, shares: list[float]) -> None:
+    table = replace(ragged(seed, 60, 3, 2), cost_known=True)
+    prices = [
+        induce(pose(table, asked("budget", table, share, 0.0), confidences=False)).price for share in sorted(shares)
+    ]
+    assert prices == sorted(prices)
+
+
+def test_price_is_found_for_what_the_kinds_promise() -> None:
+    """A sanity check of the properties above: the prices do differ."""
+    table = simulate(WORLD, 300, 1)
+    prices = [induce(pose(table, Asked("coverage", alpha), confidences=False)).price for alpha in (0.3, 0.05)]
+    assert prices[1] > 2 * prices[0]
+    with pytest.raises(Exception, match="no question"):
+        fit_net_benefit(table.take(np.array([], dtype=np.int64)), Asked("coverage", 0.1))

@@ -1,0 +1,131 @@
+"""What a cascade is, from its configuration or its log, and every change of it in words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.calibration.fingerprint import differences, made_for, unknown
+from cascade.config import load
+from unit.calibration.logs import config, log
+
+
+def changed(**more: Any) -> list[str]:
+    return differences(made_for(config()), made_for(config(**more)))
+
+
+def models(**base: Any) -> dict[str, Any]:
+    plain = {"model": "small", "price": {"input": 1.0, "output": 2.0}}
+    return {"base": plain | base, "guide": {"model": "large", "price": {"input": 5.0, "output": 15.0}}}
+
+
+def test_the_same_cascade_does_not_differ() -> None:
+    assert changed() == []
+    assert differences(made_for(log(3)), made_for(config())) == []
+    assert differences(made_for(config()), made_for(log(3))) == []
+
+
+def test_it_is_plain_json_and_survives_it() -> None:
+    then = json.loads(json.dumps(made_for(config()), allow_nan=False))
+    assert then == made_for(config())
+    assert then["models"]["base"] == {"name": "small", "max_tokens": 256, "temperature": 0.0, "seed": None}
+    assert then["prices"]["small"]["input"] == 1_000_000  # pico-USD
+    assert then["horizon"] == 4
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"models": models(model="tiny")}, ["base is tiny", "made for small"]),
+        ({"models": models(max_tokens=512)}, ["base has max_tokens 512", "256"]),
+        ({"models": models(temperature=0.7)}, ["base has temperature 0.7", "0.0"]),
+        ({"models": models(seed=1)}, ["base has seed 1", "None"]),
+        ({"models": models(price={"input": 1.5, "output": 2.0})}, ["price of small", "1.5 in", "1 in"]),
+        ({"models": models(price={"input": 1.0, "output": 2.0, "request": 0.1})}, ["price of small"]),
+        ({"strategy": {"kind": "base_guide", "rounds": 5}}, ["rounds 5", "rounds 4"]),
+        ({"strategy": {"kind": "base_guide", "verdict": "sampled"}}, ["verdict sampled", "verdict auto"]),
+        ({"strategy": {"kind": "exit"}}, ["strategy is exit", "base_guide", "nothing is base"]),
+    ],
+)
+def test_a_change_is_said_in_words(more: dict[str, Any], words: list[str]) -> None:
+    said = " / ".join(changed(**more))
+    assert all(word in said for word in words), said
+
+
+def test_what_does_not_bear_on_the_answers_is_no_change() -> None:
+    assert changed(models=models(api_base="http://localhost:1")) == []
+    assert changed(models=models(price={"input": 1.0, "output": 2.0, "note": "new"})) == []
+    assert changed(timeouts={"per_call_s": 5}, traces="off", budget={"per_question": 1.0}) == []
+
+
+def test_other_prompts_are_another_cascade(tmp_path: Path) -> None:
+    assert changed(strategy={"kind": "base_guide", "prompts": str(tmp_path)}) == []  # none of its own
+    (tmp_path / "answer.txt").write_text("[user]\nShort: {question}", "utf-8")
+    assert "prompts" in changed(strategy={"kind": "base_guide", "prompts": str(tmp_path)})[0]
+
+
+def test_a_ladder_is_known_by_its_models_whatever_their_places_are_called() -> None:
+    def ladder(*places: str) -> Any:
+        entries = zip(places, ("small", "large"), strict=True)
+        named = {place: {"model": model, "price": {"input": 1, "output": 1}} for place, model in entries}
+        return made_for(load({"models": named, "strategy": {"kind": "ladder", "models": list(places)}}))
+
+    assert differences(ladder("a", "b"), ladder("first", "second")) == []
+    rungs = replace(log(3), models={"small": ("small",), "large": ("large",)}, sources=("answer",))
+    assert differences(ladder("a", "b"), {**made_for(rungs), "horizon": 2}) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({"base": ("other",), "guide": ("large",)}, ["base is other", "made for small"]),
+        ({"base": ("small", "tiny"), "guide": ("large",)}, ["base is small or tiny"]),
+        ({"guide": ("large",)}, ["nothing is base"]),
+        ({"base": ("small",), "guide": ("large",), "judge": ("third",)}, ["third is judge"]),
+    ],
+)
+def test_a_log_of_other_models_is_known(found: dict[str, tuple[str, ...]], words: list[str]) -> None:
+    said = " / ".join(differences(made_for(config()), made_for(replace(log(3), models=found))))
+    assert all(word in said for word in words), said
+
+
+def test_the_models_of_a_ladder_are_compared_as_a_whole() -> None:
+    then, now = ({"models": {name: {"name": name} for name in names}} for names in (("big", "tiny"), ("big", "small")))
+    assert differences(then, now) == ["the models are big, small; the certificate was made for big, tiny"]
+
+
+def test_a_log_of_another_number_of_steps_is_known() -> None:
+    assert differences(made_for(config(strategy={"rounds": 3})), made_for(log(3))) == [
+        "the number of steps is 4; the certificate was made for 3"
+    ]
+
+
+def test_a_log_that_says_nothing_of_models_is_held_against_nothing() -> None:
+    assert differences(made_for(config()), made_for(replace(log(3), models={}))) == []
+
+
+def test_what_is_not_on_record_is_named() -> None:
+    assert unknown(made_for(config())) == []
+    assert unknown(made_for(log(3))) == ["the strategy", "the prices", "the models’ settings", "the prompts"]
+    assert unknown(made_for(replace(log(3), models={}))) == ["the strategy", "the models", "the prices", "the prompts"]
+
+
+@pytest.mark.parametrize(("cap", "enough"), [(None, False), (0.02, False), (0.01, True), (0.005, True)])
+def test_a_promise_on_a_mean_rests_on_the_cap(cap: float | None, enough: bool) -> None:
+    then = {**made_for(config()), "most_nano_usd": 10_000_000}
+    now = made_for(config() if cap is None else config(budget={"per_question": cap}))
+    said = differences(then, now)
+    assert (said == []) is enough
+    assert enough or "budget.per_question: 0.01" in said[0]
+    assert differences(then, made_for(log(3))) == []  # a log is under no cap
+
+
+def test_an_unknown_price_is_a_change() -> None:
+    free = {"base": {"model": "small"}, "guide": {"model": "large", "price": {"input": 5.0, "output": 15.0}}}
+    assert changed(models=free) == [
+        "the price of small is unknown; the certificate was made at 1 in, 2 out, USD per million tokens"
+    ]

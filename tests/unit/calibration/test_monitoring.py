@@ -1,0 +1,148 @@
+"""Logged audits: which are taken, in which order, and against which certificate they are held."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from cascade.building import policy_of
+from cascade.calibration.calibrating import calibrate_policy
+from cascade.calibration.monitoring import Logged, logged, watch
+from cascade.calibration.samples import among
+from cascade.cli.monitor import says
+from cascade.config import policy_section
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.schema import GUIDE_ONLY
+from cascade.episodes.tabulate import tables_from_rows
+from cascade.errors import UsageError
+from cascade.policies.artifact import PolicyArtifact
+from cascade.types import Certificate
+from unit.calibration.logs import POLICY as PLAIN
+from unit.calibration.logs import log
+from unit.cli.certified import hard_rows
+
+SECTION = policy_section({"kind": "threshold", "keep": "both", "when": "p_yes"})
+POLICY = policy_of(SECTION)
+
+
+def certified() -> PolicyArtifact:
+    tables = tables_from_rows(hard_rows(99, range(0, 40, 2)))
+    return calibrate_policy(tables, POLICY, SECTION, Guarantee("coverage", 0.1)).artifact
+
+
+def test_an_episodes_date_is_that_of_its_earliest_row() -> None:
+    def row(created_at: str | None, split: str | None = None, name: str = "q", dataset: str | None = "d") -> dict:
+        return {"dataset": dataset, "episode_id": name, "created_at": created_at, "split": split}
+
+    nine = datetime(2026, 11, 21, 9, tzinfo=UTC)
+    assert logged([row("2026-11-21T10:00:00Z"), row("2026-11-21T10:00:00+01:00", "audit"), row(None)]) == {
+        ("d", "q"): Logged(nine, "audit")
+    }
+    assert logged([row("2026-11-21T09:00:00")]) == {("d", "q"): Logged(nine, None)}  # UTC where it does not say
+    assert logged([row("yesterday"), row("")]) == {("d", "q"): Logged(None, None)}
+    assert set(logged([row(None, dataset=None), row(None), row(None, name="other")])) == {
+        ("log", "q"),
+        ("d", "q"),
+        ("d", "other"),
+    }
+
+
+def test_data_sets_are_taken_together_in_the_order_of_asking() -> None:
+    late = hard_rows(10, range(10), about="a", dataset="one", signals={"p_yes": 0.95})
+    early = hard_rows(30, [], about="b", dataset="two")
+    tables = tables_from_rows([*late, *early])
+    about = logged([*late, *early])
+    assert len(about) == 40
+    found = watch(certified(), POLICY, tables, about)
+    (one,) = found.watched
+    assert one.monitor is not None
+    assert (found.audits, one.monitor.audits, one.monitor.misses) == (40, 40, 10)
+    # both logs start at the same minute, so the misses stand among the first twenty audits
+    shifted = {key: Logged(datetime(2027 if key[0] == "one" else 2026, 1, 1, tzinfo=UTC), None) for key in about}
+    after = watch(certified(), POLICY, tables, shifted).watched[0].monitor
+    assert after is not None
+    assert after.misses == 10
+    assert after.e_value != pytest.approx(one.monitor.e_value)
+
+
+def test_a_question_is_held_against_the_threshold_of_its_group() -> None:
+    rows = [one | {"group": ("a", "b")[int(one["episode_id"][1:]) % 2]} for one in hard_rows(198, range(0, 80, 2))]
+    guarantee = Guarantee("coverage", 0.1, by_group=True)
+    artifact = calibrate_policy(tables_from_rows(rows), POLICY, SECTION, guarantee, allow_everything=True).artifact
+    kappa = {one.group: one.kappa for one in artifact.certificates}
+    assert np.isinf(kappa["b"])
+    assert kappa["a"] < 0.5
+    # a doubt of a half: group a goes on and is right, group b stops and is missed, who is unknown keeps everything
+    audits = hard_rows(30, range(30), about="audit", signals={"p_yes": 0.5})
+    audits = [one | {"group": ("a", "b", "new")[int(one["episode_id"][1:]) % 3]} for one in audits]
+    found = watch(artifact, POLICY, tables_from_rows(audits), logged(audits))
+    assert {one.certificate.group: one.misses for one in found.watched} == {"a": 0, "b": 10, None: 0}
+    assert {one.audits for one in found.watched} == {10}
+    # all others together are no group whose audits are like its calibration questions
+    assert [one.certificate.group for one in found.watched if one.monitor is None] == [None]
+    assert {one.monitor.level for one in found.watched if one.monitor} == {0.05 / 2}
+
+
+def pooled(n: int, groups: Sequence[str]) -> PolicyArtifact:
+    rows = [one | {"group": groups[int(one["episode_id"][1:]) % len(groups)]} for one in hard_rows(n, range(0, n, 4))]
+    return calibrate_policy(
+        tables_from_rows(rows), POLICY, SECTION, Guarantee("coverage", 0.1, by_group=True), allow_everything=True
+    ).artifact
+
+
+def test_a_pool_of_small_groups_is_not_watched() -> None:
+    # 12 groups of 5 have one threshold. A service that then asks after one of them alone need not keep the promise.
+    artifact = pooled(60, [f"g{number}" for number in range(12)])
+    (one,) = artifact.certificates
+    assert (one.pool, one.group, one.n, one.k) == (True, None, 60, 6)
+    audits = [row | {"group": "g0"} for row in hard_rows(40, range(40), about="audit")]
+    with pytest.raises(UsageError, match="small groups taken together, which audits cannot watch"):
+        watch(artifact, POLICY, tables_from_rows(audits), logged(audits))
+
+
+def test_a_pool_beside_groups_is_reported_and_takes_no_share_of_the_level() -> None:
+    artifact = pooled(60, ["a", "a", "a", "a", "s0", "a", "s1", "a", "s2", "a"])
+    assert [(one.group, one.pool) for one in artifact.certificates] == [("a", False), (None, True)]
+    rows = [row | {"group": "s0"} for row in hard_rows(40, range(40), about="audit", signals={"p_yes": 0.99})]
+    found = watch(artifact, POLICY, tables_from_rows(rows), logged(rows))
+    own, pool = found.watched
+    assert (own.audits, pool.audits, pool.misses, pool.monitor) == (0, 40, 40, None)
+    assert own.monitor is not None
+    assert own.monitor.level == 0.05
+    assert found.alarmed == ()
+    assert "40 of 40 audits missed (100.0%), reported only" in says(pool)
+
+
+def test_an_audit_without_the_reference_on_record_says_nothing_about_regret() -> None:
+    table = log(200)
+    one = Certificate("regret", 0.1, 200, "x", delta=0.1, kappa=0.0)
+    artifact = PolicyArtifact({}, certificates=(one,))
+    walk = table.walks[GUIDE_ONLY]
+    unknown = np.arange(200) % 4 == 0
+    held = replace(table, walks={GUIDE_ONLY: replace(walk, known=walk.known & ~unknown)})
+    found = watch(artifact, PLAIN, [held], {})
+    whole = watch(artifact, PLAIN, [table.take(~unknown)], {})
+    assert (found.uncounted, found.watched[0].audits) == (50, 150)
+    assert found.watched[0].misses == whole.watched[0].misses
+    lost = replace(table, walks={GUIDE_ONLY: replace(walk, known=np.zeros(200, dtype=np.bool_))})
+    with pytest.raises(UsageError, match=r"no walk .* on record"):
+        watch(artifact, PLAIN, [lost], {})
+
+
+def test_the_thresholds_of_a_calibration_and_of_its_audits_count_the_same_questions() -> None:
+    table = log(300)
+    for kind in ("coverage", "solvable", "regret", "error"):
+        asked = Guarantee(kind, 0.5, 0.1)
+        artifact = calibrate_policy([replace(table, groups=table.ids)], PLAIN, SECTION, asked).artifact
+        (one,) = watch(artifact, PLAIN, [table.take(among(table, set(artifact.questions)))], {}).watched
+        assert one.audits == one.certificate.n
+
+
+def test_without_a_certificate_there_is_nothing_to_watch() -> None:
+    rows = hard_rows(5, [])
+    with pytest.raises(UsageError, match="no certificate yet"):
+        watch(PolicyArtifact({"kind": "threshold"}), POLICY, tables_from_rows(rows), logged(rows))

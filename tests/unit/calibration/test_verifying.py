@@ -1,0 +1,379 @@
+"""A certificate is believed only after it was made again from the data, or held against fresh questions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cascade.calibration.calibrating import calibrate_policy
+from cascade.calibration.fresh import on_fresh
+from cascade.calibration.thresholds import Sample, find, sample_of
+from cascade.calibration.verifying import Verdict, verify
+from cascade.conformal.certificate import digest, make, to_document
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.table import EpisodeTable
+from cascade.policies.artifact import CERTIFICATE_FILE, PolicyArtifact, Seen, read, write
+from cascade.types import Certificate
+from unit.calibration.logs import POLICY, SECTION, config, log
+
+TODAY = date(2026, 11, 21)
+MONEY = {"budget_nano_usd": 400_000, "most_nano_usd": 3_000_000}
+ASKED = {
+    "coverage": Guarantee("coverage", 0.1),
+    "pac": Guarantee("coverage", 0.1, 0.1),
+    "solvable": Guarantee("solvable", 0.1),
+    "groups": Guarantee("coverage", 0.1, by_group=True),
+    "f1": Guarantee("f1", 0.1),
+    "budget": Guarantee("budget", **MONEY),
+    "error": Guarantee("error", 0.5, 0.1),
+    "abstain": Guarantee("error", 0.3, 0.1, abstain=True),
+    "joint": Guarantee("error", 0.5, 0.1, **MONEY),
+    "regret": Guarantee("regret", 0.3, 0.1),
+}
+
+
+@cache
+def full(n: int, seed: int = 0) -> EpisodeTable:
+    """Return a log in three groups that says how good each answer is."""
+    table = log(n, seed, groups=["ab"[row % 2] if row % 10 else "c" for row in range(n)])
+    return replace(table, quality=table.arrays.correct.astype(np.float64))
+
+
+def made(folder: Path, table: EpisodeTable, guarantee: Guarantee, **more: Any) -> PolicyArtifact:
+    done = calibrate_policy([table], POLICY, SECTION, guarantee, today=TODAY, **({"config": config()} | more))
+    write(folder, done.artifact)
+    return done.artifact
+
+
+def said(verdict: Verdict, name: str) -> tuple[bool, str]:
+    found = [check for check in verdict.checks if check.name == name]
+    assert found, verdict
+    return all(check.ok for check in found), "; ".join(check.said for check in found)
+
+
+@pytest.mark.parametrize("name", sorted(ASKED))
+def test_a_certificate_is_made_again_from_its_data(tmp_path: Path, name: str) -> None:
+    table = full(800)
+    if ASKED[name].single:
+        table = replace(table, groups=table.ids)
+    artifact = made(tmp_path, table.take(np.arange(600)), ASKED[name])
+    shuffled = table.take(np.random.default_rng(7).permutation(800))
+    verdict = verify(tmp_path, [shuffled], TODAY, config(budget={"per_question": 0.003}))
+    assert verdict.ok, verdict
+    assert "give the same thresholds" in said(verdict, "threshold")[1]
+    assert "fresh questions" in said(verdict, "fresh")[1]
+    assert any(check.name == "path" for check in verdict.checks) == (artifact.path is not None)
+    assert read(tmp_path).asked == ASKED[name]
+
+
+def resealed(folder: Path, **fields: Any) -> None:
+    """Forge a certificate: other fields, and every hash computed anew."""
+    artifact = read(folder)
+    forged = [make(replace(one, **fields)) for one in artifact.certificates]
+    document: dict[str, Any] = json.loads((folder / CERTIFICATE_FILE).read_text("utf-8"))
+    del document["sha256"]
+    document["certificates"] = [to_document(one) for one in forged]
+    document["asked"] |= {name: value for name, value in fields.items() if name in document["asked"]}
+    (folder / CERTIFICATE_FILE).write_text(json.dumps(document | {"sha256": digest(document)}), "utf-8")
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"kappa": 0.9}, "kappa is 0.9 in the certificate"),
+        ({"n": 2_000}, "n is 2000"),
+        ({"alpha": 0.05}, "k is 30 in the certificate, and the data give 15"),
+        ({"keeps_everything": True}, "keeps_everything is True"),
+        ({"data_sha256": "0" * 64}, "other answers, costs"),
+    ],
+)
+def test_a_forged_certificate_is_seen_through(tmp_path: Path, fields: dict[str, Any], words: str) -> None:
+    table = full(300)
+    made(tmp_path, table, ASKED["coverage"])
+    assert verify(tmp_path, [table], TODAY).ok
+    resealed(tmp_path, **fields)
+    verdict = verify(tmp_path, [table], TODAY)
+    assert said(verdict, "file")[0]  # every hash is right
+    fine, words_found = said(verdict, "threshold")
+    assert not fine
+    assert words in words_found
+
+
+def test_a_forged_path_is_seen_through(tmp_path: Path) -> None:
+    table = replace(full(900), groups=full(900).ids)
+    artifact = made(tmp_path, table, ASKED["error"])
+    assert artifact.path is not None
+    kept = replace(artifact, path=artifact.path[-1:], certificates=())
+    certificates = [make(replace(one, policy_sha256=kept.policy_sha256)) for one in artifact.certificates]
+    write(tmp_path, replace(kept, certificates=tuple(certificates)))
+    verdict = verify(tmp_path, [table], TODAY)
+    assert said(verdict, "file")[0]
+    assert not said(verdict, "path")[0]
+    for forged in ({}, {**(artifact.ordered_for or {}), "alpha": "x"}, {**(artifact.ordered_for or {}), "kind": []}):
+        odd = replace(kept, ordered_for=forged)
+        again = [make(replace(one, policy_sha256=odd.policy_sha256)) for one in artifact.certificates]
+        write(tmp_path, replace(odd, certificates=tuple(again)))
+        assert not said(verify(tmp_path, [table], TODAY), "path")[0]
+
+
+def test_a_path_may_have_been_ordered_for_another_promise(tmp_path: Path) -> None:
+    table = replace(full(1_200), groups=full(1_200).ids)
+    first = made(tmp_path, table.take(np.arange(600)), ASKED["abstain"])
+    later = table.take(np.arange(600, 1_200))
+    artifact = made(tmp_path, later, Guarantee("regret", 0.35, 0.2, abstain=True), held=first)
+    assert artifact.ordered_for == first.ordered_for
+    verdict = verify(tmp_path, [table], TODAY)
+    assert verdict.ok, verdict
+    assert "other questions order the same" in said(verdict, "path")[1]
+    missing = verify(tmp_path, [later], TODAY)
+    assert "taken as it is" in said(missing, "path")[1]
+
+
+SMALL = {
+    "marginal": (Guarantee("coverage", 0.1, by_group=True), [f"g{row // 3}" for row in range(60)]),
+    "pac": (Guarantee("coverage", 0.1, 0.1, by_group=True), [f"g{row // 5}" for row in range(60)]),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_a_calibration_of_small_groups_alone_is_made_again(tmp_path: Path, name: str) -> None:
+    asked, groups = SMALL[name]
+    table = log(60, groups=groups)
+    artifact = made(tmp_path, table, asked, allow_everything=True)
+    assert [one.group for one in artifact.certificates] == [None]  # nothing in it tells of groups but `pool`
+    verdict = verify(tmp_path, [table], TODAY)
+    assert verdict.ok, verdict
+    assert "the same 60 questions" in said(verdict, "threshold")[1]
+
+
+def test_a_question_of_two_small_groups_counts_in_both_again(tmp_path: Path) -> None:
+    table = log(60, groups=[f"g{row // 3}" for row in range(60)])
+    twice = replace(table, questions=(*table.questions[:57], *table.questions[:3]))
+    artifact = made(tmp_path, twice, SMALL["marginal"][0])
+    assert artifact.certificates[0].n == 60
+    assert len(artifact.questions) == 57
+    verdict = verify(tmp_path, [twice], TODAY)
+    assert verdict.ok, verdict
+
+
+def test_what_was_asked_for_must_be_on_record(tmp_path: Path) -> None:
+    artifact = made(tmp_path, full(100), ASKED["coverage"])
+    write(tmp_path, replace(artifact, asked=None))
+    verdict = verify(tmp_path, [full(100)], TODAY)
+    assert said(verdict, "threshold") == (False, "the file does not say what was asked for: calibrate again")
+
+
+def test_a_path_ordered_after_another_is_ordered_again(tmp_path: Path) -> None:
+    table = replace(full(1_200), groups=full(1_200).ids)
+    first = made(tmp_path, table.take(np.arange(500)), ASKED["error"])
+    second = made(tmp_path, table.take(np.arange(500, 1_200)), ASKED["abstain"], held=first)
+    assert set(first.seen.selection) <= set(second.seen.training)
+    assert not set(first.seen.selection) & set(second.seen.selection)
+    verdict = verify(tmp_path, [table], TODAY)
+    assert verdict.ok, verdict
+    assert "other questions order the same" in said(verdict, "path")[1]
+
+
+def test_a_file_that_was_edited_ends_the_check(tmp_path: Path) -> None:
+    made(tmp_path, full(100), ASKED["coverage"])
+    file = tmp_path / CERTIFICATE_FILE
+    file.write_text(file.read_text("utf-8").replace('"n": 100', '"n": 101'), "utf-8")
+    verdict = verify(tmp_path, [full(100)], TODAY)
+    assert [check.name for check in verdict.checks] == ["file"]
+    assert not verdict.ok
+    assert "changed after it was made" in verdict.checks[0].said
+
+
+def test_a_directory_without_a_certificate_is_not_verified(tmp_path: Path) -> None:
+    write(tmp_path, PolicyArtifact(SECTION.model_dump(mode="json")))
+    assert not verify(tmp_path, [full(10)], TODAY).ok
+    assert not verify(tmp_path / "nowhere", [full(10)], TODAY).ok
+
+
+def test_a_policy_of_no_known_kind_is_not_verified(tmp_path: Path) -> None:
+    write(tmp_path, PolicyArtifact({"kind": "thresholds"}))
+    verdict = verify(tmp_path, [full(10)], TODAY)
+    assert "thresholds" in said(verdict, "file")[1]
+
+
+@pytest.mark.parametrize(("today", "fine"), [("2026-12-21", True), ("2026-12-22", False)])
+def test_an_expired_certificate_fails(tmp_path: Path, today: str, fine: bool) -> None:
+    made(tmp_path, full(100), ASKED["coverage"], expires_days=30)
+    verdict = verify(tmp_path, [full(100)], date.fromisoformat(today))
+    assert said(verdict, "expiry")[0] is fine
+    assert "2026-12-21" in said(verdict, "expiry")[1]
+    assert verdict.ok is fine
+
+
+def test_a_log_of_another_model_fails(tmp_path: Path) -> None:
+    made(tmp_path, full(100), ASKED["coverage"])
+    other = replace(full(100), models={"base": ("small",), "guide": ("larger",)})
+    fine, words = said(verify(tmp_path, [other], TODAY), "cascade")
+    assert not fine
+    assert "in the log, guide is larger; the certificate was made for large" in words
+
+
+def test_a_configuration_of_another_cascade_fails(tmp_path: Path) -> None:
+    made(tmp_path, full(100), ASKED["coverage"])
+    verdict = verify(tmp_path, [full(100)], TODAY, config(strategy={"rounds": 2}))
+    fine, words = said(verdict, "cascade")
+    assert not fine
+    assert "as configured, the strategy is" in words
+
+
+def test_a_budget_without_the_cap_that_it_rests_on_fails(tmp_path: Path) -> None:
+    made(tmp_path, full(400), ASKED["budget"])
+    assert not verify(tmp_path, [full(400)], TODAY, config()).ok
+    assert verify(tmp_path, [full(400)], TODAY, config(budget={"per_question": 0.003})).ok
+
+
+def test_what_is_not_on_record_is_said(tmp_path: Path) -> None:
+    made(tmp_path, full(100), ASKED["coverage"], config=None)
+    fine, words = said(verify(tmp_path, [full(100)], TODAY), "cascade")
+    assert fine
+    assert "not on record, and not checked: the strategy, the prices" in words
+
+
+def test_a_log_without_models_is_not_said_to_be_compared(tmp_path: Path) -> None:
+    made(tmp_path, full(100), ASKED["coverage"])
+    silent = replace(full(100), models={})
+    assert "not compared, since the log does not say" in said(verify(tmp_path, [silent], TODAY), "cascade")[1]
+    assert "not compared" not in said(verify(tmp_path, [full(100)], TODAY), "cascade")[1]
+    assert said(verify(tmp_path, [silent], TODAY), "seen")[1] == "none of these questions was used to make the policy"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("coverage", "the same 100 questions"), ("groups", "judgements or groups")]
+)
+def test_other_groups_matter_to_promises_by_group_alone(tmp_path: Path, name: str, words: str) -> None:
+    made(tmp_path, full(100), ASKED[name])
+    verdict = verify(tmp_path, [replace(full(100), groups=("d",) * 100)], TODAY)
+    assert words in said(verdict, "threshold")[1]
+    assert verdict.ok is (name == "coverage")
+
+
+def test_questions_that_made_the_policy_are_set_aside(tmp_path: Path) -> None:
+    table = full(300)
+    before = PolicyArtifact({}, Seen(training=table.questions[:50]))
+    made(tmp_path, table.take(np.arange(50, 200)), ASKED["coverage"], held=before)
+    verdict = verify(tmp_path, [table], TODAY)
+    assert verdict.ok
+    assert "50 questions" in said(verdict, "seen")[1]
+    assert "of 100 fresh questions" in said(verdict, "fresh")[1]
+
+
+def test_calibration_questions_that_made_the_policy_fail(tmp_path: Path) -> None:
+    table = full(200)
+    artifact = made(tmp_path, table, ASKED["coverage"])
+    known = replace(artifact, seen=Seen(training=table.questions[:3]), certificates=())
+    forged = [make(replace(one, policy_sha256=known.policy_sha256)) for one in artifact.certificates]
+    write(tmp_path, replace(known, certificates=tuple(forged)))
+    fine, words = said(verify(tmp_path, [table], TODAY), "seen")
+    assert not fine
+    assert words.startswith("3 calibration questions")
+
+
+def test_the_same_questions_with_other_answers_fail(tmp_path: Path) -> None:
+    table = full(200)
+    made(tmp_path, table, ASKED["coverage"])
+    wrong = replace(table, arrays=replace(table.arrays, correct=~table.arrays.correct))
+    assert not said(verify(tmp_path, [wrong], TODAY), "threshold")[0]
+
+
+def test_some_of_the_calibration_questions_prove_nothing(tmp_path: Path) -> None:
+    table = full(300)
+    made(tmp_path, table.take(np.arange(200)), ASKED["coverage"])
+    some = verify(tmp_path, [table.take(np.arange(100, 300))], TODAY)
+    assert some.ok
+    assert said(some, "threshold") == (
+        True,
+        "100 of 200 calibration questions are in this log: the threshold cannot be computed again",
+    )
+    nothing = verify(tmp_path, [table.take(np.arange(100))], TODAY)
+    assert not nothing.ok
+
+
+# --- held to account on fresh questions
+
+
+def told(certificates: Sequence[Certificate], table: EpisodeTable) -> list[tuple[bool, str]]:
+    return [tuple(one) for one in on_fresh(certificates, sample_of(table, POLICY))]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("coverage", {"kappa": float("inf")}),
+        ("pac", {"kappa": float("inf")}),
+        ("solvable", {"kappa": float("inf")}),
+        ("f1", {"kappa": float("inf"), "alpha": 0.01, "n": 100_000}),
+        ("error", {"alpha": 0.2}),
+        ("regret", {"alpha": 0.1}),
+        ("joint", {"kappa": float("-inf")}),
+        ("budget", {"kappa": float("-inf"), "n": 100_000}),
+        ("budget", {"budget_nano_usd": 250_000, "n": 100_000}),
+    ],
+)
+def test_a_broken_promise_is_refuted(tmp_path: Path, name: str, fields: dict[str, Any]) -> None:
+    table = full(1_400)
+    table = replace(table, groups=table.ids) if ASKED[name].single else table
+    artifact = made(tmp_path, table.take(np.arange(600)), ASKED[name])
+    fresh = table.take(np.arange(600, 1_400))
+    assert all(ok for ok, _ in told(artifact.certificates, fresh))
+    broken = told([replace(artifact.certificates[0], **fields)], fresh)
+    assert not all(ok for ok, _ in broken)
+    assert any("is refuted" in words for _, words in broken)
+
+
+def test_a_cap_that_is_passed_is_said(tmp_path: Path) -> None:
+    table = full(800)
+    artifact = made(tmp_path, table.take(np.arange(400)), ASKED["budget"])
+    costs = table.arrays.cost.copy()
+    costs[500] = 5_000_000
+    dear = replace(table, arrays=replace(table.arrays, cost=costs)).take(np.arange(400, 800))
+    ((fine, words),) = told(artifact.certificates, dear)
+    assert not fine
+    assert "1 of them more than the cap of 0.003 USD" in words
+
+
+def test_small_groups_are_reported_and_not_tested(tmp_path: Path) -> None:
+    table = log(200, groups=["a" if row % 10 else f"s{row % 5}{row}" for row in range(200)])
+    artifact = made(tmp_path, table, Guarantee("coverage", 0.1, by_group=True))
+    words = [text for _, text in told(artifact.certificates, log(200, 1, groups=table.groups))]
+    assert words[0].startswith("group a:")
+    assert "refuted" in words[0]
+    assert words[1].endswith("reported only")
+
+
+def test_what_is_unknown_is_not_held_against_a_promise(tmp_path: Path) -> None:
+    table = full(400)
+    artifact = made(tmp_path, table, ASKED["coverage"])
+    fresh = full(400, 1)
+    unknown = replace(fresh, arrays=replace(fresh.arrays, complete=np.zeros(400, dtype=np.bool_)))
+    lost = [int(told(artifact.certificates, one)[0][1].split()[0]) for one in (fresh, unknown)]
+    assert lost[0] == lost[1] > 0
+
+
+def test_a_kept_promise_is_seldom_refuted() -> None:
+    asked, whole = Guarantee("coverage", 0.1), sample_of(log(1_200), POLICY)
+    refuted = []
+    for seed in range(200):
+        order = np.random.default_rng(seed).permutation(1_200)
+        mine, fresh = (
+            Sample(whole.table.take(rows), whole.scores.take(rows), whole.levels.take(rows))
+            for rows in (order[:50], order[50:250])
+        )
+        (found,) = find(mine, asked)
+        one = Certificate("coverage", 0.1, found.n, "", k=found.k, kappa=found.kappa)
+        refuted += [not ok for ok, _ in on_fresh([one], fresh)]
+    # 200 tests at 5 %: 20 or more would come with a probability of 0.3 %. It is 5: the questions come from a pool of
+    # 1,200. A binomial test at alpha, which knows nothing of the luck of the calibration, refutes 32.
+    assert 0 < sum(refuted) < 20

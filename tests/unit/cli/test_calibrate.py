@@ -1,0 +1,517 @@
+"""`cascade calibrate`: what it is asked, what it writes, prints and ends with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.cli.options import Asked, wanted_guarantee
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.files import write_rows
+from cascade.errors import UsageError
+from cascade.policies.artifact import read, write
+from unit.cli.certified import POLICY, Row, hard_rows
+
+Cli = Callable[..., Any]
+Write = Callable[..., str]
+NOTHING = Asked(None, None, None, None, None, by_group=False, abstain=False)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Write:
+    """Write rows into a log."""
+
+    def write(rows: Sequence[Row], name: str = "log.jsonl") -> str:
+        write_rows(tmp_path / name, rows)
+        return str(tmp_path / name)
+
+    return write
+
+
+@pytest.fixture
+def log(written: Write) -> str:
+    """Return a log of 99 questions, 20 of them answered rightly by the second step alone."""
+    return written(hard_rows(99, range(0, 40, 2)))
+
+
+def document(ran: Any) -> dict[str, Any]:
+    assert ran.code == 0, ran.err
+    found: dict[str, Any] = json.loads(ran.out)
+    return found
+
+
+# --- what is written and printed ---
+
+
+def test_the_threshold_is_the_kth_critical_value(cli: Cli, log: str, tmp_path: Path) -> None:
+    ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--json")
+    found = document(ran)
+    (group,) = found["groups"]
+    # k = ⌊0.1 · 100⌋ = 10; the critical values are the doubts 1/100, 3/100, …
+    assert group["kappa"] == pytest.approx(0.19)
+    assert (group["certificate"]["k"], group["certificate"]["n"], group["misses"]) == (10, 99, 9)
+    assert found["realised"]["coverage"] == pytest.approx(90 / 99)
+    assert found["everything"]["coverage"] == 1
+    # 18 questions stop at a doubt below 0.19, for 0.001 USD each; the others pay 0.003
+    assert found["realised"]["cost_usd"] == pytest.approx((18 * 0.001 + 81 * 0.003) / 99)
+    assert found["everything"]["cost_usd"] == pytest.approx(0.003)
+    held = read(tmp_path / "policy")
+    assert held.policy["kind"] == "threshold"
+    assert held.certificates[0].kappa == pytest.approx(0.19)
+    assert len(held.questions) == 99
+
+
+def test_the_report_says_the_promise_and_the_figures(cli: Cli, log: str) -> None:
+    ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy")
+    assert ran.code == 0
+    assert ran.err == ""
+    assert "With probability at least 90 %" in ran.out
+    line = next(one.split() for one in ran.out.splitlines() if one.startswith("certified"))
+    assert line[1:8] == ["99", "10", "9", "0.19", "0.909", "0.909", "0.091"]
+    assert "written: policy" in ran.out
+
+
+@pytest.mark.parametrize("width", [80, 130])
+def test_no_line_is_wider_than_the_terminal(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for more in (["--guarantee", "error", "--alpha", "0.3", "--abstain"], ["--by-group"], []):
+        ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--force", *more)
+        assert ran.code == 0, ran.err
+        assert max(map(len, ran.out.splitlines())) <= width
+
+
+def test_the_same_run_writes_the_same_bytes(cli: Cli, log: str, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        cli("calibrate", log, "--policy", POLICY, "-o", name, "--guarantee", "error", "--alpha", "0.4", "--seed", "3")
+    for file in ("policy.json", "certificate.json"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_hostile_names_do_not_reach_the_terminal(cli: Cli, written: Write) -> None:
+    rows = hard_rows(99, range(0, 40, 2), group="[red]x[/red]\x1b[31m\n[/]")
+    ran = cli("calibrate", written(rows), "--policy", POLICY, "-o", "policy", "--by-group")
+    assert ran.code == 0
+    assert "\x1b" not in ran.out
+    assert "[red]x[/red][31m [/] " in ran.out  # on one line
+
+
+# --- every kind of promise ---
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "alpha", "delta"),
+    [
+        ([], "coverage", 0.1, None),
+        (["--delta", "0.05"], "coverage", 0.1, 0.05),
+        (["--guarantee", "solvable", "--alpha", "0.2"], "solvable", 0.2, None),
+        (["--guarantee", "f1"], "f1", 0.1, None),
+        (["--guarantee", "error", "--alpha", "0.3"], "error", 0.3, 0.1),
+        (["--guarantee", "error", "--alpha", "0.3", "--delta", "0.2", "--abstain"], "error", 0.3, 0.2),
+        (["--guarantee", "regret", "--alpha", "0.3"], "regret", 0.3, 0.1),
+        (["--budget", "0.0025", "--most", "0.01"], "budget", None, None),
+        (["--guarantee", "error", "--alpha", "0.4", "--budget", "0.0029", "--most", "0.003"], "error", 0.4, 0.1),
+    ],
+)
+def test_every_kind_is_certified_and_said(
+    cli: Cli, log: str, options: list[str], kind: str, alpha: float | None, delta: float | None
+) -> None:
+    found = document(cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--json", *options))
+    certificate = found["groups"][0]["certificate"]
+    assert (certificate["kind"], certificate["alpha"], certificate["delta"]) == (kind, alpha, delta)
+    assert found["groups"][0]["statement"]
+    assert cli("verify", "policy", log).code == 0
+
+
+def test_a_certificate_a_group_and_one_for_all_others(cli: Cli, written: Write) -> None:
+    rows = hard_rows(120, range(0, 60, 3))
+    for one in rows:
+        number = int(one["episode_id"][1:])
+        one["group"] = "even" if number % 2 == 0 and number < 100 else "odd" if number < 100 else f"small {number}"
+    ran = cli("calibrate", written(rows), "--policy", POLICY, "-o", "policy", "--by-group")
+    assert ran.code == 0, ran.err
+    first = [line.split()[0] for line in ran.out.splitlines() if line.startswith(("even", "odd", "all"))]
+    assert first == ["even", "odd", "all", "all", "all"]  # all others, all questions, all is kept
+    groups = {one.group: one for one in read("policy").certificates}
+    assert {name: one.n for name, one in groups.items()} == {"even": 50, "odd": 50, None: 20}
+
+
+def test_delta_is_named_where_it_is_filled_in(cli: Cli, log: str) -> None:
+    ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--guarantee", "error", "--alpha", "0.4")
+    assert "error is promised with a delta; it is 0.1" in ran.err
+
+
+def test_of_those_answered_it_is_said_how_many_are_wrong(cli: Cli, log: str) -> None:
+    options = ["--guarantee", "error", "--alpha", "0.15", "--delta", "0.3", "--abstain"]
+    found = document(cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--json", *options))
+    ran = cli("calibrate", log, "--policy", POLICY, "-o", "other", *options)
+    realised = found["realised"]
+    if realised["abstained"]:
+        said = f"of those answered, {realised['error'] / (1 - realised['abstained']):.1%} are wrong"
+        assert said in " ".join(ran.out.split())
+    assert "silent" in ran.out
+
+
+def test_abstaining_says_what_it_leaves_without(cli: Cli, log: str, written: Write) -> None:
+    options = ["--guarantee", "error", "--alpha", "0.3", "--delta", "0.3", "--abstain"]
+
+    def said(of_20: dict[range, tuple[bool, float]]) -> str:
+        rows = hard_rows(300, [])
+        for one in rows:
+            number = int(one["episode_id"][1:]) % 20
+            (told,) = [about for numbers, about in of_20.items() if number in numbers]
+            one.update(zip(("correct", "confidence"), told, strict=True))
+        ran = cli("calibrate", written(rows, "some.jsonl"), "--policy", POLICY, "-o", "policy", "--force", *options)
+        assert ran.code == 0, ran.err
+        return " ".join(ran.out.split())
+
+    silent = said({range(12): (False, 0.2), range(12, 20): (True, 0.9)})  # 60 % are wrong, and unsure
+    assert "Nothing is served for" in silent
+    assert "of those answered, 0.0% are wrong" in silent[: silent.index("Nothing is served for")]
+    assert "wrong: of all questions, an answer is served that is wrong" in silent
+    wrong = said({range(4): (False, 0.9), range(4, 6): (True, 0.9), range(6, 20): (False, 0.2)})
+    assert "Nothing is served for" in wrong
+    at = wrong.index("Nothing is served for")  # a line of its own, below the legend
+    assert "The promise counts all questions: of those answered, " in wrong[at:]
+    assert wrong.count("of those answered, ") == 1
+    assert "Nothing is served" not in cli("calibrate", log, "--policy", POLICY, "-o", "other", *options).out
+
+
+def test_the_legend_explains_the_columns_that_are_shown(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    abstaining = ["--guarantee", "error", "--alpha", "0.3", "--abstain"]
+    for width, shown in (("80", False), ("130", True)):
+        monkeypatch.setenv("COLUMNS", width)
+        ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--force", *abstaining)
+        assert ("set: different answers kept" in " ".join(ran.out.split())) is shown
+
+
+def test_groups_that_are_all_pooled_are_said(cli: Cli, written: Write) -> None:
+    rows = hard_rows(60, range(0, 30, 3))
+    log = written([one | {"group": f"g{int(one['episode_id'][1:]) // 3}"} for one in rows])
+    ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--by-group")
+    said = "No group has enough questions for a promise of its own: 20 groups are pooled."
+    assert said in " ".join(ran.out.split())
+    assert "pooled" not in cli("calibrate", log, "--policy", POLICY, "-o", "other").out
+
+
+# --- 3: not certified ---
+
+
+def test_too_few_questions_end_with_3_and_the_number(cli: Cli, written: Write, tmp_path: Path) -> None:
+    few = written(hard_rows(8, [0]))
+    ran = cli("calibrate", few, "--policy", POLICY, "-o", "policy")
+    assert ran.code == 3
+    assert "8 calibration questions are too few. 9 would do" in ran.err
+    assert ran.out == ""
+    assert not (tmp_path / "policy").exists()
+    assert cli("calibrate", few, "--policy", POLICY, "-o", "policy", "--delta", "0.1").err.count("22 would do") == 1
+    kept = cli("calibrate", few, "--policy", POLICY, "-o", "policy", "--allow-everything")
+    assert kept.code == 0
+    assert "all kept" in kept.out
+    assert read(tmp_path / "policy").certificates[0].keeps_everything
+
+
+def test_a_budget_below_the_floor_is_3(cli: Cli, log: str) -> None:
+    ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--budget", "0.0005", "--most", "0.01")
+    assert ran.code == 3
+    assert ran.err.count("error:") == 1
+
+
+# --- 2: cannot be asked so ---
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--alpha", "1.5"], "alpha is 1.5"),
+        (["--alpha", "nan"], "alpha is nan"),
+        (["--delta", "0"], "delta is 0"),
+        (["--guarantee", "coverge"], "did you mean coverage"),
+        (["--guarantee", "budget"], "as in --budget 0.01"),
+        (["--budget", "1"], "give --most USD, or --config with budget.per_question"),
+        (["--budget", "-1", "--most", "1"], "--budget is an amount in USD above 0, not -1"),
+        (["--budget", "nan", "--most", "1"], "--budget is an amount"),
+        (["--budget", "1", "--most", "inf"], "--most is an amount"),
+        (["--budget", "1", "--most", "2", "--alpha", "0.1"], "--alpha is a share of questions"),
+        (["--abstain"], "Abstaining goes with error and regret"),
+        (["--guarantee", "error", "--by-group"], "Groups go with coverage and solvable"),
+        (["--where", "dataset=none"], "no episode"),
+        (["--where", "step=1"], "cut episodes apart"),
+    ],
+)
+def test_what_cannot_be_asked_is_2_in_one_message(cli: Cli, log: str, options: list[str], said: str) -> None:
+    ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", *options)
+    assert ran.code == 2
+    assert said.lower() in ran.err.lower()
+    assert ran.err.count("error:") == 1
+    assert ran.out == ""
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("nowhere", "There is no file or folder 'nowhere'"),
+        (".", "no policy directory: it has no policy.json"),
+        ("there/policy.json", "name the directory: --policy there"),
+        ("{kind: tresholt}", "did you mean threshold"),
+        ("{kind: threshold}", "keep: both"),
+        ("{kind: threshold, keep: both, when: reply_logprob}", "has no such signal"),
+        ("{kind: directory, path: nowhere}", "no policy directory"),
+    ],
+)
+def test_a_policy_that_cannot_be_calibrated_is_2(cli: Cli, log: str, tmp_path: Path, policy: str, said: str) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "policy.json").write_text("{}")
+    ran = cli("calibrate", log, "--policy", policy, "-o", "policy")
+    assert ran.code == 2
+    assert said in ran.err
+
+
+def test_without_a_place_to_write_it_is_2(cli: Cli, log: str) -> None:
+    ran = cli("calibrate", log, "--policy", POLICY)
+    assert (ran.code, ran.err.count("-o policy")) == (2, 1)
+
+
+def test_a_file_is_no_place_to_write(cli: Cli, log: str, tmp_path: Path) -> None:
+    (tmp_path / "policy").write_text("mine")
+    assert cli("calibrate", log, "--policy", POLICY, "-o", "policy").code == 2
+    assert (tmp_path / "policy").read_text() == "mine"
+
+
+def test_another_policy_is_not_written_over(cli: Cli, log: str, tmp_path: Path) -> None:
+    cli("calibrate", log, "--policy", POLICY, "-o", "policy")
+    before = (tmp_path / "policy" / "policy.json").read_bytes()
+    ran = cli("calibrate", log, "--policy", "{kind: threshold, keep: both}", "-o", "policy")
+    assert ran.code == 2
+    assert "holds a policy already" in ran.err
+    assert (tmp_path / "policy" / "policy.json").read_bytes() == before
+    assert cli("calibrate", log, "--policy", "{kind: threshold, keep: both}", "-o", "policy", "--force").code == 0
+    assert (tmp_path / "policy" / "policy.json").read_bytes() != before
+
+
+# --- again ---
+
+
+def test_a_directory_is_calibrated_again_in_place(cli: Cli, log: str, written: Write, tmp_path: Path) -> None:
+    cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--alpha", "0.2", "--delta", "0.1")
+    before = (tmp_path / "policy" / "policy.json").read_bytes()
+    newer = written(hard_rows(60, range(0, 30, 2), about="newer"), "newer.jsonl")
+    ran = cli("calibrate", newer, "--policy", "policy")
+    assert ran.code == 0, ran.err
+    assert "promised as before: coverage, alpha 0.2, delta 0.1" in ran.err
+    assert (tmp_path / "policy" / "policy.json").read_bytes() == before
+    (certificate,) = read(tmp_path / "policy").certificates
+    assert (certificate.n, certificate.alpha, certificate.delta) == (60, 0.2, 0.1)
+    ran = cli("calibrate", newer, "--policy", "policy", "--alpha", "0.25")
+    assert "promised before: coverage, alpha 0.2, delta 0.1; changed: alpha 0.2 -> 0.25" in ran.err
+    assert read(tmp_path / "policy").certificates[0].delta == 0.1
+    ran = cli("calibrate", newer, "--policy", "policy", "--guarantee", "coverage", "--alpha", "0.25")
+    assert "changed: delta 0.1 -> none" in ran.err
+    assert read(tmp_path / "policy").certificates[0].delta is None
+
+
+def test_every_part_that_is_not_given_stays(cli: Cli, log: str, tmp_path: Path) -> None:
+    options = ["--guarantee", "error", "--alpha", "0.4", "--delta", "0.2", "--abstain", "--expires-days", "30"]
+    money = ["--budget", "0.0029", "--most", "0.003"]
+    cli("calibrate", log, "--policy", POLICY, "-o", "policy", *options, *money)
+    ran = cli("calibrate", log, "--policy", "policy", "--alpha", "0.45")
+    assert ran.code == 0, ran.err
+    assert ran.err.strip().endswith("abstaining, days 30; changed: alpha 0.4 -> 0.45")
+    held = read(tmp_path / "policy")
+    money_nano = {"budget_nano_usd": 2_900_000, "most_nano_usd": 3_000_000}
+    assert held.asked == Guarantee("error", 0.45, 0.2, **money_nano, abstain=True)
+    assert "Its last day is" in ran.out
+    ran = cli("calibrate", log, "--policy", "policy", "--by-group")
+    assert (ran.code, ran.err.count("--guarantee KIND asks for another")) == (2, 1)
+
+
+def test_what_it_was_made_for_stays_while_the_models_agree(cli: Cli, log: str, written: Write, tmp_path: Path) -> None:
+    (tmp_path / "cascade.yaml").write_text(CONFIG)
+    cli("calibrate", log, "--policy", "cascade.yaml", "-o", "policy")
+    before = read(tmp_path / "policy").certificates[0].made_for
+    assert cli("calibrate", log, "--policy", "policy", "--alpha", "0.2").code == 0
+    assert read(tmp_path / "policy").certificates[0].made_for == before
+    other = [one | {"model": "newer"} for one in hard_rows(99, range(0, 40, 2))]
+    ran = cli("calibrate", written(other, "other.jsonl"), "--policy", "policy")
+    assert "no longer on record, for the log is of another cascade: the strategy, the prices" in ran.err
+    assert read(tmp_path / "policy").certificates[0].made_for["models"]["base"]["name"] == "newer"
+
+
+def test_a_log_without_judgements_says_what_was_left_out_and_what_to_do(cli: Cli, written: Write) -> None:
+    rows = [one | {"correct": None} for one in hard_rows(20, [])]
+    ran = cli("calibrate", written(rows), "--policy", POLICY, "-o", "policy")
+    assert ran.code == 2
+    assert ". Where accepted answers are logged (column gold)" in ran.err
+
+
+def test_a_log_at_other_prices_is_2(cli: Cli, written: Write, tmp_path: Path) -> None:
+    (tmp_path / "cascade.yaml").write_text(CONFIG)
+    tokens = {"input_tokens": 500, "output_tokens": 500, "cost_nano_usd": 1_000_000}  # 1 USD per million tokens
+    log = written(hard_rows(99, range(0, 40, 2), **tokens))
+    assert cli("calibrate", log, "--policy", "cascade.yaml", "-o", "policy").code == 0
+    dear = written(hard_rows(99, range(0, 40, 2), **(tokens | {"cost_nano_usd": 2_000_000})), "dear.jsonl")
+    for policy in (("cascade.yaml", "-o", "other"), ("policy", "-o", "other")):  # as configured, and as on record
+        ran = cli("calibrate", dear, "--policy", *policy)
+        assert (ran.code, ran.out) == (2, "")
+        assert "the log was costed at other prices than the" in ran.err
+        assert "small: 99 calls; one is on record with 0.002 USD and costs 0.001 USD" in ran.err
+    assert not (tmp_path / "other").exists()
+
+
+def test_data_sets_taken_as_one_are_named(cli: Cli, written: Write) -> None:
+    rows = [*hard_rows(60, range(20)), *hard_rows(40, range(10), about="word", dataset="[b]words")]
+    ran = cli("calibrate", written(rows), "--policy", POLICY, "-o", "policy")
+    assert "2 data sets are taken as one: made (60), [b]words (40)" in ran.err
+
+
+def test_what_was_promised_is_not_read_from_an_edited_file(cli: Cli, log: str, tmp_path: Path) -> None:
+    cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--alpha", "0.2")
+    path = tmp_path / "policy" / "certificate.json"
+    path.write_text(path.read_text().replace('"alpha": 0.2', '"alpha": 0.9'))
+    ran = cli("calibrate", log, "--policy", "policy")
+    assert ran.code == 2
+    assert "say it with --guarantee" in ran.err
+    assert cli("calibrate", log, "--policy", "policy", "--guarantee", "coverage").code == 0
+    assert read(tmp_path / "policy").certificates[0].alpha == 0.1
+
+
+def test_questions_that_ordered_a_path_do_not_calibrate(cli: Cli, log: str) -> None:
+    cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--guarantee", "error", "--alpha", "0.4")
+    before = read("policy")
+    assert cli("calibrate", log, "--policy", "policy").code == 0
+    assert read("policy") == before
+    assert before.certificates[0].n == 99 - len(before.seen.selection) == 69
+    ran = cli("calibrate", log, "--policy", "policy", "--guarantee", "coverage")
+    assert ran.code == 2
+    assert "were used to make this policy" in ran.err
+
+
+def test_what_orders_the_thresholds_is_said(cli: Cli, log: str, written: Write) -> None:
+    options = ["--guarantee", "error", "--alpha"]
+    cli("calibrate", log, "--policy", POLICY, "-o", "policy", *options, "0.4")
+    first = read("policy")
+    found = document(cli("calibrate", log, "--policy", "policy", *options, "0.3", "--json"))
+    assert (found["n"], found["selection"]) == (69, 30)
+    assert "order them anew" in found["notes"][0]
+    assert (read("policy").ordered_for or {})["alpha"] == 0.3
+    assert read("policy").seen == first.seen
+    newer = written(hard_rows(99, range(0, 40, 2), about="newer"), "newer.jsonl")
+    ran = cli("calibrate", newer, "--policy", "policy", *options, "0.4")
+    assert "The thresholds were ordered for another promise" in " ".join(ran.out.split())
+    assert (read("policy").ordered_for or {})["alpha"] == 0.3
+
+
+def test_groups_are_promised_again_as_before(cli: Cli, written: Write, tmp_path: Path) -> None:
+    rows = hard_rows(60, range(0, 30, 3))
+    for one in rows:
+        one["group"] = f"g{int(one['episode_id'][1:]) // 3}"
+    log = written(rows)
+    assert cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--by-group").code == 0
+    before = (tmp_path / "policy" / "certificate.json").read_bytes()
+    ran = cli("calibrate", log, "--policy", "policy")
+    assert "promised as before: coverage, alpha 0.1, by group" in ran.err
+    assert (tmp_path / "policy" / "certificate.json").read_bytes() == before
+    assert cli("verify", "policy", log).code == 0
+
+
+def test_what_was_promised_must_be_on_record(cli: Cli, log: str, tmp_path: Path) -> None:
+    cli("calibrate", log, "--policy", POLICY, "-o", "policy")
+    write(tmp_path / "policy", replace(read(tmp_path / "policy"), asked=None))
+    ran = cli("calibrate", log, "--policy", "policy")
+    assert (ran.code, ran.err.count("say it with --guarantee")) == (2, 1)
+
+
+def test_a_path_is_kept_for_promises_of_its_kind_alone(cli: Cli, log: str, written: Write, tmp_path: Path) -> None:
+    abstaining = ["--guarantee", "error", "--alpha", "0.4", "--abstain"]
+    cli("calibrate", log, "--policy", POLICY, "-o", "policy", *abstaining)
+    path = read(tmp_path / "policy").path
+    newer = written(hard_rows(99, range(0, 40, 2), about="newer"), "newer.jsonl")
+    assert cli("calibrate", newer, "--policy", "policy").code == 0
+    assert read(tmp_path / "policy").path == path
+    assert cli("calibrate", newer, "--policy", "policy", "--guarantee", "error", "--alpha", "0.4").code == 0
+    held = read(tmp_path / "policy")
+    assert held.certificates[0].abstain_below is None
+    assert held.path is not None
+    assert {point.abstain_below for point in held.path} == {float("-inf")}
+
+
+# --- the configuration ---
+
+CONFIG = """
+models:
+  base: {model: small, price: {input: 1, output: 1}}
+  guide: {model: large, price: {input: 1, output: 1}}
+strategy: {rounds: 2}
+provider: fake
+policy: {kind: threshold, keep: both, when: p_yes}
+budget: {per_question: 0.02}
+"""
+
+
+def test_a_configuration_names_the_policy_and_the_cascade(cli: Cli, log: str, tmp_path: Path) -> None:
+    (tmp_path / "cascade.yaml").write_text(CONFIG)
+    ran = cli("calibrate", log, "--policy", "cascade.yaml", "-o", "policy", "--expires-days", "30")
+    assert ran.code == 0, ran.err
+    (certificate,) = read(tmp_path / "policy").certificates
+    assert certificate.made_for["models"]["base"]["name"] == "small"
+    assert certificate.made_for["prompts_sha256"] is not None
+    assert certificate.expires is not None
+    assert "Its last day is" in ran.out
+    assert "--config" not in ran.out
+    assert "--config" in cli("calibrate", log, "--policy", POLICY, "-o", "other").out
+
+
+def test_a_configuration_may_name_the_directory(cli: Cli, log: str, tmp_path: Path) -> None:
+    cli("calibrate", log, "--policy", POLICY, "-o", "policy")
+    (tmp_path / "cascade.yaml").write_text(CONFIG.replace("{kind: threshold, keep: both, when: p_yes}", "./policy"))
+    ran = cli("calibrate", log, "--policy", "cascade.yaml")
+    assert ran.code == 0, ran.err
+    assert read(tmp_path / "policy").certificates[0].made_for["prices"] is not None
+    assert cli("evaluate", log, "--policy", "cascade.yaml").code == 0
+
+
+def test_another_cascade_than_configured_is_2(cli: Cli, log: str, tmp_path: Path) -> None:
+    (tmp_path / "cascade.yaml").write_text(CONFIG.replace("large", "larger"))
+    ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--config", "cascade.yaml")
+    assert ran.code == 2
+    assert "guide is larger" in ran.err
+
+
+def test_the_cap_on_a_question_is_the_configurations(cli: Cli, log: str, tmp_path: Path) -> None:
+    (tmp_path / "cascade.yaml").write_text(CONFIG)
+    found = document(cli("calibrate", log, "--policy", "cascade.yaml", "-o", "policy", "--budget", "0.0028", "--json"))
+    assert found["groups"][0]["certificate"]["made_for"]["most_nano_usd"] == 20_000_000
+
+
+# --- the guarantee asked for ---
+
+
+def test_options_become_a_guarantee() -> None:
+    assert wanted_guarantee(NOTHING, None) == Guarantee("coverage", 0.1)
+    asked = NOTHING._replace(kind="regret", delta=0.05, budget=0.25, most=1.5)
+    assert wanted_guarantee(asked, None) == Guarantee(
+        "regret", 0.1, 0.05, budget_nano_usd=250_000_000, most_nano_usd=1_500_000_000
+    )
+    assert wanted_guarantee(NOTHING._replace(budget=0.1, most=1.0), None).kind == "budget"
+
+
+def test_an_alpha_of_0_is_not_taken_for_none() -> None:
+    with pytest.raises(UsageError, match=r"alpha is 0\.0"):
+        wanted_guarantee(NOTHING._replace(alpha=0.0), None)
+
+
+# --- evaluate ---
+
+
+def test_evaluate_plays_a_directory_at_its_threshold(cli: Cli, log: str) -> None:
+    cli("calibrate", log, "--policy", POLICY, "-o", "policy")
+    found = document(cli("evaluate", log, "--policy", "policy", "--json"))
+    assert found["rows"][0]["coverage"] == pytest.approx(90 / 99)
+    cli("calibrate", log, "--policy", POLICY, "-o", "all", "--alpha", "0.001", "--allow-everything")
+    found = document(cli("evaluate", log, "--policy", "all", "--json"))
+    assert found["rows"][0]["coverage"] == 1
+    assert found["rows"][0]["avg_length"] == 2

@@ -1,0 +1,36 @@
+"""The page on certificates: its Python runs, and its tables are what the benchmark prints."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "certificates.md").read_text("utf-8")
+
+
+def test_the_python_on_the_page_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert blocks
+    for code in blocks:
+        exec(compile(code, "docs/certificates.md", "exec"), {"__name__": "example"})  # noqa: S102 - our own page
+
+
+def test_the_tables_are_those_of_the_benchmark() -> None:
+    made: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks" / "needed_questions.py"))
+    for table in (made["needed_table"](), made["spread_table"]()):
+        assert len(table) > 5
+        assert "\n".join(table) in PAGE
+
+
+def test_the_example_is_what_the_command_prints(cli: Any) -> None:
+    ran = cli("calibrate", "demo", "--policy", "{kind: threshold, keep: both}", "--alpha", "0.03", "-o", "policy")
+    shown = {" ".join(line.split()) for line in ran.out.splitlines()}
+    for start in ("n k missed", "certified 244", "all is kept"):
+        (line,) = [" ".join(one.split()) for one in PAGE.splitlines() if " ".join(one.split()).startswith(start)]
+        assert line in shown
+    promise = re.search(r"With probability at least 97 %.*?97 %\.", PAGE, re.DOTALL)
+    assert promise is not None
+    assert " ".join(promise[0].split()) in " ".join(ran.out.split())

@@ -1,0 +1,379 @@
+"""`cascade fit`: what it writes, prints and ends with."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.building import read_policy
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.files import write_rows
+from cascade.evaluation import plots
+from cascade.evaluation.logs import open_log
+from cascade.evaluation.standing import KNOWING
+from cascade.policies.artifact import read
+from cascade.strategies.embedding import SentenceModel
+from cascade.training.fitting import fit_policy
+from unit.cli.certified import POLICY, Row, hard_rows
+from unit.embedder import Embedder, logged
+
+Cli = Callable[..., Any]
+Write = Callable[..., str]
+FILES = {"README.md", "certificate.json", "frontier.svg", "model.safetensors", "policy.json"}
+CONFIG = """\
+models:
+  base: {model: small, price: {input: 1, output: 1}}
+  guide: {model: large, price: {input: 1, output: 1}}
+provider: fake
+strategy: {kind: base_guide, rounds: 2}
+"""
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Write:
+    def write(rows: Sequence[Row], name: str = "log.jsonl") -> str:
+        write_rows(tmp_path / name, rows)
+        return str(tmp_path / name)
+
+    return write
+
+
+@pytest.fixture
+def log(written: Write) -> str:
+    """Return a log of 200 questions, 40 of them answered rightly by the second step alone, all of low doubt."""
+    return written(hard_rows(200, range(0, 80, 2)))
+
+
+def document(ran: Any) -> dict[str, Any]:
+    assert ran.code == 0, ran.err
+    found: dict[str, Any] = json.loads(ran.out)
+    return found
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {one.name: one.read_bytes() for one in folder.iterdir()}
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+# --- what is written and printed ---
+
+
+def test_a_directory_is_written_that_serves(cli: Cli, log: str, tmp_path: Path) -> None:
+    found = document(cli("fit", log, "-o", "policy", "--json"))
+    assert {one.name for one in (tmp_path / "policy").iterdir()} == FILES
+    assert found["sizes"] == {"questions": 200, "training": 140, "calibration": 60}
+    (chosen,) = [one for one in found["candidates"] if one["chosen"]]
+    assert chosen["name"] == found["chosen"]
+    assert found["method"] == chosen["method"] == read(tmp_path / "policy").policy["method"]
+    assert found["groups"][0]["certificate"]["n"] == 60
+    assert found["realised"]["coverage"] >= 0.9
+    assert cli("verify", "policy", log).code == 0
+    assert json.loads(cli("evaluate", log, "--policy", "policy", "--json").out)["n"] == 200
+
+
+def test_what_is_printed_is_what_the_library_found(cli: Cli, log: str) -> None:
+    found = document(cli("fit", log, "-o", "policy", "--seed", "4", "--json"))
+    fitted = fit_policy(open_log(log).tables, Guarantee("coverage", 0.1), seed=4)
+    assert read("policy") == fitted.artifact
+    assert [one["name"] for one in found["candidates"]] == [one.name for one in fitted.choice.judged]
+    for shown, one in zip(found["candidates"], fitted.choice.judged, strict=True):
+        assert shown["matched"] == (None if one.matched is None else pytest.approx(one.matched / 1e9))
+        assert shown["why"] == one.why
+
+
+def test_the_report_says_all_five_things(cli: Cli, log: str) -> None:
+    ran = cli("fit", log, "-o", "policy")
+    assert ran.code == 0, ran.err
+    assert ran.err == ""
+    said = words(ran.out)
+    assert "200 questions of 2 steps: 140 to choose and fit on, 60 to certify" in said
+    for name in ("last model alone", "base alone", "all steps", KNOWING, "fixed depth"):
+        assert any(line.strip().lstrip("* ").startswith(name) for line in ran.out.splitlines()), name
+    (chosen,) = [line for line in ran.out.splitlines() if line.startswith("* ")]
+    assert f"Chosen: {' '.join(chosen.split()[1:3])}" in said
+    assert "With probability at least 90 %" in said
+    assert "60 calibration questions" in said
+    assert "policy: ./policy in cascade.yaml" in said
+
+
+@pytest.mark.parametrize("width", [80, 100, 130])
+def test_no_line_is_wider_than_the_terminal(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for more in ([], ["--guarantee", "regret", "--alpha", "0.3"], ["--budget", "0.0025", "--most", "0.01"]):
+        ran = cli("fit", log, "-o", "policy", "--force", *more)
+        assert ran.code == 0, ran.err
+        assert max(map(len, ran.out.splitlines())) <= width
+
+
+def test_the_same_log_and_seed_give_the_same_bytes(cli: Cli, log: str, written: Write, tmp_path: Path) -> None:
+    for options in (["--alpha", "0.1"], ["--guarantee", "regret", "--alpha", "0.3", "--seed", "3"]):
+        for name in ("one", "two"):
+            assert cli("fit", log, "-o", name, "--force", *options).code == 0
+        assert contents(tmp_path / "one") == contents(tmp_path / "two")
+    backwards = written(hard_rows(200, range(0, 80, 2))[::-1], "backwards.jsonl")
+    assert cli("fit", backwards, "-o", "three", "--guarantee", "regret", "--alpha", "0.3", "--seed", "3").code == 0
+    assert contents(tmp_path / "three") == contents(tmp_path / "one")
+    assert cli("fit", log, "-o", "four", "--seed", "4").code == 0
+    assert contents(tmp_path / "four")["policy.json"] != contents(tmp_path / "one")["policy.json"]
+
+
+def test_thresholds_beyond_three_are_counted_not_listed(cli: Cli, written: Write) -> None:
+    rows = hard_rows(120, range(0, 40, 2))
+    for one in rows:
+        number = int(one["episode_id"][1:])
+        one["signals"] = {**one["signals"], **{f"odd{k}": (number * (k + 3)) % 11 / 10 for k in range(6)}}
+    log = written(rows)
+    ran = cli("fit", log, "-o", "policy", "--policy", "threshold")
+    assert ran.code == 0, ran.err
+    shown = [line for line in ran.out.splitlines() if line.lstrip("* ").startswith("threshold on")]
+    judged = document(cli("fit", log, "-o", "other", "--policy", "threshold", "--json"))["candidates"]
+    assert len(shown) in {3, 4}
+    assert f"and {len(judged) - len(shown)} dearer thresholds" in ran.out
+    assert (Path("policy") / "README.md").read_text().count("| threshold on") == len(judged)
+
+
+# --- the card and its plot ---
+
+
+def test_the_card_says_what_it_was_made_from(cli: Cli, log: str, tmp_path: Path) -> None:
+    cli("fit", log, "-o", "policy", "--policy", "threshold")
+    text = (tmp_path / "policy" / "README.md").read_text()
+    held = read(tmp_path / "policy")
+    for said in (held.certificates[0].data_sha256, "| of them to certify | 60 |", "| seed | 0 |", "## Limits"):
+        assert said in text
+    assert "With probability at least 90 %" in text
+    assert "![What keeping the promise costs](frontier.svg)" in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| 1 | `")]
+    name = held.policy["features"][0]["name"]
+    assert row.startswith(f"| 1 | `{name}` | {held.policy['features'][0]['unit']} |")
+    assert float(row.split(" | ")[5]) > 0.9  # all that it looks at
+
+
+def test_without_matplotlib_there_is_no_plot_and_a_line(
+    cli: Cli, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("fit", log, "-o", "policy").code == 0
+    assert (tmp_path / "policy" / "frontier.svg").exists()
+    monkeypatch.setattr(plots, "available", lambda: False)
+    ran = cli("fit", log, "-o", "policy", "--force")
+    assert "No plot: it needs matplotlib" in words(ran.out)
+    assert {one.name for one in (tmp_path / "policy").iterdir()} == FILES - {"frontier.svg"}  # the old one is gone
+    assert "frontier.svg" not in (tmp_path / "policy" / "README.md").read_text()
+
+
+def test_hostile_names_reach_neither_terminal_nor_card(cli: Cli, written: Write, tmp_path: Path) -> None:
+    name = "[red]x[/red]\x1b[31m\n<script>|a|[b](http://c)"
+    ran = cli("fit", written(hard_rows(120, range(0, 40, 2), dataset=name)), "-o", "policy")
+    assert ran.code == 0, ran.err
+    assert "\x1b" not in ran.out
+    text = (tmp_path / "policy" / "README.md").read_text()
+    assert "<script>" not in text.replace("\\<", "")
+    assert "\x1b" not in text
+    assert "\x1b" not in (tmp_path / "policy" / "frontier.svg").read_text()
+
+
+# --- every kind of promise ---
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "alpha", "delta"),
+    [
+        ([], "coverage", 0.1, None),
+        (["--delta", "0.1"], "coverage", 0.1, 0.1),
+        (["--guarantee", "solvable", "--alpha", "0.2"], "solvable", 0.2, None),
+        (["--guarantee", "f1"], "f1", 0.1, None),
+        (["--guarantee", "error", "--alpha", "0.3"], "error", 0.3, 0.1),
+        (["--guarantee", "error", "--alpha", "0.3", "--delta", "0.2", "--abstain"], "error", 0.3, 0.2),
+        (["--guarantee", "regret", "--alpha", "0.3"], "regret", 0.3, 0.1),
+        (["--budget", "0.0025", "--most", "0.01"], "budget", None, None),
+        (["--lambda-set", "0.1"], "coverage", 0.1, None),
+    ],
+)
+def test_every_kind_is_fitted_and_certified(
+    cli: Cli, log: str, options: list[str], kind: str, alpha: float | None, delta: float | None
+) -> None:
+    found = document(cli("fit", log, "-o", "policy", "--json", *options))
+    certificate = found["groups"][0]["certificate"]
+    assert (certificate["kind"], certificate["alpha"], certificate["delta"]) == (kind, alpha, delta)
+    assert cli("verify", "policy", log).code == 0
+    assert cli("fit", log, "-o", "policy", "--force", *options).code == 0
+
+
+@pytest.mark.parametrize("name", ["--groups", "--by-group"])
+def test_each_group_has_a_promise(cli: Cli, written: Write, name: str) -> None:
+    rows = hard_rows(200, range(0, 80, 2))
+    for one in rows:
+        one["group"] = "even" if int(one["episode_id"][1:]) % 2 == 0 else "odd"
+    found = document(cli("fit", written(rows), "-o", "policy", name, "--json"))
+    assert [one["group"] for one in found["groups"]] == ["even", "odd", None]
+
+
+def test_a_method_alone(cli: Cli, log: str) -> None:
+    found = document(cli("fit", log, "-o", "policy", "--policy", "depth", "--json"))
+    assert (found["method"], [one["name"] for one in found["candidates"]]) == ("depth", ["fixed depth"])
+    ran = cli("fit", log, "-o", "policy", "--policy", "tree")
+    assert (ran.code, ran.out) == (2, "")
+
+
+def test_the_questions_of_a_policy_to_start_from_certify_nothing(cli: Cli, written: Write, tmp_path: Path) -> None:
+    rows, more = hard_rows(100, range(0, 40, 2)), hard_rows(100, range(0, 40, 2), about="newer")
+    for one in more:
+        one["episode_id"] = f"n{one['episode_id']}"
+    cli("fit", written(rows), "-o", "old")
+    ran = cli("fit", written([*rows, *more], "both.jsonl"), "--init", "old", "-o", "new", "--json")
+    found, old = document(ran), read(tmp_path / "old").seen.all
+    assert not set(read(tmp_path / "new").questions) & old
+    assert found["sizes"]["questions"] == 200
+    assert "| started from | old |" in (tmp_path / "new" / "README.md").read_text()
+    cli("calibrate", written(rows), "--policy", POLICY, "-o", "hand")
+    ran = cli("fit", written(rows), "--init", "hand", "-o", "new", "--force")
+    assert (ran.code, ran.err.count("was not fitted")) == (2, 1)
+
+
+# --- 3: not certified ---
+
+
+def test_too_few_questions_end_with_3_and_write_nothing(cli: Cli, written: Write, tmp_path: Path) -> None:
+    few = written(hard_rows(8, [0]), "few.jsonl")
+    ran = cli("fit", few, "-o", "policy")
+    assert (ran.code, ran.out) == (3, "")
+    assert "calibration questions are too few" in words(ran.err)
+    assert not (tmp_path / "policy").exists()
+    kept = cli("fit", few, "-o", "policy", "--allow-everything")
+    assert kept.code == 0, kept.err
+    assert read(tmp_path / "policy").certificates[0].keeps_everything
+
+
+def test_a_directory_stays_as_it_was_where_nothing_is_certified(
+    cli: Cli, log: str, written: Write, tmp_path: Path
+) -> None:
+    cli("fit", log, "-o", "policy")
+    before = contents(tmp_path / "policy")
+    hopeless = written([one | {"correct": False} for one in hard_rows(120, [])], "hopeless.jsonl")
+    ran = cli("fit", hopeless, "-o", "policy", "--force", "--guarantee", "error", "--alpha", "0.1")
+    assert (ran.code, ran.out) == (3, "")
+    assert contents(tmp_path / "policy") == before
+
+
+# --- 2: cannot be asked so ---
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--alpha", "1.5"], "alpha is 1.5"),
+        (["--guarantee", "coverge"], "did you mean coverage"),
+        (["--guarantee", "budget"], "as in --budget 0.01"),
+        (["--budget", "1"], "give --most USD"),
+        (["--abstain"], "Abstaining goes with error and regret"),
+        (["--guarantee", "error", "--groups"], "Groups go with coverage and solvable"),
+        (["--policy", "treshold"], "did you mean threshold"),
+        (["--calibration-share", "1.5"], "lies between 0 and 1"),
+        (["--where", "step=1"], "cut episodes apart"),
+        (["--init", "nowhere"], "no policy directory"),
+    ],
+)
+def test_what_cannot_be_asked_is_2_in_one_message(cli: Cli, log: str, options: list[str], said: str) -> None:
+    ran = cli("fit", log, "-o", "policy", *options)
+    assert ran.code == 2
+    assert said.lower() in words(ran.err).lower()
+    assert ran.err.count("error:") == 1
+    assert ran.out == ""
+    assert not Path("policy").exists()
+
+
+def test_another_policy_is_not_written_over(cli: Cli, log: str, tmp_path: Path) -> None:
+    cli("fit", log, "-o", "policy")
+    before = contents(tmp_path / "policy")
+    ran = cli("fit", log, "-o", "policy", "--alpha", "0.2")
+    assert (ran.code, ran.err.count("holds a policy already")) == (2, 1)
+    assert contents(tmp_path / "policy") == before
+    assert cli("fit", log, "-o", "policy", "--alpha", "0.2", "--force").code == 0
+    assert contents(tmp_path / "policy") != before
+
+
+def test_a_log_at_other_prices_is_2(cli: Cli, written: Write, tmp_path: Path) -> None:
+    (tmp_path / "cascade.yaml").write_text(CONFIG)
+    tokens = {"input_tokens": 500, "output_tokens": 500, "cost_nano_usd": 1_000_000}
+    log = written(hard_rows(99, range(0, 40, 2), **tokens))
+    assert cli("fit", log, "-o", "policy", "--config", "cascade.yaml").code == 0
+    made_for = read(tmp_path / "policy").certificates[0].made_for
+    assert made_for["prices"]
+    dear = written(hard_rows(99, range(0, 40, 2), **(tokens | {"cost_nano_usd": 2_000_000})), "dear.jsonl")
+    ran = cli("fit", dear, "-o", "other", "--config", "cascade.yaml")
+    assert (ran.code, ran.out) == (2, "")
+    assert "the log was costed at other prices than the configuration" in words(ran.err)
+    newer = [one | {"model": "newer"} for one in hard_rows(99, range(0, 40, 2), **tokens)]
+    other = written(newer, "newer.jsonl")
+    assert cli("fit", other, "-o", "other", "--config", "cascade.yaml").code == 2
+    assert not (tmp_path / "other").exists()
+
+
+# --- again ---
+
+
+def test_a_fitted_directory_is_calibrated_again(cli: Cli, log: str, written: Write, tmp_path: Path) -> None:
+    cli("fit", log, "-o", "policy")
+    before = contents(tmp_path / "policy")
+    newer = written(hard_rows(60, range(0, 30, 2), about="newer"), "newer.jsonl")
+    ran = cli("calibrate", newer, "--policy", "policy")
+    assert ran.code == 0, ran.err
+    after = contents(tmp_path / "policy")
+    assert {name for name in FILES if after[name] != before[name]} == {"certificate.json"}
+    assert read_policy(tmp_path / "policy").artifact.certificates[0].n == 60
+    assert cli("calibrate", log, "--policy", "policy").code == 2  # it was fitted on these
+
+
+# --- sentence embeddings
+
+
+@pytest.fixture
+def sentences(monkeypatch: pytest.MonkeyPatch) -> list[Embedder]:
+    """Put a sentence model of the tests in the place of the real one, and return those that were made."""
+    made: list[Embedder] = []
+
+    def make() -> Embedder:
+        made.append(Embedder())
+        return made[-1]
+
+    monkeypatch.setattr("cascade.strategies.embedding.sentence_model", make)
+    monkeypatch.setattr("cascade.cli.fit.sentence_model", make)
+    return made
+
+
+def test_with_embed_what_questions_are_about_is_offered_and_played_by_every_command(
+    cli: Cli, written: Write, tmp_path: Path, sentences: list[Embedder]
+) -> None:
+    log, policy = written(logged(500)), str(tmp_path / "policy")
+    asked = ("--guarantee", "regret", "--alpha", "0.1", "--delta", "0.1")
+    assert cli("fit", log, *asked, "-o", str(tmp_path / "bare"), "--json").code == 0
+    assert not sentences
+    found = document(cli("fit", log, *asked, "--embed", "-o", policy, "--json"))
+    assert read(policy).policy["embedding"] == "fake:1"
+    assert "asked.embedding_0" in [one["name"] for one in read(policy).policy["features"]]
+    assert found
+    assert document(cli("verify", policy, log, "--json"))["ok"] is True
+    fresh = written(logged(300, 500), "fresh.jsonl")
+    assert document(cli("evaluate", fresh, "--policy", policy, "--json"))["rows"][0]["avg_length"] < 1.8
+    assert cli("calibrate", fresh, "--policy", policy, "-o", str(tmp_path / "again")).code == 0
+    assert read(tmp_path / "again").policy["embedding"] == "fake:1"
+    assert len(sentences) >= 4
+
+
+def test_embed_without_the_sentence_model_says_how_to_get_it(
+    cli: Cli, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cascade.cli.fit.sentence_model", SentenceModel)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    ran = cli("fit", log, "--embed", "-o", str(tmp_path / "policy"))
+    assert ran.code == 2
+    assert "pip install onnxruntime" in words(ran.err)
+    assert not (tmp_path / "policy").exists()

@@ -1,0 +1,182 @@
+"""`cascade monitor`: logged audits against a certificate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cascade.conformal.monitor import Monitor
+from cascade.episodes.files import write_rows
+from unit.cli.certified import POLICY, Row, hard_rows
+
+Cli = Callable[..., Any]
+
+
+def write(path: Path, rows: Sequence[Row]) -> str:
+    write_rows(path, rows)
+    return str(path)
+
+
+@pytest.fixture
+def policy(cli: Cli, tmp_path: Path) -> str:
+    """Return a policy directory certified at kappa 0.19 with α = 0.1: what has a lower doubt stops after step one."""
+    log = write(tmp_path / "log.jsonl", hard_rows(99, range(0, 40, 2)))
+    assert cli("calibrate", log, "--policy", POLICY, "-o", "policy").code == 0
+    return "policy"
+
+
+def audits(missed: Iterable[bool], **columns: Any) -> list[Row]:
+    """Return audited questions, a minute apart, of which these are missed: they stop, and only step two is right."""
+    marks = list(missed)
+    late = [k for k, mark in enumerate(marks) if mark]
+    columns = {"split": "audit", "signals": {"p_yes": 0.9}} | columns
+    return [one | columns for one in hard_rows(len(marks), late, about="audit")]
+
+
+def document(ran: Any) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ran.out)
+    return found
+
+
+def test_misses_are_counted_as_they_would_be_served(cli: Cli, policy: str, tmp_path: Path) -> None:
+    marks = [k % 12 == 3 for k in range(120)]
+    ran = cli("monitor", policy, write(tmp_path / "audits.jsonl", audits(marks)))
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("no alarm: 10 of 120 audits missed (8.3%)")
+    going_on = audits(marks, signals={"p_yes": 0.5})  # a doubt above kappa: step two is paid, and right
+    assert "0 of 120" in cli("monitor", policy, write(tmp_path / "on.jsonl", going_on)).out
+
+
+def test_an_alarm_ends_with_3_and_says_after_how_many(cli: Cli, policy: str, tmp_path: Path) -> None:
+    marks = [False] * 60 + [k % 2 == 0 for k in range(60)]
+    path = write(tmp_path / "audits.jsonl", audits(marks))
+    ran = cli("monitor", policy, path)
+    monitor = Monitor.start(alpha=0.1, n=99, k=10)
+    for mark in marks:
+        monitor = monitor.update(mark)
+    assert ran.code == 3
+    assert f"ALARM after {monitor.alarmed_after} audits" in ran.out
+    assert ran.err.count("error:") == 1
+    found = document(cli("monitor", policy, path, "--json"))
+    (one,) = found["certificates"]
+    assert found["alarmed"] is True
+    assert (one["audits"], one["misses"], one["alarmed_after"]) == (120, 30, monitor.alarmed_after)
+    assert one["e_value"] == pytest.approx(monitor.e_value)
+    assert cli("monitor", policy, path, "--level", "1e-9").code == 0
+
+
+def test_audits_count_in_the_order_they_were_asked(cli: Cli, policy: str, tmp_path: Path) -> None:
+    marks = [False] * 60 + [k % 2 == 0 for k in range(60)]
+    rows = audits(marks)
+    order = np.random.default_rng(0).permutation(len(rows)).tolist()
+    shuffled = [rows[k] for k in order]
+    straight, mixed = (
+        document(cli("monitor", policy, write(tmp_path / name, given), "--json"))["certificates"][0]
+        for name, given in (("one.jsonl", rows), ("two.jsonl", shuffled))
+    )
+    assert straight == mixed
+    # in the other direction of time the misses come first, which is another record
+    late = [one | {"created_at": f"2026-10-{28 - int(one['episode_id'][1:]) // 6:02d}T00:00:00Z"} for one in rows]
+    backwards = document(cli("monitor", policy, write(tmp_path / "three.jsonl", late), "--json"))["certificates"][0]
+    assert backwards["misses"] == straight["misses"]
+    assert backwards["alarmed_after"] != straight["alarmed_after"]
+
+
+def test_what_was_not_audited_is_left_out_and_said(cli: Cli, policy: str, tmp_path: Path) -> None:
+    served = [one | {"episode_id": f"s{one['episode_id']}", "split": None} for one in audits([True] * 50)]
+    path = write(tmp_path / "mixed.jsonl", [*served, *audits([False] * 30)])
+    ran = cli("monitor", policy, path)
+    assert ran.code == 0
+    assert "0 of 30 audits missed" in ran.out
+    assert "50 episodes were not audited" in ran.err
+
+
+def test_without_marks_every_episode_is_an_audit(cli: Cli, policy: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "log2.jsonl", audits([True, False] * 10, split=None, created_at=None))
+    ran = cli("monitor", policy, path)
+    assert "10 of 20 audits missed" in ran.out
+    assert "20 audits have no date" in ran.err
+
+
+def test_an_incomplete_audit_counts_as_missed_unless_a_right_answer_was_kept(
+    cli: Cli, policy: str, tmp_path: Path
+) -> None:
+    cut = [one for one in audits([True, True, False, False]) if one["step"] == 1]
+    assert "2 of 4 audits missed" in cli("monitor", policy, write(tmp_path / "cut.jsonl", cut)).out
+
+
+def test_calibration_questions_and_another_cascade_are_said(cli: Cli, policy: str, tmp_path: Path) -> None:
+    ran = cli("monitor", policy, str(tmp_path / "log.jsonl"))
+    assert "99 audited questions are among those that the certificate was made from" in ran.err
+    other = [one | {"model": "newer"} for one in audits([False] * 5)]
+    ran = cli("monitor", policy, write(tmp_path / "other.jsonl", other))
+    assert "base is newer" in ran.err
+
+
+def test_groups_are_watched_by_themselves_and_share_the_level(cli: Cli, tmp_path: Path) -> None:
+    rows = [one | {"group": ("a", "b")[int(one["episode_id"][1:]) % 2]} for one in hard_rows(198, range(0, 80, 2))]
+    cli("calibrate", write(tmp_path / "log.jsonl", rows), "--policy", POLICY, "-o", "policy", "--by-group",
+        "--allow-everything")  # fmt: skip
+    found = audits([k % 2 == 1 and k // 2 % 3 == 0 for k in range(300)])
+    found = [one | {"group": ("a", "b")[int(one["episode_id"][1:]) % 2]} for one in found]
+    ran = cli("monitor", "policy", write(tmp_path / "audits.jsonl", found), "--json")
+    by_group = {one["group"]: one for one in document(ran)["certificates"]}
+    assert ran.code == 3
+    assert by_group["a"]["alarmed_after"] is None
+    assert by_group["b"]["alarmed_after"] is not None
+    assert {name: one["alarmed"] for name, one in by_group.items()} == {"a": False, "b": True, None: False}
+    assert by_group[None]["says"] == "small groups together: no audit yet"
+    assert (by_group[None]["pool"], by_group[None]["alarm_at"], by_group[None]["e_value"]) == (True, None, None)
+    assert by_group["a"]["alarm_at"] == pytest.approx(2 / 0.05)  # all others together have no monitor
+
+
+def test_solvable_counts_solvable_audits_only(cli: Cli, policy: str, tmp_path: Path) -> None:
+    log = str(tmp_path / "log.jsonl")
+    cli("calibrate", log, "--policy", POLICY, "-o", "solvable", "--guarantee", "solvable")
+    hopeless = [one | {"correct": False} for one in audits([False] * 6)]
+    rows = [*[one | {"episode_id": f"h{one['episode_id']}"} for one in hopeless], *audits([True, False])]
+    ran = cli("monitor", "solvable", write(tmp_path / "audits.jsonl", rows))
+    assert "1 of 2 audits missed" in ran.out
+    assert "6 audits found nothing to be right about" in ran.err
+
+
+def test_an_error_certificate_counts_wrong_answers(cli: Cli, policy: str, tmp_path: Path) -> None:
+    log = str(tmp_path / "log.jsonl")
+    cli("calibrate", log, "--policy", POLICY, "-o", "error", "--guarantee", "error", "--alpha", "0.4")
+    ran = cli("monitor", "error", write(tmp_path / "audits.jsonl", audits([True] * 3 + [False] * 7)), "--json")
+    assert document(ran)["certificates"][0]["misses"] == 3
+
+
+@pytest.mark.parametrize("options", [["--budget", "0.0025", "--most", "0.01"], ["--guarantee", "f1"]])
+def test_a_promise_that_is_none_on_misses_is_2(cli: Cli, policy: str, tmp_path: Path, options: list[str]) -> None:
+    log = str(tmp_path / "log.jsonl")
+    cli("calibrate", log, "--policy", POLICY, "-o", "other", *options)
+    ran = cli("monitor", "other", log)
+    assert (ran.code, ran.out) == (2, "")
+    assert "no promise on misses" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("nowhere", "log.jsonl"), "no policy directory"),
+        (("policy", "none.jsonl"), "none.jsonl"),
+        (("policy", "log.jsonl", "--level", "2"), "level must lie"),
+    ],
+)
+def test_bad_input_is_2(cli: Cli, policy: str, arguments: tuple[str, ...], said: str) -> None:
+    ran = cli("monitor", *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.err
+
+
+def test_without_a_certificate_it_is_2(cli: Cli, policy: str, tmp_path: Path) -> None:
+    (tmp_path / "policy" / "certificate.json").unlink()
+    ran = cli("monitor", policy, str(tmp_path / "log.jsonl"))
+    assert ran.code == 2
+    assert "cascade calibrate EPISODES --policy policy" in ran.err

@@ -1,0 +1,204 @@
+"""`cascade prove`: the page, its document, its report, and what it ends with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.cli.prove import fit_for
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.files import write_rows
+from cascade.evaluation.logs import open_log
+from cascade.evaluation.proving import Plan, prove
+from unit.cli.certified import Row, hard_rows
+
+Cli = Callable[..., Any]
+Write = Callable[..., str]
+QUICK = ("--policy", "threshold", "--splits", "3")
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Write:
+    def write(rows: Sequence[Row], name: str = "log.jsonl") -> str:
+        write_rows(tmp_path / name, rows)
+        return str(tmp_path / name)
+
+    return write
+
+
+@pytest.fixture
+def log(written: Write) -> str:
+    """Return a log in which doubt tells exactly which half the first step, a tenth of the cost, answers rightly."""
+    return written(telling(240))
+
+
+def telling(n: int, **columns: Any) -> list[Row]:
+    rows = hard_rows(n, range(n // 2, n), **columns)
+    for one in rows:
+        one["cost_nano_usd"] = 1_000_000 if one["step"] == 1 else 10_000_000
+        one["signals"] = {"p_yes": 0.9 if int(one["episode_id"][1:]) < n // 2 else 0.1}
+    return rows
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def document(ran: Any) -> dict[str, Any]:
+    assert ran.code == 0, ran.err
+    found: dict[str, Any] = json.loads(ran.out)
+    return found
+
+
+def test_the_document_is_what_the_library_found(cli: Cli, log: str) -> None:
+    found = document(cli("prove", log, *QUICK, "--seed", "2", "--json"))
+    (cascade,) = found["cascades"]
+    (proof,) = cascade["proofs"]
+    asked = Guarantee("regret", 0.05, 0.1)
+    known = prove(open_log(log).tables[0], asked, partial(fit_for, "threshold"), Plan(splits=3, seed=2))
+    assert known.policy.saving is not None
+    assert proof["policy"]["saving"] == known.policy.saving._asdict()
+    assert proof["guarantee"] == {"kind": "regret", "alpha": 0.05, "delta": 0.1}
+    assert proof["verdict"] == known.verdict == "saves"
+    assert proof["fitted"] == {"threshold on p_yes": 3}
+    assert (found["splits"], found["seed"]) == (3, 2)
+    assert cascade["log"] == log
+
+
+def test_the_page_answers_in_one_sentence_and_says_why(cli: Cli, log: str) -> None:
+    ran = cli("prove", log, *QUICK)
+    assert ran.code == 0
+    said = words(ran.out)
+    (answer,) = [line for line in ran.out.splitlines() if line.startswith("You can save ")]
+    assert "of what the last model alone costs, at this promise: $" in answer
+    assert "instead of $10" in answer
+    assert "The promise: with probability at least 95 % over a fresh question, for all but 10 % of calibrations" in said
+    assert "p_yes tells a right first answer from a wrong one, with an AUROC of 1.00" in said
+    assert f"cascade fit {log} --guarantee regret --alpha 0.05 --delta 0.1 --policy threshold -o policy" in said
+    assert "its own 95 %" not in said
+    for name in ("last model alone", "certified policy", "base alone", "all steps", "knowing everything"):
+        assert any(line.startswith(name) for line in ran.out.splitlines()), name
+
+
+def test_the_guarantee_follows_what_is_on_record(cli: Cli, log: str) -> None:
+    kinds = [
+        document(cli("prove", log, *QUICK, "--json", *more))["cascades"][0]["proofs"][0]["guarantee"]["kind"]
+        for more in ([], ["--against", "all"], ["--guarantee", "error", "--alpha", "0.2"])
+    ]
+    assert kinds == ["regret", "coverage", "error"]
+
+
+def test_other_promises_stand_in_a_table(cli: Cli, log: str) -> None:
+    ran = cli("prove", log, *QUICK, "--alpha", "0.05", "--alpha", "0.1", "--alpha", "0.05")
+    assert ran.code == 0, ran.err
+    rows = [line.split() for line in ran.out.splitlines() if line.startswith("regret, alpha")]
+    assert [row[2] for row in rows] == ["0.05", "0.1"]
+    assert [row[-3:] for row in rows] == [["0", "of", "3"]] * 2
+    assert "Each of the 2 intervals has its own 95 %: that all hold at once is less sure." in words(ran.out)
+
+
+def test_what_to_do_next_is_what_was_done(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = cli("prove", log, *QUICK, "--where", "dataset=made", "--matcher", "exact")
+    assert f"cascade fit {log} --where dataset=made --matcher exact --guarantee regret" in words(ran.out), ran.err
+    monkeypatch.setattr("cascade.cli.prove._FAST", "depth")
+    many = ("prove", log, "--splits", "2", "--guarantee", "coverage", "--alpha", "0.5")
+    monkeypatch.setattr("cascade.cli.prove._MANY", 239)
+    assert "--alpha 0.5 --policy depth -o policy" in words(cli(*many).out)
+    monkeypatch.setattr("cascade.cli.prove._MANY", 240)
+    assert "--alpha 0.5 -o policy" in words(cli(*many).out)
+
+
+@pytest.mark.parametrize("width", [80, 130])
+def test_no_line_is_wider_than_the_terminal(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    for more in ([], ["--guarantee", "coverage", "--alpha", "0.05", "--alpha", "0.1"]):
+        ran = cli("prove", log, *QUICK, *more)
+        assert ran.code == 0, ran.err
+        assert max(map(len, ran.out.splitlines())) <= width
+
+
+def test_too_few_questions_are_no_error_but_an_answer(cli: Cli, written: Write) -> None:
+    ran = cli("prove", written(telling(40)), *QUICK)
+    assert ran.code == 0
+    assert "No saving is shown: in 3 of 3 splits this promise cannot be certified." in ran.out
+    assert "Log more questions" in ran.out
+    assert "calibration questions would do" in words(ran.out)
+
+
+def test_several_logs_each_with_its_cascades(cli: Cli, log: str, written: Write) -> None:
+    two = [*telling(120), *telling(120, about="word", dataset="words")]
+    other = written(two, "other.jsonl")
+    found = document(cli("prove", log, other, *QUICK, "--json"))
+    assert [(one["log"], one["dataset"]) for one in found["cascades"]] == [
+        (log, "made"),
+        (f"{other} --where dataset=made", "made"),
+        (f"{other} --where dataset=words", "words"),
+    ]
+    chosen = document(cli("prove", other, *QUICK, "--json", "--where", "dataset=words"))
+    assert [one["log"] for one in chosen["cascades"]] == [f"{other} --where dataset=words"]
+
+
+def test_a_cascade_of_which_nothing_can_be_said_does_not_hide_the_others(cli: Cli, log: str, written: Write) -> None:
+    alone = written(hard_rows(2, []), "two.jsonl")
+    ran = cli("prove", alone, log, *QUICK)
+    assert ran.code == 0
+    assert "Nothing can be said." in ran.out
+    assert "cannot be split into 3 parts" in words(ran.out)
+    assert "You can save" in ran.out
+    only = cli("prove", alone, *QUICK)
+    assert (only.code, only.out) == (2, "")
+    assert "cannot be split into 3 parts" in words(only.err)
+
+
+def test_the_report_is_the_page_as_markdown(cli: Cli, log: str, tmp_path: Path) -> None:
+    ran = cli("prove", log, *QUICK, "--report", "report.md", "--json")
+    headline = document(ran)["cascades"][0]["proofs"][0]["says"]
+    text = (tmp_path / "report.md").read_text()
+    assert f"**{headline}**".replace("[", "\\[").replace("]", "\\]") in text
+    assert "| certified policy |" in text
+    assert "### Why" in text
+    assert cli("prove", log, *QUICK, "--report", "no/where.md").code == 2
+
+
+def test_hostile_names_reach_neither_terminal_nor_report(cli: Cli, written: Write, tmp_path: Path) -> None:
+    rows = telling(120, dataset="[red]x\x1b[31m <img src=x> | a")
+    ran = cli("prove", written(rows), *QUICK, "--report", "report.md")
+    assert ran.code == 0, ran.err
+    assert "\x1b" not in ran.out
+    assert "[red]x[31m <img src=x> | a" in ran.out
+    text = (tmp_path / "report.md").read_text()
+    assert "\\<img src=x\\> \\| a" in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--guarantee", "f1"], "not at f1"),
+        (["--guarantee", "budget"], "not at budget"),
+        (["--guarantee", "regrt"], "did you mean regret"),
+        (["--alpha", "2"], "alpha is 2"),
+        (["--against", "base"], "--against is guide or all, not base"),
+        (["--splits", "1"], "--splits"),
+        (["--policy", "treshold"], "did you mean threshold"),
+        (["--where", "step=1"], "cut episodes apart"),
+    ],
+)
+def test_what_cannot_be_asked_is_2(cli: Cli, log: str, options: list[str], said: str) -> None:
+    ran = cli("prove", log, "--splits", "3", *options)
+    assert ran.code == 2
+    assert said in words(ran.err)
+    assert ran.out == ""
+
+
+def test_the_demo_log_is_answered_honestly(cli: Cli) -> None:
+    ran = cli("prove", "demo", *QUICK)
+    assert ran.code == 0, ran.err
+    assert "You cannot save: no policy over these steps can keep this promise." in ran.out
+    assert "the guide alone is right and no step is" in words(ran.out)
+    assert "Judging costs less than asking the guide outright" in words(ran.out)

@@ -1,0 +1,161 @@
+"""`cascade verify`: what it checks, prints and ends with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.episodes.files import write_rows
+from unit.cli.certified import POLICY, Row, hard_rows
+
+Cli = Callable[..., Any]
+
+
+def write(path: Path, rows: Sequence[Row]) -> str:
+    write_rows(path, rows)
+    return str(path)
+
+
+@pytest.fixture
+def log(cli: Cli, tmp_path: Path) -> str:
+    """Return a log of 99 questions with a policy directory made of it."""
+    path = write(tmp_path / "log.jsonl", hard_rows(99, range(0, 40, 2)))
+    assert cli("calibrate", path, "--policy", POLICY, "-o", "policy").code == 0
+    return path
+
+
+def fresh(path: Path, n: int, hard: Sequence[int]) -> str:
+    """Write questions that the policy was not calibrated on."""
+    return write(path, hard_rows(n, hard, about="fresh"))
+
+
+def checks(ran: Any) -> dict[str, dict[str, Any]]:
+    return {one["name"]: one for one in json.loads(ran.out)["checks"]}
+
+
+def test_the_same_data_bear_it_out(cli: Cli, log: str) -> None:
+    ran = cli("verify", "policy", log)
+    assert (ran.code, ran.err) == (0, "")
+    assert all(line.split()[1] == "ok" for line in ran.out.splitlines()[1:])
+    found = checks(cli("verify", "policy", log, "--json"))
+    assert {"file", "expiry", "cascade", "seen", "threshold"} <= set(found)
+    assert all(one["ok"] for one in found.values())
+
+
+def test_an_edited_certificate_is_3_with_the_reason(cli: Cli, log: str, tmp_path: Path) -> None:
+    path = tmp_path / "policy" / "certificate.json"
+    path.write_text(path.read_text().replace('"n": 99', '"n": 999'))
+    ran = cli("verify", "policy", log)
+    assert ran.code == 3
+    assert "changed after it was made" in " ".join(ran.out.split())
+    assert ran.err.count("error:") == 1
+    assert json.loads(cli("verify", "policy", log, "--json").out)["ok"] is False
+
+
+def test_other_data_under_the_same_questions_are_3(cli: Cli, log: str, tmp_path: Path) -> None:
+    changed = write(tmp_path / "changed.jsonl", hard_rows(99, range(0, 42, 2)))
+    ran = cli("verify", "policy", changed, "--json")
+    assert ran.code == 3
+    assert not checks(ran)["threshold"]["ok"]
+
+
+def test_fresh_questions_refute_or_do_not(cli: Cli, log: str, tmp_path: Path) -> None:
+    kept = cli("verify", "policy", fresh(tmp_path / "kept.jsonl", 200, range(0, 80, 4)), "--json")
+    assert kept.code == 0
+    assert checks(kept)["fresh"]["said"].startswith("10 of 200 fresh questions lost")
+    broken = cli("verify", "policy", fresh(tmp_path / "broken.jsonl", 400, range(400)), "--json")
+    assert broken.code == 3
+    assert checks(broken)["fresh"]["said"].startswith("76 of 400 fresh questions lost")
+    assert "refuted" in checks(broken)["fresh"]["said"]
+
+
+def test_an_expired_one_and_another_model_are_3(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = hard_rows(99, range(0, 40, 2))
+    log = write(tmp_path / "log.jsonl", rows)
+    assert cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--expires-days", "0").code == 0
+    assert cli("verify", "policy", log).code == 0  # until the end of the day
+    other = write(tmp_path / "other.jsonl", [one | {"model": "new" + one["model"]} for one in rows])
+    ran = cli("verify", "policy", other, "--json")
+    assert ran.code == 3
+    assert "newsmall" in checks(ran)["cascade"]["said"]
+
+
+def test_a_configuration_is_compared(cli: Cli, log: str, tmp_path: Path) -> None:
+    (tmp_path / "cascade.yaml").write_text(
+        "models: {base: small, guide: huge}\nstrategy: {rounds: 2}\nprovider: fake\npolicy: ./policy\n"
+    )
+    ran = cli("verify", "policy", log, "--config", "cascade.yaml", "--json")
+    assert ran.code == 3
+    assert "guide is huge" in checks(ran)["cascade"]["said"]
+
+
+def test_a_log_at_other_prices_than_configured_is_3(cli: Cli, tmp_path: Path) -> None:
+    tokens = {"input_tokens": 500, "output_tokens": 500, "cost_nano_usd": 1_000_000}
+    log = write(tmp_path / "log.jsonl", hard_rows(99, range(0, 40, 2), **tokens))
+    assert cli("calibrate", log, "--policy", POLICY, "-o", "policy").code == 0
+    priced = "models:\n  base: {{model: small, price: {{input: {0}, output: {0}}}}}\n  guide: {{model: large}}\n"
+    rest = "strategy: {rounds: 2}\nprovider: fake\npolicy: ./policy\n"
+    for price, ok in ((1, True), (3, False)):
+        (tmp_path / "cascade.yaml").write_text(priced.format(price) + rest)
+        ran = cli("verify", "policy", log, "--config", "cascade.yaml", "--json")
+        assert checks(ran)["prices"]["ok"] is ok
+        assert ran.code == (0 if ok else 3)
+    assert "costs 0.003 USD at the configured price" in checks(ran)["prices"]["said"]
+    assert "prices" not in checks(cli("verify", "policy", log, "--json"))
+
+
+@pytest.mark.parametrize("kind", ["f1", "error"])
+def test_kinds_that_need_more_than_right_or_wrong(cli: Cli, log: str, kind: str) -> None:
+    assert cli("calibrate", log, "--policy", POLICY, "-o", kind, "--guarantee", kind, "--alpha", "0.4").code == 0
+    ran = cli("verify", kind, log)
+    assert ran.code == 0, ran.out
+
+
+def test_what_is_no_policy_directory_is_2(cli: Cli, log: str, tmp_path: Path) -> None:
+    assert cli("verify", "nowhere", log).code == 2
+    assert cli("verify", "policy", "nowhere.jsonl").code == 2
+    ran = cli("verify", str(tmp_path), log)
+    assert (ran.code, ran.out) == (2, "")
+
+
+def test_the_directory_is_read_once(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    whole = Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        read.append(path.name)
+        return whole(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    assert cli("verify", "policy", log).code == 0
+    assert sorted(name for name in read if name.endswith("e.json") or name == "policy.json") == [
+        "certificate.json",
+        "policy.json",
+    ]
+
+
+def test_a_directory_that_names_another_is_3(cli: Cli, log: str, tmp_path: Path) -> None:
+    (tmp_path / "outer").mkdir()
+    held = json.loads((tmp_path / "policy" / "policy.json").read_text())
+    held["policy"] = {"kind": "directory", "path": "policy"}
+    (tmp_path / "outer" / "policy.json").write_text(json.dumps(held))
+    ran = cli("verify", "outer", log)
+    assert ran.code == 3
+    assert "not the path of another" in " ".join(ran.out.split())
+
+
+def test_a_directory_without_a_certificate_is_3(cli: Cli, log: str, tmp_path: Path) -> None:
+    (tmp_path / "policy" / "certificate.json").unlink()
+    ran = cli("verify", "policy", log)
+    assert ran.code == 3
+    assert "there is no certificate" in ran.out
+
+
+@pytest.mark.parametrize("width", [80, 130])
+def test_no_line_is_wider_than_the_terminal(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert max(map(len, cli("verify", "policy", log).out.splitlines())) <= width

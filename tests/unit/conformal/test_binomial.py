@@ -1,0 +1,216 @@
+"""Exact binomial tails: against integers for small n, against scipy for large, and exact where levels are met exactly."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from cascade.conformal import binomial
+from cascade.conformal.binomial import lower_bound, lower_tail, most_losses, needed_n, rejects, upper_bound
+from cascade.errors import UsageError
+
+SHARES = ["0.001", "0.05", "0.1", "0.25", "0.3333333333333333", "0.5", "0.77", "0.9", "0.999"]
+# n, alpha, (most losses + 1) at delta 0.05 and at 0.1; 0 = not even no loss proves it
+KNOWN_RANKS = [
+    (5, 0.05, 0, 0),
+    (5, 0.1, 0, 0),
+    (5, 0.2, 0, 0),
+    (9, 0.2, 0, 0),
+    (19, 0.05, 0, 0),
+    (19, 0.1, 0, 0),
+    (19, 0.2, 1, 2),
+    (50, 0.05, 0, 1),
+    (50, 0.1, 2, 2),
+    (50, 0.2, 6, 6),
+    (100, 0.05, 2, 2),
+    (100, 0.1, 5, 6),
+    (100, 0.2, 14, 15),
+    (200, 0.05, 5, 6),
+    (200, 0.1, 13, 15),
+    (200, 0.2, 31, 33),
+    (500, 0.05, 17, 19),
+    (500, 0.1, 39, 41),
+    (500, 0.2, 85, 89),
+    (1000, 0.05, 39, 41),
+    (1000, 0.1, 85, 88),
+    (1000, 0.2, 179, 184),
+]
+
+
+def tail(count: int, n: int, p: Fraction) -> Fraction:
+    return sum((math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(min(count, n) + 1)), Fraction(0))
+
+
+@pytest.mark.parametrize("written", [*SHARES, "0.0", "1.0"])
+def test_the_tail_is_that_of_fractions_rounded_up(written: str) -> None:
+    for n in (0, 1, 2, 5, 12, 40):
+        for count in range(-1, n + 2):
+            exact, found = tail(count, n, Fraction(written)), lower_tail(count, n, float(written))
+            assert exact <= Fraction(found) <= exact * (1 + Fraction(1, 10**9)) + Fraction(1, 10**290)
+
+
+@pytest.mark.parametrize("written", SHARES)
+def test_the_bounds_in_floating_point_hold_the_truth(written: str) -> None:
+    p = Fraction(written)
+    for n in (7, 60, 300):
+        term, total = (1 - p) ** n, Fraction(0)
+        for count in range(n):
+            total += term
+            found = binomial._tail(count, n, p)
+            assert Fraction(found.lowest) <= total <= Fraction(found.highest)
+            assert found.highest - found.lowest <= 1e-11 * found.highest + 1e-290
+            term = term * (p * (n - count)) / ((1 - p) * (count + 1))
+
+
+def test_it_decides_as_fractions_do() -> None:
+    checks = 0
+    for n in range(13):
+        for alpha in (*SHARES, "0.0", "1.0"):
+            sums = [tail(count, n, Fraction(alpha)) for count in range(n + 1)]
+            for delta in ("0.01", "0.05", "0.1", "0.25", "0.5", "0.75", "0.9", "0.999"):
+                wanted = [total <= Fraction(delta) for total in sums]
+                assert [rejects(count, n, float(alpha), float(delta)) for count in range(n + 1)] == wanted
+                assert most_losses(n, float(alpha), float(delta)) == (sum(wanted) - 1 if any(wanted) else None)
+                checks += 1
+    assert checks == 13 * 11 * 8
+
+
+def test_a_level_that_is_met_exactly_is_met() -> None:
+    """Floating point cannot see it: the bounds lie on both sides of the level."""
+    assert rejects(0, 1, 0.9, 0.1)
+    assert rejects(0, 3, 0.9, 0.001)
+    assert not rejects(0, 3, 0.9, 0.000999)
+    assert rejects(0, 10, 0.5, 0.0009765625)
+    assert not rejects(0, 10, 0.5, 0.0009765624999)
+    assert rejects(5_000, 10_001, 0.5, 0.5)
+    assert most_losses(10_001, 0.5, 0.5) == 5_000
+    met = binomial._tail(5_000, 10_001, Fraction(1, 2))
+    assert met.lowest < 0.5 < met.highest
+
+
+def test_what_cannot_be_decided_is_not_proven() -> None:
+    """Pr[Bin(2m + 1, ½) ≤ m] is ½ exactly; in integers it would take 10¹⁵ bit operations here."""
+    assert not rejects(5_000_000, 10_000_001, 0.5, 0.5)
+    assert rejects(4_999_999, 10_000_001, 0.5, 0.5)
+    assert most_losses(10_000_001, 0.5, 0.5) == 4_999_999
+
+
+@pytest.mark.parametrize(("n", "alpha", "at_05", "at_10"), KNOWN_RANKS)
+def test_known_ranks(n: int, alpha: float, at_05: int, at_10: int) -> None:
+    for delta, rank in ((0.05, at_05), (0.1, at_10)):
+        assert most_losses(n, alpha, delta) == (rank - 1 if rank else None)
+
+
+@pytest.mark.parametrize("n", [30, 1_000, 123_457, 10**6, 10**8])
+def test_scipy_agrees(n: int) -> None:
+    rng = np.random.default_rng(n)
+    for p in (1e-7, 0.001, 0.05, 0.3, 0.5, 0.95):
+        sd = math.sqrt(n * p * (1 - p))
+        counts = np.unique(np.clip((n * p + sd * rng.uniform(-6, 6, 12)).astype(int), 0, n))
+        found = [lower_tail(int(count), n, p) for count in counts]
+        np.testing.assert_allclose(found, stats.binom.cdf(counts, n, p), rtol=1e-7)
+    for alpha, delta in ((0.05, 0.1), (0.1, 0.01), (0.2, 0.05)):
+        most = most_losses(n, alpha, delta)
+        assert (-1 if most is None else most) == stats.binom.ppf(delta, n, alpha) - 1
+
+
+def test_far_out_it_is_still_right() -> None:
+    """Relative to the truth, which underflows to nothing elsewhere: (1 − p)ⁿ in logarithms."""
+    for n, p in ((600, 0.5), (2_300, 0.1), (6_000, 0.1)):
+        assert math.log10(lower_tail(0, n, p)) == pytest.approx(n * math.log10(1 - p), rel=1e-12)
+        assert rejects(0, n, p, 1e-100)
+    assert lower_tail(0, 10**6, 0.9) < 1e-280
+    assert lower_tail(0, 10**6, 0.9) > 0
+
+
+def test_the_tail_rises_with_the_count_and_falls_with_p() -> None:
+    for n in (1, 9, 150):
+        for p in (0.01, 0.3, 0.6):
+            tails = [lower_tail(count, n, p) for count in range(n + 1)]
+            assert tails == sorted(tails)
+            assert tails[-1] == 1
+        assert lower_tail(0, n, 0.3) > lower_tail(0, n, 0.30001)
+
+
+@pytest.mark.parametrize("n", [1, 2, 17, 200, 5_000, 10**6])
+def test_confidence_bounds_are_those_of_the_beta_law(n: int) -> None:
+    for losses in sorted({0, 1, n // 10, n // 2, n - 1, n} & set(range(n + 1))):
+        for delta in (0.01, 0.05, 0.1, 0.5):
+            upper, lower = upper_bound(losses, n, delta), lower_bound(losses, n, delta)
+            truth = stats.beta.ppf(1 - delta, losses + 1, n - losses) if losses < n else 1.0
+            assert truth * (1 - 1e-10) <= upper <= truth * (1 + 1e-8)
+            truth = stats.beta.ppf(delta, losses, n - losses + 1) if losses else 0.0
+            assert truth - 1e-8 <= lower <= truth * (1 + 1e-10)
+            assert losses == n or tail_at_most(losses, n, upper, delta)
+
+
+def tail_at_most(losses: int, n: int, p: float, delta: float) -> bool:
+    """Say whether p is provably excluded by so few losses: the very promise of an upper bound."""
+    return binomial._float_tail(binomial._law(n, Fraction(p)), losses).highest <= Fraction(repr(delta))
+
+
+@pytest.mark.parametrize("delta", [0.05, 0.1, 0.4])
+def test_a_bound_misses_the_rate_with_probability_at_most_delta(delta: float) -> None:
+    n = 12
+    uppers = [upper_bound(losses, n, delta) for losses in range(n + 1)]
+    lowers = [lower_bound(losses, n, delta) for losses in range(n + 1)]
+    for percent in range(1, 100):
+        p = Fraction(percent, 100)
+        weights = [math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(n + 1)]
+        assert sum(w for w, upper in zip(weights, uppers, strict=True) if upper < p) <= Fraction(repr(delta))
+        assert sum(w for w, lower in zip(weights, lowers, strict=True) if lower > p) <= Fraction(repr(delta))
+
+
+def test_the_least_number_of_questions() -> None:
+    for written in ("0.01", "0.05", "0.1", "0.2", "0.29", "0.3333333333333333", "0.5", "0.9", "1.0"):
+        alpha = Fraction(written)
+        n = needed_n(float(written))
+        assert math.floor(alpha * (n + 1)) >= 1
+        assert n == 0 or math.floor(alpha * n) < 1
+        for level in ("0.001", "0.05", "0.1", "0.5", "0.9"):
+            n = needed_n(float(written), float(level))
+            assert (1 - alpha) ** n <= Fraction(level) < (1 - alpha) ** (n - 1)
+            assert most_losses(n, float(written), float(level)) is not None
+            assert most_losses(n - 1, float(written), float(level)) is None
+
+
+def test_the_least_number_where_logarithms_meet_exactly() -> None:
+    assert [needed_n(0.5, 2.0**-power) for power in range(1, 24)] == list(range(1, 24))
+    assert [needed_n(0.9, float(f"1e-{power}")) for power in range(1, 20)] == list(range(1, 20))
+    assert needed_n(0.9, 0.0999999) == 2
+    assert needed_n(1e-6, 0.1) == math.ceil(math.log(0.1) / math.log1p(-1e-6))
+    assert needed_n(1e-15) == 10**15 - 1
+    assert 2.3e15 < needed_n(1e-15, 0.1) < 2.31e15
+
+
+def test_every_wrong_argument_is_named() -> None:
+    with pytest.raises(UsageError, match=r"alpha must lie in 0\.\.1, not 1\.5; delta .* not 0; n must lie .* not -1"):
+        rejects(0, -1, 1.5, 0)
+    with pytest.raises(UsageError, match=r"losses must lie in 0\.\.5, not 6"):
+        rejects(6, 5, 0.1, 0.1)
+    with pytest.raises(UsageError, match=r"losses must lie in 0\.\.5, not -1"):
+        upper_bound(-1, 5, 0.1)
+    with pytest.raises(UsageError, match="losses"):
+        lower_bound(6, 5, 0.1)
+    for delta in (0.0, 1.0, -1.0, math.nan):
+        for call in (lambda d: most_losses(5, 0.1, d), lambda d: needed_n(0.1, d), lambda d: upper_bound(1, 5, d)):
+            with pytest.raises(UsageError, match="delta"):
+                call(delta)
+    for alpha in (-0.1, 1.1, math.nan, math.inf):
+        for call in (lambda a: most_losses(5, a, 0.1), needed_n, lambda a: lower_tail(0, 5, a)):
+            with pytest.raises(UsageError, match="must lie in 0"):
+                call(alpha)
+    with pytest.raises(UsageError, match="alpha"):
+        needed_n(0.0)
+    with pytest.raises(UsageError, match="n must lie"):
+        most_losses(10**9 + 1, 0.1, 0.1)
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    assert rejects(np.int64(14), np.int64(200), np.float64(0.1), np.float64(0.1))  # type: ignore[arg-type]
+    assert type(most_losses(np.int64(201), np.float64(0.1), np.float64(0.1))) is int  # type: ignore[arg-type]
+    assert lower_tail(np.int64(1), np.int64(10), np.float64(0.1)) == lower_tail(1, 10, 0.1)  # type: ignore[arg-type]

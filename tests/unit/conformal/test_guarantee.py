@@ -1,0 +1,67 @@
+"""What may be asked for, and that everything that is wrong with it is said at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cascade.conformal.guarantee import KINDS, Guarantee
+from cascade.errors import UsageError
+
+MONEY = {"budget_nano_usd": 10, "most_nano_usd": 100}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "coverage"},
+        {"kind": "coverage", "alpha": 0.05, "delta": 0.1, "by_group": True},
+        {"kind": "solvable", "by_group": True},
+        {"kind": "f1", "alpha": 0.2, "delta": 0.1},
+        {"kind": "budget", **MONEY},
+        {"kind": "budget", "delta": 0.05, **MONEY},
+        {"kind": "error", "delta": 0.1, "abstain": True},
+        {"kind": "regret", "delta": 0.1, **MONEY},
+    ],
+)
+def test_what_there_is_may_be_asked_for(fields: dict[str, Any]) -> None:
+    asked = Guarantee(**fields)
+    assert asked.single == (fields["kind"] in {"error", "regret"})
+    assert (asked.alpha is None) == (fields["kind"] == "budget")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"kind": "coverag"}, ["coverage"]),
+        ({"kind": "coverage", "alpha": 0.0}, ["alpha is 0.0"]),
+        ({"kind": "coverage", "alpha": 1.0}, ["alpha is 1.0"]),
+        ({"kind": "coverage", "alpha": None}, ["alpha is None"]),
+        ({"kind": "coverage", "alpha": float("nan")}, ["alpha is nan"]),
+        ({"kind": "coverage", "delta": 1.0}, ["delta is 1.0"]),
+        ({"kind": "error"}, ["error needs delta"]),
+        ({"kind": "regret", "alpha": 2, "by_group": True}, ["alpha is 2", "regret needs delta", "Groups go with"]),
+        ({"kind": "coverage", "abstain": True, **MONEY}, ["Abstaining", "A budget goes with budget"]),
+        ({"kind": "budget"}, ["budget needs the bound"]),
+        ({"kind": "budget", "budget_nano_usd": 5}, ["the most that a question can cost"]),
+        ({"kind": "error", "delta": 0.1, "most_nano_usd": 5}, ["only beside a budget"]),
+        ({"kind": "budget", "budget_nano_usd": 0, "most_nano_usd": -1}, ["The budget is 0", "can cost is -1"]),
+        ({"kind": "f1", "by_group": True}, ["Groups go with"]),
+    ],
+)
+def test_all_that_is_wrong_is_said_at_once(fields: dict[str, Any], said: list[str]) -> None:
+    with pytest.raises(UsageError) as error:
+        Guarantee(**fields)
+    assert all(one in str(error.value) for one in said), str(error.value)
+
+
+def test_every_kind_can_be_asked_for() -> None:
+    more: dict[str, dict[str, Any]] = {"budget": MONEY, "error": {"delta": 0.1}, "regret": {"delta": 0.1}}
+    assert [Guarantee(kind, **more.get(kind, {})).kind for kind in KINDS] == list(KINDS)
+
+
+def test_what_is_counted_question_by_question_can_be_watched() -> None:
+    assert [kind for kind, one in KINDS.items() if one.monitored] == ["coverage", "solvable", "regret", "error"]
+    assert [kind for kind, one in KINDS.items() if one.followed] == ["coverage", "solvable"]
+    assert [kind for kind, one in KINDS.items() if one.needs_delta] == ["regret", "error"]

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable
+from fractions import Fraction
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from cascade.conformal.calibrate import calibrate
+from cascade.conformal.monitor import Monitor, _hurdles, _weight
+from cascade.errors import UsageError
+
+PATHS = st.lists(st.booleans(), max_size=40)
+Law = Callable[[tuple[bool, ...]], float]
+"""The probability that a stream starts with these audits."""
+
+
+def urn(n: int, k: int) -> Law:
+    """Without ties: the audits of a calibration are a Polya urn's draws."""
+
+    @cache
+    def law(path: tuple[bool, ...]) -> float:
+        missed, covered, total = k, n + 1 - k, Fraction(1)
+        for one in path:
+            total *= Fraction(missed if one else covered, missed + covered)
+            missed, covered = missed + one, covered + (not one)
+        return float(total)
+
+    return law
+
+
+def tied(n: int, k: int, rate: float) -> Law:
+    """Two values, the lower of probability `rate`: the threshold is the lower one, or all of them are missed."""
+    unlucky = float(stats.binom.cdf(k - 1, n, rate))
+
+    def law(path: tuple[bool, ...]) -> float:
+        misses = sum(path)
+        return unlucky * rate**misses * (1 - rate) ** (len(path) - misses) + (1 - unlucky) * (misses == 0)
+
+    return law
+
+
+def steady(rate: float) -> Law:
+    return lambda path: rate ** sum(path) * (1 - rate) ** (len(path) - sum(path))
+
+
+def best_stopping(start: Monitor, law: Law, horizon: int) -> float:
+    """Return the largest expectation of the e-value over all rules of when to stop, by backward induction."""
+
+    def value(monitor: Monitor, path: tuple[bool, ...]) -> float:
+        stop = law(path) * monitor.e_value
+        if len(path) == horizon or law(path) == 0:
+            return stop
+        return max(stop, sum(value(monitor.update(missed), (*path, missed)) for missed in (False, True)))
+
+    return value(start, ())
+
+
+def alarm_probability(start: Monitor, law: Law, horizon: int) -> float:
+    def value(monitor: Monitor, path: tuple[bool, ...]) -> float:
+        if monitor.alarmed:
+            return law(path)
+        if len(path) == horizon:
+            return 0.0
+        return sum(value(monitor.update(missed), (*path, missed)) for missed in (False, True))
+
+    return value(start, ())
+
+
+# --- validity, exactly ---
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.3, 0.8])
+def test_no_way_to_stop_gains_against_the_promised_rate(alpha) -> None:
+    start = Monitor.start(alpha=alpha, delta=0.1)
+    assert start.e_value == pytest.approx(1.0)
+    assert best_stopping(start, steady(alpha), 8) == pytest.approx(1.0)  # a martingale at alpha itself
+    for rate in (0.0, alpha / 2, alpha * 0.99):
+        assert best_stopping(start, steady(rate), 8) <= 1 + 1e-9
+
+
+@pytest.mark.parametrize(("n", "k"), [(1, 1), (3, 1), (9, 1), (9, 3), (9, 9), (40, 4), (200, 20)])
+def test_no_way_to_stop_gains_over_calibration_and_audits_together(n, k) -> None:
+    start = Monitor.start(alpha=min(0.99, k / (n + 1)), n=n, k=k)
+    assert best_stopping(start, urn(n, k), 8) <= 1
+    for rate in (0.02, 0.1, 0.3, 0.6, 0.95):
+        assert best_stopping(start, tied(n, k, rate), 8) <= 1
+
+
+@pytest.mark.parametrize("level", [0.05, 0.4])
+def test_false_alarms_have_at_most_the_level(level) -> None:
+    risk = Monitor.start(alpha=0.1, delta=0.1, level=level)
+    assert 0 < alarm_probability(risk, steady(0.1), 10) <= level
+    on_average = Monitor.start(alpha=0.1, n=29, k=3, level=level)
+    laws = [urn(29, 3), *(tied(29, 3, rate) for rate in (0.05, 0.1, 0.2, 0.4))]
+    found = [alarm_probability(on_average, law, 10) for law in laws]
+    assert max(found) <= level
+    assert level < 0.1 or max(found) > 0  # where alarms are possible at all in ten audits
+
+
+@pytest.mark.parametrize(("n", "k"), [(5, 1), (9, 2), (200, 20), (1000, 100), (10, 10)])
+@pytest.mark.parametrize("level", [0.001, 0.05, 0.6])
+def test_what_a_calibration_may_cost_sums_to_at_most_one(n, k, level) -> None:
+    alpha = min(0.95, k / (n + 1))
+    hurdles, law = _hurdles(n, k, alpha, level), stats.beta(k, n + 1 - k)
+    mean = sum(math.exp(h.log_price) * (law.cdf(h.high) - law.cdf(h.low)) for h in hurdles)
+    mean += law.sf(hurdles[-1].high) / level
+    assert 0.5 < mean <= 1
+    assert [h.low for h in hurdles] == [0.0, *(h.high for h in hurdles[:-1])]
+    prices = [*(h.log_price for h in hurdles), -math.log(level)]
+    assert prices == sorted(prices)  # does not fall: so it holds for every law below as well
+
+
+def test_the_weights_of_the_points_of_change_sum_to_one() -> None:
+    total = sum(map(_weight, range(1000)))
+    assert total + 1 / math.log2(1002) == pytest.approx(1.0, abs=1e-12)
+
+
+# --- against its definition ---
+
+
+def mixture(path: list[bool], before: Callable[[list[bool]], float], alpha: float) -> float:
+    """Return the mean over raised rates and points of change of the probability of a path, by its definition."""
+    total = before(path) / math.log2(len(path) + 2)
+    for odds, tau in itertools.product((1.5, 2.0, 3.0, 6.0), range(len(path))):
+        theta = odds * alpha / (1 + alpha * (odds - 1))
+        weight = 1 / math.log2(tau + 2) - 1 / math.log2(tau + 3)
+        total += weight / 4 * before(path[:tau]) * math.prod(theta if one else 1 - theta for one in path[tau:])
+    return total
+
+
+@given(PATHS, st.sampled_from([0.05, 0.1, 0.4]))
+def test_the_running_sums_are_the_mixture(path, alpha) -> None:
+    monitor = Monitor.start(alpha=alpha, delta=0.1)
+    for one in path:
+        monitor = monitor.update(one)
+    known = steady(alpha)
+    expected = mixture(path, lambda part: known(tuple(part)), alpha) / known(tuple(path))
+    assert monitor.e_value == pytest.approx(expected, rel=1e-9)
+
+
+@given(PATHS, st.sampled_from([(9, 1), (30, 3), (200, 20)]))
+def test_the_e_value_is_the_least_over_the_rates_of_a_calibration(path, size) -> None:
+    n, k = size
+    alpha, law = k / (n + 1), urn(n, k)
+    monitor, against_alpha = Monitor.start(alpha=alpha, n=n, k=k), Monitor.start(alpha=alpha, delta=0.1)
+    for one in path:
+        monitor, against_alpha = monitor.update(one), against_alpha.update(one)
+    joint = mixture(path, lambda part: law(tuple(part)), alpha)
+    first, *hurdles = _hurdles(n, k, alpha, 0.05)
+    expected = [20.0, math.exp(first.log_price) * against_alpha.e_value]
+    for hurdle in hurdles:
+        rates = np.linspace(hurdle.low, hurdle.high, 4001)
+        likeliest = np.max(rates ** sum(path) * (1 - rates) ** (len(path) - sum(path)))
+        expected.append(math.exp(hurdle.log_price) * joint / likeliest)
+    assert monitor.e_value == pytest.approx(min(expected), rel=1e-5)
+
+
+@given(st.lists(st.booleans(), max_size=25), st.sampled_from([0.01, 0.05, 0.3]), st.booleans())
+def test_it_alarms_at_the_first_audit_whose_evidence_reaches_one_over_the_level(path, level, confident) -> None:
+    monitor, first = Monitor.start(alpha=0.2, n=40, k=8, delta=0.1 if confident else None, level=level), None
+    for count, one in enumerate(path, start=1):
+        monitor = monitor.update(one)
+        if first is None and monitor.e_value >= (1 - 1e-12) / level:
+            first = count
+        assert monitor.alarmed_after == first
+
+
+# --- what it is for ---
+
+
+def feed(monitor: Monitor, rate: float, audits: int, chance: random.Random) -> Monitor:
+    for _ in range(audits):
+        monitor = monitor.update(chance.random() < rate)
+        if monitor.alarmed:
+            return monitor
+    return monitor
+
+
+@pytest.mark.parametrize(
+    ("null", "within"),
+    [({"delta": 0.1}, 250), ({"n": 200, "k": 20}, 500)],  # 19 of 20 streams; design/online.md
+)
+def test_a_jump_from_10_to_25_percent_is_found(null, within) -> None:
+    early = late = 0
+    for seed in range(40):
+        chance = random.Random(seed)
+        quiet = feed(Monitor.start(alpha=0.1, **null), 0.1, 300, chance)
+        early += quiet.alarmed
+        late += not quiet.alarmed and not feed(quiet, 0.25, within, chance).alarmed
+    assert early <= 5  # of 40 at 5 %, and 3 sd
+    assert late <= 2
+
+
+def test_200_streams_without_drift_alarm_no_more_often_than_the_level_allows() -> None:
+    chance = np.random.default_rng(11)
+    alarms = {"no ties": 0, "ties": 0, "confident": 0}
+    for _ in range(200):
+        for name, delta in (("no ties", None), ("ties", None), ("confident", 0.1)):
+            values = chance.random(200 + 100)
+            if name == "ties":
+                values = np.floor(values * 8) / 8
+            made = calibrate(values[:200], 0.1, delta=delta)
+            monitor = Monitor.start(alpha=0.1, n=made.n, k=made.k, delta=delta)
+            for missed in values[200:] < made.kappa:
+                monitor = monitor.update(bool(missed))
+            alarms[name] += monitor.alarmed
+    # 10 + 3 sd of 200 draws at 5 %, and with delta at 15 %; `tests/long/test_drift.py` runs 2,000 and longer ones.
+    assert alarms["no ties"] <= 19
+    assert alarms["ties"] <= 19
+    assert alarms["confident"] <= 45
+
+
+def test_a_calibration_that_was_merely_unlucky_is_not_drift() -> None:
+    unlucky = feed(Monitor.start(alpha=0.1, n=100, k=10), 0.14, 2000, random.Random(2))  # 1 of 10 calibrations
+    assert not unlucky.alarmed
+    assert feed(Monitor.start(alpha=0.1, delta=0.1), 0.14, 2000, random.Random(2)).alarmed
+
+
+def test_a_rate_that_rises_within_the_promise_is_no_alarm() -> None:
+    chance = random.Random(4)
+    monitor = feed(Monitor.start(alpha=0.1, n=200, k=20), 0.03, 500, chance)
+    assert not feed(monitor, 0.09, 1000, chance).alarmed
+
+
+def test_once_alarmed_it_stays_so_and_counts_on() -> None:
+    monitor = Monitor.start(alpha=0.1, delta=0.1)
+    for _ in range(20):
+        monitor = monitor.update(missed=True)
+    after = monitor.alarmed_after
+    assert after is not None
+    assert after < 20
+    for _ in range(500):
+        monitor = monitor.update(missed=False)
+    assert monitor.e_value < 1
+    assert monitor.alarmed
+    assert (monitor.alarmed_after, monitor.audits, monitor.misses) == (after, 520, 20)
+
+
+def test_keeping_everything_is_watched_at_the_promised_rate() -> None:
+    assert Monitor.start(alpha=0.1, n=5, k=0) == Monitor.start(alpha=0.1, null="risk")
+
+
+def test_long_quiet_streams_stay_numbers() -> None:
+    for start in (Monitor.start(alpha=0.1, delta=0.1), Monitor.start(alpha=0.1, n=200, k=20)):
+        monitor = start
+        for _ in range(5000):
+            monitor = monitor.update(missed=False)
+        assert 0 < monitor.e_value < 0.1
+        monitor = feed(monitor, 1.0, 100, random.Random(0))
+        assert monitor.alarmed
+    certain = Monitor.start(alpha=0.001, delta=0.1)
+    for _ in range(1000):
+        certain = certain.update(missed=True)
+    assert math.isfinite(certain.e_value)
+
+
+def test_every_bad_argument_is_listed() -> None:
+    with pytest.raises(UsageError) as caught:
+        Monitor.start(alpha=0.0, level=1.0, n=5, k=6)
+    for name in ("alpha", "level", "k = 6"):
+        assert name in str(caught.value)
+    with pytest.raises(UsageError, match="n and k"):
+        Monitor.start(alpha=0.1)
+    with pytest.raises(UsageError, match="null"):
+        Monitor.start(alpha=0.1, null="both")

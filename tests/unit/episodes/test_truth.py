@@ -1,0 +1,135 @@
+"""What counts as missed: the same on one answer as on a log of many, and the worse where something is unknown."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cascade.conformal.actions import actions
+from cascade.episodes.truth import critical_of, judge, missed_in_set, served_wrong
+from cascade.types import Answer, Candidate, Decision, Forced, Step
+from unit.made import RIVER, candidate
+
+
+def answered(*steps: Step, text: str | None = "Rhine", stopped: str = "policy", **fields: Any) -> Answer:
+    return Answer(RIVER, text, () if text is None else (text,), steps, stopped, 0.1, audited=True, **fields)
+
+
+def step(number: int, *texts: str, keep: tuple[int, ...] = (), **fields: Any) -> Step:
+    decision = Decision(keep, False, (0.0,) * len(texts), 0.0, 0.0)
+    return Step(number, tuple([candidate(text) for text in texts]), {}, decision=decision, **fields)
+
+
+def is_danube(text: str) -> bool:
+    return text == "Danube"
+
+
+@pytest.mark.parametrize(
+    ("steps", "complete", "missed"),
+    [
+        ([step(1, "Danube", keep=(0,))], False, False),
+        ([step(1, "Rhine", "Danube", keep=(0, 1))], True, False),
+        ([step(1, "Rhine", keep=(0,)), step(2, "Danube")], True, True),
+        ([step(1, "Rhine", "Danube", keep=(0,))], True, True),
+        ([step(1, "Rhine", keep=(0,)), step(2, "Mur")], True, False),
+        ([step(1, "Rhine", keep=(0,))], False, True),
+        ([step(1)], True, False),
+    ],
+)
+def test_a_question_is_missed_where_a_right_answer_could_have_been_kept(
+    steps: list[Step], complete: bool, missed: bool
+) -> None:
+    assert missed_in_set(answered(*steps), is_danube, complete=complete) is missed
+
+
+def test_a_question_without_a_right_answer_is_outside_a_promise_on_those_that_have_one() -> None:
+    hopeless_one = answered(step(1, "Rhine", keep=(0,)), step(2, "Mur"))
+    assert missed_in_set(hopeless_one, is_danube, complete=True, only_solvable=True) is None
+    assert missed_in_set(hopeless_one, is_danube, complete=False, only_solvable=True) is True
+    found = answered(step(1, "Rhine", keep=(0,)), step(2, "Danube"))
+    assert missed_in_set(found, is_danube, complete=True, only_solvable=True) is True
+
+
+def test_what_cannot_be_judged_may_have_been_right() -> None:
+    answer = answered(step(1, "Rhine", keep=(0,)), step(2, "Mur"))
+    for unknown in ("Rhine", "Mur"):
+        assert missed_in_set(answer, lambda text, u=unknown: None if text == u else False, complete=True) is True
+    kept = answered(step(1, "Danube", "Mur", keep=(0,)))
+    assert missed_in_set(kept, lambda text: True if text == "Danube" else None, complete=True) is False
+
+
+@pytest.mark.parametrize(
+    ("text", "stopped", "wrong"),
+    [("Danube", "policy", False), ("Rhine", "policy", True), (None, "abstained", False), (None, "policy", True)],
+)
+def test_what_is_served_is_wrong_or_missing_unless_nothing_was_meant_to_be(
+    text: str | None, stopped: str, wrong: bool
+) -> None:
+    assert served_wrong(answered(step(1, "Rhine"), text=text, stopped=stopped), is_danube) is wrong
+    assert served_wrong(answered(step(1, "Rhine")), lambda _: None)
+
+
+def test_a_truth_is_a_rule_or_the_accepted_answers() -> None:
+    assert judge(is_danube, "exact") is is_danube
+    assert judge("the Danube", "exact")("Danube") is True
+    assert judge(["Danube", "Donau"], "exact")("donau.") is True
+    assert judge("3.14", "number:rel=0.01")("3.15") is True
+    assert judge("Danube", "exact")("Rhine") is False
+
+
+# --- critical values ---
+
+
+@st.composite
+def audits(draw: st.DrawFn) -> tuple[list[list[tuple[str, float]]], list[float], bool]:
+    score = st.sampled_from([-math.inf, 0.0, 0.1, 0.1, 0.5, 0.9, math.inf])
+    made = st.lists(st.tuples(st.sampled_from(["Danube", "Rhine", "Mur"]), score), max_size=3)
+    steps = draw(st.lists(made, min_size=1, max_size=4))
+    return steps, [draw(score) for _ in steps], draw(st.booleans())
+
+
+@given(audits(), st.sampled_from([-math.inf, 0.0, 0.05, 0.1, 0.3, 0.5, 0.9, 1.0, math.inf]))
+def test_an_answers_critical_value_says_at_which_thresholds_it_would_have_been_missed(
+    audit: tuple[list[list[tuple[str, float]]], list[float], bool], kappa: float
+) -> None:
+    """Against walking the steps at that threshold."""
+    made, onward, complete = audit
+    steps, walked, going = [], [], True
+    for number, (texts, following) in enumerate(zip(made, onward, strict=True), 1):
+        scores = tuple([score for _, score in texts])
+        candidates = tuple([Candidate(text, "base", "small") for text, _ in texts])
+        steps.append(Step(number, candidates, {}, decision=Decision((), False, scores, following, 0.0)))
+        found = actions(scores, following, kappa, last=complete and number == len(made))
+        walked.append(steps[-1]._replace(decision=Decision(found.keep if going else (), False, scores, 0.0, kappa)))
+        going = going and found.proceed
+    critical = critical_of(answered(*steps), is_danube, complete=complete)
+    assert critical is not None
+    missed = missed_in_set(answered(*walked), is_danube, complete=complete)
+    assert missed is not (critical > -math.inf and kappa <= critical)
+
+
+def test_a_right_answer_at_the_end_of_an_audit_cut_short_is_no_last_resort() -> None:
+    def decided(score: float, onward: float) -> Answer:
+        return answered(step(1, "Danube")._replace(decision=Decision((), False, (score,), onward, 0.5)))
+
+    assert critical_of(decided(0.2, 0.9), is_danube, complete=True) == math.inf
+    assert critical_of(decided(0.2, 0.9), is_danube, complete=False) == 0.2
+    assert critical_of(decided(0.9, 0.2), is_danube, complete=False) == math.inf  # it stopped there of itself
+
+
+def test_a_forced_step_has_no_critical_value() -> None:
+    forced = step(1, "Danube", keep=(0,), forced=Forced("accept", "so it is set"))
+    forced = forced._replace(decision=Decision((0,), False, (), 0.0, 0.3))
+    assert critical_of(answered(forced), is_danube, complete=True) is None
+    assert critical_of(answered(step(1, "Danube")._replace(decision=None)), is_danube, complete=True) is None
+
+
+def test_an_answer_that_cannot_be_judged_is_critical_like_an_incomplete_one() -> None:
+    answer = answered(step(1, "Rhine"), step(2, "Mur"))
+    assert critical_of(answer, is_danube, complete=True) == math.inf
+    assert critical_of(answer, is_danube, complete=False) == -math.inf
+    assert critical_of(answer, lambda text: None if text == "Mur" else False, complete=True) == -math.inf

@@ -1,0 +1,272 @@
+"""What is served to score with, held against plain Python; and files of it that are refused with every reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cascade.errors import ConfigError, UsageError
+from cascade.policies.estimators import (
+    SCORERS,
+    Constant,
+    Design,
+    Gain,
+    Linear,
+    Logistic,
+    Scorer,
+    Signal,
+    Trees,
+    from_arrays,
+    kind_of,
+)
+from unit.policies import learned_made as made
+
+NAN, INF = math.nan, math.inf
+DESIGN = Design(
+    centre=np.array([1.0, 0.0]),
+    scale=np.array([2.0, 1.0]),
+    low=np.array([-3.0, -1.0]),
+    high=np.array([5.0, 1.0]),
+    indicators=np.array([1]),
+    pairs=np.array([[0, 0], [0, 2]]),
+)
+LINEAR = Linear(DESIGN, np.array([1.0, 10.0, 100.0, 1000.0, 10_000.0]), 0.5)
+STUMPS = Trees(
+    feature=np.array([0, 0, 0, 1, 0, 0]),
+    threshold=np.array([0.0, 0.0, 0.0, 0.5, 0.0, 0.0]),
+    left=np.array([1, -1, -1, 4, -1, -1]),
+    right=np.array([2, -1, -1, 5, -1, -1]),
+    missing_left=np.array([False, False, False, True, False, False]),
+    leaf=np.array([0.0, 1.0, 2.0, 0.0, 10.0, 20.0]),
+    roots=np.array([0, 3]),
+    intercept=100.0,
+    foreseen=np.array([False, True]),
+)
+
+
+@pytest.mark.parametrize(
+    ("raw", "columns"),
+    [
+        ([3.0, 0.5], [1.0, 0.5, 0.0, 1.0, 0.0]),
+        ([99.0, -99.0], [2.0, -1.0, 0.0, 4.0, 0.0]),  # clipped
+        ([-INF, INF], [-2.0, 1.0, 0.0, 4.0, -0.0]),
+        ([3.0, NAN], [1.0, 0.0, 1.0, 1.0, 1.0]),  # its indicator stands for it
+    ],
+)
+def test_columns_are_clipped_scaled_marked_and_multiplied(raw: list[float], columns: list[float]) -> None:
+    assert DESIGN.row(raw) == columns
+    assert DESIGN.rows(np.array([raw, raw])).tolist() == [columns, columns]
+    assert DESIGN.columns == 5
+
+
+def test_what_is_missing_for_the_first_time_goes_on() -> None:
+    raw = np.array([[3.0, NAN], [NAN, 0.5]])
+    assert DESIGN.unforeseen(raw).tolist() == [False, True]
+    assert LINEAR.values(raw).tolist() == [0.5 + 1.0 + 0.0 + 100.0 + 1000.0 + 10_000.0, INF]
+    assert LINEAR.value([NAN, 0.5]) == INF
+    assert STUMPS.values(raw).tolist() == [100.0 + 2.0 + 10.0, INF]
+    for one in (Logistic(LINEAR), gain(), Signal(0)):
+        assert one.value([NAN, 0.5]) == INF
+        assert one.value([3.0, NAN]) < INF
+
+
+def gain(lost: bool = True) -> Gain:
+    def chance(intercept: float) -> Logistic:
+        return Logistic(Linear(DESIGN, np.zeros(5), intercept))
+
+    return Gain(chance(1.0), (chance(-1.0), chance(0.5)), (None, chance(-2.0) if lost else None), np.array([2.0, 3.0]))
+
+
+def test_a_gain_is_what_is_newly_found_for_its_price() -> None:
+    def chance(logit: float) -> float:
+        return 1 / (1 + math.exp(-logit))
+
+    p = chance(1.0)
+    each = [p * chance(-1.0) / 2.0, (p * chance(0.5) - (1 - p) * chance(-2.0)) / 3.0]
+    assert gain().value([3.0, 0.5]) == max(each)
+    assert gain(lost=False).value([3.0, 0.5]) == max(each[0], p * chance(0.5) / 3.0)
+    assert max(each) != each[0]
+    with pytest.raises(ConfigError, match="one entry each"):
+        Gain(gain().loss, gain().gained, (None,), np.array([2.0, 3.0]))
+
+
+def test_a_signal_is_a_doubt_and_a_constant_is_none() -> None:
+    assert Signal(1, -1.0).values(np.array([[0.0, 0.7], [0.0, NAN]])).tolist() == [-0.7, INF]
+    assert Constant(-INF).values(np.zeros((3, 0))).tolist() == [-INF] * 3
+    assert Constant(INF).value([]) == INF
+
+
+def walked(trees: Trees, raw: np.ndarray[Any, Any]) -> float:
+    """Return the sum of a row, walking down each tree."""
+    if (np.isnan(raw) & ~trees.foreseen).any():
+        return INF
+    total = trees.intercept
+    for root in trees.roots.tolist():
+        node = root
+        while trees.left[node] >= 0:
+            x = raw[trees.feature[node]]
+            left = bool(trees.missing_left[node]) if math.isnan(x) else x <= trees.threshold[node]
+            node = int(trees.left[node] if left else trees.right[node])
+        total += float(trees.leaf[node])
+    return total
+
+
+@pytest.mark.parametrize("leaves", [1, 2, 8, 9, 17, 33, 64])
+def test_trees_give_what_walking_down_them_gives(leaves: int) -> None:
+    rng = np.random.default_rng(leaves)
+    for _ in range(20):
+        trees = made.trees(rng, 4, many=int(rng.integers(1, 6)), leaves=leaves, foreseen=0.8)
+        rows = made.raw_rows(rng, 30, 4)
+        rows[::3, 0] = trees.threshold[rng.integers(trees.threshold.size, size=10)]  # at a threshold: left
+        assert trees.values(rows).tolist() == [walked(trees, row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"left": [1, -1, -1, 9, -1, -1]}, "they name nodes from 0 to 5"),
+        ({"left": [1, 2, -1, 4, -1, -1], "right": [2, -1, -1, 5, -1, -1]}, "both are −1 at a leaf"),
+        ({"left": [1, -1, -1, 2, -1, -1]}, "every node has one parent"),
+        ({"roots": [0]}, "every node has one parent"),
+        ({"roots": [0, 3, 3]}, "every node has one parent"),
+        ({"roots": []}, "there is no tree"),
+        ({"left": [3, -1, -1, 0, -1, -1], "right": [1, -1, -1, 2, -1, -1], "roots": [4, 5]}, "lead in a circle"),
+        ({"feature": [0, 0, 0, 2, 0, 0]}, "it names one of 2 features"),
+        ({"feature": [-1, 0, 0, 1, 0, 0]}, "it names one of 2 features"),
+        ({"leaf": [0, NAN, 2, 0, 10, 20]}, "are finite"),
+        ({"leaf": [0, 1e308, 1e308, 0, 1e308, 20]}, "and so is their sum"),
+        ({"threshold": [INF, 0, 0, 0.5, 0, 0]}, "are finite"),
+        ({"leaf": [0.0, 1.0]}, "are of one length"),
+    ],
+)
+def test_arrays_that_are_no_trees_are_refused(change: Mapping[str, Any], said: str) -> None:
+    parts = STUMPS.arrays() | {name: np.array(values) for name, values in change.items()}
+    with pytest.raises(UsageError, match=said):
+        Trees(**parts)
+
+
+def thin(leaves: int) -> Trees:
+    """Return a tree of which every right child is the next inner node."""
+    inner = leaves - 1
+    return Trees(
+        feature=np.zeros(inner + leaves),
+        threshold=np.arange(inner + leaves, dtype=float),
+        left=np.concatenate([np.arange(inner) + inner, np.full(leaves, -1)]),
+        right=np.concatenate([np.arange(1, inner), [2 * inner], np.full(leaves, -1)]),
+        missing_left=np.zeros(inner + leaves, dtype=bool),
+        leaf=np.arange(inner + leaves, dtype=float),
+        roots=np.array([0]),
+        intercept=0.0,
+        foreseen=np.array([True]),
+    )
+
+
+def test_a_tree_may_be_long_and_thin_and_has_at_most_64_leaves() -> None:
+    rows = np.array([[-1.0], [0.0], [0.5], [40.2], [62.0], [63.0], [NAN]])
+    assert thin(64).values(rows).tolist() == [walked(thin(64), row) for row in rows] == [63, 63, 64, 104, 125, 126, 126]
+    with pytest.raises(UsageError, match="the tree at 0 has 65 leaves, and 64 are the most"):
+        thin(65)
+
+
+# --- from a file
+
+
+@pytest.mark.parametrize("kind", made.KINDS)
+def test_a_scorer_comes_back_as_it_was(kind: str) -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        one = made.scorer(rng, kind, 5)
+        again = from_arrays(kind_of(one), one.arrays(), 5)
+        rows = made.raw_rows(rng, 20, 5)
+        assert type(again) is type(one) is SCORERS[kind]
+        assert again.values(rows).tolist() == one.values(rows).tolist()
+        assert {name: values.tolist() for name, values in again.arrays().items()} == {
+            name: values.tolist() for name, values in one.arrays().items()
+        }
+
+
+def changed(one: Scorer, **arrays: Any) -> dict[str, Any]:
+    """Return a scorer's arrays with some replaced ("__" for a dot), or left out where None."""
+    given = {name.replace("__", "."): values for name, values in arrays.items()}
+    found = {**one.arrays(), **given}
+    return {name: values for name, values in found.items() if values is not None}
+
+
+LOGISTIC = Logistic(LINEAR, 2.0, -1.0)
+
+
+@pytest.mark.parametrize(
+    ("one", "change", "said"),
+    [
+        (LINEAR, {"weights": None}, "weights: is missing"),
+        (LINEAR, {"weights": np.zeros(4)}, r"weights: its shape is \(4,\), and \(5,\) is meant"),
+        (LINEAR, {"weights": np.zeros((5, 1))}, "weights: its shape is"),
+        (LINEAR, {"weights": np.zeros(5, dtype=np.float32)}, "its type is float32, and float64 is meant"),
+        (LINEAR, {"weights": np.array([0, 0, NAN, 0, 0])}, "not all of its numbers are finite"),
+        (LINEAR, {"weights": np.full(5, 1e308)}, "so large that a score need not be finite"),
+        (LINEAR, {"intercept": np.array(INF)}, "intercept: not all of its numbers are finite"),
+        (LINEAR, {"design__scale": np.array([1.0, 0.0])}, "scale is above 0"),
+        (LINEAR, {"design__low": np.array([9.0, 0.0])}, "low at most high"),
+        (LINEAR, {"design__centre": np.zeros(3)}, r"design.centre: its shape is \(3,\)"),
+        (LINEAR, {"design__pairs": np.array([[0, 3], [0, 0]])}, "pairs: they name columns below 3"),
+        (LINEAR, {"design__pairs": np.array([[0, -1], [0, 0]])}, "pairs: they name columns below 3"),
+        (LINEAR, {"design__indicators": np.array([2])}, "indicators: they name each of the 2 features at most once"),
+        (LINEAR, {"design__indicators": np.array([1, 1])}, "at most once"),
+        (LINEAR, {"more": np.zeros(1)}, "more: there is no such array in it"),
+        (LOGISTIC, {"slope": np.array(NAN)}, "slope: not all"),
+        (LOGISTIC, {"offset": np.array(1e101)}, "too large for a logit"),
+        (LOGISTIC, {"linear__design__high": None}, "linear.design.high: is missing"),
+        (STUMPS, {"left": np.array([1, -1, -1, 0, -1, -1], dtype=np.int32)}, "one parent"),
+        (STUMPS, {"leaf": np.zeros(3)}, "leaf: its shape is"),
+        (STUMPS, {"missing_left": np.full(6, 2, np.uint8).view(np.bool_)}, "not all of its bytes are 0 or 1"),
+        (STUMPS, {"foreseen": np.array([True])}, "foreseen: its shape is"),
+        (gain(), {"cost": np.array([1.0, 0.0])}, "cost: there is one above 0"),
+        (gain(), {"cost": np.array([1.0, 1e-320])}, "too small to divide by"),
+        (gain(), {"cost": np.ones(3)}, "gained.2.linear.weights: is missing"),
+        (gain(), {"lost__1__slope": None}, "lost.1.slope: is missing"),
+        (gain(), {"lost__7__slope": np.array(1.0)}, "lost.7.slope: there is no such array"),
+        (Signal(1), {"feature": np.array(2)}, "feature is one of 2"),
+        (Signal(1), {"sign": np.array(0.5)}, "sign is 1 or −1"),
+        (Constant(1.0), {"number": np.array(NAN)}, "number: not all"),
+        (Constant(1.0), {"number": np.zeros(1)}, "number: its shape"),
+    ],
+)
+def test_arrays_that_make_no_scorer_are_refused(one: Scorer, change: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        from_arrays(kind_of(one), changed(one, **change), 2)
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    arrays = changed(
+        LOGISTIC, slope=None, linear__weights=np.zeros(1), linear__design__scale=-np.ones(2), odd=np.zeros(1)
+    )
+    with pytest.raises(ConfigError) as caught:
+        from_arrays("logistic", arrays, 2)
+    said = "\n".join(caught.value.problems)
+    assert all(part in said for part in ("slope: is missing", "scale is above 0", "odd: there is no such array"))
+
+
+def test_a_scorer_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ConfigError, match="there is no scorer 'forest'; there are linear, logistic"):
+        from_arrays("forest", {}, 2)
+
+
+def test_equal_designs_in_a_file_are_one() -> None:
+    one = gain()
+    again = from_arrays("gain", one.arrays(), 2)
+    assert isinstance(again, Gain)
+    designs: Callable[[Gain], set[int]] = lambda it: {id(part.linear.design) for part in (it.loss, *it.gained)}  # noqa: E731
+    assert len(designs(again)) == 1
+
+
+def test_what_is_served_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        LINEAR.weights[0] = 9.0
+    weights = np.zeros(5)
+    held = Linear(DESIGN, weights, 0.0)
+    weights[0] = 9.0
+    assert held.weights[0] == 0.0

@@ -1,0 +1,671 @@
+"""Served under a certificate: when it is handed out, when not and why, what audits do to it, and what comes after."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.building import build_policy, build_strategy, certified_policy
+from cascade.calibration.fingerprint import made_for
+from cascade.config import load
+from cascade.episodes.files import read_rows
+from cascade.errors import BatchError, ConfigError, NotCertifiedError, ProviderUnavailableError, UsageError
+from cascade.orchestrator import Orchestrator
+from cascade.policies.artifact import read
+from cascade.policies.fixed import FixedPolicy
+from cascade.providers.fake import FakeProvider, reply
+from cascade.serving import Serving, fallback_of
+from cascade.strategies.base import ModelUse
+from cascade.strategies.exit import Exit
+from cascade.strategies.ladder import Ladder
+from cascade.types import Answer, Question, Request, Step
+from unit.certified import certificate, directory
+from unit.made import RIVER, TWO_MODELS
+
+HARD, EASY = "Which river is hard?", "Which river is easy?"
+SETTINGS: Mapping[str, Any] = TWO_MODELS | {"strategy": {"kind": "base_guide", "rounds": 3}}
+LADDER: Mapping[str, Any] = {
+    "models": {"a": "small", "b": "large"},
+    "strategy": {"kind": "ladder", "models": ["a", "b"]},
+    "provider": "fake",
+}
+ALWAYS: Mapping[str, Any] = {"audit": {"probability": 1, "seed": 1}}
+
+
+def script(asked: Request) -> Any:
+    """Be sure and wrong in the first round of a hard question, right in all others."""
+    if asked.purpose == "judge":
+        return reply("Yes", p_yes=0.97)
+    hard = "hard" in asked.question.text and asked.step == 1
+    return "Answer: Rhine" if hard else "Answer: Danube"
+
+
+def settings(folder: Path | str, **changes: Any) -> dict[str, Any]:
+    return {**SETTINGS, "policy": str(folder), **changes}
+
+
+def made(folder: Path | str, **changes: Any) -> Orchestrator:
+    return Orchestrator.from_config(settings(folder, **changes), providers={"fake": FakeProvider(script)})
+
+
+def fingerprint(**changes: Any) -> Mapping[str, Any]:
+    return made_for(load({**SETTINGS, **changes}))
+
+
+@pytest.fixture
+def certified(tmp_path: Path) -> str:
+    return directory(tmp_path / "policy", certificate(made_for=fingerprint()))
+
+
+# --- handed out or not ---
+
+
+def test_an_answer_carries_its_certificate(certified: str) -> None:
+    with made(certified) as orchestrator:
+        answer = orchestrator.ask(EASY)
+    (held,) = read(certified).certificates
+    assert answer.certificate == held
+    assert (answer.text, answer.warnings, answer.audited) == ("Danube", (), False)
+    assert answer.steps[0].decision is not None
+    assert answer.steps[0].decision.kappa == 0.3
+    assert answer.to_dict()["certificate"]["calibration_id"] == held.calibration_id
+
+
+async def test_all_four_ways_to_ask_carry_it(certified: str) -> None:
+    async with made(certified, guarantee=ALWAYS) as orchestrator:
+        answers = [
+            await asyncio.to_thread(orchestrator.ask, HARD),
+            await orchestrator.aask(HARD),
+            (await asyncio.to_thread(lambda: list(orchestrator.stream(HARD))))[-1],
+            [event async for event in orchestrator.astream(HARD)][-1],
+        ]
+    for answer in answers:
+        assert isinstance(answer, Answer)
+        assert (answer.text, answer.audited, len(answer.steps)) == ("Rhine", True, 3)
+        assert answer.certificate is not None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"models": {"base": "other", "guide": "large"}}, "base is other; the certificate was made for small"),
+        ({"strategy": {"rounds": 2}}, "the strategy is base_guide (rounds 2)"),
+        ({"models": {"base": {"model": "small", "max_tokens": 9}, "guide": "large"}}, "base has max_tokens 9"),
+        (
+            {"models": {"base": {"model": "small", "price": {"input": 1, "output": 2}}, "guide": "large"}},
+            "the price of small is 1 in, 2 out, USD per million tokens; the certificate was made at unknown",
+        ),
+        ({"guarantee": {"kind": "error", "delta": 0.1}}, "it promises coverage, and error is asked for"),
+        ({"guarantee": {"kind": "coverage", "alpha": 0.05}}, "its alpha is 0.1, and 0.05 is asked for"),
+        ({"guarantee": {"kind": "coverage", "delta": 0.1}}, "its delta is none"),
+    ],
+)
+def test_a_certificate_that_does_not_hold_here_is_not_handed_out(
+    certified: str, changes: dict[str, Any], said: str
+) -> None:
+    with made(certified, **changes) as orchestrator:
+        answer = orchestrator.ask(EASY)
+    assert answer.certificate is None
+    assert any(warning.startswith(f"no certificate: {said}") for warning in answer.warnings), answer.warnings
+    assert answer.text == "Danube"
+    asked = {**changes.get("guarantee", {}), "required": True}
+    with pytest.raises(NotCertifiedError, match="A certificate is required") as refused:
+        made(certified, **changes | {"guarantee": asked})
+    assert said in str(refused.value)
+    assert refused.value.exit_code == 3
+
+
+def test_other_prompts_void_it(certified: str, tmp_path: Path) -> None:
+    (tmp_path / "answer.txt").write_text("[user]\nMine: {question}")
+    with made(certified, strategy={"rounds": 3, "prompts": str(tmp_path)}) as orchestrator:
+        assert orchestrator.ask(EASY).warnings == (
+            "no certificate: the prompts are not those that the certificate was made with",
+        )
+
+
+def test_more_than_is_asked_for_is_enough(certified: str) -> None:
+    wanted = {"kind": "coverage", "alpha": 0.2, "required": True}
+    with made(certified, guarantee=wanted) as orchestrator:
+        assert orchestrator.ask(EASY).certificate is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "asked", "said"),
+    [
+        (
+            {"delta": 0.9, "k": 13},
+            {"kind": "coverage", "alpha": 0.1},
+            "it holds for most calibrations (delta 0.9), not",
+        ),
+        ({"delta": 0.9, "k": 10}, {"kind": "coverage", "alpha": 0.1}, None),
+        ({"delta": 0.9, "k": 13}, {"audit": {"probability": 0.1}}, None),
+        ({}, {"kind": "error"}, "it promises coverage, and error is asked for"),
+        ({}, {"budget": 0.001}, "it promises coverage, and a budget is asked for"),
+        ({"kind": "budget", "alpha": None, "k": None, "budget_nano_usd": 9}, {"alpha": 0.1}, "its alpha is none, and"),
+        ({"kind": "budget", "alpha": None, "k": None, "budget_nano_usd": 9}, {"required": True}, None),
+        ({"kind": "budget", "alpha": None, "k": None, "budget_nano_usd": 9}, {"kind": "budget"}, None),
+        ({}, {"kind": "budget"}, "it promises coverage, and budget is asked for"),
+    ],
+)
+def test_what_is_asked_for_without_delta_is_to_hold_on_average(
+    tmp_path: Path, fields: dict[str, Any], asked: dict[str, Any], said: str | None
+) -> None:
+    folder = directory(tmp_path, certificate(made_for=fingerprint(), **fields))
+    with made(folder, guarantee=asked) as orchestrator:
+        warnings = orchestrator.ask(EASY).warnings
+    assert (warnings == ()) if said is None else warnings[0].startswith(f"no certificate: {said}"), warnings
+
+
+def test_it_expires_at_the_end_of_its_last_day(tmp_path: Path) -> None:
+    folder = directory(tmp_path, certificate(made_for=fingerprint(), expires="2026-12-01"))
+    config = load(settings(folder))
+    day = [date(2026, 12, 1)]
+    policy, artifact = certified_policy(config, folder)
+    serving = Serving(config, build_strategy(config), policy, artifact, today=lambda: day[0])
+    assert serving.order(RIVER).certificate is not None
+    day[0] = date(2026, 12, 2)
+    order = serving.order(RIVER)
+    assert (order.certificate, order.warnings) == (
+        None,
+        ("no certificate: it expired on 2026-12-01; calibrate again",),
+    )
+    assert order.policy == policy
+
+
+def test_one_that_is_required_and_expires_in_service_is_refused_at_the_next_question(tmp_path: Path) -> None:
+    folder = directory(tmp_path, certificate(made_for=fingerprint(), expires="2026-12-01"))
+    config = load(settings(folder, guarantee={"required": True}))
+    day = [date(2026, 12, 1)]
+    policy, artifact = certified_policy(config, folder)
+    serving = Serving(config, build_strategy(config), policy, artifact, today=lambda: day[0])
+    assert serving.order(RIVER).certificate is not None
+    day[0] = date(2026, 12, 2)
+    with pytest.raises(NotCertifiedError, match="it expired on 2026-12-01"):
+        serving.order(RIVER)
+    with pytest.raises(NotCertifiedError, match="it expired"):
+        Serving(config, build_strategy(config), policy, artifact, today=lambda: day[0])
+
+
+def test_the_clock_is_the_worlds(tmp_path: Path) -> None:
+    old = certificate(made_for=fingerprint(), created="2020-01-01", expires="2020-02-01")
+    folder = directory(tmp_path, old)
+    with made(folder) as orchestrator:
+        assert orchestrator.ask(EASY).warnings == ("no certificate: it expired on 2020-02-01; calibrate again",)
+    with pytest.raises(NotCertifiedError, match="2020-02-01"):
+        made(folder, guarantee={"required": True})
+
+
+def test_what_was_tampered_with_never_loads(certified: str) -> None:
+    file = Path(certified) / "certificate.json"
+    file.write_text(file.read_text().replace('"alpha": 0.1', '"alpha": 0.01'))
+    with pytest.raises(ConfigError, match="changed after it was made"):
+        made(certified)
+
+
+def test_a_policy_that_is_not_calibrated_is_served_without_a_certificate(tmp_path: Path) -> None:
+    folder = directory(tmp_path)
+    with made(folder) as orchestrator:
+        answer = orchestrator.ask(EASY)
+    assert answer.certificate is None
+    assert answer.warnings[0].startswith("no certificate: the policy has none; make one with: cascade calibrate")
+    assert answer.steps[0].decision is not None
+    assert answer.steps[0].decision.kappa == 0.4
+    for policy in (folder, {"kind": "fixed"}):
+        with pytest.raises(NotCertifiedError, match="the policy has none"):
+            made("", policy=policy, guarantee={"required": True})
+
+
+def test_without_a_policy_directory_nothing_is_said_unless_something_is_asked_for() -> None:
+    with made("", policy={"kind": "fixed"}) as orchestrator:
+        assert orchestrator.ask(EASY).warnings == ()
+        assert orchestrator.alarm is None
+        assert orchestrator.record_truth(orchestrator.ask(EASY), "Danube").says == (
+            "nothing is guaranteed, so nothing is counted"
+        )
+    with made("", policy={"kind": "fixed"}, guarantee={"kind": "coverage"}) as orchestrator:
+        assert orchestrator.ask(EASY).warnings[0].startswith("no certificate: the policy has none")
+
+
+def test_a_batch_reports_a_refusal_for_each_question(tmp_path: Path) -> None:
+    by_group = certificate(made_for=fingerprint(), group="law")
+    asked = [Question(EASY, group="law"), Question(EASY, group="art")]
+    orchestrator = made(directory(tmp_path, by_group), guarantee={"required": True})
+    with orchestrator, pytest.raises(BatchError) as failed:
+        orchestrator.ask_many(asked, concurrency=1)
+    answer, refusal = failed.value.results
+    assert answer.certificate.group == "law"
+    assert isinstance(refusal, NotCertifiedError)
+    assert "the group 'art'" in str(refusal)
+
+
+def test_a_group_has_its_own_certificate_and_threshold(tmp_path: Path) -> None:
+    now = fingerprint()
+    folder = directory(
+        tmp_path,
+        certificate(made_for=now, group="law", kappa=0.01, k=5),
+        certificate(made_for=now, group="art", kappa=-math.inf, k=0, keeps_everything=True),
+        certificate(made_for=now, kappa=0.3),
+    )
+    with made(folder) as orchestrator:
+        law, art, other = (orchestrator.ask(Question(EASY, group=group)) for group in ("law", "art", "maths"))
+    assert [len(answer.steps) for answer in (law, art, other)] == [3, 3, 1]
+    assert [answer.certificate and answer.certificate.group for answer in (law, art, other)] == ["law", "art", None]
+    assert art.steps[0].decision is not None
+    assert art.steps[0].decision.scores == (math.inf, math.inf)
+
+
+def test_a_question_that_nothing_speaks_of_is_answered_with_everything_and_no_certificate(tmp_path: Path) -> None:
+    with made(directory(tmp_path, certificate(made_for=fingerprint(), group="law"))) as orchestrator:
+        answer = orchestrator.ask(Question(EASY, group="art"))
+    assert (answer.certificate, len(answer.steps)) == (None, 3)
+    assert answer.warnings[0].startswith("no certificate: the policy has none for the group 'art'")
+
+
+def test_nothing_is_served_below_the_confidence_of_a_certificate(tmp_path: Path) -> None:
+    sure = certificate(kind="error", delta=0.1, k=None, made_for=fingerprint(), abstain_below=0.98)
+    with made(directory(tmp_path, sure)) as orchestrator:
+        answer = orchestrator.ask(EASY)
+    assert (answer.text, answer.stopped, answer.certificate is not None) == (None, "abstained", True)
+
+
+# --- audits ---
+
+
+def test_the_share_of_audits_is_the_one_asked_for_and_a_seed_repeats_it(certified: str) -> None:
+    def drawn(seed: int | None) -> list[bool]:
+        config = load(settings(certified, guarantee={"audit": {"probability": 0.3, "seed": seed}}))
+        serving = Serving(config, build_strategy(config), *certified_policy(config, certified))
+        return [serving.order(RIVER).audit for _ in range(2_000)]
+
+    first = drawn(7)
+    assert first == drawn(7)
+    assert first != drawn(8)
+    assert drawn(None) != drawn(None)
+    assert 500 < sum(first) < 700
+
+
+def test_audited_asks_are_on_record_as_such(certified: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'traces.db'}"
+    asked = {"audit": {"probability": 0.5, "seed": 3}}
+    with made(certified, guarantee=asked, traces={"store": url}) as orchestrator:
+        answers = [orchestrator.ask(Question(f"{HARD} {number}", group="law")) for number in range(12)]
+    rows = list(read_rows(url))
+    audited = {row["question"] for row in rows if row["split"] == "audit"}
+    assert audited == {answer.question.text for answer in answers if answer.audited}
+    assert 0 < len(audited) < 12
+    assert {row["split"] for row in rows} == {"audit", None}
+    assert {row["group"] for row in rows} == {"law"}
+    assert {row["horizon"] for row in rows} == {3}
+    kept = {(row["split"], row["step"]) for row in rows if row["kept"]}
+    assert kept == {("audit", 1), (None, 1)}
+    assert max(row["step"] for row in rows if row["split"] == "audit") == 3
+
+
+def miss(orchestrator: Orchestrator, count: int, **more: Any) -> list[Any]:
+    """Ask, and say what was right: three of four questions are hard, and their right answer comes in round two only."""
+    asked = [EASY if number % 4 == 3 else HARD for number in range(count)]
+    return [orchestrator.record_truth(orchestrator.ask(question), "Danube", **more) for question in asked]
+
+
+def test_truths_of_audited_answers_are_counted(certified: str) -> None:
+    with made(certified, guarantee=ALWAYS) as orchestrator:
+        hard, easy = orchestrator.ask(HARD), orchestrator.ask(EASY)
+        assert orchestrator.record_truth(hard, "Danube") == (True, True, "missed")
+        assert orchestrator.record_truth(easy, ["Donau", "the Danube"]) == (False, True, "not missed")
+        assert orchestrator.record_truth(easy, lambda text: text == "Danube").missed is False
+        assert orchestrator.record_truth(hard, "Volga").missed is False
+        assert orchestrator._serving is not None
+        (monitor,) = orchestrator._serving.monitors.values()
+        assert (monitor.audits, monitor.misses) == (4, 1)
+        assert (monitor.n, monitor.k, monitor.level, monitor.null) == (99, 10, 0.05, "exchangeable")
+        assert orchestrator.alarm is None
+
+
+def test_what_cannot_be_counted_is_not(certified: str, tmp_path: Path) -> None:
+    with made(certified, guarantee={"kind": "coverage"}) as orchestrator:
+        assert orchestrator.record_truth(orchestrator.ask(HARD), "Danube").says == "it was not drawn for an audit"
+    with made(certified, guarantee=dict(ALWAYS) | {"alpha": 0.01}) as orchestrator:
+        assert miss(orchestrator, 1)[0].says == "it was given without a certificate"
+    with made(certified, guarantee=ALWAYS) as orchestrator:
+        other = replace(orchestrator.ask(HARD), certificate=certificate(kind="f1", k=None))
+        assert orchestrator.record_truth(other, "Danube") == (None, False, "f1 is no promise on single questions")
+    solvable = directory(tmp_path / "solvable", certificate(kind="solvable", made_for=fingerprint()))
+    with made(solvable, guarantee=ALWAYS) as orchestrator:
+        truth = orchestrator.record_truth(orchestrator.ask(HARD), "Volga")
+        assert (truth.missed, truth.counted) == (None, False)
+        assert miss(orchestrator, 1)[0].missed
+
+
+def test_what_comes_to_light_after_the_alarm_is_not_counted_any_more(certified: str) -> None:
+    with made(certified, guarantee=ALWAYS) as orchestrator:
+        late = orchestrator.ask(HARD)
+        miss(orchestrator, 40)
+        told = orchestrator.alarm
+        assert orchestrator.record_truth(late, "Danube") == (True, False, "its certificate was withdrawn meanwhile")
+        assert orchestrator.alarm == told
+
+
+def test_a_question_that_ended_early_because_no_step_can_follow_was_run_to_its_end(certified: str) -> None:
+    def base_is_down(asked: Request) -> Any:
+        return ProviderUnavailableError("down") if asked.role == "base" else "Answer: Danube"
+
+    settings_of = settings(certified, guarantee=ALWAYS)
+    with Orchestrator.from_config(settings_of, providers={"fake": FakeProvider(base_is_down)}) as orchestrator:
+        answer = orchestrator.ask(EASY)
+        assert (len(answer.steps), answer.audited, answer.certificate is not None) == (1, True, True)
+        assert orchestrator.record_truth(answer, "Volga").missed is False
+
+
+@pytest.mark.parametrize(
+    "fields", [{"kind": "f1"}, {"kind": "budget", "alpha": None, "budget_nano_usd": 9}], ids=["f1", "budget"]
+)
+def test_audits_that_would_not_count_are_refused(tmp_path: Path, fields: dict[str, Any]) -> None:
+    folder = directory(tmp_path, certificate(k=None, made_for=fingerprint(), **fields))
+    with pytest.raises(
+        ConfigError, match=r"guarantee\.audit: audits cost money and would not count: (f1|budget) is no"
+    ):
+        made(folder, guarantee=ALWAYS)
+
+
+@pytest.mark.parametrize("watching", [{"monitor": {"level": 0.01}}, {"online": {"step": 1}}])
+def test_what_cannot_be_watched_is_said_when_it_is_made(tmp_path: Path, watching: dict[str, Any]) -> None:
+    f1 = directory(tmp_path, certificate(kind="f1", k=None, made_for=fingerprint()))
+    with pytest.raises(ConfigError, match=r"guarantee\.(monitor|online): "):
+        made(f1, guarantee=dict(ALWAYS) | watching)
+
+
+@pytest.mark.parametrize(
+    ("fallback", "steps", "answers"),
+    [
+        ({}, 3, ("Danube", "Rhine")),
+        ({"fallback": "everything"}, 3, ("Danube", "Rhine")),
+        ({"fallback": "guide"}, 1, ("Rhine",)),
+    ],
+)
+def test_an_alarm_withdraws_the_certificate_and_a_fallback_serves(
+    certified: str, caplog: pytest.LogCaptureFixture, fallback: dict[str, Any], steps: int, answers: tuple[str, ...]
+) -> None:
+    with made(certified, guarantee=dict(ALWAYS) | {"monitor": fallback}) as orchestrator:
+        with caplog.at_level(logging.ERROR, "cascade"):
+            truths = miss(orchestrator, 40)
+        counted = sum(truth.counted for truth in truths)
+        assert 2 <= counted < 15
+        assert truths[counted].says == "it was given without a certificate"
+        assert orchestrator.alarm is not None
+        missed = sum(truth.missed for truth in truths[:counted])
+        assert orchestrator.alarm.startswith(f"it was withdrawn: audits found {missed} of {counted} questions missed")
+        assert "at most 10 % were promised" in orchestrator.alarm
+        answer = orchestrator.ask(HARD)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert answer.certificate is None
+    assert answer.warnings == (f"no certificate: {orchestrator.alarm}",)
+    assert len([step for step in answer.steps if not step.audited]) == steps
+    assert set(answer.answers) == set(answers)
+
+
+def test_with_a_required_certificate_an_alarm_ends_the_service(certified: str) -> None:
+    orchestrator = made(certified, guarantee=dict(ALWAYS) | {"required": True})
+    with orchestrator, pytest.raises(NotCertifiedError, match="it was withdrawn: audits found"):
+        miss(orchestrator, 40)
+
+
+def test_service_is_resumed_with_a_new_certificate(certified: str, tmp_path: Path) -> None:
+    with made(certified, guarantee=ALWAYS) as orchestrator:
+        late = orchestrator.ask(HARD)
+        miss(orchestrator, 40)
+        with pytest.raises(UsageError, match="is the one that was withdrawn"):
+            orchestrator.recalibrated()
+        assert orchestrator.alarm is not None
+        directory(Path(certified), certificate(made_for=fingerprint(), kappa=0.02, created="2026-11-22"))
+        orchestrator.recalibrated()
+        answer = orchestrator.ask(HARD)
+        assert orchestrator.alarm is None
+        assert answer.certificate is not None
+        assert (answer.certificate.kappa, answer.warnings, answer.text) == (0.02, (), "Danube")
+        assert orchestrator.policy.kappa == 0.02
+        assert orchestrator.record_truth(late, "Danube").says == "it was given under an earlier certificate"
+        elsewhere = directory(tmp_path / "other", certificate(made_for=fingerprint(), kappa=0.5))
+        orchestrator.recalibrated(elsewhere)
+        assert orchestrator.policy.kappa == 0.5
+        assert orchestrator.config.policy.path == elsewhere  # type: ignore[union-attr]
+
+
+def test_any_orchestrator_can_take_a_policy_directory_later(certified: str) -> None:
+    with made("", policy={"kind": "fixed"}) as orchestrator:
+        with pytest.raises(UsageError, match="names no policy directory"):
+            orchestrator.recalibrated()
+        orchestrator.recalibrated(certified)
+        assert orchestrator.ask(EASY).certificate is not None
+
+
+def test_what_is_wrong_with_a_new_certificate_leaves_the_old_one_in_service(certified: str, tmp_path: Path) -> None:
+    other = directory(tmp_path / "other", certificate(made_for=fingerprint(strategy={"rounds": 2})))
+    with made(certified, guarantee={"required": True}) as orchestrator:
+        with pytest.raises(NotCertifiedError):
+            orchestrator.recalibrated(other)
+        with pytest.raises(ConfigError):
+            orchestrator.recalibrated(tmp_path / "nowhere")
+        assert orchestrator.ask(EASY).certificate is not None
+        assert orchestrator.policy.kappa == 0.3
+
+
+def test_an_alarm_of_one_group_leaves_the_others_alone(tmp_path: Path) -> None:
+    now = fingerprint()
+    folder = directory(tmp_path, *(certificate(made_for=now, group=name) for name in ("law", "art", None)))
+    with made(folder, guarantee=ALWAYS) as orchestrator:
+        for number in range(40):
+            question = Question(EASY if number % 4 == 3 else HARD, group="law")
+            orchestrator.record_truth(orchestrator.ask(question), "Danube")
+        assert orchestrator._serving is not None
+        assert orchestrator._serving.monitors["law"].level == pytest.approx(0.05 / 3)
+        assert set(orchestrator._serving.monitors) == {"law"}
+        assert orchestrator.ask(Question(HARD, group="law")).certificate is None
+        assert orchestrator.ask(Question(HARD, group="art")).certificate is not None
+        assert orchestrator.ask(HARD).warnings == ()
+
+
+def test_a_pool_of_small_groups_has_no_monitor(tmp_path: Path) -> None:
+    now = fingerprint()
+    pool = certificate(made_for=now, pool=True)
+    folder = directory(tmp_path / "both", certificate(made_for=now, group="law"), pool)
+    with made(folder, guarantee=ALWAYS) as orchestrator:
+        for _ in range(40):  # all of one small group, which misses more than the pool's mean
+            truth = orchestrator.record_truth(orchestrator.ask(Question(HARD, group="art")), "Danube")
+            assert (truth.missed, truth.counted) == (True, False)
+            assert "small groups taken together, which audits cannot watch" in truth.says
+        orchestrator.record_truth(orchestrator.ask(Question(HARD, group="law")), "Danube")
+        assert orchestrator._serving is not None
+        assert orchestrator._serving.monitors["law"].level == 0.05
+        assert orchestrator.alarm is None
+        assert orchestrator.ask(Question(EASY, group="art")).certificate is not None
+    alone = directory(tmp_path / "alone", pool)
+    with made(alone, guarantee=ALWAYS | {"online": {"step": 0.1}}) as orchestrator:  # a threshold may follow them
+        assert orchestrator.record_truth(orchestrator.ask(HARD), "Danube").counted
+    with pytest.raises(ConfigError, match=r"guarantee\.monitor: .* audits cannot watch"):
+        made(alone, guarantee=ALWAYS | {"monitor": {"level": 0.1}})
+
+
+def test_audits_in_many_threads_are_all_counted(certified: str) -> None:
+    with made(certified, guarantee=ALWAYS) as orchestrator:
+        answer = orchestrator.ask(EASY)
+        start = threading.Barrier(8)
+
+        def record(_: int) -> int:
+            start.wait()
+            return sum(orchestrator.record_truth(answer, "Danube").counted for _ in range(50))
+
+        with ThreadPoolExecutor(8) as threads:
+            assert sum(threads.map(record, range(8))) == 400
+        assert orchestrator._serving is not None
+        (monitor,) = orchestrator._serving.monitors.values()
+        assert (monitor.audits, monitor.misses) == (400, 0)
+
+
+def test_a_drift_while_many_threads_ask_raises_one_alarm(certified: str, caplog: pytest.LogCaptureFixture) -> None:
+    with made(certified, guarantee=ALWAYS) as orchestrator:
+        with caplog.at_level(logging.ERROR, "cascade"), ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda _: miss(orchestrator, 10), range(8)))
+        assert orchestrator.alarm is not None
+    assert len(caplog.records) == 1
+
+
+# --- promises on the answer served ---
+
+
+def single(folder: Path, kind: str, **changes: Any) -> str:
+    return directory(folder, certificate(kind=kind, delta=0.1, k=None, made_for=fingerprint(**changes)))
+
+
+def test_the_error_of_what_is_served_is_counted(tmp_path: Path) -> None:
+    with made(single(tmp_path, "error"), guarantee=ALWAYS) as orchestrator:
+        assert miss(orchestrator, 1)[0].missed is True
+        assert orchestrator.record_truth(orchestrator.ask(EASY), "Danube").missed is False
+        assert orchestrator._serving is not None
+        (monitor,) = orchestrator._serving.monitors.values()
+        assert (monitor.null, monitor.alpha) == ("risk", 0.1)
+
+
+def test_regret_needs_to_know_of_the_reference(tmp_path: Path) -> None:
+    with made(single(tmp_path, "regret"), guarantee=ALWAYS) as orchestrator:
+        hard = orchestrator.ask(HARD)
+        with pytest.raises(UsageError, match="reference_right="):
+            orchestrator.record_truth(hard, "Danube")
+        assert orchestrator.record_truth(hard, "Danube", reference_right=True).missed is True
+        assert orchestrator.record_truth(hard, "Danube", reference_right=False).missed is False
+        assert orchestrator.record_truth(orchestrator.ask(EASY), "Danube").missed is False
+
+
+@pytest.mark.parametrize(("last", "missed"), [("Answer: Danube", True), ("Answer: Rhine", False), ("Answer:", False)])
+def test_the_reference_of_a_ladder_is_its_last_model(tmp_path: Path, last: str, missed: bool) -> None:
+    config = dict(LADDER) | {"guarantee": ALWAYS}
+    sure = {"kind": "threshold", "when": "reply_logprob", "keep": "both"}
+    regret = certificate(
+        kind="regret", delta=0.1, k=None, kappa=5.0, made_for=made_for(load(LADDER | {"policy": sure}))
+    )
+    config["policy"] = directory(tmp_path, regret, policy=sure)
+    provider = FakeProvider({"small": ["Answer: Rhine"], "large": [last]})
+    with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
+        answer = orchestrator.ask(RIVER)
+        assert (answer.text, len(answer.steps)) == ("Rhine", 2)
+        assert orchestrator.record_truth(answer, "Danube").missed is missed
+
+
+def test_a_last_model_that_an_audit_did_not_reach_may_have_been_right(tmp_path: Path) -> None:
+    sure = {"kind": "threshold", "when": "reply_logprob", "keep": "both"}
+    now = made_for(load({**LADDER, "policy": sure}))
+    regret = certificate(kind="regret", delta=0.1, k=None, kappa=5.0, made_for=now)
+    config = {**LADDER, "guarantee": ALWAYS, "policy": directory(tmp_path, regret, policy=sure)}
+    provider = FakeProvider({"small": ["Answer: Rhine"], "large": ["Answer: Rhine"]})
+    with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
+        answer = orchestrator.ask(RIVER)
+        assert orchestrator.record_truth(answer, "Danube").missed is False
+        assert orchestrator.record_truth(replace(answer, steps=answer.steps[:1]), "Danube").missed is True
+
+
+# --- fallbacks ---
+
+
+def test_the_safe_policy_depends_on_the_promise_and_the_strategy() -> None:
+    ladder = Ladder((ModelUse("small"), ModelUse("large")))
+    strategy, policy = fallback_of(None, "error", ladder)
+    assert (strategy.models, policy) == (("large",), FixedPolicy("both", 1))
+    assert fallback_of(None, "coverage", ladder) == (ladder, FixedPolicy("both", 2))
+    rounds = build_strategy(load(SETTINGS))
+    assert fallback_of("guide", "coverage", rounds) == (rounds, FixedPolicy("guide", 1))
+    assert fallback_of(None, "regret", rounds) == (rounds, FixedPolicy("guide", 1))
+    one = Exit(ModelUse("large"))
+    assert fallback_of("guide", "coverage", one) == (one, FixedPolicy("both", 1))
+
+
+def test_the_guide_of_a_ladder_serves_alone_after_an_alarm(tmp_path: Path) -> None:
+    """It is on record as a walk of its own: no audit of the ladder, and none of its steps."""
+    sure = {"kind": "threshold", "when": "reply_logprob", "keep": "both"}
+    error = certificate(kind="error", delta=0.1, k=None, kappa=5.0, made_for=made_for(load({**LADDER, "policy": sure})))
+    url = f"sqlite:///{tmp_path / 'traces.db'}"
+    folder = directory(tmp_path / "policy", error, policy=sure)
+    config = {**LADDER, "policy": folder, "guarantee": ALWAYS, "traces": {"store": url}}
+    provider = FakeProvider({"small": ["Answer: Rhine"], "large": ["Answer: Danube"]})
+    with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
+        miss(orchestrator, 40)
+        answer = orchestrator.ask(RIVER)
+    assert (answer.text, [call.request.model for call in answer.calls]) == ("Danube", ["large"])
+    assert (answer.audited, answer.certificate) == (False, None)
+    (row,) = [row for row in read_rows(url) if row["question"] == RIVER.text]
+    assert (row["walk"], row["split"], row["horizon"]) == ("last model only", None, 1)
+
+
+# --- online ---
+
+
+def thresholds(orchestrator: Orchestrator, question: str) -> float:
+    decision = orchestrator.ask(question).steps[0].decision
+    assert decision is not None
+    return decision.kappa
+
+
+def test_a_threshold_follows_the_audits_and_never_rises_above_the_certified_one(certified: str) -> None:
+    asked = dict(ALWAYS) | {"online": {"step": 0.5}, "monitor": {"level": 0.0001}}
+    with made(certified, guarantee=asked) as orchestrator:
+        for _ in range(5):
+            orchestrator.record_truth(orchestrator.ask(EASY), "Danube")
+        assert thresholds(orchestrator, EASY) == 0.3
+        miss(orchestrator, 2)
+        lowered = thresholds(orchestrator, EASY)
+        first = 0.5 * 105**-0.6
+        assert lowered == pytest.approx(0.3 - 0.9 * first, abs=0.001 + 0.9 * first)
+        assert lowered < 0.3 - first
+        answer = orchestrator.ask(EASY)
+        assert answer.certificate is not None
+        orchestrator.record_truth(answer, "Danube")
+        assert lowered < thresholds(orchestrator, EASY) <= 0.3
+
+
+def test_the_threshold_learns_what_it_would_miss_itself_not_what_was_missed_when_it_was_asked(certified: str) -> None:
+    """A hard question's second round has the level 0.03: below that threshold it is not missed any more."""
+    asked = dict(ALWAYS) | {"online": {"step": 20.0}, "monitor": {"level": 0.0001}}
+    with made(certified, guarantee=asked) as orchestrator:
+        early = orchestrator.ask(HARD)
+        assert orchestrator.record_truth(early, "Danube").missed is True
+        lowered = thresholds(orchestrator, EASY)
+        assert lowered < 0.0
+        assert orchestrator.record_truth(early, "Danube").missed is True
+        assert thresholds(orchestrator, EASY) > lowered
+
+
+def test_the_monitor_speaks_of_the_certified_threshold_whatever_serves_meanwhile(certified: str) -> None:
+    asked = dict(ALWAYS) | {"online": {"step": 20.0}, "monitor": {"level": 0.0001}}
+    with made(certified, guarantee=asked) as orchestrator:
+        for missed in (True, False):  # the lower threshold catches it
+            assert orchestrator.record_truth(orchestrator.ask(HARD), "Danube").missed is missed
+        (watch,) = orchestrator._serving.monitors.values()
+        assert (watch.audits, watch.misses) == (2, 2)
+
+
+def test_what_keeps_everything_has_no_threshold_to_follow(tmp_path: Path) -> None:
+    all_kept = certificate(made_for=fingerprint(), kappa=-math.inf, k=0, keeps_everything=True)
+    asked = dict(ALWAYS) | {"online": {"step": 0.5}}
+    with made(directory(tmp_path, all_kept), guarantee=asked) as orchestrator:
+        assert miss(orchestrator, 3)[0].missed is False
+        assert thresholds(orchestrator, EASY) == -math.inf
+
+
+def test_a_serving_without_an_artefact_serves_the_policy_as_it_is() -> None:
+    config = load({**SETTINGS, "policy": {"kind": "fixed"}, "guarantee": {"audit": {"probability": 1}}})
+    order = Serving(config, build_strategy(config), build_policy(config), None).order(RIVER)
+    assert (order.policy, order.certificate, order.audit) == (FixedPolicy(), None, True)
+
+
+def test_audited_steps_come_in_a_stream_too(certified: str) -> None:
+    with made(certified, guarantee=ALWAYS) as orchestrator:
+        steps = [event for event in orchestrator.stream(HARD) if isinstance(event, Step)]
+    assert [step.audited for step in steps] == [False, True, True]

@@ -1,0 +1,143 @@
+"""How a log is divided: whole groups, whole questions, enough to certify, and nothing hangs on the order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cascade.conformal.guarantee import Guarantee
+from cascade.errors import UsageError
+from cascade.training.dividing import allowed_budget, allowed_loss, bonds, divided, needed_of
+from unit.calibration.logs import log, some
+
+COVERAGE = Guarantee("coverage", 0.1)
+
+
+def test_a_share_of_the_questions_is_set_aside() -> None:
+    parts = divided([log(400)], COVERAGE, share=0.3)
+    assert (parts.training.n, parts.calibration.n, parts.questions, parts.repeated) == (280, 120, 400, 0)
+    assert not set(parts.training.questions) & set(parts.calibration.questions)
+
+
+def test_groups_fall_into_one_part_whole() -> None:
+    table = log(300, groups=[f"g{row // 7}" for row in range(300)])
+    for seed in range(5):
+        parts = divided([table], COVERAGE, seed=seed)
+        assert not set(parts.training.groups) & set(parts.calibration.groups)
+        assert parts.questions == 300
+
+
+def test_a_question_ties_its_groups_together_and_counts_once() -> None:
+    table = log(60, groups=[f"g{row // 2}" for row in range(60)])
+    repeated = replace(
+        some(table, *range(60), 0, 2, 2),
+        ids=tuple([f"e{row}" for row in range(63)]),
+        groups=(*table.groups, "g10", "g20", "g25"),
+        questions=(*table.questions, table.questions[0], table.questions[2], table.questions[2]),
+    )
+    parts = divided([repeated], COVERAGE)
+    assert (parts.questions, parts.repeated) == (60, 3)
+    assert not set(parts.training.questions) & set(parts.calibration.questions)
+
+
+def test_the_order_of_the_log_changes_nothing() -> None:
+    table = log(200, groups=[f"g{row // 3}" for row in range(200)])
+    shuffled = table.take(np.random.default_rng(0).permutation(200))
+    one, other = divided([table], COVERAGE, seed=4), divided([shuffled], COVERAGE, seed=4)
+    assert one.training.questions == other.training.questions
+    assert one.calibration.questions == other.calibration.questions
+    assert one.training.arrays.cost.tolist() == other.training.arrays.cost.tolist()
+    assert divided([table], COVERAGE, seed=5).calibration.questions != one.calibration.questions
+
+
+@pytest.mark.parametrize(("alpha", "delta", "needed"), [(0.1, None, 9), (0.05, None, 19), (0.1, 0.1, 22)])
+def test_there_are_enough_to_certify_if_the_log_has_them(alpha: float, delta: float | None, needed: int) -> None:
+    asked = Guarantee("coverage", alpha, delta)
+    assert needed_of(asked) == needed
+    assert divided([log(needed + 5)], asked, share=0.1).calibration.n == needed
+    everything = divided([log(needed)], asked, share=0.1)
+    assert (everything.training.n, everything.calibration.n) == (0, needed)
+    assert divided([log(needed - 1)], asked, share=0.1).calibration.n == needed - 1
+
+
+def test_what_an_earlier_policy_has_seen_certifies_nothing() -> None:
+    table = log(100, groups=[f"g{row // 2}" for row in range(100)])
+    seen = frozenset(table.questions[row] for row in range(0, 60, 2))
+    parts = divided([table], COVERAGE, share=0.3, seen=seen)
+    partners = {table.questions[row] for row in range(60)}
+    assert not partners & set(parts.calibration.questions)
+    assert parts.calibration.n == 30
+    assert divided([table], COVERAGE, seen=frozenset(table.questions)).calibration.n == 0
+
+
+def test_a_promise_for_each_group_divides_every_group() -> None:
+    groups = [f"g{row % 4}" for row in range(399)]
+    parts = divided([log(399, groups=groups)], Guarantee("coverage", 0.1, by_group=True), share=0.3)
+    for name in set(groups):
+        assert parts.calibration.groups.count(name) == 30
+        assert parts.training.groups.count(name) in {69, 70}
+    assert not set(parts.training.questions) & set(parts.calibration.questions)
+    assert set(bonds(parts.training, Guarantee("coverage", 0.1, by_group=True)).groups) == set(parts.training.questions)
+    assert bonds(parts.training, COVERAGE) is parts.training
+
+
+def test_a_group_gets_what_its_own_threshold_needs_if_that_leaves_something_to_learn_from() -> None:
+    groups = [*["many"] * 200, *["enough"] * 15, *["few"] * 8, "one"]
+    parts = divided([log(224, groups=groups)], Guarantee("coverage", 0.1, by_group=True), share=0.3)
+    counts = {name: parts.calibration.groups.count(name) for name in set(groups)}
+    assert counts == {"many": 60, "enough": 9, "few": 2, "one": 1}
+
+
+def test_a_question_of_two_groups_stays_whole() -> None:
+    table = log(80)
+    both = replace(
+        some(table, *range(80), *range(80)),
+        ids=tuple([f"e{row}" for row in range(160)]),
+        groups=("a",) * 80 + ("b",) * 80,
+        questions=table.questions * 2,
+    )
+    parts = divided([both], Guarantee("coverage", 0.1, by_group=True))
+    assert not set(parts.training.questions) & set(parts.calibration.questions)
+    assert parts.questions == 160
+
+
+def test_regret_looks_at_the_questions_of_which_the_reference_is_known() -> None:
+    table = log(100)
+    walk = replace(table.walks["guide only"], known=np.arange(100) < 70)
+    parts = divided([replace(table, walks={**table.walks, "guide only": walk})], Guarantee("regret", 0.1, 0.1))
+    assert parts.questions == 70
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1])
+def test_a_share_is_a_share(share: float) -> None:
+    with pytest.raises(UsageError, match="between 0 and 1"):
+        divided([log(20)], COVERAGE, share=share)
+
+
+def test_no_question_is_no_log() -> None:
+    with pytest.raises(UsageError, match="no question"):
+        divided([log(5).take(np.zeros(0, dtype=np.int64))], COVERAGE)
+
+
+@pytest.mark.parametrize(
+    ("asked", "n", "allowed"),
+    [
+        (COVERAGE, 200, 20 / 201),
+        (Guarantee("coverage", 0.1, 0.1), 200, 15 / 201),
+        (COVERAGE, 5, 0.1),  # too few for any threshold: what was asked for stays the aim
+        (Guarantee("error", 0.1, 0.1), 200, 14 / 200),
+        (Guarantee("error", 0.1, 0.1), 10, 0.1),
+        (Guarantee("budget", budget_nano_usd=10, most_nano_usd=20), 100, None),
+    ],
+)
+def test_what_so_many_questions_will_allow(asked: Guarantee, n: int, allowed: float | None) -> None:
+    assert allowed_loss(asked, n) == (None if allowed is None else pytest.approx(allowed))
+
+
+def test_a_budget_is_aimed_at_from_below() -> None:
+    asked = Guarantee("budget", budget_nano_usd=1_000, most_nano_usd=50_000)
+    assert allowed_budget(asked, 100).budget_nano_usd == (1_000 * 101 - 50_000) // 100
+    assert allowed_budget(asked, 10).budget_nano_usd == 1_000
+    assert allowed_budget(COVERAGE, 10) is COVERAGE
