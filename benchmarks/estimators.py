@@ -29,12 +29,12 @@ from sklearn.ensemble import GradientBoostingRegressor
 from sklearn.linear_model import LogisticRegression
 
 from cascade.conformal.arrays import Floats
-from cascade.training.design import make_design
-from cascade.training.irls import logistic, probabilities
-from cascade.training.platt import platt
-from cascade.training.ridge import Ridge
-from cascade.training.threads import one_thread
-from cascade.training.trees import boosted
+from cascade.training.estimators.design import make_design
+from cascade.training.estimators.irls import logistic, probabilities
+from cascade.training.estimators.platt import platt
+from cascade.training.estimators.ridge import Ridge
+from cascade.training.estimators.threads import one_thread
+from cascade.training.estimators.trees import boosted
 
 COLUMNS, PENALTY = 20, 10.0
 TREES, LEAVES = 60, 8

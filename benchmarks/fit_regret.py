@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from cascade.training.fitting import Fitted, fit_policy
 from fitted.figures import ratio, told
 from fitted.report import head, table
 
@@ -37,6 +36,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.splits import numbered
+from cascade.training.fitting import Fitted, fit_policy
 
 LOGS = (("zell_mmlu", "zell_mmlu/gpt-4o-mini>gpt-4o"), ("firstpass_mbpp", "firstpass_mbpp/haiku-4.5>opus-4.8"))
 METHODS = ("auto", "threshold")

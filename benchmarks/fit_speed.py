@@ -59,11 +59,10 @@ class Run(NamedTuple):
 
 def fit_once(method: str, episodes: int) -> Run:
     """Fit in this process."""
-    from cascade.training.fitting import fit_policy
-
     from cascade.conformal.guarantee import Guarantee
     from cascade.evaluation.simulate import simulate
     from cascade.evaluation.worlds import WORLDS
+    from cascade.training.fitting import fit_policy
 
     log = simulate(WORLDS[WORLD], episodes, seed=0)
     before = peak_gib()

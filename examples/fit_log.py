@@ -17,8 +17,8 @@ from cascade.conformal.certificate import statement
 from cascade.conformal.guarantee import Guarantee
 from cascade.evaluation.evaluate import evaluate
 from cascade.evaluation.logs import open_log
+from cascade.evaluation.report.card import card_files, facts_of
 from cascade.policies.artifact import write
-from cascade.training.card import card_files, facts_of
 from cascade.training.fitting import fit_policy
 
 

@@ -11,16 +11,16 @@ from cascade.conformal.arrays import ScoreArrays
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.policies.base import Policy
-from cascade.training.boosting import fit_boosted
-from cascade.training.choosing import choose
+from cascade.training.choice.choosing import choose
+from cascade.training.choice.measuring import Terms, prices_of
+from cascade.training.choice.portfolio import AUTO, portfolio
 from cascade.training.dividing import allowed_loss
 from cascade.training.fitting import FOLDS
 from cascade.training.folds import folds
-from cascade.training.index2 import fit_index2
-from cascade.training.measuring import Terms, prices_of
-from cascade.training.net_benefit import fit_net_benefit
-from cascade.training.portfolio import AUTO, portfolio
-from cascade.training.targets import Asked
+from cascade.training.osc.boosting import fit_boosted
+from cascade.training.osc.index2 import fit_index2
+from cascade.training.osc.net_benefit import fit_net_benefit
+from cascade.training.osc.targets import Asked
 
 from .splitting import sizes
 from .trial import Fitted, Method

@@ -89,7 +89,7 @@ def evaluate_log(
 
 def _check_plot(tables: Sequence[EpisodeTable], path: Path) -> None:
     """Refuse a plot that cannot be drawn before anything is computed."""
-    from cascade.evaluation.plots import check
+    from cascade.evaluation.report.plots import check
 
     if len(tables) > 1:
         names = ", ".join(one.dataset for one in tables)
@@ -98,7 +98,7 @@ def _check_plot(tables: Sequence[EpisodeTable], path: Path) -> None:
 
 
 def _plot(found: Comparison, path: Path) -> None:
-    from cascade.evaluation.plots import plot
+    from cascade.evaluation.report.plots import plot
 
     plot(found, path)
     notes().print(f"drawn: {plain(str(path))}", soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cascade.cli.fits import Found, fitted_document, fitted_report
+from cascade.cli.fit_tables import Found, fitted_document, fitted_report
 from cascade.cli.logs import open_log, refuse_other_prices, say_pooled, tables_for
 from cascade.cli.options import (
     Abstain,
@@ -36,17 +36,17 @@ from cascade.cli.policies import check_target, policy_directory
 from cascade.config import load
 from cascade.episodes.embeddings import vectors_of
 from cascade.errors import UsageError
-from cascade.evaluation import plots
 from cascade.evaluation.logs import Log
+from cascade.evaluation.report import plots
+from cascade.evaluation.report.card import PLOT_FILE, card_files, facts_of
 from cascade.evaluation.standing import Standing, standing
 from cascade.policies.artifact import write
 from cascade.policies.learned import LearnedPolicy
 from cascade.strategies.embedding import sentence_model
-from cascade.training.card import PLOT_FILE, card_files, facts_of
+from cascade.training.choice.portfolio import AUTO
 from cascade.training.dividing import SHARE
 from cascade.training.embedding import Embedding
 from cascade.training.fitting import Fitted, Init, fit_policy
-from cascade.training.portfolio import AUTO
 
 Directory = Annotated[Path, typer.Option("--output", "-o", help="The policy directory to write.")]
 LambdaSet = Annotated[

@@ -16,16 +16,16 @@ from cascade.cli.logs import open_log
 from cascade.cli.options import METHODS, AsJson, Matched, Seed, Where
 from cascade.cli.output import console, notes, plain, print_json
 from cascade.cli.progress import Shown
-from cascade.cli.proofs import Cascade, cascade_document, markdown, page, rendered
+from cascade.cli.prove_page import Cascade, cascade_document, markdown, page, rendered
 from cascade.conformal.guarantee import KINDS as GUARANTEES
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.evaluation.baselines import ALL, ALL_STEPS, GUIDE, reference_of
 from cascade.evaluation.logs import Log
-from cascade.evaluation.proving import KINDS, Fit, Plan, Proof, prove
-from cascade.training.beside import ALL, ALL_STEPS, GUIDE, reference_of
+from cascade.evaluation.proof.proving import KINDS, Fit, Plan, Proof, prove
+from cascade.training.choice.portfolio import AUTO
 from cascade.training.fitting import fit_policy
-from cascade.training.portfolio import AUTO
 
 _SINGLE_ALPHA, _SET_ALPHA, _DELTA = 0.05, 0.1, 0.1
 _REPORT_WIDTH = 130

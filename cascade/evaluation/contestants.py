@@ -25,12 +25,12 @@ from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.doubt import Doubt, doubt_of
 from cascade.evaluation.played import played_at, played_walk
 from cascade.policies.base import Policy
+from cascade.training.choice.measuring import Terms
+from cascade.training.choice.portfolio import sees_something
 from cascade.training.dividing import allowed_loss
 from cascade.training.fitting import choice_on
-from cascade.training.measuring import Terms
-from cascade.training.net_benefit import fit_net_benefit
-from cascade.training.portfolio import sees_something
-from cascade.training.targets import Asked
+from cascade.training.osc.net_benefit import fit_net_benefit
+from cascade.training.osc.targets import Asked
 
 Scorer: TypeAlias = Callable[[EpisodeTable], ScoreArrays]
 

@@ -9,9 +9,9 @@ import numpy as np
 from cascade.calibration.realised import Played
 from cascade.conformal.arrays import Bools
 from cascade.episodes.table import EpisodeTable
+from cascade.evaluation.baselines import ALL_STEPS, Alone, broken, knowing_everything, reference_of, simple_ways
 from cascade.evaluation.contestants import Uala
 from cascade.evaluation.doubt import doubt_of
-from cascade.training.beside import ALL_STEPS, Alone, broken, knowing_everything, reference_of, simple_ways
 
 KNOWING = "knowing everything"
 

@@ -28,12 +28,13 @@ from cascade.errors import NotCertifiedError, UsageError
 from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.choosing import Choice, choose, unchosen
+from cascade.training.choice.choosing import Choice, choose, unchosen
+from cascade.training.choice.measuring import Terms
+from cascade.training.choice.portfolio import AUTO, DEPTH, portfolio
 from cascade.training.dividing import SHARE, Divided, allowed_budget, allowed_loss, bonds, divided, needed_of
 from cascade.training.embedding import ROWS_EACH, Embedding
+from cascade.training.estimators.threads import one_thread
 from cascade.training.folds import folds
-from cascade.training.measuring import Terms
-from cascade.training.portfolio import AUTO, DEPTH, portfolio
 
 FOLDS = 5
 LEAST_TRAINING = 20
@@ -84,6 +85,7 @@ class Fitted:
     notes: tuple[str, ...] = ()
 
 
+@one_thread()
 def fit_policy(
     tables: Sequence[EpisodeTable],
     guarantee: Guarantee,
@@ -191,6 +193,7 @@ def _terms(parts: Divided, guarantee: Guarantee, lambda_set: float) -> Terms:
     return Terms.of(table, allowed_budget(guarantee, n), allowed_loss(guarantee, n), lambda_set)
 
 
+@one_thread()
 def choice_on(
     training: EpisodeTable, terms: Terms, method: str = AUTO, seed: int = 0, init: LearnedPolicy | None = None
 ) -> Choice:

@@ -11,11 +11,11 @@ from hypothesis.extra.numpy import arrays
 from unit.calibration.logs import log
 
 from cascade.calibration.samples import clusters
-from cascade.training.design import distinct, make_design
+from cascade.training.estimators.design import distinct, make_design
+from cascade.training.estimators.irls import logistic, probabilities
+from cascade.training.estimators.platt import platt
+from cascade.training.estimators.ridge import Ridge
 from cascade.training.folds import folds
-from cascade.training.irls import logistic, probabilities
-from cascade.training.platt import platt
-from cascade.training.ridge import Ridge
 
 SHAPES = st.tuples(st.integers(1, 30), st.integers(0, 5))
 # Few values, so that columns are often constant, the same or opposite.

@@ -18,10 +18,10 @@ from cascade.episodes.table import EpisodeTable, Walk
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.index2 import fit_index2
-from cascade.training.net_benefit import fit_net_benefit, induce
-from cascade.training.osc import pose
-from cascade.training.targets import Asked
+from cascade.training.osc.index2 import fit_index2
+from cascade.training.osc.net_benefit import fit_net_benefit, induce
+from cascade.training.osc.problem import pose
+from cascade.training.osc.targets import Asked
 
 KINDS = ("coverage", "solvable", "f1", "budget", "error", "regret")
 FITS: tuple[Callable[..., LearnedPolicy], ...] = (fit_net_benefit, fit_index2)

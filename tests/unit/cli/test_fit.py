@@ -13,8 +13,8 @@ import pytest
 from cascade.building import read_policy
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.files import write_rows
-from cascade.evaluation import plots
 from cascade.evaluation.logs import open_log
+from cascade.evaluation.report import plots
 from cascade.evaluation.standing import KNOWING
 from cascade.policies.artifact import read
 from cascade.strategies.embedding import SentenceModel

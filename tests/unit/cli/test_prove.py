@@ -14,7 +14,7 @@ from cascade.cli.prove import fit_for
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.files import write_rows
 from cascade.evaluation.logs import open_log
-from cascade.evaluation.proving import Plan, prove
+from cascade.evaluation.proof.proving import Plan, prove
 from unit.cli.certified import Row, hard_rows
 
 Cli = Callable[..., Any]

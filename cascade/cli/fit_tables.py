@@ -1,0 +1,295 @@
+"""What `fit` prints: how the questions were divided, the candidates, what was chosen and why, and the certificate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cascade.cli.certificates import calibrated_document, calibrated_report, plain_text
+from cascade.cli.tables import per_thousand
+from cascade.evaluation.baselines import ALL_STEPS
+from cascade.evaluation.proof.reasons import NAMES
+from cascade.evaluation.standing import Standing
+from cascade.training.choice.choosing import Judged
+from cascade.training.fitting import Fitted
+
+_WIDE, _MIDDLE = 118, 100
+_LEAST_NAME = 22
+_THRESHOLDS = 3
+"""As many thresholds stand in the table; the document and the card have all."""
+
+
+class Found(NamedTuple):
+    """A fit, what stands beside it on the training questions, where it was written, and whether with a plot."""
+
+    fitted: Fitted
+    standing: Sequence[Standing]
+    output: str
+    drawn: bool
+
+
+class _Line(NamedTuple):
+    """One line of the table: a candidate, or a way that stands beside them.
+
+    `cost` is in what is shown: USD a question, steps a question, or the share missed at the budget.
+    """
+
+    name: str
+    cost: float | None
+    kept: float | None
+    right: float | None = None
+    judged: Judged | None = None
+
+
+class _Column(NamedTuple):
+    """A column, the least width of the terminal at which it is shown, and what stands in it."""
+
+    head: str
+    from_width: int
+    cell: Callable[[_Line], str]
+
+
+def fitted_report(found: Found, width: int) -> Iterator[RenderableType]:
+    """Yield what is said about a fit, for a terminal of so many columns."""
+    fitted = found.fitted
+    yield Text(_divided(fitted), style="bold")
+    for note in fitted.notes:
+        yield Text(plain_text(f"{_capital(note)}."))
+    yield ""
+    if fitted.choice.folds:
+        yield _table(found, width)
+        yield Text(_legend(found, width), style="dim")
+        yield ""
+    yield Text(plain_text(_chosen(found)), style="bold")
+    yield ""
+    yield from calibrated_report(fitted.calibrated, width)
+    yield ""
+    unseen = _unseen(found)
+    if unseen:
+        yield from (Text(plain_text(unseen), style="bold"), "")
+    output = plain_text(found.output)
+    undrawn = "" if found.drawn else " No plot: it needs matplotlib (pip install matplotlib)."
+    yield Text(f"written: {output}, what it is and how it was chosen in {output}/README.md.{undrawn}")
+    yield Text(f"next: policy: {plain_text(_path(found.output))} in cascade.yaml")
+
+
+def _unseen(found: Found) -> str:
+    """Return what the certified policy costs on the questions that set its threshold; "" where it is not known."""
+    done = found.fitted.calibrated
+    cost, reference = done.realised.cost_nano_usd, done.reference_cost_nano_usd
+    if cost is None or not reference:
+        return ""
+    alone = _called(found.standing[0]) if found.standing else "the guide, or a ladder's last model, alone"
+    return (
+        f"On the calibration questions, which nothing had looked at but for the threshold, it costs "
+        f"{cost / reference:.2f} × what {alone} costs there."
+    )
+
+
+def _called(one: Standing) -> str:
+    return NAMES.get(one.name, one.name)
+
+
+def _path(output: str) -> str:
+    return output if output.startswith(("/", ".")) else f"./{output}"
+
+
+def _divided(fitted: Fitted) -> str:
+    sizes, table = fitted.sizes, fitted.choice.sample.table
+    repeated = fitted.calibrated.repeated
+    besides = f" ({repeated:,} more episodes of the same ones left out)" if repeated else ""
+    return (
+        f"{sizes.questions:,} questions of {table.arrays.horizon} steps{besides}: {sizes.training:,} to choose and fit "
+        f"on, {sizes.calibration:,} to certify"
+    )
+
+
+# --- the candidates ---
+
+
+def _lines(found: Found) -> Iterator[_Line]:
+    choice = found.fitted.choice
+    for one in found.standing:
+        cost = one.cost_usd if choice.unit == "nano_usd" else one.length if choice.unit == "steps" else None
+        if choice.unit == "missed" and one.kept is not None:
+            cost = 1 - one.kept
+        name = one.name if one.name == ALL_STEPS else _called(one).removeprefix("the ")
+        yield _Line(name, cost, one.kept, one.right)
+    kept = None if choice.alpha is None else 1 - choice.alpha
+    for judged in choice.judged:
+        shown = judged.matched
+        if shown is not None and choice.unit == "nano_usd":
+            shown /= 1e9
+        yield _Line(judged.name, shown, kept if shown is not None else None, judged=judged)
+
+
+def _columns(found: Found) -> Sequence[_Column]:
+    unit = found.fitted.choice.unit
+    reference = next((line.cost for line in _lines(found) if line.judged is None), None)
+    cost = {"nano_usd": "cost/1k", "steps": "len", "missed": "missed"}[unit]
+
+    def shown(line: _Line) -> str:
+        if line.cost is None:
+            return "-"
+        return per_thousand(line.cost) if unit == "nano_usd" else f"{line.cost:.3f}"
+
+    def times(line: _Line) -> str:
+        return "-" if line.cost is None or not reference else f"{line.cost / reference:.2f}"
+
+    return (
+        _Column(cost, 0, shown),
+        *([] if unit == "missed" else [_Column("× ref", 0, times), _Column("kept", 0, lambda line: _share(line.kept))]),
+        _Column("Δ to the best", 0, lambda line: _difference(line, unit)),
+        _Column("right", _MIDDLE, lambda line: _share(line.right)),
+        _Column("fit s", 0, lambda line: "" if line.judged is None else f"{line.judged.fit_seconds:.2f}"),
+    )
+
+
+def _difference(line: _Line, unit: str) -> str:
+    if line.judged is None or line.judged.difference is None:
+        return ""
+    scale, sign = (1e-6, "+.2g") if unit == "nano_usd" else (1.0, "+.3f")
+    low, high = (format(bound * scale, sign).replace("-", "−") for bound in line.judged.difference)
+    return f"{low} to {high}"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _table(found: Found, width: int) -> Table:
+    columns = [one for one in _columns(found) if one.from_width <= width]
+    lines, hidden = _told(list(_lines(found)))
+    cells = [[column.cell(line) for column in columns] for line in lines]
+    figures = sum(max(map(len, (one.head, *(row[k] for row in cells)))) + 1 for k, one in enumerate(columns))
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True, overflow="ellipsis")
+    for column in columns:
+        table.add_column(column.head, justify="right", no_wrap=True)
+    if width >= _WIDE:
+        table.add_column("", overflow="fold")
+    for line, row in zip(lines, cells, strict=True):
+        name = Text(f"{'*' if _is_chosen(line) else ' '} {plain_text(line.name)}")
+        if width < _WIDE:
+            name.truncate(max(_LEAST_NAME, width - figures - 1), overflow="ellipsis")
+        why = [] if width < _WIDE else [Text(plain_text(line.judged.why if line.judged is not None else ""))]
+        table.add_row(name, *row, *why, style="bold" if _is_chosen(line) else "")
+    if hidden:
+        table.add_row(f"  and {hidden} dearer thresholds")
+    return table
+
+
+def _told(lines: Sequence[_Line]) -> tuple[list[_Line], int]:
+    """Return the lines that are shown, and how many thresholds are not: only the cheapest are, and the chosen one."""
+    costs = sorted(line.cost for line in lines if _is_threshold(line) and line.cost is not None)
+    most = costs[_THRESHOLDS - 1] if len(costs) > _THRESHOLDS else None
+    shown, left = [], _THRESHOLDS
+    for line in lines:
+        if most is None or not _is_threshold(line) or _is_chosen(line):
+            shown.append(line)
+        elif line.cost is not None and line.cost <= most and left:
+            shown.append(line)
+            left -= 1
+    return shown, len(lines) - len(shown)
+
+
+def _is_threshold(line: _Line) -> bool:
+    return line.judged is not None and line.judged.method == "threshold"
+
+
+def _is_chosen(line: _Line) -> bool:
+    return line.judged is not None and line.judged.chosen
+
+
+def _legend(found: Found, width: int) -> str:
+    choice = found.fitted.choice
+    costs = {"nano_usd": "cost/1k: USD per 1,000 questions", "steps": "len: steps a question"}
+    said = [costs.get(choice.unit, "missed: the share of questions missed at the budget")]
+    if choice.alpha is not None:
+        said += [
+            f"× ref: beside {_called(found.standing[0])}",
+            "kept: where the promise is kept, for candidates exactly as often as so many calibration questions allow",
+        ]
+    said += ["Δ to the best: 90 % interval", *(["right: the one answer served is right"] if width >= _MIDDLE else [])]
+    if any(one.name.startswith("UALA") for one in found.standing):
+        said.append("UALA: its threshold is tuned on these questions, and cannot be certified")
+    how = f"On the {choice.n:,} training questions, each scored by a model that saw neither it nor its group."
+    return f"{'; '.join(said)}; *: chosen. {how}"
+
+
+# --- what was chosen ---
+
+
+def _chosen(found: Found) -> str:
+    choice = found.fitted.choice
+    winner = choice.winner
+    if not choice.folds:
+        return f"Taken: {winner.name}, for {winner.why}."
+    return f"Chosen: {winner.name}. {_capital(_reason(found, winner))}.{_ahead(found, winner)}"
+
+
+def _reason(found: Found, winner: Judged) -> str:
+    what = {"nano_usd": "it costs", "steps": "it takes", "missed": "it misses"}[found.fitted.choice.unit]
+    return f"{what} {winner.why}" if winner.why == "the least" else f"it is {winner.why}"
+
+
+def _ahead(found: Found, winner: Judged) -> str:
+    """Return how far the chosen one is ahead of the simplest ways."""
+    choice = found.fitted.choice
+    lines = list(_lines(found))
+    own = next(line.cost for line in lines if line.judged is winner)
+    said = []
+    reference = lines[0]
+    if own is not None and reference.cost and choice.unit != "missed":
+        said.append(f"{own / reference.cost:.2f} × {_called(found.standing[0])}")
+    for method, words in (("threshold", "the best threshold"), ("depth", "a fixed depth")):
+        others = [line.cost for line in lines if line.judged is not None and line.judged.method == method and line.cost]
+        if others and own is not None and winner.method != method:
+            said.append(f"{own / min(others):.2f} × {words}")
+    return f" That is {', '.join(said)}." if said else ""
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+# --- as plain values ---
+
+
+def fitted_document(found: Found) -> dict[str, Any]:
+    """Return a fit as plain values: the contract of `fit --json`. Costs in USD per question."""
+    fitted = found.fitted
+    choice = fitted.choice
+    return {
+        "output": found.output,
+        "plot": found.drawn,
+        "method": fitted.policy.method,
+        "chosen": choice.chosen.name,
+        "sizes": fitted.sizes._asdict(),
+        "fit_notes": list(fitted.notes),
+        "unit": {"nano_usd": "usd"}.get(choice.unit, choice.unit),
+        "loss_compared_at": choice.alpha,
+        "folds": choice.folds,
+        "candidates": [_judged_document(one, choice.unit) for one in choice.judged],
+        "beside": [one._asdict() for one in found.standing],
+        **calibrated_document(fitted.calibrated),
+    }
+
+
+def _judged_document(one: Judged, unit: str) -> dict[str, Any]:
+    scale = 1e-9 if unit == "nano_usd" else 1.0
+    return {
+        "name": one.name,
+        "method": one.method,
+        "complexity": one.complexity,
+        "matched": None if one.matched is None else one.matched * scale,
+        "difference": None if one.difference is None else [bound * scale for bound in one.difference],
+        "coverage": one.coverage,
+        "fit_seconds": one.fit_seconds,
+        "chosen": one.chosen,
+        "why": one.why,
+    }

@@ -1,0 +1,386 @@
+"""The page that `cascade prove` prints for each cascade of a log, and the same as Markdown and as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cascade.cli.certificates import plain_text
+from cascade.cli.tables import per_thousand
+from cascade.conformal.certificate import percent
+from cascade.conformal.guarantee import KINDS, Guarantee
+from cascade.evaluation.baselines import ALL_STEPS
+from cascade.evaluation.breakeven import BreakEven
+from cascade.evaluation.intervals import Interval
+from cascade.evaluation.proof.proving import Proof
+from cascade.evaluation.proof.reasons import Reason, called, reasons, share
+from cascade.evaluation.proof.turns import POLICY, Way
+
+_WIDE, _MIDDLE = 110, 94
+_SIGNALS_SAID = 5
+_KNOWING, _COIN = "knowing everything", "a coin, as broken"
+
+
+@dataclass(frozen=True, slots=True)
+class Cascade:
+    """What was found for one cascade: a proof for each promise that was asked for, the first of them the headline.
+
+    Attributes:
+        log: how the questions are named on the command line: the log, what was chosen of it, and how answers match.
+        proofs: what was found.
+        judging: the log's break-even of judging, where it has one.
+        failed: why nothing could be found, in words; then there is no proof.
+        dataset: what the questions are called.
+        method: the one method that was fitted; None for all that `cascade fit` tries by default.
+    """
+
+    log: str
+    dataset: str
+    proofs: tuple[Proof, ...] = ()
+    judging: BreakEven | None = None
+    failed: str | None = None
+    method: str | None = None
+
+
+# --- what the page says ---
+
+
+class Heading(NamedTuple):
+    """The name of a cascade, or of a part of its page."""
+
+    said: str
+    level: int = 2
+
+
+class Said(NamedTuple):
+    """A paragraph; `strong` for the one sentence that decides."""
+
+    said: str
+    strong: bool = False
+
+
+class Listed(NamedTuple):
+    """Sentences, one below the other."""
+
+    items: Sequence[str]
+
+
+class Rows(NamedTuple):
+    """A table: the names of its columns, the first one without, and the rows."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+Block: TypeAlias = Heading | Said | Listed | Rows
+
+
+def page(found: Cascade, width: int) -> Iterator[Block]:
+    """Yield what is said of one cascade, for a terminal of so many columns."""
+    yield Heading(found.dataset)
+    if not found.proofs:
+        yield Said("Nothing can be said.", strong=True)
+        yield Said(f"{found.failed}")
+        return
+    proof = found.proofs[0]
+    yield Said(_setting(proof))
+    yield Said(headline(proof), strong=True)
+    yield Said(_promise(proof))
+    ways = _ways(proof, width)
+    yield ways
+    yield Said(_legend(proof, ways.heads))
+    if len(found.proofs) > 1:
+        yield Heading("Other promises", 3)
+        yield _promises(found.proofs, width)
+        yield Said(f"Each of the {len(found.proofs)} intervals has its own 95 %: that all hold at once is less sure.")
+    yield Heading("Why", 3)
+    yield Listed([one.said for one in reasons(proof, found.judging)])
+    if proof.signals and width >= _MIDDLE:
+        yield Heading("What the first step's signals tell", 3)
+        yield _signals(proof)
+    yield Heading("Next", 3)
+    yield Said(_next(found, proof))
+
+
+def _setting(proof: Proof) -> str:
+    groups = "" if proof.groups == proof.n else f" of {proof.groups:,} groups"
+    repeated = "" if not proof.repeated else f" ({proof.repeated:,} repeated left out)"
+    fit, test = proof.sizes
+    fitted = ", ".join(
+        name if many == proof.splits else f"{name} ({many} times)" for name, many in proof.fitted.items()
+    )
+    return (
+        f"{proof.n:,} questions{groups}{repeated}, {proof.horizon} steps. {proof.splits} random splits: everything is "
+        f"fitted and certified on {fit:,} questions ({fitted or 'nothing was certified'}), the rest, {test:,}, are the "
+        "test."
+    )
+
+
+def headline(proof: Proof) -> str:
+    """Return what a proof comes to, in a sentence."""
+    if proof.impossible:
+        return "You cannot save: no policy over these steps can keep this promise."
+    if proof.verdict == "refused":
+        return f"No saving is shown: in {proof.refused} of {proof.splits} splits this promise cannot be certified."
+    policy, reference, saving = proof.policy, proof.reference, proof.policy.saving
+    right = f"{share(policy.accuracy)} instead of {share(reference.accuracy)} answered rightly"
+    if saving is None:
+        length = f"{policy.length:.2f} of {proof.horizon} steps are run on average"
+        return f"No saving in money can be shown, since costs are not on record: {length}, {right}."
+    prices = f"{per_thousand(policy.cost_usd)} instead of {per_thousand(reference.cost_usd)} per 1,000 questions"
+    of = f"of what {called(reference)} costs"
+    more = Interval(-saving.mean, *(None if one is None else -one for one in (saving.high, saving.low)))
+    said = {
+        "saves": f"You can save {interval(saving)} {of}, at this promise",
+        "blind": f"No saving is shown that a coin would not bring: {interval(saving)} {of}",
+        "costs": f"You cannot save: at this promise a cascade costs {interval(more)} more than {called(reference)}",
+        "unsure": f"No saving is shown: {interval(saving)} {of}, which may be nothing",
+    }[proof.verdict]
+    return f"{said}: {prices}, {right}."
+
+
+def interval(found: Interval) -> str:
+    """Return a share with its interval.
+
+    >>> interval(Interval(0.421, 0.38, 0.462))
+    '42.1 % [38.0, 46.2]'
+    """
+    if found.low is None or found.high is None:
+        return share(found.mean)
+    return f"{share(found.mean)} [{100 * found.low:.1f}, {100 * found.high:.1f}]".replace("-", "−")
+
+
+def promise(guarantee: Guarantee) -> str:
+    """Return a promise in a sentence."""
+    least = percent(guarantee.alpha or 0.0, rest=True)
+    over = "a fresh question" if guarantee.delta is not None else "the calibration and a fresh question"
+    rest = "" if guarantee.delta is None else f", for all but {percent(guarantee.delta)} of calibrations"
+    return f"with probability at least {least} over {over}{rest}, {KINDS[guarantee.kind].event}"
+
+
+def _promise(proof: Proof) -> str:
+    alpha = proof.guarantee.alpha or 0.0
+    said = f"The promise: {promise(proof.guarantee)}."
+    certified = proof.splits - proof.refused
+    if not certified:
+        return said
+    above = f"more than {percent(alpha)} in {proof.exceeded} of {certified} splits, which chance brings about too"
+    none = f"never more than {percent(alpha)}"
+    return (
+        f"{said} On the test questions it was broken on {share(proof.policy.broken)} on average, "
+        f"{above if proof.exceeded else none}."
+    )
+
+
+def _name(way: Way) -> str:
+    return way.name if way.name in {POLICY, ALL_STEPS} else called(way).removeprefix("the ")
+
+
+def _ways(proof: Proof, width: int) -> Rows:
+    sets = 0 if KINDS[proof.guarantee.kind].speaks_of == "set" else _WIDE
+    columns: list[tuple[str, int, Callable[[Way], str]]] = [
+        ("cost/1k", 0, lambda way: per_thousand(way.cost_usd)),
+        ("saves", 0, lambda way: "" if way.saving is None else interval(way.saving)),
+        ("right", 0, lambda way: f"{way.accuracy:.3f}"),
+        ("Δ right, points", _WIDE, lambda way: "" if way.accuracy_gap is None else _gap(way.accuracy_gap)),
+        ("broken", 0, lambda way: f"{way.broken:.3f}"),
+        ("in set", sets, lambda way: f"{way.in_set:.3f}"),
+        ("set", sets, lambda way: f"{way.answers:.2f}"),
+        ("len", 0, lambda way: f"{way.length:.2f}"),
+    ]
+    shown = [one for one in columns if one[1] <= width]
+    ways = [proof.reference, *([proof.policy] if proof.refused < proof.splits else []), *proof.others]
+    rows = [[_name(way), *(cell(way) for _, _, cell in shown)] for way in ways]
+    if proof.coin is not None and proof.reference.cost_usd:
+        coin = proof.coin
+        cost = per_thousand(proof.reference.cost_usd * (1 - coin.saving))
+        told = {"cost/1k": cost, "saves": share(coin.saving), "right": f"{coin.accuracy:.3f}"}
+        told["broken"] = f"{proof.policy.broken:.3f}"
+        rows.append([_COIN, *(told.get(head, "") for head, _, _ in shown)])
+    if proof.knowing_usd is not None and proof.reference.cost_usd:
+        saved = share(1 - proof.knowing_usd / proof.reference.cost_usd)
+        rows.append([_KNOWING, per_thousand(proof.knowing_usd), saved, *[""] * (len(shown) - 2)])
+    return Rows(["", *(head for head, _, _ in shown)], rows)
+
+
+def _gap(found: Interval) -> str:
+    numbers = [found.mean, found.low, found.high]
+    mean, low, high = ("" if one is None else f"{100 * one:+.1f}".replace("-", "−") for one in numbers)
+    return f"{mean} [{low}, {high}]" if low else mean
+
+
+def _legend(proof: Proof, heads: Sequence[str]) -> str:
+    meaning = {
+        "cost/1k": "USD per 1,000 questions",
+        "saves": f"of the cost of {called(proof.reference)}, with a 95 % interval over the splits",
+        "right": "the one answer served is right",
+        "broken": "counts against the promise",
+        "in set": "a right answer is kept",
+        "set": "different answers kept",
+        "len": "steps",
+    }
+    return "; ".join(f"{head}: {meaning[head]}" for head in heads if head in meaning) + "."
+
+
+def _promises(proofs: Sequence[Proof], width: int) -> Rows:
+    heads = ["", "saves", "right", *(["Δ right, points"] if width >= _WIDE else []), "broken", "refused"]
+    rows = []
+    for proof in proofs:
+        policy, gap = proof.policy, proof.policy.accuracy_gap
+        certified = proof.refused < proof.splits
+        wide = [] if width < _WIDE else ["" if gap is None else _gap(gap)]
+        found = ["-" if policy.saving is None else interval(policy.saving), f"{policy.accuracy:.3f}", *wide]
+        found = [*found, f"{policy.broken:.3f}"] if certified else ["-"] * (len(found) + 1)
+        alpha = f"{proof.guarantee.kind}, alpha {proof.guarantee.alpha:g}"
+        rows.append([alpha, *found, f"{proof.refused} of {proof.splits}"])
+    return Rows(heads, rows)
+
+
+def _signals(proof: Proof) -> Rows:
+    rows = [
+        [one.name, f"{one.auroc.mean:.3f}", _bounds(one.auroc), "doubt" if one.doubt else "trust", share(one.known)]
+        for one in proof.signals[:_SIGNALS_SAID]
+    ]
+    return Rows(["", "AUROC", "95 % interval", "high means", "known"], rows)
+
+
+def _bounds(found: Interval) -> str:
+    return "-" if found.low is None or found.high is None else f"{found.low:.3f} to {found.high:.3f}"
+
+
+def _next(found: Cascade, proof: Proof) -> str:
+    if proof.impossible:
+        return "Other steps: another base, another prompt, the guide's own answer as a last step; or a higher alpha."
+    asked = proof.guarantee
+    delta = "" if asked.delta is None else f" --delta {asked.delta:g}"
+    method = "" if found.method is None else f" --policy {found.method}"
+    fit = f"cascade fit {found.log} --guarantee {asked.kind} --alpha {asked.alpha:g}{delta}{method} -o policy"
+    ahead = proof.coin is not None and proof.coin.ahead.mean > 0
+    more = "Log more questions (cascade collect) and prove again"
+    needed = "" if proof.needed_n is None else f" {proof.needed_n:,} calibration questions would do."
+    return {
+        "saves": f"{fit} --config cascade.yaml",
+        "blind": f"{more}: what was learned may be ahead of a coin, and so few do not show it."
+        if ahead
+        else "Log signals that tell right from wrong (log-probs, a verdict, several samples), and prove again.",
+        "refused": f"Log more questions (cascade collect), or ask for a higher alpha.{needed}",
+        "unsure": f"{more}, or ask for a higher alpha.",
+        "unknown": f"Log what calls cost, or serve by length: {fit}",
+        "costs": f"Stay with {called(proof.reference)}, or ask for a higher alpha.",
+    }[proof.verdict]
+
+
+# --- how it is shown ---
+
+
+def rendered(blocks: Iterator[Block]) -> RenderableType:
+    """Return a page for the terminal."""
+    return Group(*(part for block in blocks for part in _shown(block)))
+
+
+def _shown(block: Block) -> Iterator[RenderableType]:
+    if isinstance(block, Heading):
+        yield Text(plain_text(block.said), style="bold underline" if block.level == 2 else "bold")
+    elif isinstance(block, Said):
+        yield Text(plain_text(block.said), style="bold" if block.strong else "")
+        yield ""
+    elif isinstance(block, Listed):
+        yield _listed(block)
+        yield ""
+    else:
+        yield _tabled(block)
+        yield ""
+
+
+def _listed(block: Listed) -> Table:
+    table = Table.grid(padding=(0, 1))
+    for item in block.items:
+        table.add_row("-", Text(plain_text(item)))
+    return table
+
+
+def _tabled(block: Rows) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for place, head in enumerate(block.heads):
+        table.add_column(head, justify="right" if place else "left", no_wrap=True)
+    for row in block.rows:
+        table.add_row(*(Text(plain_text(cell)) for cell in row))
+    return table
+
+
+def markdown(blocks: Iterator[Block]) -> str:
+    """Return a page as Markdown."""
+    return "\n\n".join(_written(block) for block in blocks) + "\n"
+
+
+def _written(block: Block) -> str:
+    if isinstance(block, Heading):
+        return f"{'#' * block.level} {_marked(block.said)}"
+    if isinstance(block, Said):
+        return f"**{_marked(block.said)}**" if block.strong else _marked(block.said)
+    if isinstance(block, Listed):
+        return "\n".join(f"- {_marked(item)}" for item in block.items)
+    lines = [block.heads, ["---", *["---:"] * (len(block.heads) - 1)], *block.rows]
+    return "\n".join(f"| {' | '.join(_marked(cell) for cell in line)} |" for line in lines)
+
+
+def _marked(text: str) -> str:
+    """Return foreign text for a line of Markdown: nothing of it is read as a link, a tag or a table's end."""
+    said = plain_text(text)
+    for letter in "\\`*_[]<>|#":
+        said = said.replace(letter, f"\\{letter}")
+    return said
+
+
+# --- as plain values ---
+
+
+def cascade_document(found: Cascade) -> dict[str, Any]:
+    """Return what was found for one cascade as plain values. Costs in USD per question, shares between 0 and 1."""
+    return {
+        "log": found.log,
+        "dataset": found.dataset,
+        "failed": found.failed,
+        "proofs": [_proof_document(proof, reasons(proof, found.judging)) for proof in found.proofs],
+    }
+
+
+def _proof_document(proof: Proof, why: Sequence[Reason]) -> dict[str, Any]:
+    asked = proof.guarantee
+    return {
+        "verdict": proof.verdict,
+        "says": headline(proof),
+        "guarantee": {"kind": asked.kind, "alpha": asked.alpha, "delta": asked.delta},
+        "questions": proof.n,
+        "repeated": proof.repeated,
+        "left_out": proof.left_out,
+        "groups": proof.groups,
+        "horizon": proof.horizon,
+        "splits": proof.splits,
+        "seed": proof.seed,
+        "sizes": {"fit": proof.sizes[0], "test": proof.sizes[1]},
+        "fitted": dict(proof.fitted),
+        "refused": proof.refused,
+        "needed_n": proof.needed_n,
+        "exceeded": proof.exceeded,
+        "policy": _way_document(proof.policy) if proof.refused < proof.splits else None,
+        "reference": _way_document(proof.reference),
+        "others": [_way_document(way) for way in proof.others],
+        "coin": None if proof.coin is None else {**proof.coin._asdict(), "ahead": proof.coin.ahead._asdict()},
+        "knowing_everything_usd": proof.knowing_usd,
+        "impossible": proof.impossible,
+        "lost": proof.lost,
+        "unsolvable": proof.unsolvable,
+        "signals": [{**one._asdict(), "auroc": one.auroc._asdict()} for one in proof.signals],
+        "why": [one._asdict() for one in why],
+    }
+
+
+def _way_document(way: Way) -> dict[str, Any]:
+    gaps = {"saving": way.saving, "accuracy_gap": way.accuracy_gap}
+    return {**way._asdict(), **{name: None if one is None else one._asdict() for name, one in gaps.items()}}

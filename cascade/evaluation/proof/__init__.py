@@ -1,0 +1,1 @@
+"""`cascade prove`: what a log says could be saved, with the reasons."""

@@ -1,0 +1,148 @@
+"""What a log's questions have to offer a policy: how well the signals tell, how sure that is, what is not on record.
+
+Nothing is fitted here: these figures say why a policy saves money on a log, or why none can.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.conformal.arrays import Bools, Floats
+from cascade.episodes.table import EpisodeTable
+from cascade.evaluation.baselines import first_step
+from cascade.evaluation.intervals import CONFIDENCE, Interval, student_t_quantile
+from cascade.evaluation.splits import numbered
+
+_MOST = 0.5
+_ONE_KIND = 2
+
+
+# --- intervals over groups ---
+
+
+def clustered_interval(mean: float, influence: Floats, groups: Sequence[str]) -> Interval:
+    """Return a mean's interval where questions of one group hang together.
+
+    Args:
+        mean: the estimate.
+        influence: float64 (n,), how much each question moves it, times n; sums to 0 for a mean.
+        groups: each question's group.
+
+    The variance is the sum of the squares of the groups' sums of influences over n², times g/(g − 1) for g groups;
+    Student's t with g − 1 degrees of freedom. Unknown bounds with fewer than two groups.
+
+    Reference: Liang & Zeger, Longitudinal data analysis using generalized linear models (1986).
+    """
+    member, n = numbered(groups), influence.size
+    sums = np.bincount(member, weights=influence)
+    g = sums.size
+    if g < _ONE_KIND:
+        return Interval(mean, None, None)
+    spread = math.sqrt(float((sums**2).sum()) * g / (g - 1)) / n
+    half = _quantile(g - 1) * spread
+    return Interval(mean, mean - half, mean + half)
+
+
+_NORMAL_FROM = 200
+
+
+def _quantile(df: int) -> float:
+    """Return Student's t-quantile; beyond 200 degrees of freedom that of 200, less than a hundredth too wide."""
+    return student_t_quantile((1 + CONFIDENCE) / 2, min(df, _NORMAL_FROM))
+
+
+def mean_interval(values: Floats, groups: Sequence[str]) -> Interval:
+    """Return the mean of some values and its interval over groups."""
+    mean = float(values.mean())
+    return clustered_interval(mean, values - mean, groups)
+
+
+# --- what the signals tell ---
+
+
+class SignalUse(NamedTuple):
+    """How well one signal of the first step tells whether the answer that stopping there would serve is right.
+
+    Attributes:
+        name: the signal's.
+        known: the share of questions that have it.
+        auroc: the probability that a right answer has the higher value than a wrong one, ties counted half, and its
+            interval over groups; a signal of doubt is turned round, so that 0.5 is a coin and 1 is perfect.
+        doubt: whether high values mean doubt.
+    """
+
+    name: str
+    known: float
+    auroc: Interval
+    doubt: bool
+
+
+def signal_uses(table: EpisodeTable) -> list[SignalUse]:
+    """Return what each signal of the first step tells, the most telling first; constant ones are left out.
+
+    Which way a signal points is read off the same questions: one that tells nothing lies a little above 0.5.
+    """
+    right = first_step(table).right
+    found = []
+    for name, values in sorted(table.signals.items()):
+        first = values[:, 0]
+        known = ~np.isnan(first)
+        groups = [table.groups[row] for row in np.flatnonzero(known)]
+        told = auroc(first[known], right[known], groups)
+        if told is None or np.unique(first[known]).size < _ONE_KIND:
+            continue
+        doubt = told.mean < _MOST
+        found.append(SignalUse(name, float(known.mean()), _turned(told) if doubt else told, doubt))
+    return sorted(found, key=lambda one: (-one.auroc.mean, one.name))
+
+
+def _turned(one: Interval) -> Interval:
+    low, high = one.low, one.high
+    return Interval(1 - one.mean, None if high is None else 1 - high, None if low is None else 1 - low)
+
+
+def auroc(values: Floats, right: Bools, groups: Sequence[str]) -> Interval | None:
+    """Return the area under the curve of right against wrong, and its interval; None where all are of one kind.
+
+    The interval is DeLong's, with the questions' influences summed over groups (`clustered_interval`).
+
+    Reference: DeLong, DeLong & Clarke-Pearson, Comparing the areas under two or more correlated ROC curves (1988).
+
+    >>> round(auroc(np.array([0.9, 0.8, 0.3, 0.4]), np.array([True, True, False, True]), list("abcd")).mean, 3)
+    1.0
+    """
+    good, bad = values[right], values[~right]
+    if not good.size or not bad.size:
+        return None
+    above = _share_below(good, bad)
+    below = 1 - _share_below(bad, good)
+    mean = float(above.mean())
+    influence = np.empty(values.size)
+    influence[right] = (above - mean) * values.size / good.size
+    influence[~right] = (below - mean) * values.size / bad.size
+    return clustered_interval(mean, influence, groups)
+
+
+def _share_below(values: Floats, others: Floats) -> Floats:
+    """Return which share of the others lies below each value, ties counted half."""
+    ordered = np.sort(others)
+    left, side = np.searchsorted(ordered, values, "left"), np.searchsorted(ordered, values, "right")
+    return np.asarray((left + side) / (2 * ordered.size), dtype=np.float64)
+
+
+def unknowns(table: EpisodeTable) -> Iterator[str]:
+    """Yield what of the questions is not on record, in words."""
+    if not table.cost_known:
+        yield "The cost of some calls is not on record, so that no saving in money can be shown."
+    open_ended = 1 - float(table.arrays.complete.mean())
+    if open_ended > 0:
+        yield (
+            f"The records of {open_ended:.1%} of the questions end before the last step: where going on was possible, "
+            "they count as missed."
+        )
+    if not table.texts_known.any():
+        yield "The answers' texts are not on record, so that whether two answers agree could not be looked at."

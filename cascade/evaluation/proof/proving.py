@@ -1,0 +1,252 @@
+"""What a cascade would save on a log, out of sample: the whole of a fit repeated on splits.
+
+Each split gives a part of the groups to a fit, which divides it again into training and calibration questions, and the
+rest to the test, on which the certified policy is played. What is saved is held against a reference that can be had
+without any policy: the guide alone, a ladder's last model, or every step. A split in which nothing is certified saves
+nothing: one goes on paying the reference.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import median_high
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from cascade.calibration.samples import once
+from cascade.conformal.guarantee import Guarantee
+from cascade.conformal.rollout import hopeless
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import NotCertifiedError, UsageError
+from cascade.evaluation.baselines import knowing_everything, reference_of, simple_ways
+from cascade.evaluation.proof.diagnosis import SignalUse, signal_uses, unknowns
+from cascade.evaluation.proof.turns import POLICY, Coin, Counts, Turns, Way, coin_of
+from cascade.evaluation.splits import splits
+from cascade.policies.base import Policy
+
+KINDS = ("coverage", "solvable", "regret", "error")
+"""The guarantees that a saving can be shown at: those that say what happens with a question."""
+
+
+class Fit(NamedTuple):
+    """What a fit brought: a policy that serves at its certified thresholds, and what it is called."""
+
+    policy: Policy
+    name: str
+
+
+Fitter: TypeAlias = Callable[[EpisodeTable, Guarantee, int], Fit]
+"""From questions, a guarantee and a seed to a certified policy. It may raise NotCertifiedError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a proof is made: how many splits and which, and what savings are held against (`reference_of`)."""
+
+    splits: int = 20
+    seed: int = 0
+    against: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What was found for one cascade at one guarantee.
+
+    Attributes:
+        dataset: what the questions are called.
+        guarantee: what was promised.
+        n: questions, each counted once.
+        repeated: episodes left out because their question is there already.
+        left_out: questions of which the reference is not on record.
+        groups: their groups.
+        horizon: steps.
+        splits, seed: how many splits, and which.
+        sizes: how many questions a split gave to the fit, and to the test.
+        fitted: what was fitted, and in how many splits.
+        refused: splits in which nothing was certified.
+        needed_n: calibration questions that would have done there, the median over those splits where that is known;
+            None where it is known of half of them or fewer: then mostly no number would have done.
+        why_refused: what the first of them said.
+        exceeded: certified splits in which more than alpha of the test questions broke the promise.
+        policy: the certified policies; a split without one counts as the reference.
+        reference: what the savings are held against.
+        others: ways that need no policy.
+        coin: the cheapest coin between two of them and the reference that breaks the promise as often as the policies;
+            None where costs are not known, or there is none.
+        knowing_usd: the least cost at which the promise could be kept by one who knows every answer; None where costs
+            are not known, or not even that one could keep it.
+        impossible: whether not even that one could keep it.
+        lost: the share of questions that count against the promise whatever is done.
+        unsolvable: the share of questions that no step answers rightly.
+        signals: what the first step's signals tell.
+        unknown: what is not on record, in words.
+    """
+
+    dataset: str
+    guarantee: Guarantee
+    n: int
+    repeated: int
+    left_out: int
+    groups: int
+    horizon: int
+    splits: int
+    seed: int
+    sizes: tuple[int, int]
+    fitted: Mapping[str, int]
+    refused: int
+    needed_n: int | None
+    why_refused: str | None
+    exceeded: int
+    policy: Way
+    reference: Way
+    others: tuple[Way, ...]
+    coin: Coin | None
+    knowing_usd: float | None
+    impossible: bool
+    lost: float
+    unsolvable: float
+    signals: tuple[SignalUse, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """One word: refused, unknown, unsure, costs, blind (a coin saves as much) or saves."""
+        if self.impossible or 2 * self.refused >= self.splits:
+            return "refused"
+        saving = self.policy.saving
+        if saving is None:
+            return "unknown"
+        if not saving.excludes_zero:
+            return "unsure"
+        if saving.mean < 0:
+            return "costs"
+        return "blind" if self.coin is not None and not (self.coin.ahead.low or 0.0) > 0 else "saves"
+
+
+def prove(
+    table: EpisodeTable,
+    guarantee: Guarantee,
+    fit: Fitter,
+    plan: Plan,
+    tell: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005 - names are the interface
+) -> Proof:
+    """Say what a fit's certified policies save on questions that they have not seen.
+
+    Args:
+        table: one data set's episodes; a question counts once.
+        guarantee: what the policy has to promise.
+        fit: fits and certifies a policy on the questions that it is given.
+        plan: how the questions are split, and what savings are held against.
+        tell: called with (splits done, splits in all).
+
+    Guarantee: none; this is an estimate. Its intervals are those of `intervals.corrected_interval`, over the splits.
+
+    Raises:
+        UsageError: no saving can be shown at this kind of guarantee, the questions are too few to be split, or they
+            lack what the guarantee or the reference needs.
+    """
+    _check(guarantee, plan)
+    rows = table.take(once(table))
+    reference = reference_of(rows, plan.against)
+    asked, reference = rows.take(reference.known), reference.take(reference.known)
+    ways = {one.name: one for one in (reference, *simple_ways(asked, reference))}
+    counts = Counts(asked, guarantee, reference)
+    standing = {name: counts.of_way(way) for name, way in ways.items()}
+    turns = {name: Turns() for name in (*ways, POLICY)}
+    tally = _Tally()
+    for number, split in enumerate(splits(asked.groups, plan.splits, plan.seed), 1):
+        fitting = np.sort(np.concatenate([split.train, split.calibration]))
+        tally.sizes = fitting.size, split.test.size
+        found = _fitted(fit, asked.take(fitting), guarantee, plan.seed + number, tally)
+        today = standing[reference.name].take(split.test)
+        did = today if found is None else counts.of_policy(found.policy, split.test)
+        if found is not None:
+            tally.exceeded += float(np.nanmean(did.broken)) > (guarantee.alpha or 0.0)
+        for name in ways:
+            turns[name].add(standing[name].take(split.test), today)
+        turns[POLICY].add(did, today)
+        tell(number, plan.splits)
+    left_out = _LeftOut(table.n - rows.n, rows.n - asked.n)
+    return _proof(counts, left_out, plan, tally, turns)
+
+
+def _check(guarantee: Guarantee, plan: Plan) -> None:
+    if guarantee.kind not in KINDS or guarantee.abstain or guarantee.by_group or guarantee.budget_nano_usd is not None:
+        raise UsageError(
+            f"A saving is shown at {', '.join(KINDS)}: one promise for all questions, each of them answered, without a "
+            "budget."
+        )
+    if plan.splits < 2:
+        raise UsageError("An interval takes at least 2 splits; 20 or more are advised.")
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What the fits of the splits came to."""
+
+    sizes: tuple[int, int] = (0, 0)
+    fitted: Counter[str] = field(default_factory=Counter)
+    refused: int = 0
+    needed: list[int] = field(default_factory=list)
+    why: str | None = None
+    exceeded: int = 0
+
+
+def _fitted(fit: Fitter, table: EpisodeTable, guarantee: Guarantee, seed: int, tally: _Tally) -> Fit | None:
+    """Fit on a split's questions; None, and counted, where nothing is certified."""
+    try:
+        found = fit(table, guarantee, seed)
+    except NotCertifiedError as error:
+        tally.refused += 1
+        tally.why = tally.why or str(error)
+        tally.needed += [] if error.needed_n is None else [error.needed_n]
+        return None
+    tally.fitted[found.name] += 1
+    return found
+
+
+class _LeftOut(NamedTuple):
+    """How many episodes are of questions that are there already, and of questions without a reference."""
+
+    repeated: int
+    unknown: int
+
+
+def _proof(counts: Counts, left_out: _LeftOut, plan: Plan, tally: _Tally, turns: Mapping[str, Turns]) -> Proof:
+    table, guarantee = counts.table, counts.guarantee
+    made = [one.way(name, tally.sizes, paired=name != counts.reference.name) for name, one in turns.items()]
+    certified = table.cost_known and tally.refused < plan.splits
+    right = counts.reference.right if guarantee.kind == "regret" else None
+    cost, lost = knowing_everything(table, guarantee.kind, guarantee.alpha or 0.0, right)
+    if not table.cost_known:
+        made = [one._replace(cost_usd=None, saving=None) for one in made]
+    return Proof(
+        dataset=table.dataset,
+        guarantee=guarantee,
+        n=table.n,
+        repeated=left_out.repeated,
+        left_out=left_out.unknown,
+        groups=len(set(table.groups)),
+        horizon=table.arrays.horizon,
+        splits=plan.splits,
+        seed=plan.seed,
+        sizes=tally.sizes,
+        fitted=dict(tally.fitted.most_common()),
+        refused=tally.refused,
+        needed_n=median_high(tally.needed) if 2 * len(tally.needed) > tally.refused else None,
+        why_refused=tally.why,
+        exceeded=tally.exceeded,
+        policy=made[-1],
+        reference=made[0],
+        others=tuple(made[1:-1]),
+        coin=coin_of(turns, tally.sizes) if certified else None,
+        knowing_usd=None if cost is None or not table.cost_known else cost / 1e9,
+        impossible=cost is None,
+        lost=lost,
+        unsolvable=float(hopeless(table.arrays).mean()),
+        signals=tuple(signal_uses(table)),
+        unknown=tuple(unknowns(table)),
+    )

@@ -1,0 +1,209 @@
+"""Why a cascade saves what it saves, or nothing: what `proving` found, read as sentences for whoever has to decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY
+from cascade.evaluation.baselines import ALL_STEPS, FIRST_STEP
+from cascade.evaluation.breakeven import BreakEven
+from cascade.evaluation.intervals import Interval
+from cascade.evaluation.proof.proving import Proof
+from cascade.evaluation.proof.turns import Coin, Way
+
+NAMES = {
+    GUIDE_ONLY: "the guide alone",
+    LAST_ONLY: "the last model alone",
+    BASE_ONLY: "the base alone",
+    FIRST_STEP: "the first step",
+    ALL_STEPS: "running every step",
+}
+_WEAK = 0.6
+"""An AUROC below which a signal hardly tells right from wrong: a threshold on it then saves a few per cent at most."""
+_MOST = 0.5
+_SEVERAL = 1.05
+
+
+class Reason(NamedTuple):
+    """One reason: a word that tells it from others, and what it says."""
+
+    kind: str
+    said: str
+
+
+def called(way: Way) -> str:
+    """Return what a way to answer is called within a sentence."""
+    return NAMES.get(way.name, way.name)
+
+
+def share(value: float) -> str:
+    """Return a share as a percentage.
+
+    >>> share(0.4213), share(0.0012)
+    ('42.1 %', '0.1 %')
+    """
+    return f"{100 * value:.1f} %".replace("-", "−")
+
+
+def points(gap: Interval) -> str:
+    """Return a difference of shares in percentage points, with its interval where it has one.
+
+    >>> points(Interval(-0.031, -0.04, -0.022))
+    '−3.1 points [−4.0, −2.2]'
+    """
+    between = "" if gap.low is None or gap.high is None else f" [{_signed(gap.low)}, {_signed(gap.high)}]"
+    return f"{_signed(gap.mean)} points{between}"
+
+
+def _signed(value: float) -> str:
+    return f"{100 * value:+.1f}".replace("-", "−")
+
+
+def reasons(proof: Proof, judging: BreakEven | None = None) -> list[Reason]:
+    """Return what explains a proof, the weightiest first.
+
+    Args:
+        proof: what was found.
+        judging: the log's break-even of judging, where it has one.
+    """
+    found = (
+        *_of_the_promise(proof),
+        *_of_chance(proof),
+        *_of_the_models(proof),
+        *_of_judging(proof, judging),
+        *_of_the_signals(proof),
+        *_of_the_set(proof),
+        *_of_the_questions(proof),
+        *(Reason("unknown", said) for said in proof.unknown),
+    )
+    return list(found)
+
+
+def _of_the_promise(proof: Proof) -> Iterator[Reason]:
+    if proof.impossible:
+        lost = share(proof.lost)
+        because = {
+            "regret": f"on {lost} of the questions {called(proof.reference)} is right and no step is",
+            "error": f"no step answers {lost} of the questions rightly",
+        }.get(proof.guarantee.kind, f"the records of {lost} of the questions end without a right answer")
+        yield Reason("impossible", f"No policy over these steps can keep this promise: {because}.")
+    elif proof.refused:
+        many = "every split" if proof.refused == proof.splits else f"{proof.refused} of {proof.splits} splits"
+        said = f"Nothing was certified in {many}; there one goes on with {called(proof.reference)}."
+        yield Reason("refused", f"{said} The first said: {proof.why_refused}")
+
+
+def tossed(proof: Proof, coin: Coin) -> str:
+    """Return what a coin takes in turn, in words."""
+    names = {way.name: called(way) for way in (proof.reference, *proof.others)}
+    if coin.one == coin.other or not 0 < coin.share < 1:
+        return names[coin.other if coin.share == 1 else coin.one]
+    return f"a coin between {names[coin.one]} and {names[coin.other]} ({share(coin.share)} of the questions)"
+
+
+def _of_chance(proof: Proof) -> Iterator[Reason]:
+    """Yield what a coin that breaks the promise as often would save, or one way alone that breaks it less often."""
+    coin, ways = proof.coin, {way.name: way for way in (proof.reference, *proof.others)}
+    if coin is None or coin.saving <= 0:
+        return
+    beside = f": what was learned adds {points(coin.ahead)}, which may be nothing" if proof.verdict == "blind" else ""
+    if 0 < coin.share < 1:
+        said = f"{_capital(tossed(proof, coin))} breaks the promise as often and saves {share(coin.saving)}{beside}."
+        yield Reason("coin", said)
+        return
+    alone = ways[coin.other if coin.share == 1 else coin.one]
+    said = f"{_capital(called(alone))} breaks the promise on {share(alone.broken)} of the questions"
+    yield Reason("no policy needed", f"{said}, no more often than what was learned, and saves {share(coin.saving)}.")
+
+
+def _of_the_models(proof: Proof) -> Iterator[Reason]:
+    """Yield how the reference compares with what needs no policy, and how much is there to be saved."""
+    reference = proof.reference
+    for way in proof.others:
+        if way.name in {BASE_ONLY, FIRST_STEP} and way.accuracy_gap is not None and (way.accuracy_gap.high or 0) >= 0:
+            yield Reason("no better", f"{_no_better(way, reference, way.accuracy_gap)}")
+            break
+    if proof.knowing_usd is not None and reference.cost_usd:
+        most = 1 - proof.knowing_usd / reference.cost_usd
+        if most > 0:
+            said = (
+                f"Knowing every answer beforehand would save {share(most)}: no policy over these steps can save more."
+            )
+        else:
+            said = f"Even one who knows every answer beforehand pays {share(-most)} more: these steps are too dear."
+        yield Reason("bound", said)
+
+
+def _no_better(way: Way, reference: Way, gap: Interval) -> str:
+    more = "more often" if (gap.low or 0) > 0 else "as often, as far as can be told"
+    return (
+        f"{_capital(called(way))} is right {more}: {share(way.accuracy)} against {share(reference.accuracy)} "
+        f"({points(gap)}). What {called(reference)} costs more buys no more right answers."
+    )
+
+
+def _of_judging(proof: Proof, judging: BreakEven | None) -> Iterator[Reason]:
+    if judging is not None and (judging.share_needed is None or proof.verdict != "saves"):
+        yield Reason("judging", judging.says())
+
+
+def _of_the_signals(proof: Proof) -> Iterator[Reason]:
+    if not proof.signals:
+        if proof.horizon > 1:
+            said = (
+                "No signal of the first step is on record: only the question's text can tell easy ones from hard ones."
+            )
+            yield Reason("no signal", said)
+        return
+    best = proof.signals[0]
+    between = f" [{best.auroc.low:.2f}, {best.auroc.high:.2f}]" if best.auroc.low is not None else ""
+    told = f"{best.name} tells a right first answer from a wrong one, with an AUROC of {best.auroc.mean:.2f}{between}"
+    if (best.auroc.low or 0.0) <= _MOST or best.auroc.mean < _WEAK:
+        yield Reason("weak signals", f"The signals hardly tell where the first answer is right: at best {told}.")
+    else:
+        yield Reason("signals", f"The signal {told} (0.5 is a coin, 1 is perfect).")
+
+
+def _of_the_set(proof: Proof) -> Iterator[Reason]:
+    """Yield what a promise on the set, or on most questions, leaves unsaid about the one answer served."""
+    policy, reference = proof.policy, proof.reference
+    if proof.refused == proof.splits:
+        return
+    several = proof.guarantee.kind in {"coverage", "solvable"} and policy.answers > _SEVERAL
+    gap = policy.accuracy_gap
+    if several:
+        yield Reason(
+            "more answers",
+            f"The promise speaks of the answers kept, {policy.answers:.2f} different ones a question. The one served "
+            f"is right on {share(policy.accuracy)}, against {share(reference.accuracy)} for {called(reference)}. If "
+            "you serve one answer, ask for --guarantee regret.",
+        )
+    elif gap is not None and gap.high is not None and gap.high < 0:
+        yield Reason(
+            "less often right",
+            f"The answer served is right less often than that of {called(reference)}: {points(gap)}. The promise "
+            "allows as much.",
+        )
+
+
+def _of_the_questions(proof: Proof) -> Iterator[Reason]:
+    if proof.unsolvable > _MOST:
+        yield Reason(
+            "unsolvable",
+            f"No step answers {share(proof.unsolvable)} of the questions rightly. They count as covered, so that "
+            "coverage promises little here.",
+        )
+    saving = proof.policy.saving
+    if proof.verdict == "unsure" and saving is not None and saving.low is not None and saving.high is not None:
+        yield Reason(
+            "few questions",
+            f"{proof.n} questions leave the saving open between {share(saving.low)} and {share(saving.high)}; four "
+            "times as many would about halve that.",
+        )
+    if proof.left_out:
+        yield Reason("left out", f"{proof.left_out} more questions have no record of {called(proof.reference)}.")
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"

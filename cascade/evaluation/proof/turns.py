@@ -1,0 +1,199 @@
+"""What ways to answer did on the test questions of many splits: their means, and how they differ from a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import combinations_with_replacement
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.conformal.arrays import Bools, Floats, Ints
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.table import EpisodeTable
+from cascade.evaluation.baselines import Alone, broken
+from cascade.evaluation.evaluate import play_policy
+from cascade.evaluation.intervals import Interval, corrected_interval
+from cascade.policies.base import Policy
+
+POLICY = "certified policy"
+
+
+class Way(NamedTuple):
+    """Means over the splits' test questions of one way to answer.
+
+    Attributes:
+        name: what it is called.
+        cost_usd: a question's cost; None where costs are not known.
+        accuracy: the share whose one answer is right.
+        broken: the share that counts against the promise.
+        in_set: the share with a right answer among those kept.
+        length: steps.
+        answers: different answers kept.
+        saving: what it saves, as a share of the reference's cost, paired over the splits; None for the reference.
+        accuracy_gap: its accuracy less the reference's, paired; None for the reference.
+    """
+
+    name: str
+    cost_usd: float | None
+    accuracy: float
+    broken: float
+    in_set: float
+    length: float
+    answers: float
+    saving: Interval | None = None
+    accuracy_gap: Interval | None = None
+
+
+class Coin(NamedTuple):
+    """A coin between two ways that need no policy, which breaks the promise as often as the policy does.
+
+    What it saves is what tolerating so many broken promises brings by itself; a policy that saves no more has learned
+    nothing that is worth money.
+
+    Attributes:
+        one, other: the two ways; the same where one of them alone does.
+        share: of the questions that the other one answers.
+        saving: what it saves, as a share of the reference's cost.
+        accuracy: the share whose one answer is right.
+        ahead: what the policy saves more, paired over the splits.
+    """
+
+    one: str
+    other: str
+    share: float
+    saving: float
+    accuracy: float
+    ahead: Interval
+
+
+class Figures(NamedTuple):
+    """What one way did, question by question: float64 (n,), NaN where it is not known or not spoken of."""
+
+    cost: Floats
+    right: Floats
+    broken: Floats
+    in_set: Floats
+    length: Floats
+    answers: Floats
+
+    def take(self, rows: Ints | Bools) -> Figures:
+        """Return the chosen questions."""
+        return Figures(*(column[rows] for column in self))
+
+
+def mean_of(column: Floats) -> float:
+    """Return the mean of what is known; NaN of nothing."""
+    known = column[~np.isnan(column)]
+    return float(known.mean()) if known.size else np.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How questions count against a promise."""
+
+    table: EpisodeTable
+    guarantee: Guarantee
+    reference: Alone
+
+    def of_way(self, way: Alone) -> Figures:
+        """Return what a way that needs no policy did."""
+        columns = (way.cost, way.right, self._broken(way.right, way.in_set), way.in_set, way.length, way.answers)
+        return Figures(*(np.where(way.known, column, np.nan) for column in columns))
+
+    def of_policy(self, policy: Policy, rows: Ints) -> Figures:
+        """Return what a policy did, at its certified thresholds, on some of the questions."""
+        played = play_policy(self.table.take(rows), policy)
+        lost = self._broken(played.right > 0, played.in_set > 0, rows)
+        return Figures(played.cost, played.right, lost, played.in_set, played.length, played.distinct)
+
+    def _broken(self, right: Bools, in_set: Bools, rows: Ints | None = None) -> Floats:
+        table = self.table if rows is None else self.table.take(rows)
+        reference = self.reference.right if rows is None else self.reference.right[rows]
+        return broken(table, self.guarantee.kind, right, in_set, reference)
+
+
+@dataclass(slots=True)
+class Turns:
+    """One way's figures, an entry a split."""
+
+    means: list[list[float]] = field(default_factory=list)
+    savings: list[float] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+
+    @property
+    def accuracy(self) -> float:
+        """The mean share whose one answer is right."""
+        return float(np.mean([means[1] for means in self.means]))
+
+    @property
+    def broken(self) -> float:
+        """The mean share that counts against the promise."""
+        return float(np.mean(self.losses))
+
+    @property
+    def losses(self) -> list[float]:
+        """The share that counts against the promise in each split."""
+        return [means[2] for means in self.means]
+
+    def add(self, did: Figures, today: Figures) -> None:
+        """Add a split's test questions, paired with the reference's on those that both are known for."""
+        known = ~np.isnan(did.right)
+        if not known.any():
+            return
+        self.means.append([mean_of(column) for column in did])
+        paid = float(today.cost[known].sum())
+        self.savings.append(1 - float(did.cost[known].sum()) / paid if paid > 0 else np.nan)
+        self.gaps.append(float((did.right - today.right)[known].mean()))
+
+    def way(self, name: str, sizes: tuple[int, int], *, paired: bool) -> Way:
+        """Return the means; with the differences to the reference, but for the reference itself."""
+        cost, right, broken, in_set, length, answers = np.array(self.means).mean(axis=0).tolist()
+
+        def interval(values: list[float]) -> Interval | None:
+            known = paired and not np.isnan(values).any()
+            return corrected_interval(values, n_train=sizes[0], n_test=sizes[1]) if known else None
+
+        gaps = interval(self.savings), interval(self.gaps)
+        return Way(name, cost / 1e9, right, broken, in_set, length, answers, *gaps)
+
+
+def coin_of(turns: Mapping[str, Turns], sizes: tuple[int, int]) -> Coin | None:
+    """Return the cheapest coin that breaks the promise as often as the policies do, on average over the splits."""
+    policy = turns[POLICY]
+    ways = [(name, one) for name, one in turns.items() if name != POLICY and len(one.means) == len(policy.means)]
+    best: tuple[float, str, str, float] | None = None
+    for (one, first), (other, second) in combinations_with_replacement(ways, 2):
+        share = _weight(first.broken, second.broken, policy.broken)
+        if share is not None:
+            saving = float((1 - share) * np.mean(first.savings) + share * np.mean(second.savings))
+            best = max(best or (saving, one, other, share), (saving, one, other, share), key=lambda found: found[0])
+    if best is None:
+        return None
+    saving, one, other, share = best
+    first, second = turns[one], turns[other]
+    ahead = [
+        own - a - (b - a) * _tossed(share, lost, first.broken, second.broken)
+        for own, lost, a, b in zip(policy.savings, policy.losses, first.savings, second.savings, strict=True)
+    ]
+    accuracy = (1 - share) * first.accuracy + share * second.accuracy
+    return Coin(one, other, share, saving, accuracy, corrected_interval(ahead, n_train=sizes[0], n_test=sizes[1]))
+
+
+def _tossed(share: float, lost: float, one: float, other: float) -> float:
+    """Return the coin's share in a split whose policy breaks the promise so often.
+
+    Their mean is the coin's share, since it is linear; but a policy that dares more in one split is held against a coin
+    that does so too.
+    """
+    return (lost - one) / (other - one) if 0 < share < 1 else share
+
+
+def _weight(one: float, other: float, target: float) -> float | None:
+    """Return how often a coin takes the other so that the mean is the target; 0 where the first is no more anyway."""
+    if one <= target and other <= target:
+        return 0.0 if one >= other else 1.0
+    if min(one, other) > target:
+        return None
+    return (target - one) / (other - one)

@@ -1,0 +1,319 @@
+"""The model card of a fitted policy: what it was made from, how it was chosen, what it promises, and its limits.
+
+It stands in the policy directory as `README.md`, beside its plot. Durations are not in it: the same data and seed give
+the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from cascade.calibration.calibrating import Calibrated
+from cascade.calibration.realised import Realised
+from cascade.calibration.samples import data_sha256
+from cascade.calibration.scores import history_of
+from cascade.conformal.certificate import statement
+from cascade.evaluation.report.drawing import Drawing, Mark, drawing
+from cascade.evaluation.report.importance import Weighed, weighed
+from cascade.policies.artifact import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE
+from cascade.training.choice.choosing import Choice, Judged
+from cascade.training.choice.measuring import Unit
+from cascade.training.fitting import Fitted
+
+CARD_FILE, PLOT_FILE = "README.md", "frontier.svg"
+_SAID = 3
+"""As many promises are said in words; the certificates hold all."""
+
+
+class Facts(NamedTuple):
+    """What a card says of how a policy was made.
+
+    Attributes:
+        method: as the policy's file has it.
+        dataset: what the questions are called.
+        training_sha256: the hash of the questions that it was fitted and chosen on (`samples.data_sha256`); None where
+            all were set aside to certify.
+        sizes: how many questions did what, in order.
+        settings: what was asked of the fit, in words, by what it is called.
+        weights: its features, and how much it hangs on them.
+        choice: how it was chosen.
+        calibrated: what is certified.
+        drawing: what the plot shows; None where there is none.
+    """
+
+    method: str
+    dataset: str
+    training_sha256: str | None
+    sizes: Sequence[tuple[str, int]]
+    settings: Mapping[str, str]
+    weights: Sequence[Weighed]
+    choice: Choice
+    calibrated: Calibrated
+    drawing: Drawing | None
+
+
+_METHODS = {
+    "net_benefit": "optimal stopping: after each step it goes on where what going on is expected to bring, at the "
+    "price of a miss, is more than what it is expected to cost (ridge regressions, backward over the steps)",
+    "index2": "optimal stopping by look-ahead: after each step it goes on where the chance of a right answer still to "
+    "come is large beside the cost of the steps up to it (logistic regressions)",
+    "boosted": "optimal stopping as net_benefit, with boosted trees instead of ridge regressions",
+    "threshold": "it goes on while one number says that there is doubt",
+    "depth": "it looks at nothing: a fixed number of steps",
+}
+
+
+def facts_of(fitted: Fitted, settings: Mapping[str, str]) -> Facts:
+    """Return what a card says of a fit.
+
+    Args:
+        fitted: the policy and how it came about.
+        settings: what was asked of the fit, in words, by what it is called.
+    """
+    sizes, done, training = fitted.sizes, fitted.calibrated, fitted.training
+    return Facts(
+        method=fitted.policy.method,
+        dataset=training.dataset,
+        training_sha256=data_sha256(training) if training.n else None,
+        sizes=(
+            ("questions", sizes.questions),
+            ("of them to choose and fit on", sizes.training),
+            ("of them to certify", sizes.calibration),
+        ),
+        settings=settings,
+        weights=weighed(fitted.policy, history_of(training)),
+        choice=fitted.choice,
+        calibrated=done,
+        drawing=drawing(fitted.choice, _certified(done)) if fitted.choice.folds else None,
+    )
+
+
+def _certified(done: Calibrated) -> Mark | None:
+    """Return where the certified policy lies on the calibration questions; None where that is not comparable."""
+    kind, realised = done.guarantee.kind, done.realised
+    kept = {"coverage": realised.coverage, "budget": realised.coverage, "error": 1 - realised.error}.get(kind)
+    if kind in {"regret", "solvable"} and done.groups[0].found.misses is not None:
+        kept = 1 - done.groups[0].found.misses / max(1, done.groups[0].found.n)
+    if kept is None:
+        return None
+    cost = realised.length if realised.cost_nano_usd is None else realised.cost_nano_usd / 1e6
+    return Mark("certified, on the calibration questions", kept, cost)
+
+
+def card_files(facts: Facts, plot: bytes | None) -> dict[str, bytes]:
+    """Return the card and, where one was drawn of `facts.drawing`, its plot, by the names of their files."""
+    if plot is None:
+        return {CARD_FILE: card(facts._replace(drawing=None))}
+    return {CARD_FILE: card(facts), PLOT_FILE: plot}
+
+
+def card(facts: Facts) -> bytes:
+    """Return the model card, Markdown."""
+    return ("\n".join(_lines(facts)).rstrip() + "\n").encode("utf-8")
+
+
+def _lines(facts: Facts) -> Iterator[str]:
+    made = "Made by `cascade fit`; `policy: ./this-directory` in a configuration serves it."
+    files = (
+        f"`{POLICY_FILE}` says what it looks at, `{MODEL_FILE}` holds its numbers, `{CERTIFICATE_FILE}` its promise."
+    )
+    yield from (f"# A policy for {_plain(facts.dataset)}", "")
+    yield from (f"Method `{facts.method}`: {_METHODS[facts.method]}. {made}", "", files, "")
+    yield from _made_from(facts)
+    yield from _promised(facts.calibrated)
+    yield from _chosen(facts)
+    if facts.drawing is not None:
+        yield from (f"![What keeping the promise costs]({PLOT_FILE})", "")
+    yield from _looks_at(facts)
+    yield from _limits(facts)
+
+
+def _made_from(facts: Facts) -> Iterator[str]:
+    certificate = facts.calibrated.groups[0].certificate
+    held = [(role, str(one["name"])) for role, one in (certificate.made_for.get("models") or {}).items()]
+    models = ", ".join(name if role == name else f"{role} {name}" for role, name in held)
+    rows = [
+        ("log", _plain(facts.dataset)),
+        *((what, f"{many:,}") for what, many in facts.sizes),
+        ("models", _plain(models) or "not on record"),
+        *((what, _plain(said)) for what, said in facts.settings.items()),
+        ("training data, SHA-256", f"`{facts.training_sha256}`" if facts.training_sha256 else "none"),
+        ("calibration data, SHA-256", f"`{certificate.data_sha256}`"),
+    ]
+    yield from ("## What it was made from", "")
+    yield from _table(["", ""], rows)
+
+
+_REALISED = ("n", "covered", "right answer kept", "one answer wrong", "USD per 1,000", "steps", "answers kept")
+
+
+def _promised(done: Calibrated) -> Iterator[str]:
+    created = done.groups[0].certificate.created
+    yield from ("## What it promises", "")
+    yield from (f"As of {created}; a later `cascade calibrate` replaces the certificate, and not this page.", "")
+    yield from (f"{_capital(_plain(note))}." for note in done.notes)
+    for result in done.groups[:_SAID]:
+        yield from (f"> {_plain(statement(result.certificate))}", "")
+    if len(done.groups) > _SAID:
+        yield from (f"And so on for {len(done.groups) - _SAID} more certificates.", "")
+    named = (("certified", done.realised), ("everything kept", done.everything))
+    yield from _table(["on the calibration questions", *_REALISED], [[name, *_realised(one)] for name, one in named])
+    if done.reference_cost_nano_usd is not None:
+        alone = _usd(done.reference_cost_nano_usd)
+        yield from (f"The guide alone, or a ladder's last model, costs {alone} per 1,000 there.", "")
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
+
+
+def _realised(one: Realised) -> list[str]:
+    cost = "unknown" if one.cost_nano_usd is None else _usd(one.cost_nano_usd)
+    shares = [f"{share:.3f}" for share in (one.coverage, one.in_set, one.error)]
+    return [f"{one.n:,}", *shares, cost, f"{one.length:.2f}", f"{one.set_size:.2f}"]
+
+
+def _usd(nano: float) -> str:
+    return f"${nano / 1e6:.4g}"
+
+
+# --- how it was chosen ---
+
+
+def figure(value: float | None, unit: Unit) -> str:
+    """Return what a candidate costs, or misses.
+
+    >>> figure(123_456.0, "nano_usd"), figure(1.5, "steps"), figure(None, "missed")
+    ('$0.1235', '1.500', '-')
+    """
+    if value is None:
+        return "-"
+    return _usd(value) if unit == "nano_usd" else f"{value:.3f}"
+
+
+def difference(one: Judged, unit: Unit) -> str:
+    """Return the interval of a candidate's difference to the best.
+
+    >>> from cascade.training.choice.choosing import Difference
+    >>> best = Judged("depth", "depth", 0, 2.0, None, 0.9, 0.1, True, "the least")
+    >>> from dataclasses import replace
+    >>> difference(replace(best, difference=Difference(-0.1, 0.25)), "steps"), difference(best, "steps")
+    ('−0.100 to +0.250', '')
+    """
+    if one.difference is None:
+        return ""
+    scale, sign = (1e-6, "+.3g") if unit == "nano_usd" else (1.0, "+.3f")
+    return " to ".join(format(bound * scale, sign).replace("-", "−") for bound in one.difference)
+
+
+WHAT = {
+    "nano_usd": "USD per 1,000 questions",
+    "steps": "steps a question",
+    "missed": "share missed at the budget",
+}
+
+
+def _chosen(facts: Facts) -> Iterator[str]:
+    choice, unit = facts.choice, facts.choice.unit
+    yield from ("## How it was chosen", "")
+    if not choice.folds:
+        yield from (f"Nothing was compared: {_plain(choice.winner.why)}.", "")
+        return
+    alpha = "" if choice.alpha is None else f", all at a loss of exactly {choice.alpha:.4g}"
+    how = (
+        f"On {choice.n:,} training questions of {choice.groups:,} groups, each scored by a model that saw neither it "
+        f"nor its group ({choice.folds} folds){alpha}. The simplest that is as good as the best within noise is taken, "
+        "and fitted on all of them. No calibration question was looked at."
+    )
+    yield from (how, "")
+    heads = ["candidate", WHAT[unit], "difference to the best, 90 %", "chosen", "because"]
+    rows = [
+        [_plain(one.name), figure(one.matched, unit), difference(one, unit), _mark(one), _plain(one.why)]
+        for one in choice.judged
+    ]
+    yield from _table(heads, rows)
+    if facts.drawing is not None and facts.drawing.ways:
+        yield from ("Beside them, on the same questions, what needs no policy:", "")
+        named = [[_plain(one.name), f"{one.cost:.4g}", f"{one.kept:.3f}"] for one in facts.drawing.ways]
+        yield from _table(["way", _plain(facts.drawing.cost), "keeps the promise on"], named)
+
+
+def _mark(one: Judged) -> str:
+    return "yes" if one.chosen else ""
+
+
+# --- what it looks at ---
+
+
+def _looks_at(facts: Facts) -> Iterator[str]:
+    yield from ("## What it looks at", "")
+    if not facts.weights:
+        yield from ("Nothing.", "")
+        return
+    legend = (
+        "Weight: how much the score of going on hangs on the feature, from 0 to 1, when its values are dealt out anew "
+        "among the training questions; features that tell the same share it. A feature that is missing on some "
+        "training questions is known to be missing; where one is missing that never was, the policy goes on and keeps "
+        "the answer. After the last step there is nothing to go on to: what is looked at there ranks the answers."
+    )
+    yield from (legend, "")
+    rows = [
+        [
+            str(one.step),
+            f"`{one.feature.name}`" if one.feature.name.isprintable() else _plain(one.feature.name),
+            _plain(one.feature.unit),
+            _range(one.feature.low, one.feature.high),
+            f"{one.known:.0%}",
+            "-" if one.weight is None else f"{one.weight:.2f}",
+            _plain(one.feature.what),
+        ]
+        for one in sorted(facts.weights, key=lambda one: (one.step, -(one.weight or 0.0), one.feature.name))
+    ]
+    yield from _table(["after step", "feature", "unit", "range", "known", "weight", "is"], rows)
+
+
+def _range(low: float | None, high: float | None) -> str:
+    if low is None and high is None:
+        return ""
+    if low is None:
+        return f"≤ {high:g}"
+    return f"≥ {low:g}" if high is None else f"{low:g} to {high:g}"
+
+
+# --- limits ---
+
+
+_LIMITS = (
+    "It speaks of questions like those that it was calibrated on: other models, prices, prompts or traffic void it.",
+    "Models that change silently, and questions that grow harder, show in audits alone: `cascade monitor`.",
+    "It is as good as its features: what the log does not hold it cannot see.",
+)
+_AGAIN = (
+    "New questions, the same models: `cascade calibrate NEW_EPISODES --policy DIR` sets the threshold anew.",
+    "Other models, prices or prompts: `cascade fit NEW_EPISODES --init DIR -o NEW_DIR` fits anew, from here.",
+    "`cascade verify DIR EPISODES` makes the certificate again from the data, and compares.",
+)
+
+
+def _limits(facts: Facts) -> Iterator[str]:
+    yield from ("## Limits", "")
+    yield from (f"- {_plain(said)}" for said in facts.calibrated.groups[0].certificate.assumptions)
+    yield from (f"- {said}" for said in _LIMITS)
+    yield from ("", "## To make it hold again", "")
+    yield from (f"- {said}" for said in _AGAIN)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'|'.join(['---'] * len(heads))}|"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+    yield ""
+
+
+def _plain(text: str) -> str:
+    """Return foreign text for one line of Markdown: printable, and nothing of it read as a link, a tag or a table."""
+    said = " ".join("".join([letter if letter.isprintable() else " " for letter in text]).split())
+    for letter in "\\`*[]<>|":
+        said = said.replace(letter, f"\\{letter}")
+    return said

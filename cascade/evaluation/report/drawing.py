@@ -1,0 +1,153 @@
+"""What the plot of a fitted policy shows: what keeping the promise costs, more or less often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.calibration.thresholds import REFERENCES, spoken_of
+from cascade.conformal.arrays import Bools
+from cascade.episodes.table import EpisodeTable
+from cascade.evaluation.baselines import Alone, all_steps, broken, knowing_everything, simple_ways, walked
+from cascade.training.choice.choosing import Choice, Judged
+from cascade.training.choice.matched import Descent
+from cascade.training.choice.measuring import walk_of
+
+_POINTS = 200
+"""Points of a curve: more cannot be seen."""
+_BOUND = tuple(round(0.02 * k, 2) for k in range(26))
+"""The shares given up at which the bound is drawn."""
+_LABELS = {
+    "coverage": "covered: a right answer is kept, or no step has one",
+    "solvable": "covered, of the questions that some step answers rightly",
+    "error": "the answer served is right",
+    "regret": "the answer served is right, or the reference is wrong too",
+    "f1": "1 − what the best F1 kept lacks to the best on record",
+    "budget": "covered: a right answer is kept, or no step has one",
+}
+
+
+class Mark(NamedTuple):
+    """One way to answer: how often it keeps the promise, and what it costs."""
+
+    name: str
+    kept: float
+    cost: float
+
+
+class Drawing(NamedTuple):
+    """All that is drawn. Costs are USD per 1,000 questions, or steps a question where costs are not on record.
+
+    Attributes:
+        title: what the questions are called.
+        kept, cost: what the axes say.
+        curve: (kept, cost) of the chosen policy at its thresholds, on questions that each of its models had not seen.
+        bound: the same of one who knows every answer.
+        candidates: what each candidate costs where it keeps what is asked for, by name.
+        ways: ways that need no policy.
+        certified: the policy at its certified threshold, on the calibration questions.
+        target: what is promised; None under a budget.
+    """
+
+    title: str
+    kept: str
+    cost: str
+    curve: tuple[tuple[float, float], ...]
+    bound: tuple[tuple[float, float], ...]
+    candidates: tuple[Mark, ...]
+    ways: tuple[Mark, ...]
+    certified: Mark | None
+    target: float | None
+
+
+def drawing(choice: Choice, certified: Mark | None) -> Drawing:
+    """Return what is drawn of a choice.
+
+    Args:
+        choice: the candidates, and the chosen one's scores on questions that its models had not seen.
+        certified: the policy at its certified threshold.
+    """
+    sample, terms = choice.sample, choice.terms
+    table, kind = sample.table, terms.guarantee.kind
+    matched = [(one.name, one.matched) for one in _told(choice) if one.matched is not None]
+    walk, share = walk_of(sample, terms.guarantee, terms.prices), float(spoken_of(table, kind).mean())
+    scale = 1e-6 if terms.prices.in_money else 1 / terms.prices.unit
+    budget = terms.guarantee.budget_nano_usd if kind == "budget" else None
+    if budget is None:
+        per_unit = 1e-6 if terms.prices.in_money else 1.0
+        marks = [Mark(name, 1 - (terms.alpha or 0.0), cost * per_unit) for name, cost in matched]
+    else:
+        marks = [Mark(name, 1 - missed, budget * scale) for name, missed in matched]
+    curve = tuple(_curve(walk, share, scale, turned=budget is not None))
+    ways = tuple(_ways(table, kind, in_money=terms.prices.in_money))
+    least = min([kept for kept, _ in curve] + [way.kept for way in ways])  # the bound goes no further to the left
+    bound = _bound(table, kind, in_money=terms.prices.in_money)
+    return Drawing(
+        title=table.dataset,
+        kept=_LABELS[kind],
+        cost="cost, USD per 1,000 questions" if terms.prices.in_money else "steps a question",
+        curve=curve,
+        bound=tuple([point for point in bound if point[0] >= least]),
+        candidates=tuple(marks),
+        ways=ways,
+        certified=certified,
+        target=None if terms.guarantee.alpha is None else 1 - terms.guarantee.alpha,
+    )
+
+
+def _told(choice: Choice) -> Iterator[Judged]:
+    """Yield the candidates that are drawn: the best of each method, and the chosen one."""
+    best: dict[str, float] = {}
+    for one in choice.judged:
+        if one.matched is not None:
+            best[one.method] = min(one.matched, best.get(one.method, one.matched))
+    drawn: set[str] = set()
+    for one in choice.judged:
+        least = one.matched == best.get(one.method) and one.method not in drawn
+        if one.chosen or least:
+            drawn |= {one.method} if least else set()
+            yield one
+
+
+def _curve(walk: Descent, share: float, scale: float, *, turned: bool) -> Iterator[tuple[float, float]]:
+    """Yield points of a walk; `turned` where costs come down and losses are compared, as under a budget."""
+    gap = float(walk.gap.sum()) + np.concatenate([[0.0], np.cumsum(walk.gap_jump)])
+    value = float(walk.value.sum()) + np.concatenate([[0.0], np.cumsum(walk.value_jump)])
+    ends = np.append(walk.start, walk.row.size)
+    chosen = np.unique(np.linspace(0, ends.size - 1, _POINTS).round().astype(np.int64))
+    for at in ends[chosen]:
+        lost, paid = (value[at], -gap[at]) if turned else (gap[at], value[at])
+        yield float(1 - lost / walk.n / share), float(paid / walk.n * scale)
+
+
+def _reference_right(table: EpisodeTable) -> Bools | None:
+    return next((one.right for name in REFERENCES if (one := walked(table, name)) is not None), None)
+
+
+def _bound(table: EpisodeTable, kind: str, *, in_money: bool) -> Iterator[tuple[float, float]]:
+    right = _reference_right(table) if kind == "regret" else None
+    if kind == "f1" or not in_money or (kind == "regret" and right is None):
+        return
+    for alpha in _BOUND:
+        found = knowing_everything(table, "coverage" if kind == "budget" else kind, alpha, right)
+        if found.cost_nano_usd is not None:
+            yield 1 - alpha, found.cost_nano_usd / 1e6
+
+
+def _ways(table: EpisodeTable, kind: str, *, in_money: bool) -> Iterator[Mark]:
+    if kind == "f1":
+        return
+    right, every = _reference_right(table) if kind == "regret" else None, all_steps(table)
+    reference = next((one for name in REFERENCES if (one := walked(table, name)) is not None), every)
+    if kind == "regret" and right is None:
+        return
+    for way in (reference, *simple_ways(table, reference)):
+        yield _mark(table, "coverage" if kind == "budget" else kind, way, right, in_money=in_money)
+
+
+def _mark(table: EpisodeTable, kind: str, way: Alone, right: Bools | None, *, in_money: bool) -> Mark:
+    lost = broken(table, kind, way.right, way.in_set, right)[way.known]
+    cost = way.cost[way.known].mean() / 1e6 if in_money else way.length[way.known].mean()
+    return Mark(way.name, float(1 - np.nanmean(lost)), float(cost))

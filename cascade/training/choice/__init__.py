@@ -1,0 +1,1 @@
+"""The honest choice: what is compared, by what figure, and which candidate is taken."""

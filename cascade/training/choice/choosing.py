@@ -1,0 +1,390 @@
+"""The honest choice: candidates are compared on questions that they have not seen, at one and the same loss.
+
+Each question is scored by a model that was fitted without it and without its group (cross-fitting). A candidate's
+figure is what it costs where it loses exactly what is allowed, matched within each fold: each fold was scored by a
+model of its own, as one model will be served, and one threshold on the scores of five models would charge learned ones
+for the differences between their scales, which those that learn nothing do not have. Single answers are matched on all
+folds at once, for their loss may not come down to what is allowed in a small one.
+
+The differences to the best are bootstrapped over groups, all candidates under the same weights. The simplest candidate
+that is neither surely worse than the best nor by more than a small margin at a glance is chosen
+(`design/portfolio.md`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.calibration.thresholds import Sample, sample_of
+from cascade.conformal.arrays import Floats, Ints, ScoreArrays
+from cascade.conformal.rollout import levels, rollout
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import CascadeError, UsageError
+from cascade.policies.base import Policy
+from cascade.training.choice.matched import Descent, Units, Weights, bootstrap, draws, matched, units
+from cascade.training.choice.measuring import Terms, Unit, allowed_of, walk_of
+
+
+class Rule(NamedTuple):
+    """What is as good as the best.
+
+    Attributes:
+        level: a candidate is surely worse where no more than this share of the replicates has it no worse.
+        margin: what a simpler candidate may cost more than the best at a glance, as a share of the best's cost.
+    """
+
+    level: float = 0.05
+    margin: float = 0.01
+
+
+RULE = Rule()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A way to make a policy from training questions.
+
+    Attributes:
+        name: what it is called in the table.
+        method: what `policies.learned` calls it.
+        complexity: of candidates that do as well the one of the least is chosen.
+        fit: makes the policy, as far as the choice looks at it; the same questions give the same one.
+        finish: makes it whole, where the choice does without a part; None = `fit` does.
+        mixed: whether a coin between two thresholds may stand in for what lies between them. Not where the scores have
+            a few values: what is served is one of those.
+        most_rows: questions that the choice fits it on, of each fold's; None = all. The winner is fitted on all.
+    """
+
+    name: str
+    method: str
+    complexity: int
+    fit: Callable[[EpisodeTable], Policy]
+    mixed: bool = True
+    most_rows: int | None = None
+    finish: Callable[[EpisodeTable], Policy] | None = None
+
+    def whole(self, table: EpisodeTable) -> Policy:
+        """Make the policy that is served."""
+        return (self.fit if self.finish is None else self.finish)(table)
+
+
+class Difference(NamedTuple):
+    """The 90 % interval of a paired difference to the best, in the unit of the choice."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What was found of one candidate.
+
+    Attributes:
+        name, method, complexity: the candidate's.
+        matched: what it costs, or under a budget misses, where it keeps what is asked for: in the unit of the choice;
+            None where it could not be fitted, or keeps it at no threshold.
+        difference: the interval of its difference to the best; None for the best itself, without a figure, and where
+            too many replicates have none.
+        coverage: what it covers out of fold at its own threshold, before any calibration; None if not fitted.
+        fit_seconds: to fit it for the choice, all folds.
+        chosen: whether it is the one.
+        why: the reason, in words.
+    """
+
+    name: str
+    method: str
+    complexity: int
+    matched: float | None
+    difference: Difference | None
+    coverage: float | None
+    fit_seconds: float
+    chosen: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen among which candidates, and why.
+
+    Attributes:
+        judged: all candidates, in their order.
+        chosen: the candidate to be fitted on all training questions.
+        terms: what they were compared by.
+        folds: how many there were; 0 where nothing was compared.
+        n, groups: questions and groups that they were compared on.
+        sample: the questions with the chosen one's scores, out of fold where there are folds.
+    """
+
+    judged: tuple[Judged, ...]
+    chosen: Candidate
+    terms: Terms
+    folds: int
+    n: int
+    groups: int
+    sample: Sample
+
+    @property
+    def unit(self) -> Unit:
+        """What `matched` is in: nano-USD a question, steps a question, or under a budget the share missed."""
+        return self.terms.unit
+
+    @property
+    def alpha(self) -> float | None:
+        """The loss at which they were compared; None under a budget."""
+        return self.terms.alpha
+
+    def of(self, name: str) -> Judged:
+        """Return what was found of a candidate."""
+        return next(one for one in self.judged if one.name == name)
+
+    @property
+    def winner(self) -> Judged:
+        """What was found of the chosen one."""
+        return self.of(self.chosen.name)
+
+
+class Held(NamedTuple):
+    """A candidate out of fold: the questions with its scores, what it covers at its own threshold, the time it took."""
+
+    sample: Sample
+    coverage: float
+    seconds: float
+
+
+def choose(
+    table: EpisodeTable,
+    candidates: Sequence[Candidate],
+    terms: Terms,
+    fold: Ints,
+    *,
+    again: Sequence[Ints] = (),
+    seed: int = 0,
+    rule: Rule = RULE,
+) -> Choice:
+    """Choose the simplest candidate within noise of the best.
+
+    Args:
+        table: training questions, each once; none of them will calibrate.
+        candidates: what there is to choose from.
+        terms: what they are compared by.
+        fold: the fold of each question, whole groups (`folds.folds`).
+        again: other folds, to cross-fit with once more each: what the luck of one division adds is averaged out.
+        seed: draws the bootstrap.
+        rule: what is as good as the best.
+
+    Raises:
+        UsageError: no candidate can be fitted.
+    """
+    divisions = (fold, *again)
+    held, failed = _all_held(table, candidates, divisions)
+    there = [one for one in candidates if one.name in held]
+    if not there:
+        raise UsageError("No policy can be fitted: " + "; ".join(f"{name}: {said}" for name, said in failed.items()))
+    bouts = _bouts([(one, held[one.name]) for one in there], terms, divisions)
+    figures = {name: bout.figure() for name, bout in bouts.items()}
+    best = min(there, key=lambda one: (figures[one.name], one.complexity))
+    gaps = _gaps(bouts, best.name, table, seed)
+    able = [one for one in there if _as_good(figures[one.name], figures[best.name], gaps[one.name], rule)]
+    chosen = min(able, key=lambda one: (one.complexity, figures[one.name]))
+    findings = _Findings(figures, gaps, failed, best, chosen, terms, rule)
+    return Choice(
+        judged=tuple([_judged(one, held.get(one.name, ()), findings) for one in candidates]),
+        chosen=chosen,
+        terms=terms,
+        folds=int(fold.max()) + 1,
+        n=table.n,
+        groups=len(set(table.groups)),
+        sample=held[chosen.name][0].sample,
+    )
+
+
+def unchosen(table: EpisodeTable, taken: Candidate, candidates: Sequence[Candidate], terms: Terms) -> Choice:
+    """Return the choice of a candidate without a comparison: there is no other, or too little to compare on.
+
+    Its scores are those of the policy fitted on all of the questions.
+    """
+    said = "there is no other" if len(candidates) == 1 else f"{table.n} questions are too few to choose by"
+    judged = [
+        Judged(one.name, one.method, one.complexity, None, None, None, 0.0, chosen=one is taken, why=said)
+        for one in candidates
+    ]
+    sample = sample_of(table, taken.whole(table))
+    return Choice(tuple(judged), taken, terms, 0, table.n, len(set(table.groups)), sample)
+
+
+def _all_held(
+    table: EpisodeTable, candidates: Sequence[Candidate], divisions: Sequence[Ints]
+) -> tuple[dict[str, list[Held]], dict[str, str]]:
+    """Return each candidate's scores out of fold, division by division, and why those that cannot be fitted cannot."""
+    held: dict[str, list[Held]] = {}
+    failed: dict[str, str] = {}
+    for one in candidates:
+        try:
+            held[one.name] = [cross_fitted(table, one, fold) for fold in divisions]
+        except CascadeError as error:
+            failed[one.name] = str(error)
+    return held, failed
+
+
+def cross_fitted(table: EpisodeTable, candidate: Candidate, fold: Ints) -> Held:
+    """Return a candidate's scores of each question by a model that saw neither it nor anything of its fold."""
+    started = time.perf_counter()
+    confidence, scores = (
+        table.confidence.copy(),
+        ScoreArrays(np.empty_like(table.confidence), np.empty_like(table.paid)),
+    )
+    covered = 0
+    for number in range(int(fold.max()) + 1):
+        rows = np.flatnonzero(fold == number)
+        seen = np.flatnonzero(fold != number)
+        few = seen if candidate.most_rows is None else _fewer(table, seen, candidate.most_rows)
+        policy = candidate.fit(table.take(few))
+        part = sample_of(table.take(rows), policy)
+        confidence[rows], scores.candidates[rows], scores.next[rows] = part.table.confidence, *part.scores
+        covered += int(np.count_nonzero(rollout(part.table.arrays, part.levels, policy.kappa).covered))
+    found = replace(table, confidence=confidence)
+    sample = Sample(found, scores, levels(table.arrays, scores))
+    return Held(sample, covered / table.n, time.perf_counter() - started)
+
+
+def _fewer(table: EpisodeTable, rows: Ints, most: int) -> Ints:
+    """Return at most about so many rows, whole groups by a hash of their names."""
+    if rows.size <= most:
+        return rows
+    share = most / rows.size
+    kept = {group: _hash_share(group) < share for group in {table.groups[row] for row in rows}}
+    return rows[np.fromiter((kept[table.groups[row]] for row in rows), dtype=np.bool_, count=rows.size)]
+
+
+def _hash_share(name: str) -> float:
+    """Return a number in [0, 1) that the name fixes and nothing foretells."""
+    digest = hashlib.sha256(f"fewer|{name}".encode("utf-8", "replace")).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
+
+
+class _Part(NamedTuple):
+    """Some questions, int64 rows, how a candidate walks over them, and the mean that it is to come down to."""
+
+    rows: Ints
+    walk: Descent
+    allowed: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Bout:
+    """A candidate's questions in parts, each of which is matched by itself."""
+
+    parts: tuple[_Part, ...]
+    mixed: bool
+
+    def figure(self) -> float:
+        """Return the matched value, over the parts."""
+        total = sum(part.rows.size * matched(part.walk, part.allowed, mixed=self.mixed) for part in self.parts)
+        return float(total / sum(part.rows.size for part in self.parts))
+
+    def replicates(self, drawn: Units, weights: Weights) -> Floats:
+        """Return the matched value in each replicate, float64 (replicates,)."""
+        total = np.zeros(len(weights))
+        for part in self.parts:
+            names, of = np.unique(drawn.of[part.rows], return_inverse=True)
+            found = bootstrap(part.walk, part.allowed, Units(of, names.size), weights[:, names], mixed=self.mixed)
+            total += part.rows.size * found
+        return total / sum(part.rows.size for part in self.parts)
+
+
+def _bouts(held: Sequence[tuple[Candidate, list[Held]]], terms: Terms, divisions: Sequence[Ints]) -> dict[str, _Bout]:
+    """Return each candidate's questions: a part for each fold, or all in one where a fold may not keep the promise."""
+    every = [[np.arange(fold.size)] for fold in divisions]
+    whole = {one.name: _bout(found, terms, every, mixed=one.mixed) for one, found in held}
+    if terms.guarantee.single:
+        return whole
+    each = [[np.flatnonzero(fold == number) for number in range(int(fold.max()) + 1)] for fold in divisions]
+    split = {one.name: _bout(found, terms, each, mixed=one.mixed) for one, found in held}
+    lost = any(math.isinf(split[name].figure()) and math.isfinite(bout.figure()) for name, bout in whole.items())
+    return whole if lost else split
+
+
+def _bout(held: Sequence[Held], terms: Terms, rows: Sequence[Sequence[Ints]], *, mixed: bool) -> _Bout:
+    parts = [_part(one.sample, terms, some) for one, parts in zip(held, rows, strict=True) for some in parts]
+    return _Bout(tuple(parts), mixed)
+
+
+def _part(sample: Sample, terms: Terms, rows: Ints) -> _Part:
+    guarantee, alpha, prices, _ = terms
+    part = Sample(sample.table.take(rows), sample.scores.take(rows), sample.levels.take(rows))
+    return _Part(rows, walk_of(part, guarantee, prices), allowed_of(part.table, guarantee, alpha))
+
+
+def _gaps(bouts: dict[str, _Bout], best: str, table: EpisodeTable, seed: int) -> dict[str, Floats]:
+    """Return each candidate's difference to the best in every replicate, float64 (replicates,)."""
+    drawn = units(table.groups)
+    weights = draws(drawn.many, seed)
+    first = bouts[best].replicates(drawn, weights)
+    return {name: _minus(bout.replicates(drawn, weights), first) for name, bout in bouts.items()}
+
+
+def _minus(one: Floats, other: Floats) -> Floats:
+    """Return one minus the other, 0 where both are +∞: neither keeps the promise there."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(np.isinf(one) & np.isinf(other), 0.0, one - other), dtype=np.float64)
+
+
+def _as_good(figure: float, best: float, gaps: Floats, rule: Rule) -> bool:
+    """Whether a candidate is within the margin of the best, and not surely worse."""
+    if figure <= best:
+        return True
+    return figure <= best + rule.margin * abs(best) and float((gaps <= 0).mean()) > rule.level
+
+
+class _Findings(NamedTuple):
+    """What was found of all candidates together."""
+
+    figures: Mapping[str, float]
+    gaps: Mapping[str, Floats]
+    failed: Mapping[str, str]
+    best: Candidate
+    chosen: Candidate
+    terms: Terms
+    rule: Rule
+
+
+def _judged(one: Candidate, held: Sequence[Held], found: _Findings) -> Judged:
+    """Put together what was found of one candidate."""
+    bare = Judged(one.name, one.method, one.complexity, None, None, None, 0.0, chosen=False, why="")
+    if not held:
+        return replace(bare, why=f"not fitted: {found.failed[one.name]}")
+    figure = found.figures[one.name]
+    seconds = sum(each.seconds for each in held)
+    known = replace(bare, coverage=held[0].coverage, fit_seconds=seconds, chosen=one is found.chosen)
+    if math.isinf(figure):
+        return replace(known, why="keeps the promise at no threshold")
+    known = replace(known, matched=figure / found.terms.divisor, why=_why(one, found))
+    if one is found.best:
+        return known
+    # Not between two replicates: in some of them a candidate keeps the promise at no threshold, and costs +∞.
+    low, high = np.quantile(found.gaps[one.name], (0.05, 0.95), method="nearest").tolist()
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return known
+    return replace(known, difference=Difference(low / found.terms.divisor, high / found.terms.divisor))
+
+
+def _why(one: Candidate, found: _Findings) -> str:
+    """Return in words why a candidate was chosen, or not."""
+    best, chosen = found.best, found.chosen
+    if one is chosen:
+        return "the least" if one is best else f"as good as {best.name} within noise, and simpler"
+    if one is best:
+        return f"the least, but no more than chance ahead of {chosen.name}, which is simpler"
+    least, figure = found.figures[best.name], found.figures[one.name]
+    more = f"{100 * (figure / least - 1):.2g} % more" if least > 0 else "more"
+    sure = float((found.gaps[one.name] <= 0).mean()) <= found.rule.level
+    if not sure and one.complexity >= chosen.complexity and figure <= least * (1 + found.rule.margin):
+        return f"as good within noise, and not as simple as {chosen.name}"
+    return f"{more}, {'more than chance' if sure else 'which may be chance'}"

@@ -1,0 +1,151 @@
+"""What a policy is chosen from: what looks at nothing, one threshold a number, and the learned ones, simple ones first.
+
+| candidate | complexity | when |
+|---|---|---|
+| `fixed depth` | 0 | always |
+| `threshold on …` | 1 | for each signal and confidence that is known and varies; the verdict also by its doubt |
+| `net benefit` | 2 | a number is known and varies before the last step |
+| `net benefit, products` | 3 | no step has more than 15 of them |
+| `index2` | 4 | as `net benefit` |
+| `boosted trees` | 5 | scikit-learn is installed, and there are 2,000 questions |
+| `…, embeddings` | 6 to 9 | each learned one again, with the questions' sentence embeddings, where these are offered |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.util import find_spec
+
+from cascade.calibration.scores import history_of
+from cascade.checks import did_you_mean
+from cascade.episodes.embeddings import without_embeddings
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
+from cascade.policies.base import Policy
+from cascade.policies.features import offered
+from cascade.policies.learned import METHODS, LearnedPolicy
+from cascade.training.choice.choosing import Candidate
+from cascade.training.choice.measuring import Terms
+from cascade.training.choice.simple import VERDICT, doubtful_verdict, fixed_depth, one_threshold, signals_of
+from cascade.training.osc.boosting import fit_boosted
+from cascade.training.osc.index2 import fit_index2
+from cascade.training.osc.net_benefit import fit_net_benefit
+from cascade.training.osc.targets import Asked
+
+AUTO = "auto"
+DEPTH = "fixed depth"
+MOST_FOR_PRODUCTS = 15
+"""Features of a step up to which their products are tried: 15 make 120 more columns (`design/portfolio.md`)."""
+BOOSTED_ROWS = 2_000
+"""Training questions from which trees are tried: with fewer they are behind the linear rules."""
+_EMBEDDINGS = 4
+"""What a sentence model adds to the complexity: it has to be served too."""
+_CHOICE_ROWS = 20_000
+"""Questions that slow candidates are fitted on in each fold: what they gain from more does not change the choice."""
+
+
+def portfolio(
+    table: EpisodeTable, terms: Terms, method: str = AUTO, *, seed: int = 0, init: LearnedPolicy | None = None
+) -> list[Candidate]:
+    """Return the candidates that a log has the numbers for, simple ones first.
+
+    Args:
+        table: training questions; what is known and varies in them decides which numbers are looked at.
+        terms: what will be promised, and what steps cost.
+        method: "auto", or one of `policies.learned.METHODS`: the candidates of that method alone.
+        seed: draws what the learned ones draw.
+        init: an earlier policy that they start from.
+
+    Raises:
+        UsageError: there is no such method, or none of its candidates can be tried on this log.
+    """
+    if method not in {AUTO, *METHODS}:
+        raise UsageError(f"There is no policy {method!r} to fit{did_you_mean(method, (AUTO, *METHODS))}.")
+    many = table.n >= BOOSTED_ROWS and find_spec("sklearn") is not None
+    found = [
+        one
+        for one in _all(table, terms, seed, init)
+        if one.method == method or (method == AUTO and (many or one.method != "boosted"))
+    ]
+    if not found:
+        raise UsageError(f"{table.dataset} has nothing that a policy of the method {method} could look at.")
+    return found
+
+
+def _all(table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy | None) -> Iterator[Candidate]:
+    yield Candidate(DEPTH, "depth", 0, fixed_depth, mixed=False)
+    if table.n and table.arrays.horizon > 1:
+        yield from _thresholds(table, terms)
+        bare = without_embeddings(table)
+        for one in _learned(bare, terms, seed, init):
+            yield one if bare is table else _without_embeddings(one)
+        for one in _learned(table, terms, seed, init) if bare is not table else ():
+            yield replace(one, name=f"{one.name}, embeddings", complexity=one.complexity + _EMBEDDINGS)
+
+
+def _without_embeddings(one: Candidate) -> Candidate:
+    """Return a candidate that looks at everything but the questions' sentence embeddings."""
+    fit, finish = one.fit, one.finish or one.fit
+    return replace(
+        one, fit=lambda table: fit(without_embeddings(table)), finish=lambda table: finish(without_embeddings(table))
+    )
+
+
+def _thresholds(table: EpisodeTable, terms: Terms) -> Iterator[Candidate]:
+    for signal in signals_of(table):
+        yield Candidate(f"threshold on {signal}", "threshold", 1, _on(signal, terms.guarantee.kind))
+        if signal == VERDICT:
+            yield Candidate("threshold on the verdict's doubt", "threshold", 1, doubtful_verdict)
+
+
+def _on(signal: str, kind: str) -> Callable[[EpisodeTable], Policy]:
+    return lambda table: one_threshold(table, signal, kind)
+
+
+def _learned(table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy | None) -> Iterator[Candidate]:
+    """Yield what is fitted to features. The choice does without confidences where they do not bear on it."""
+    features = _most_features(table)
+    if not features:
+        return
+    asked = _asked(terms)
+
+    def linear(table: EpisodeTable, *, confidences: bool = True) -> Policy:
+        return fit_net_benefit(table, asked, confidences=confidences, init=init, seed=seed)
+
+    def products(table: EpisodeTable, *, confidences: bool = True) -> Policy:
+        return fit_net_benefit(table, asked, products=True, confidences=confidences, init=init, seed=seed)
+
+    def index2(table: EpisodeTable, *, confidences: bool = True) -> Policy:
+        return fit_index2(table, asked, confidences=confidences, init=init, seed=seed)
+
+    def boosted(table: EpisodeTable, *, confidences: bool = True) -> Policy:
+        return fit_boosted(table, asked, confidences=confidences, init=init, seed=seed)
+
+    yield _candidate("net benefit", "net_benefit", 2, linear)
+    if features <= MOST_FOR_PRODUCTS:
+        yield _candidate("net benefit, products", "net_benefit", 3, products)
+    yield _candidate("index2", "index2", 4, index2)
+    yield _candidate("boosted trees", "boosted", 5, boosted)
+
+
+def sees_something(table: EpisodeTable) -> bool:
+    """Whether anything is known and varies before the last step, so that there is something to learn from."""
+    return table.arrays.horizon > 1 and _most_features(table) > 0
+
+
+def _most_features(table: EpisodeTable) -> int:
+    history = history_of(table)
+    return max(len(offered(history, step)) for step in range(1, history.horizon))
+
+
+def _candidate(name: str, method: str, complexity: int, fit: Callable[..., Policy]) -> Candidate:
+    return Candidate(
+        name, method, complexity, lambda table: fit(table, confidences=False), most_rows=_CHOICE_ROWS, finish=fit
+    )
+
+
+def _asked(terms: Terms) -> Asked:
+    """Return what a policy is fitted for."""
+    budget = terms.guarantee.budget_nano_usd if terms.guarantee.kind == "budget" else None
+    return Asked(terms.guarantee.kind, terms.alpha, budget, terms.lambda_set)

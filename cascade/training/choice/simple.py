@@ -1,0 +1,112 @@
+"""Policies that learn next to nothing: a fixed depth, and a threshold on one number. What learning has to beat."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from cascade.calibration.scores import history_of
+from cascade.conformal.arrays import Floats, Ints
+from cascade.episodes.table import EpisodeTable
+from cascade.policies.columns import CONFIDENCE
+from cascade.policies.design import Design
+from cascade.policies.estimators import Constant, Linear, Scorer, Signal
+from cascade.policies.features import FeatureSet, offered
+from cascade.policies.learned import LearnedPolicy, StepRule
+from cascade.training.osc.targets import decides, stop_loss
+
+VERDICT = "p_yes"
+_SURE = ("p_yes", "logprob", "self_check", "gate", "judge_share", "_mass", "agree")
+_DOUBT = ("entropy", "uncertainty")
+"""Parts of the names of numbers whose high, or low, values mean that an answer is likely right."""
+_SURELY = 3.0
+"""Standard errors by which questions must contradict a name."""
+
+
+def fixed_depth(table: EpisodeTable) -> LearnedPolicy:
+    """Return the policy that looks at nothing: going on scores −t after step t, so that a threshold is a depth.
+
+    Its threshold is set by calibration as any other's: the least depth that keeps the promise.
+    """
+    return _policy("depth", table, [((), Constant(-float(step))) for step in range(1, table.arrays.horizon)])
+
+
+def one_threshold(table: EpisodeTable, signal: str, kind: str) -> LearnedPolicy:
+    """Return the policy that goes on while one number is high, or while it is low.
+
+    A number whose name says what it means is read as it says, a low log-prob and a high entropy as doubt, unless the
+    questions surely say otherwise; of others the questions decide. What they say is the rank correlation with what the
+    steps to come would mend, over all steps: the cost at one threshold hangs on the few questions near it, and with 300
+    of them it is the wrong way round in two of ten draws of a log (`design/portfolio.md`).
+
+    Args:
+        table: the training questions.
+        signal: a feature's name.
+        kind: of the guarantee, one of `conformal.guarantee.KINDS`.
+    """
+    told, meant = _promising(table, signal, kind), _meant(signal)
+    sign = meant if meant and told * meant > -_SURELY else math.copysign(1.0, told)
+    return _threshold(table, Signal(0, sign), signal)
+
+
+def _meant(signal: str) -> float:
+    """Return 1 where a high number means doubt by its name, −1 where a low one does, 0 where the name says neither."""
+    if CONFIDENCE.fullmatch(signal) or any(word in signal for word in _SURE):
+        return -1.0
+    return 1.0 if any(word in signal for word in _DOUBT) else 0.0
+
+
+def _promising(table: EpisodeTable, signal: str, kind: str) -> float:
+    """Return how a number's ranks hang together with what going on to the end would mend, over all steps.
+
+    In standard errors of what is seen where they do not: above 0 a high number promises more.
+    """
+    history, loss, decided = history_of(table), stop_loss(table, kind), decides(table)
+    features, found, square = FeatureSet((signal,), table.sources), 0.0, 0.0
+    for t in range(table.arrays.horizon - 1):
+        values = features.table(history, t + 1)[:, 0]
+        rows = decided[:, t] & ~np.isnan(values)
+        if np.count_nonzero(rows) > 1:
+            ranks, mended = _centred_ranks(values[rows]), loss[rows, t] - loss[rows, -1]
+            found += float((ranks * mended).sum())  # of whole numbers, but for graded losses
+            square += float((ranks**2).sum()) * float(mended.var(ddof=1))
+    return found / math.sqrt(square) if square > 0 else 0.0
+
+
+def _centred_ranks(values: Floats) -> Ints:
+    """Return twice the ranks, of equal ones the middle, less their mean: whole numbers that sum to 0.
+
+    >>> _centred_ranks(np.array([0.3, 0.1, 0.3, 0.9])).tolist()
+    [0, -3, 0, 3]
+    """
+    place, many = np.unique(values, return_inverse=True, return_counts=True)[1:]
+    return np.asarray((2 * np.cumsum(many) - many - values.size)[place], dtype=np.int64)
+
+
+def doubtful_verdict(table: EpisodeTable) -> LearnedPolicy:
+    """Return the policy that goes on while the verdict is near a coin flip: by −(p − ½)², falling in |p − ½|.
+
+    The same order as that of the verdict's uncertainty −ln max(p, 1 − p). A missing verdict is full doubt.
+    """
+    square = Design(np.array([0.5]), np.ones(1), np.zeros(1), np.ones(1), np.array([]), np.array([[0, 0]]))
+    return _threshold(table, Linear(square, np.array([0.0, -1.0]), 0.0), VERDICT)
+
+
+def signals_of(table: EpisodeTable) -> Iterator[str]:
+    """Yield what a threshold could be set on: signals and confidences that are known and vary before the last step."""
+    history = history_of(table)
+    found = [name for step in range(1, history.horizon) for name in offered(history, step, at_most=10**6, enough=10**6)]
+    yield from dict.fromkeys(name for name in found if name in history.signals or CONFIDENCE.fullmatch(name))
+
+
+def _threshold(table: EpisodeTable, scorer: Scorer, signal: str) -> LearnedPolicy:
+    return _policy("threshold", table, [((signal,), scorer)] * (table.arrays.horizon - 1))
+
+
+def _policy(method: str, table: EpisodeTable, steps: list[tuple[tuple[str, ...], Scorer]]) -> LearnedPolicy:
+    """Return a policy that keeps every answer, of a score of going on for each step but the last."""
+    nothing = (None,) * len(table.sources)
+    rules = [StepRule(FeatureSet(names, table.sources), scorer, nothing, nothing) for names, scorer in steps]
+    return LearnedPolicy(method, (*rules, StepRule(FeatureSet((), table.sources), None, nothing, nothing)))

@@ -1,0 +1,1 @@
+"""What is fitted to numbers, knowing nothing of logs: ridge, logistic regression, calibration, trees."""

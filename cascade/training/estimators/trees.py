@@ -1,0 +1,136 @@
+"""Gradient-boosted regression trees, fitted by scikit-learn and handed on as plain arrays: serving needs numpy alone.
+
+scikit-learn is imported where it is used, and nowhere else. Why its histogram-based trees, and not its older ones or
+LightGBM: `design/estimators.md`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cascade.conformal.arrays import Bools, Floats
+from cascade.errors import CascadeError, MissingExtraError, UsageError
+from cascade.policies.estimators import Trees
+from cascade.training.estimators.factor import checked_column
+from cascade.training.estimators.threads import one_thread
+
+_CHECKED = 256
+"""Rows on which the exported trees are held against scikit-learn's own predictions."""
+_AGREE = 1e-9
+"""As a share of the largest prediction. They agree to the bit where both sum in the same order, as they do today."""
+
+
+def boosted(
+    raw: Floats,
+    y: Floats,
+    *,
+    seed: int,
+    weights: Floats | None = None,
+    trees: int = 60,
+    leaves: int = 8,
+    learning_rate: float = 0.1,
+    least_rows: int = 20,
+) -> Trees:
+    """Fit trees to squared error, each to what those before it left over.
+
+    The same rows and seed give the same trees, to the bit, whatever the number of cores. A missing value goes to the
+    side that suits the training rows better; where a feature was never missing, the trees say that it was not foreseen.
+    An infinite value counts as the largest or least finite one.
+
+    Args:
+        raw: float64 (n, d), raw features, NaN where missing.
+        y: float64 (n,), finite.
+        seed: for the 200,000 rows that the bins are made of, where there are more.
+        weights: float64 (n,) ≥ 0, what each row counts.
+        trees: how many.
+        leaves: of each tree, at most; 64 are the most that can be served.
+        learning_rate: the share of each tree that is added.
+        least_rows: of a leaf.
+
+    Raises:
+        MissingExtraError: scikit-learn is not installed.
+        UsageError: there is no row, y or weights are not finite or not of the rows' number.
+        CascadeError: what was exported does not predict what scikit-learn does: its insides have changed.
+
+    Reference: Friedman, Greedy function approximation (2001); Ke et al., LightGBM (2017), whose method scikit-learn's
+    is.
+    """
+    regressor = _sklearn()
+    missing = np.isnan(raw)
+    finite = _finite(raw, missing)
+    many = len(finite)
+    target = checked_column("y", y, many)
+    counted = None if weights is None else checked_column("weights", weights, many, least=0.0)
+    model = regressor(
+        max_iter=trees,
+        max_leaf_nodes=leaves,
+        learning_rate=learning_rate,
+        min_samples_leaf=least_rows,
+        early_stopping=False,
+        random_state=seed,
+    )
+    with one_thread():
+        model.fit(finite, target, sample_weight=counted)
+        expected = model.predict(finite[:_CHECKED])
+    found = exported(model, np.asarray(missing.any(axis=0)))
+    _agree(found, finite[:_CHECKED], expected)
+    return found
+
+
+def exported(model: Any, foreseen: Bools) -> Trees:
+    """Return a fitted HistGradientBoostingRegressor, of numbers and one target, as plain arrays.
+
+    `foreseen`: bool (d,), the features that were missing in training.
+
+    scikit-learn keeps its trees in private fields, the same in 1.5 and 1.9. `boosted` checks what they predict.
+    """
+    parts = [predictor.nodes for (predictor,) in model._predictors]  # noqa: SLF001 - see above
+    sizes = [len(part) for part in parts]
+    begin = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
+    nodes, shift = np.concatenate(parts), np.repeat(begin, sizes)
+    leaf = nodes["is_leaf"].astype(np.bool_)
+    # Where known and missing part, the threshold is infinite: every known value goes left.
+    threshold = np.minimum(nodes["num_threshold"], np.finfo(np.float64).max)
+    return Trees(
+        feature=np.where(leaf, 0, nodes["feature_idx"]),
+        threshold=np.where(leaf, 0.0, threshold),
+        left=np.where(leaf, -1, nodes["left"] + shift),
+        right=np.where(leaf, -1, nodes["right"] + shift),
+        missing_left=~leaf & nodes["missing_go_to_left"].astype(np.bool_),
+        leaf=np.where(leaf, nodes["value"], 0.0),
+        roots=begin,
+        intercept=float(np.ravel(model._baseline_prediction)[0]),  # noqa: SLF001 - see above
+        foreseen=foreseen,
+    )
+
+
+def _agree(found: Trees, raw: Floats, expected: Floats) -> None:
+    mine = found.values(raw)
+    if np.abs(mine - expected).max() > _AGREE * max(1.0, float(np.abs(expected).max())):
+        raise CascadeError(
+            "The trees read out of scikit-learn do not predict what it does: its insides are not those that cascade "
+            "knows. Install a version that cascade was tested with (constraints.txt), and please report this."
+        )
+
+
+def _finite(raw: Floats, missing: Bools) -> Floats:
+    """Return raw features for scikit-learn: infinite ones as the largest or least finite, a column of none as 0."""
+    made = np.array(raw, dtype=np.float64)
+    if made.ndim != 2 or not len(made):
+        raise UsageError(f"There is nothing to fit on: features of shape {made.shape}.")
+    for column in np.flatnonzero(missing.all(axis=0) | np.isinf(made).any(axis=0)):
+        values = made[:, column]
+        known = values[np.isfinite(values)]
+        low, high = (known.min(), known.max()) if known.size else (0.0, 0.0)
+        made[:, column] = np.nan_to_num(values, nan=np.nan if known.size else 0.0, posinf=high, neginf=low)
+    return made
+
+
+def _sklearn() -> Any:
+    try:
+        from sklearn.ensemble import HistGradientBoostingRegressor
+    except ModuleNotFoundError:
+        raise MissingExtraError("scikit-learn", "Fitting boosted trees") from None
+    return HistGradientBoostingRegressor

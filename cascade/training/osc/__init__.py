@@ -1,0 +1,1 @@
+"""Optimal stopping with exact calibration (OSC): what its rules are fitted to, and the three estimators."""

@@ -1,0 +1,88 @@
+"""What a log has to offer: intervals over groups, the area under a signal's curve, what is not on record."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cascade.episodes.table import EpisodeTable
+from cascade.episodes.tabulate import tables_from_rows
+from cascade.evaluation.baselines import first_step
+from cascade.evaluation.intervals import student_t_quantile
+from cascade.evaluation.proof.diagnosis import auroc, mean_interval, signal_uses, unknowns
+from unit.cli.certified import hard_rows
+
+
+def made(n: int = 40, hard: range = range(0, 20, 2), **columns: object) -> EpisodeTable:
+    (table,) = tables_from_rows(hard_rows(n, hard, **columns))
+    return table
+
+
+def test_the_interval_of_independent_questions_is_students() -> None:
+    values = np.array([0.0, 1.0, 1.0, 0.0, 1.0])
+    found = mean_interval(values, list("abcde"))
+    half = student_t_quantile(0.975, 4) * values.std(ddof=1) / np.sqrt(5)
+    assert found.mean == pytest.approx(0.6)
+    assert found.high == pytest.approx(0.6 + half)
+
+
+def test_questions_that_repeat_within_a_group_add_nothing() -> None:
+    values, groups = np.array([0.0, 1.0, 1.0, 0.0, 1.0]), list("abcde")
+    one, many = (
+        mean_interval(values, groups),
+        mean_interval(np.repeat(values, 7), [g for g in groups for _ in range(7)]),
+    )
+    assert many.low == pytest.approx(one.low)
+    assert mean_interval(values, ["a"] * 5).low is None
+
+
+def test_the_area_is_the_share_of_pairs_in_order() -> None:
+    rng = np.random.default_rng(3)
+    values, right = rng.integers(0, 5, 60).astype(float), rng.random(60) < 0.4
+    pairs = itertools.product(values[right], values[~right])
+    share = np.mean([1.0 if good > bad else 0.5 if good == bad else 0.0 for good, bad in pairs])
+    found = auroc(values, right, [str(k) for k in range(60)])
+    assert found is not None
+    assert found.mean == pytest.approx(share)
+    assert auroc(values, np.ones(60, dtype=np.bool_), ["a"] * 60) is None
+
+
+def test_the_areas_interval_covers_it() -> None:
+    rng, inside = np.random.default_rng(5), 0
+    true = 0.7602  # P(N(1, 1) > N(0, 1)) = Φ(1/√2)
+    for _ in range(300):
+        right = rng.random(150) < 0.5
+        found = auroc(rng.normal(right.astype(float)), right, [str(k) for k in range(150)])
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        inside += found.low <= true <= found.high
+    assert 0.91 <= inside / 300 <= 0.985  # 95 % within three standard errors
+
+
+def test_signals_of_doubt_are_turned_round_and_constant_ones_left_out() -> None:
+    table = made()
+    right = first_step(table).right
+    noise = np.arange(table.n) % 7 / 7.0
+    signals = {"trust": right + noise, "doubt": -(right + noise), "flat": np.ones(table.n)}
+    both = {name: np.stack([column, column], axis=1) for name, column in signals.items()}
+    found = {one.name: one for one in signal_uses(_with_signals(table, both))}
+    assert set(found) == {"trust", "doubt"}
+    assert found["trust"].auroc == found["doubt"].auroc
+    assert found["doubt"].doubt
+    assert found["trust"].auroc.mean == 1
+
+
+def _with_signals(table: EpisodeTable, signals: dict[str, np.ndarray]) -> EpisodeTable:
+    return replace(table, signals=signals)
+
+
+def test_what_is_not_on_record_is_said() -> None:
+    table = made()
+    said = " ".join(unknowns(replace(table, cost_known=False, texts_known=np.zeros(table.n, dtype=np.bool_))))
+    assert "cost of some calls is not on record" in said
+    assert "texts are not on record" in said
+    assert "texts are not on record" not in " ".join(unknowns(replace(table, texts_known=np.ones(table.n, np.bool_))))
