@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,8 +29,8 @@ CALLS = ("mint_rounds", "routellm")
 """Files of one answer a row: one has fewer than 200 questions each, the other the same answers as `single_round`."""
 CONTROLS = ("zell_truthfulqa", "uala")
 """Logs on which a threshold is known to gain little: where a guide is not better, or the doubt says nothing."""
-CUT = "zell_mmlu/llama-1b,3b,8b,70b>gpt-4o"
-"""Also read without its last rung: the ladder of the four small models alone."""
+LADDERS = ("zell_mmlu/llama-1b,3b,8b,70b>gpt-4o", "zell_mmlu/llama-1b,3b,8b,70b>405b")
+"""Ladders of five models, the guide's last. Also read without their first rung; the first also without its last."""
 
 
 class Cell(NamedTuple):
@@ -64,11 +65,12 @@ class LeftOut(NamedTuple):
     why: str
 
 
-def cells(folder: Path, names: tuple[str, ...] = ()) -> tuple[list[Cell], list[LeftOut]]:
+def cells(folder: Path | None, names: tuple[str, ...] = ()) -> tuple[list[Cell], list[LeftOut]]:
     """Read every log of a folder, and the demo's; of the given names alone, where some are given (parts of names)."""
     found: list[Cell] = []
     left: list[LeftOut] = []
-    paths = [path for name in (*FILES, *CALLS) if (path := folder / f"{_file(name)}.parquet").exists()]
+    paths = [] if folder is None else [folder / f"{_file(name)}.parquet" for name in (*FILES, *CALLS)]
+    paths = [path for path in paths if path.exists()]
     for log in [*map(str, paths), DEMO, DEMO_LADDER]:
         if log.endswith("routellm.parquet"):
             left.append(LeftOut("routellm", "the same answers as in episodes_single_round"))
@@ -78,9 +80,7 @@ def cells(folder: Path, names: tuple[str, ...] = ()) -> tuple[list[Cell], list[L
             if why is not None:
                 left.append(LeftOut(table.dataset, why))
                 continue
-            found.append(_cell(table))
-            if table.dataset == CUT:
-                found.append(_cell(without_last(table)))
+            found += [_cell(one) for one in (table, *shorter(table))]
     if names:
         found = [cell for cell in found if any(name in cell.name for name in names)]
     return found, left
@@ -105,24 +105,60 @@ def unsuitable(table: EpisodeTable) -> str | None:
     return None if table.cost_known else "some costs are unknown"
 
 
+def is_ladder(name: str) -> bool:
+    """Return whether a cell is a ladder of the data set that a demand is made on.
+
+    >>> [is_ladder(name) for name in (*LADDERS, "zell_mmlu/llama-3b>gpt-4o", "demo-ladder")]
+    [True, True, False, False]
+    """
+    return name.startswith(LADDERS[0].split("/")[0]) and "," in name
+
+
+def shorter(table: EpisodeTable) -> list[EpisodeTable]:
+    """Return the ladders of four models within one of five; nothing for another log."""
+    if table.dataset not in LADDERS:
+        return []
+    alone = [without_last(table)] if table.dataset == LADDERS[0] else []
+    return [*alone, without_first(table)]
+
+
 def without_last(table: EpisodeTable) -> EpisodeTable:
     """Return a ladder without its last rung, as if that model had never been asked; the walks go with it."""
+    return _rungs(table, slice(0, -1), table.dataset.rsplit(">", maxsplit=1)[0])
+
+
+def without_first(table: EpisodeTable) -> EpisodeTable:
+    """Return a ladder without its first rung, as if that model had never been asked; the walks go with it."""
+    return _rungs(table, slice(1, None), re.sub(r"-\w+,", "-", table.dataset, count=1))
+
+
+def _rungs(table: EpisodeTable, kept: slice, dataset: str) -> EpisodeTable:
     horizon = table.arrays.horizon
     steps = table.arrays
+    ran = np.arange(horizon)[kept][None, :] < steps.steps[:, None]
     arrays = StepArrays(
-        steps.answer[:, :-1],
-        steps.correct[:, :-1],
-        steps.cost[:, :-1],
-        np.minimum(steps.steps, horizon - 1),
-        steps.complete | (steps.steps == horizon),
+        _renumbered(steps.answer[:, kept]),
+        steps.correct[:, kept],
+        steps.cost[:, kept],
+        ran.sum(axis=1),
+        steps.complete | ran.all(axis=1),
     )
-    changed: dict[str, Any] = {"arrays": arrays, "walks": {}, "dataset": table.dataset.rsplit(">", maxsplit=1)[0]}
+    changed: dict[str, Any] = {"arrays": arrays, "walks": {}, "dataset": dataset}
     for one in fields(table):
         held = getattr(table, one.name)
         if isinstance(held, np.ndarray) and held.ndim >= 2 and held.shape[1] == horizon:
-            changed[one.name] = held[:, :-1]
-    changed["signals"] = {name: values[:, :-1] for name, values in table.signals.items()}
+            changed[one.name] = held[:, kept]
+    changed["signals"] = {name: values[:, kept] for name, values in table.signals.items()}
     return replace(table, **changed)
+
+
+def _renumbered(answer: Ints) -> Ints:
+    """Number the answers of each question from 0 in the order in which they come: the same answer, the same number."""
+    flat = answer.reshape(len(answer), -1)
+    first = (flat[:, :, None] == flat[:, None, :]).argmax(axis=2)  # where an answer stands for the first time
+    new = (first == np.arange(flat.shape[1])) & (flat >= 0)
+    number = np.take_along_axis(new.cumsum(axis=1) - 1, first, axis=1)
+    return np.asarray(np.where(flat >= 0, number, -1).reshape(answer.shape), dtype=np.int64)
 
 
 def placebo(table: EpisodeTable, seed: int) -> EpisodeTable:

@@ -120,11 +120,11 @@ def summary(trials: Sequence[Trial], ways: Sequence[str], alpha: float) -> list[
         for way in ways
         if some
     ]
-    return table(("cells", "number", "sources", "way", *(f"÷ {name}" for name in OPPONENTS)), rows)
+    return table(("cells", "number", "sources", "way", *(f"÷ {name}" for name in (*OPPONENTS, CLAIRVOYANT))), rows)
 
 
 def _means(trials: Sequence[Trial], way: str, alpha: float) -> Iterator[str]:
-    for opponent in OPPONENTS:
+    for opponent in (*OPPONENTS, CLAIRVOYANT):
         by_source: dict[str, list[float]] = {}
         for trial in trials:
             by_source.setdefault(trial.source, []).append(Against(trial, way, alpha).to(opponent).mean)

@@ -21,9 +21,9 @@ from cascade.evaluation.worlds import WORLDS
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 import fit_logs
-from fitted import figures, report, splitting
+from fitted import cells, figures, records, report, splitting
 from fitted import trial as trial_module
-from fitted.cells import Cell, placebo, unsuitable, without_last
+from fitted.cells import LADDERS, Cell, placebo, shorter, unsuitable, without_first, without_last
 from fitted.opponents import (
     CLAIRVOYANT,
     MIXTURE,
@@ -59,7 +59,7 @@ def world(n: int = 600) -> EpisodeTable:
     return simulate(WORLDS["hotpotqa/llama-2-7b"], n, seed=3)
 
 
-@pytest.mark.parametrize("module", [figures, report, splitting])
+@pytest.mark.parametrize("module", [cells, figures, report, splitting])
 def test_examples_in_the_docstrings(module: object) -> None:
     assert doctest.testmod(module).failed == 0  # type: ignore[arg-type]  # a module
 
@@ -138,6 +138,33 @@ class TestCells:
         assert (cut.arrays.cost == table.arrays.cost[:, :3]).all()
         assert (cut.arrays.steps == 3).all()
         assert cut.arrays.complete.all()
+
+    def test_without_the_first_rung_answers_are_numbered_anew(self) -> None:
+        table = world(50)
+        cut = without_first(table)
+        answer, kept = cut.arrays.answer.reshape(50, -1), table.arrays.answer[:, 1:].reshape(50, -1)
+        assert cut.arrays.horizon == 3
+        assert answer.max() < answer.shape[1]
+        same, was = (held[:, :, None] == held[:, None, :] for held in (answer, kept))
+        assert (same == was).all()
+        assert (answer.min(axis=1) == 0).all()
+        assert (cut.signals["p_yes"] == table.signals["p_yes"][:, 1:]).all()
+
+    def test_of_a_question_cut_short_nothing_is_invented(self) -> None:
+        table = world(50)
+        short = replace(
+            table, arrays=replace(table.arrays, steps=np.full(50, 2), complete=np.zeros(50, dtype=np.bool_))
+        )
+        assert (without_first(short).arrays.steps == 1).all()
+        assert not without_first(short).arrays.complete.any()
+        assert (without_last(short).arrays.steps == 2).all()
+
+    def test_the_ladders_of_four_within_one_of_five(self) -> None:
+        table = world(50)
+        names = [[one.dataset for one in shorter(replace(table, dataset=name))] for name in (*LADDERS, "demo-ladder")]
+        assert names[0] == ["zell_mmlu/llama-1b,3b,8b,70b", "zell_mmlu/llama-3b,8b,70b>gpt-4o"]
+        assert names[1] == ["zell_mmlu/llama-3b,8b,70b>405b"]
+        assert not names[2]
 
     def test_a_placebo_keeps_the_rates_and_takes_the_meaning(self) -> None:
         table = ladder(600, 300)
@@ -232,7 +259,7 @@ class TestTrial:
 
 @pytest.fixture
 def trials() -> list[trial_module.Trial]:
-    cells = [Cell(name, name.split("/")[0], ladder(400, 200)) for name in (fit_logs.LADDERS[0], "made/one>two")]
+    cells = [Cell(name, name.split("/")[0], ladder(400, 200)) for name in (LADDERS[0], "made/one>two")]
     return [run(cell, [method("good", knowing), method("bad", dearest)], fit_logs.ALPHAS, 3) for cell in cells]
 
 
@@ -270,3 +297,63 @@ class TestReport:
             pytest.approx(math.nan, nan_ok=True), None, None
         )
         assert not report.Against(trials[0], "nobody", 0.1).known
+
+
+class TestRecords:
+    def test_what_is_written_is_read(self, trials: list[trial_module.Trial], tmp_path: Path) -> None:
+        trials[0].cost["bad", 0.1][1] = math.nan
+        for trial in trials:
+            records.append(tmp_path / "all", trial)
+        for trial, read in zip(trials, records.read([tmp_path / "all"]), strict=True):
+            assert records.document(read) == records.document(trial)
+            assert read.notes == trial.notes
+            assert report.by_cell([read], "bad", 0.1) == report.by_cell([trial], "bad", 0.1)
+
+    def test_ways_of_several_runs_stand_side_by_side(self, trials: list[trial_module.Trial], tmp_path: Path) -> None:
+        other = run(Cell(trials[0].cell, "zell_mmlu", ladder(400, 200)), [method("third", knowing)], fit_logs.ALPHAS, 3)
+        records.append(tmp_path / "one", trials[0])
+        records.append(tmp_path / "two", other)
+        (read,) = records.read([tmp_path / "one", tmp_path / "two"])
+        assert set(read.seconds) == {"good", "bad", "third"}
+        assert records.done([read], read.cell, ["good", "third"], 3)
+        assert not records.done([read], read.cell, ["good"], 4)
+        assert not records.done([read], read.cell, ["fourth"], 3)
+
+    def test_other_splits_are_not_mixed(self, trials: list[trial_module.Trial]) -> None:
+        other = run(Cell(trials[0].cell, "zell_mmlu", ladder(400, 200)), [method("third", knowing)], fit_logs.ALPHAS, 4)
+        with pytest.raises(ValueError, match="different splits"):
+            records.merged(trials[0], other)
+
+    def test_a_line_cut_short_is_judged_again(self, trials: list[trial_module.Trial], tmp_path: Path) -> None:
+        records.append(tmp_path / "all", trials[0])
+        whole = (tmp_path / "all").read_text()
+        (tmp_path / "all").write_text(whole + whole[:100])
+        assert len(records.read([tmp_path / "all"])) == 1
+        records.append(tmp_path / "all", trials[1])
+        assert len(records.read([tmp_path / "all"])) == 2
+
+    def test_a_run_goes_on_where_it_stood(
+        self,
+        trials: list[trial_module.Trial],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        asked = []
+        some = [Cell(trial.cell, trial.source, ladder(400, 200)) for trial in trials]
+
+        def judge(cell: Cell, ways: tuple[str, ...], count: int) -> trial_module.Trial:
+            asked.append(cell.name)
+            trial = run(cell, [method(way, knowing) for way in ways], fit_logs.ALPHAS, count)
+            for alpha in fit_logs.ALPHAS:
+                trial.cost[TUNED, alpha] = 2 * trial.cost[MIXTURE, alpha]
+            return trial
+
+        monkeypatch.setattr(fit_logs, "judge", judge)
+        monkeypatch.setattr(fit_logs, "cells", lambda *_: (some[: 1 + bool(asked)], []))
+        command = ["logs", "--splits", "2", "--out", str(tmp_path / "out")]
+        assert [fit_logs.main(command) for _ in range(3)] == [0, 0, 0]
+        assert asked == [cell.name for cell in some]
+        first = capsys.readouterr().out
+        assert fit_logs.main(["--table", str(tmp_path / "out")]) == 0
+        assert capsys.readouterr().out.splitlines()[1:] == first.splitlines()[-len(first.splitlines()) // 3 + 1 :]
