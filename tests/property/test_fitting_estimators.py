@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 from unit.calibration.logs import log
 
 from cascade.calibration.samples import clusters
-from cascade.training.estimators.design import distinct, make_design
+from cascade.training.estimators.design import make_design
 from cascade.training.estimators.irls import logistic, probabilities
 from cascade.training.estimators.platt import platt
 from cascade.training.estimators.ridge import Ridge
@@ -108,5 +108,3 @@ def test_a_design_is_finite_and_its_columns_are_no_twins(raw: np.ndarray) -> Non
     assert (design.low <= design.high).all()
     products = rows[:, rows.shape[1] - len(design.pairs) :]
     assert (np.ptp(products, axis=0) > 0).all() if products.size else True
-    kept = distinct(raw)
-    assert distinct(raw[:, kept]).tolist() == list(range(len(kept)))

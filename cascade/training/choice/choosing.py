@@ -13,21 +13,18 @@ that is neither surely worse than the best nor by more than a small margin at a 
 
 from __future__ import annotations
 
-import hashlib
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from cascade.calibration.thresholds import Sample, sample_of
-from cascade.conformal.arrays import Floats, Ints, ScoreArrays
-from cascade.conformal.rollout import levels, rollout
+from cascade.conformal.arrays import Floats, Ints
 from cascade.episodes.table import EpisodeTable
-from cascade.errors import CascadeError, UsageError
-from cascade.policies.base import Policy
+from cascade.errors import UsageError
+from cascade.training.choice.crossfit import Candidate, Held, all_held
 from cascade.training.choice.matched import Descent, Units, Weights, bootstrap, draws, matched, units
 from cascade.training.choice.measuring import Terms, Unit, allowed_of, walk_of
 
@@ -45,34 +42,6 @@ class Rule(NamedTuple):
 
 
 RULE = Rule()
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A way to make a policy from training questions.
-
-    Attributes:
-        name: what it is called in the table.
-        method: what `policies.learned` calls it.
-        complexity: of candidates that do as well the one of the least is chosen.
-        fit: makes the policy, as far as the choice looks at it; the same questions give the same one.
-        finish: makes it whole, where the choice does without a part; None = `fit` does.
-        mixed: whether a coin between two thresholds may stand in for what lies between them. Not where the scores have
-            a few values: what is served is one of those.
-        most_rows: questions that the choice fits it on, of each fold's; None = all. The winner is fitted on all.
-    """
-
-    name: str
-    method: str
-    complexity: int
-    fit: Callable[[EpisodeTable], Policy]
-    mixed: bool = True
-    most_rows: int | None = None
-    finish: Callable[[EpisodeTable], Policy] | None = None
-
-    def whole(self, table: EpisodeTable) -> Policy:
-        """Make the policy that is served."""
-        return (self.fit if self.finish is None else self.finish)(table)
 
 
 class Difference(NamedTuple):
@@ -150,14 +119,6 @@ class Choice:
         return self.of(self.chosen.name)
 
 
-class Held(NamedTuple):
-    """A candidate out of fold: the questions with its scores, what it covers at its own threshold, the time it took."""
-
-    sample: Sample
-    coverage: float
-    seconds: float
-
-
 def choose(
     table: EpisodeTable,
     candidates: Sequence[Candidate],
@@ -183,7 +144,7 @@ def choose(
         UsageError: no candidate can be fitted.
     """
     divisions = (fold, *again)
-    held, failed = _all_held(table, candidates, divisions)
+    held, failed = all_held(table, candidates, divisions)
     there = [one for one in candidates if one.name in held]
     if not there:
         raise UsageError("No policy can be fitted: " + "; ".join(f"{name}: {said}" for name, said in failed.items()))
@@ -217,56 +178,6 @@ def unchosen(table: EpisodeTable, taken: Candidate, candidates: Sequence[Candida
     ]
     sample = sample_of(table, taken.whole(table))
     return Choice(tuple(judged), taken, terms, 0, table.n, len(set(table.groups)), sample)
-
-
-def _all_held(
-    table: EpisodeTable, candidates: Sequence[Candidate], divisions: Sequence[Ints]
-) -> tuple[dict[str, list[Held]], dict[str, str]]:
-    """Return each candidate's scores out of fold, division by division, and why those that cannot be fitted cannot."""
-    held: dict[str, list[Held]] = {}
-    failed: dict[str, str] = {}
-    for one in candidates:
-        try:
-            held[one.name] = [cross_fitted(table, one, fold) for fold in divisions]
-        except CascadeError as error:
-            failed[one.name] = str(error)
-    return held, failed
-
-
-def cross_fitted(table: EpisodeTable, candidate: Candidate, fold: Ints) -> Held:
-    """Return a candidate's scores of each question by a model that saw neither it nor anything of its fold."""
-    started = time.perf_counter()
-    confidence, scores = (
-        table.confidence.copy(),
-        ScoreArrays(np.empty_like(table.confidence), np.empty_like(table.paid)),
-    )
-    covered = 0
-    for number in range(int(fold.max()) + 1):
-        rows = np.flatnonzero(fold == number)
-        seen = np.flatnonzero(fold != number)
-        few = seen if candidate.most_rows is None else _fewer(table, seen, candidate.most_rows)
-        policy = candidate.fit(table.take(few))
-        part = sample_of(table.take(rows), policy)
-        confidence[rows], scores.candidates[rows], scores.next[rows] = part.table.confidence, *part.scores
-        covered += int(np.count_nonzero(rollout(part.table.arrays, part.levels, policy.kappa).covered))
-    found = replace(table, confidence=confidence)
-    sample = Sample(found, scores, levels(table.arrays, scores))
-    return Held(sample, covered / table.n, time.perf_counter() - started)
-
-
-def _fewer(table: EpisodeTable, rows: Ints, most: int) -> Ints:
-    """Return at most about so many rows, whole groups by a hash of their names."""
-    if rows.size <= most:
-        return rows
-    share = most / rows.size
-    kept = {group: _hash_share(group) < share for group in {table.groups[row] for row in rows}}
-    return rows[np.fromiter((kept[table.groups[row]] for row in rows), dtype=np.bool_, count=rows.size)]
-
-
-def _hash_share(name: str) -> float:
-    """Return a number in [0, 1) that the name fixes and nothing foretells."""
-    digest = hashlib.sha256(f"fewer|{name}".encode("utf-8", "replace")).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
 
 
 class _Part(NamedTuple):

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.util import find_spec
+from typing import Any
 
 from cascade.calibration.scores import history_of
 from cascade.checks import did_you_mean
@@ -25,12 +26,13 @@ from cascade.errors import UsageError
 from cascade.policies.base import Policy
 from cascade.policies.features import offered
 from cascade.policies.learned import METHODS, LearnedPolicy
-from cascade.training.choice.choosing import Candidate
+from cascade.training.choice.crossfit import Candidate
 from cascade.training.choice.measuring import Terms
 from cascade.training.choice.simple import VERDICT, doubtful_verdict, fixed_depth, one_threshold, signals_of
 from cascade.training.osc.boosting import fit_boosted
 from cascade.training.osc.index2 import fit_index2
 from cascade.training.osc.net_benefit import fit_net_benefit
+from cascade.training.osc.problem import Posed, Poser
 from cascade.training.osc.targets import Asked
 
 AUTO = "auto"
@@ -108,25 +110,25 @@ def _learned(table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy |
     features = _most_features(table)
     if not features:
         return
-    asked = _asked(terms)
+    asked, shared = _asked(terms), Posed()
 
-    def linear(table: EpisodeTable, *, confidences: bool = True) -> Policy:
-        return fit_net_benefit(table, asked, confidences=confidences, init=init, seed=seed)
+    def linear(table: EpisodeTable, **how: Any) -> Policy:
+        return fit_net_benefit(table, asked, init=init, seed=seed, **how)
 
-    def products(table: EpisodeTable, *, confidences: bool = True) -> Policy:
-        return fit_net_benefit(table, asked, products=True, confidences=confidences, init=init, seed=seed)
+    def products(table: EpisodeTable, **how: Any) -> Policy:
+        return fit_net_benefit(table, asked, products=True, init=init, seed=seed, **how)
 
-    def index2(table: EpisodeTable, *, confidences: bool = True) -> Policy:
-        return fit_index2(table, asked, confidences=confidences, init=init, seed=seed)
+    def index2(table: EpisodeTable, **how: Any) -> Policy:
+        return fit_index2(table, asked, init=init, seed=seed, **how)
 
-    def boosted(table: EpisodeTable, *, confidences: bool = True) -> Policy:
-        return fit_boosted(table, asked, confidences=confidences, init=init, seed=seed)
+    def boosted(table: EpisodeTable, **how: Any) -> Policy:
+        return fit_boosted(table, asked, init=init, seed=seed, **how)
 
-    yield _candidate("net benefit", "net_benefit", 2, linear)
+    yield _candidate("net benefit", "net_benefit", 2, linear, shared)
     if features <= MOST_FOR_PRODUCTS:
-        yield _candidate("net benefit, products", "net_benefit", 3, products)
-    yield _candidate("index2", "index2", 4, index2)
-    yield _candidate("boosted trees", "boosted", 5, boosted)
+        yield _candidate("net benefit, products", "net_benefit", 3, products, shared)
+    yield _candidate("index2", "index2", 4, index2, shared)
+    yield _candidate("boosted trees", "boosted", 5, boosted, shared)
 
 
 def sees_something(table: EpisodeTable) -> bool:
@@ -139,9 +141,14 @@ def _most_features(table: EpisodeTable) -> int:
     return max(len(offered(history, step)) for step in range(1, history.horizon))
 
 
-def _candidate(name: str, method: str, complexity: int, fit: Callable[..., Policy]) -> Candidate:
+def _candidate(name: str, method: str, complexity: int, fit: Callable[..., Policy], shared: Poser) -> Candidate:
     return Candidate(
-        name, method, complexity, lambda table: fit(table, confidences=False), most_rows=_CHOICE_ROWS, finish=fit
+        name,
+        method,
+        complexity,
+        lambda table: fit(table, confidences=False, poser=shared),
+        most_rows=_CHOICE_ROWS,
+        finish=fit,
     )
 
 

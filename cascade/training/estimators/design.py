@@ -32,8 +32,7 @@ def make_design(raw: Floats, *, products: bool) -> Design:
     With `products`, all squares and products of two columns follow, but those that are constant or say exactly what a
     column before them says (the square of a 0-1 feature, the product with its own indicator). That is up to
     (d + i)(d + i + 1)/2 columns, each with a weight to be learned: with some 1,000 rows products help up to about 15
-    features and harm beyond. Which features to hand over, and whether with products, is the caller's to decide;
-    `distinct` finds those that are superfluous.
+    features and harm beyond. Which features to hand over, and whether with products, is the caller's to decide.
 
     Raises:
         UsageError: there is no row.
@@ -51,38 +50,12 @@ def make_design(raw: Floats, *, products: bool) -> Design:
     centre, scale, low, high = (np.array([part[which] for part in parts], dtype=np.float64) for which in range(4))
     missing = np.flatnonzero(np.isnan(raw).any(axis=0))
     plain = Design(centre, scale, low, high, missing, np.empty((0, 2), dtype=np.int64))
-    return Design(centre, scale, low, high, missing, _pairs(plain, raw)) if products else plain
+    return with_products(plain, raw) if products else plain
 
 
-def distinct(raw: Floats) -> Ints:
-    """Return the features worth keeping, int64, ascending: of raw features float64 (n, d), NaN where missing.
-
-    Left out are those that do not vary and are never, or always, missing, and those that in a linear model say exactly
-    what one before them says: missing where it is, and a multiple of it but for a constant, after clipping.
-
-    >>> distinct(np.array([[1.0, 2.0, 7.0, 0.0], [2.0, 4.0, 7.0, 9.0], [3.0, 6.0, 7.0, 1.0]])).tolist()
-    [0, 3]
-    """
-    design = make_design(raw, products=False)
-    missing = np.isnan(raw)
-    columns = _normed(design.rows(raw)[:, : design.width])
-    alike = np.abs(columns.T @ columns) >= _SAME
-    for place in np.flatnonzero(alike.sum(axis=0) > 1).tolist():
-        alike[:, place] &= (missing == missing[:, [place]]).all(axis=0)
-    # Of a feature that does not vary, all that it can say is whether it is missing.
-    flat = np.asarray(~columns.any(axis=0))
-    kept: list[int] = []
-    seen: set[bytes] = set()
-    for place in range(design.width):
-        pattern = missing[:, place]
-        if flat[place]:
-            worth = pattern.any() and not pattern.all() and pattern.tobytes() not in seen
-            seen.add(pattern.tobytes())
-        else:
-            worth = not alike[kept, place].any()
-        if worth:
-            kept.append(place)
-    return np.array(kept, dtype=np.int64)
+def with_products(plain: Design, raw: Floats) -> Design:
+    """Return a design without products, with those that are worth a column on raw features float64 (n, d)."""
+    return Design(plain.centre, plain.scale, plain.low, plain.high, plain.indicators, _pairs(plain, raw))
 
 
 class _Column(NamedTuple):

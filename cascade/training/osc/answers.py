@@ -112,7 +112,7 @@ class _Step(NamedTuple):
 def _of_step(table: EpisodeTable, stage: Stage, found: Floats, fold: Ints, rule: StepRule | None) -> _Step:
     """Fit one step; `found` has the confidences of the steps before."""
     t, rows = stage.step - 1, stage.rows
-    before = found[rows, :t].reshape(rows.size, -1)
+    before = found[rows, :t].reshape(rows.size, t * found.shape[2])
     known: Bools = np.asarray(~np.isnan(before).all(axis=1))
     best = np.where(known, np.nanmax(np.where(known[:, None], before, 0.0), axis=1, initial=-np.inf), np.nan)
     chances, models = np.full((rows.size, len(table.sources)), np.nan), list[Logistic | None]()

@@ -18,7 +18,7 @@ from cascade.policies.learned import LearnedPolicy
 from cascade.training.estimators.trees import boosted
 from cascade.training.osc.inclusion import at_price
 from cascade.training.osc.net_benefit import PENALTY, induce
-from cascade.training.osc.problem import policy_of, pose
+from cascade.training.osc.problem import Poser, policy_of, pose
 from cascade.training.osc.stages import Stage
 from cascade.training.osc.targets import Asked
 
@@ -51,6 +51,7 @@ def fit_boosted(
     confidences: bool = True,
     init: LearnedPolicy | None = None,
     seed: int = 0,
+    poser: Poser = pose,
 ) -> LearnedPolicy:
     """Fit optimal stopping by net benefit with boosted trees.
 
@@ -61,6 +62,7 @@ def fit_boosted(
         confidences: whether to fit how likely answers are right, as `error` and `regret` always do.
         init: an earlier policy, for the ridge regressions and confidences; trees start anew (`osc.notes`).
         seed: draws the folds, and the rows that bins are made of.
+        poser: poses the problem; `problem.Posed` shares it with other estimators.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions.
 
@@ -68,7 +70,7 @@ def fit_boosted(
         MissingExtraError: scikit-learn is not installed.
         UsageError: there is no question, or the log lacks what the kind needs.
     """
-    problem = pose(table, asked, confidences=confidences, init=init, seed=seed)
+    problem = poser(table, asked, confidences=confidences, init=init, seed=seed)
     induced = induce(problem, penalty, init)
     scorers = [
         _trees(stage, y, price, seed)

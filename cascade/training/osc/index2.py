@@ -21,7 +21,7 @@ from cascade.policies.learned import LearnedPolicy
 from cascade.training.estimators.irls import logistic
 from cascade.training.osc.answers import PENALTY, logistic_of
 from cascade.training.osc.inclusion import per_price
-from cascade.training.osc.problem import Outcome, Problem, backward, policy_of, pose, price_of_loss
+from cascade.training.osc.problem import Outcome, Poser, Problem, backward, policy_of, pose, price_of_loss
 from cascade.training.osc.stages import Prior, Stage, prior_of, rule_before
 from cascade.training.osc.targets import Asked
 
@@ -38,6 +38,7 @@ def fit_index2(
     confidences: bool = True,
     init: LearnedPolicy | None = None,
     seed: int = 0,
+    poser: Poser = pose,
 ) -> LearnedPolicy:
     """Fit optimal stopping by the index.
 
@@ -49,13 +50,14 @@ def fit_index2(
         confidences: whether to fit how likely answers are right, as `error` and `regret` always do.
         init: an earlier policy, whose probabilities are shrunk towards where it was one of this method.
         seed: draws the folds of the confidences.
+        poser: poses the problem; `problem.Posed` shares it with other estimators.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions.
 
     Raises:
         UsageError: there is no question, or the log lacks what the kind needs.
     """
-    problem = pose(table, asked, products=products, confidences=confidences, init=init, seed=seed)
+    problem = poser(table, asked, products=products, confidences=confidences, init=init, seed=seed)
     gains = [_gain(problem, stage, penalty, init) for stage in problem.stages[:-1]]
     include = None if problem.inclusion is None else per_price(problem.inclusion)
     scores = _scores(problem, gains)

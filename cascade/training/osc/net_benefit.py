@@ -28,7 +28,7 @@ from cascade.policies.estimators import Linear
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.estimators.ridge import Ridge, Weights
 from cascade.training.osc.inclusion import at_price, with_inclusion
-from cascade.training.osc.problem import Outcome, Problem, Walked, backward, policy_of, pose, price_of_loss
+from cascade.training.osc.problem import Outcome, Poser, Problem, Walked, backward, policy_of, pose, price_of_loss
 from cascade.training.osc.stages import Prior, Stage, prior_of, rule_before
 from cascade.training.osc.targets import Asked
 
@@ -61,6 +61,7 @@ def fit_net_benefit(
     confidences: bool = True,
     init: LearnedPolicy | None = None,
     seed: int = 0,
+    poser: Poser = pose,
 ) -> LearnedPolicy:
     """Fit optimal stopping by net benefit.
 
@@ -73,6 +74,7 @@ def fit_net_benefit(
         init: an earlier policy to start from: its score, scaled as the questions suggest, is what weights are shrunk
             towards.
         seed: draws the folds of the confidences.
+        poser: poses the problem; `problem.Posed` shares it with other estimators.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions. The order of the rows
     changes nothing but rounding. A stricter alpha never gives a lower price.
@@ -80,7 +82,7 @@ def fit_net_benefit(
     Raises:
         UsageError: there is no question, or the log lacks what the kind needs.
     """
-    problem = pose(table, asked, products=products, confidences=confidences, init=init, seed=seed)
+    problem = poser(table, asked, products=products, confidences=confidences, init=init, seed=seed)
     return net_benefit(problem, induce(problem, penalty, init))
 
 

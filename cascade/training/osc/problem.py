@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -79,6 +79,10 @@ class Problem(NamedTuple):
         means = [float(some.mean()) if some.size else 1.0 for some in following]
         return np.maximum(np.array(means, dtype=np.float64), _LEAST_PRICE)
 
+    def multiplied(self) -> Problem:
+        """Return the problem whose designs for going on have products of features (`stages.Stage.multiplied`)."""
+        return self._replace(stages=tuple([stage.multiplied() for stage in self.stages]))
+
 
 def pose(
     table: EpisodeTable,
@@ -103,12 +107,35 @@ def pose(
     Raises:
         UsageError: there is no question, or the log lacks what the kind needs.
     """
-    cost, stages = step_cost(table), tuple(staged(table, products=products))
-    fits, plain = confidences or asked.single, [stage.plain for stage in stages]
-    answers = fit_answers(table, plain, seed=seed, init=init) if fits else own_answers(table)
+    cost, stages = step_cost(table), tuple(staged(table))
+    fits = confidences or asked.single
+    answers = fit_answers(table, stages, seed=seed, init=init) if fits else own_answers(table)
     loss = stop_loss(table, asked.kind, answers.out_of_fold)
-    inclusion = fit_inclusion(table, plain, asked, seed=seed) if asked.includes else None
-    return Problem(table, asked, stages, loss, cost, answers, inclusion)
+    inclusion = fit_inclusion(table, stages, asked, seed=seed) if asked.includes else None
+    bare = Problem(table, asked, stages, loss, cost, answers, inclusion)
+    return bare.multiplied() if products else bare
+
+
+Poser: TypeAlias = Callable[..., Problem]
+"""`pose`, or something that is called as it is."""
+
+
+class Posed:
+    """A `pose` for several estimators in turn: what they have in common on one table is made once.
+
+    The problem of the last table is kept, and of no other; it has to be the same object.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[EpisodeTable, tuple[object, ...], Problem] | None = None
+
+    def __call__(self, table: EpisodeTable, asked: Asked, *, products: bool = False, **more: Any) -> Problem:
+        """Return what `pose` does."""
+        key = (asked, *sorted(more.items()))
+        if self._last is None or self._last[0] is not table or self._last[1] != key:
+            self._last = table, key, pose(table, asked, **more)
+        bare = self._last[2]
+        return bare.multiplied() if products else bare
 
 
 def policy_of(

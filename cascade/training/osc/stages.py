@@ -15,7 +15,7 @@ from cascade.policies.estimators import Linear, Logistic, Scorer
 from cascade.policies.features import FeatureSet, offered
 from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.training.estimators.design import make_design
+from cascade.training.estimators.design import make_design, with_products
 from cascade.training.estimators.ridge import Ridge
 from cascade.training.osc.targets import decides, on_record
 
@@ -50,14 +50,12 @@ class Stage:
     design: Design
     columns: Floats
 
-    @property
-    def plain(self) -> Stage:
-        """The same step without products."""
-        bare = self.design
-        if not len(bare.pairs):
+    def multiplied(self) -> Stage:
+        """Return the same step with squares and products of features, where there are not too many."""
+        if not self.rows.size or self.design.columns > MOST_MULTIPLIED:
             return self
-        design = Design(bare.centre, bare.scale, bare.low, bare.high, bare.indicators, bare.pairs[:0])
-        return replace(self, design=design, columns=self.columns[:, : design.columns])
+        design = with_products(self.design, self.raw)
+        return replace(self, design=design, columns=design.rows(self.raw))
 
     def penalty(self, each: float) -> Floats:
         """Return the penalty of each column, float64 (D,): `each` times the features' columns, more of products.
@@ -71,19 +69,13 @@ class Stage:
         return found
 
 
-def staged(table: EpisodeTable, *, products: bool = False) -> list[Stage]:
-    """Return the steps of a table, T of them. One that no question reached has no rows and no features.
-
-    Args:
-        table: the training questions.
-        products: whether designs have squares and products of features (`design.make_design`), where there are not too
-            many.
-    """
+def staged(table: EpisodeTable) -> list[Stage]:
+    """Return the steps of a table, T of them. One that no question reached has no rows and no features."""
     history, held, deciding = history_of(table), on_record(table), decides(table)
-    return [_stage(history, t + 1, held[:, t], deciding[:, t], products) for t in range(table.arrays.horizon)]
+    return [_stage(history, t + 1, held[:, t], deciding[:, t]) for t in range(table.arrays.horizon)]
 
 
-def _stage(history: History, step: int, held: Bools, deciding: Bools, products: bool) -> Stage:
+def _stage(history: History, step: int, held: Bools, deciding: Bools) -> Stage:
     rows = np.flatnonzero(held)
     if not rows.size:
         nothing, none = np.empty((0, 0)), np.empty(0)
@@ -92,8 +84,7 @@ def _stage(history: History, step: int, held: Bools, deciding: Bools, products: 
         return Stage(step, FeatureSet((), history.sources), rows, deciding[rows], nothing, empty, nothing)
     features = FeatureSet(offered(history, step), history.sources)
     raw = features.table(history, step)[rows]
-    few = raw.shape[1] + np.count_nonzero(np.isnan(raw).any(axis=0)) <= MOST_MULTIPLIED
-    design = make_design(raw, products=products and few)
+    design = make_design(raw, products=False)
     return Stage(step, features, rows, deciding[rows], raw, design, design.rows(raw))
 
 

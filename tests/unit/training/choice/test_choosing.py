@@ -18,7 +18,8 @@ from cascade.policies.base import Policy
 from cascade.policies.estimators import Constant
 from cascade.policies.features import FeatureSet
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.training.choice.choosing import Candidate, Choice, Rule, choose, cross_fitted, unchosen
+from cascade.training.choice.choosing import Choice, Rule, choose, unchosen
+from cascade.training.choice.crossfit import Candidate, cross_fitted
 from cascade.training.choice.measuring import Terms, prices_of
 from cascade.training.choice.simple import doubtful_verdict, fixed_depth, one_threshold
 from cascade.training.folds import folds

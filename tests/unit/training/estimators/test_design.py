@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cascade.errors import UsageError
-from cascade.training.estimators.design import distinct, make_design
+from cascade.training.estimators.design import make_design
 from cascade.training.estimators.ridge import Ridge
 
 
@@ -116,25 +116,11 @@ def test_pruning_loses_nothing_that_a_line_could_say(rng: np.random.Generator) -
     assert design.columns < everything.shape[1]
 
 
-def test_features_that_say_the_same_are_one(rng: np.random.Generator) -> None:
-    x, z = rng.normal(size=(2, 400))
-    holes, other_holes = rng.random((2, 400)) < 0.2
-    with_holes = np.where(holes, np.nan, x)
-    raw = np.column_stack([
-        x, 3.0 - 2.0 * x, z, x, np.full(400, 4.0), with_holes, -with_holes, np.where(other_holes, np.nan, x),
-        np.full(400, np.nan), np.where(holes, np.nan, 1.0), np.where(holes, np.nan, 2.0), x + 1e-3 * z,
-    ])  # fmt: skip
-    assert distinct(raw).tolist() == [0, 2, 5, 7, 9, 11]
-
-
 def test_no_row_and_no_feature() -> None:
     with pytest.raises(UsageError, match="nothing to fit on"):
         make_design(np.empty((0, 3)), products=False)
-    with pytest.raises(UsageError, match="nothing to fit on"):
-        distinct(np.empty(3))
     design = make_design(np.empty((4, 0)), products=True)
     assert design.rows(np.empty((4, 0))).shape == (4, 0)
-    assert distinct(np.empty((4, 0))).tolist() == []
 
 
 def test_one_row() -> None:

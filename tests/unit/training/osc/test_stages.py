@@ -51,13 +51,14 @@ def test_a_step_that_nobody_reached_is_empty_and_gone_past() -> None:
 
 
 def test_products_are_penalised_more_and_left_out_where_there_are_too_many() -> None:
-    first, second, *_ = staged(simulate(WORLD, 300, seed=1), products=True)
+    bare = staged(simulate(WORLD, 300, seed=1))
+    first, second, *_ = (stage.multiplied() for stage in bare)
     assert len(first.design.pairs) > 10
     plain = first.design.width + first.design.indicators.size
     assert first.penalty(2.0)[:plain].tolist() == [2.0 * plain] * plain
     assert set(first.penalty(2.0)[plain:]) == {2.0 * plain * PRODUCTS_TIMES}
-    assert np.array_equal(first.plain.columns, first.columns[:, :plain])
-    assert not len(first.plain.design.pairs)
+    assert np.array_equal(bare[0].columns, first.columns[:, :plain])
+    assert not len(bare[0].design.pairs)
     assert second.raw.shape[1] + second.design.indicators.size <= MOST_MULTIPLIED or not len(second.design.pairs)
 
 

@@ -1,0 +1,157 @@
+"""Cross-fitting: the scores of each question by a policy that was made without it and without its group.
+
+Fold by fold, and in each candidate by candidate: those that are fitted to the same table share what they make of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.calibration.thresholds import Sample, sample_of
+from cascade.conformal.arrays import Ints, ScoreArrays
+from cascade.conformal.rollout import levels, rollout
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import CascadeError
+from cascade.policies.base import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A way to make a policy from training questions.
+
+    Attributes:
+        name: what it is called in the table.
+        method: what `policies.learned` calls it.
+        complexity: of candidates that do as well the one of the least is chosen.
+        fit: makes the policy, as far as the choice looks at it; the same questions give the same one.
+        finish: makes it whole, where the choice does without a part; None = `fit` does.
+        mixed: whether a coin between two thresholds may stand in for what lies between them. Not where the scores have
+            a few values: what is served is one of those.
+        most_rows: questions that the choice fits it on, of each fold's; None = all. The winner is fitted on all.
+    """
+
+    name: str
+    method: str
+    complexity: int
+    fit: Callable[[EpisodeTable], Policy]
+    mixed: bool = True
+    most_rows: int | None = None
+    finish: Callable[[EpisodeTable], Policy] | None = None
+
+    def whole(self, table: EpisodeTable) -> Policy:
+        """Make the policy that is served."""
+        return (self.fit if self.finish is None else self.finish)(table)
+
+
+class Held(NamedTuple):
+    """A candidate out of fold: the questions with its scores, what it covers at its own threshold, the time it took."""
+
+    sample: Sample
+    coverage: float
+    seconds: float
+
+
+def all_held(
+    table: EpisodeTable, candidates: Sequence[Candidate], divisions: Sequence[Ints]
+) -> tuple[dict[str, list[Held]], dict[str, str]]:
+    """Return each candidate's scores out of fold, division by division, and why those that cannot be fitted cannot."""
+    failed: dict[str, str] = {}
+    each = [_cross_fitted(table, candidates, fold, failed) for fold in divisions]
+    there = [one.name for one in candidates if one.name not in failed]
+    return {name: [found[name] for found in each] for name in there}, failed
+
+
+def cross_fitted(table: EpisodeTable, candidate: Candidate, fold: Ints) -> Held:
+    """Return a candidate's scores of each question by a model that saw neither it nor anything of its fold."""
+    blank = _Blank(table)
+    for some in _folds(table, fold):
+        blank.fill(candidate, some)
+    return blank.held()
+
+
+def _cross_fitted(
+    table: EpisodeTable, candidates: Sequence[Candidate], fold: Ints, failed: dict[str, str]
+) -> dict[str, Held]:
+    """Return `cross_fitted` of all candidates, fold by fold: those that are fitted to the same table share its making.
+
+    Why one cannot be fitted is added to `failed`; it is not tried again.
+    """
+    blanks = {one.name: _Blank(table) for one in candidates}
+    for some in _folds(table, fold):
+        for one in candidates:
+            if one.name not in failed:
+                try:
+                    blanks[one.name].fill(one, some)
+                except CascadeError as error:
+                    failed[one.name] = str(error)
+    return {name: blank.held() for name, blank in blanks.items() if name not in failed}
+
+
+class _Fold:
+    """Questions to score, int64 rows, and those to fit on: the same tables for all candidates."""
+
+    def __init__(self, table: EpisodeTable, fold: Ints, number: int) -> None:
+        self.rows = np.flatnonzero(fold == number)
+        self.part = table.take(self.rows)
+        self._whole, self._seen = table, np.flatnonzero(fold != number)
+        self._tables: dict[int | None, EpisodeTable] = {}
+
+    def to_fit(self, most: int | None) -> EpisodeTable:
+        """Return the questions to fit on, at most about so many."""
+        if most is not None and self._seen.size <= most:
+            most = None
+        if most not in self._tables:
+            few = self._seen if most is None else _fewer(self._whole, self._seen, most)
+            self._tables[most] = self._whole.take(few)
+        return self._tables[most]
+
+
+def _folds(table: EpisodeTable, fold: Ints) -> Iterator[_Fold]:
+    for number in range(int(fold.max()) + 1):
+        yield _Fold(table, fold, number)
+
+
+class _Blank:
+    """A candidate's scores out of fold, as far as they are filled in."""
+
+    def __init__(self, table: EpisodeTable) -> None:
+        self._table, self._confidence = table, table.confidence.copy()
+        self._scores = ScoreArrays(np.empty_like(table.confidence), np.empty_like(table.paid))
+        self._covered, self._seconds = 0, 0.0
+
+    def fill(self, candidate: Candidate, some: _Fold) -> None:
+        """Fit, and score the questions of a fold."""
+        started = time.perf_counter()
+        policy = candidate.fit(some.to_fit(candidate.most_rows))
+        part, rows = sample_of(some.part, policy), some.rows
+        self._confidence[rows] = part.table.confidence
+        self._scores.candidates[rows], self._scores.next[rows] = part.scores
+        self._covered += int(np.count_nonzero(rollout(part.table.arrays, part.levels, policy.kappa).covered))
+        self._seconds += time.perf_counter() - started
+
+    def held(self) -> Held:
+        """Return what was filled in, of all folds."""
+        found = replace(self._table, confidence=self._confidence)
+        sample = Sample(found, self._scores, levels(found.arrays, self._scores))
+        return Held(sample, self._covered / found.n, self._seconds)
+
+
+def _fewer(table: EpisodeTable, rows: Ints, most: int) -> Ints:
+    """Return at most about so many rows, whole groups by a hash of their names."""
+    if rows.size <= most:
+        return rows
+    share = most / rows.size
+    kept = {group: _hash_share(group) < share for group in {table.groups[row] for row in rows}}
+    return rows[np.fromiter((kept[table.groups[row]] for row in rows), dtype=np.bool_, count=rows.size)]
+
+
+def _hash_share(name: str) -> float:
+    """Return a number in [0, 1) that the name fixes and nothing foretells."""
+    digest = hashlib.sha256(f"fewer|{name}".encode("utf-8", "replace")).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64
