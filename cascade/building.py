@@ -15,7 +15,7 @@ from cascade.config import (
     strategy_problems,
 )
 from cascade.errors import ConfigError, UsageError
-from cascade.learned_section import LearnedConfig
+from cascade.learned_section import CrossConfig, LearnedConfig
 from cascade.policies.base import Policy
 from cascade.policies.fixed import FixedPolicy, RandomPolicy
 from cascade.policies.prompted import PromptedPolicy
@@ -89,7 +89,7 @@ def policy_of(section: PolicyConfig) -> Policy:
     """Return the policy that a section describes. Raises as `build_policy`, also for a learned one (`read_policy`)."""
     if isinstance(section, DirectoryConfig):
         return read_policy(section.path).deciding
-    if isinstance(section, LearnedConfig):
+    if isinstance(section, LearnedConfig | CrossConfig):
         raise ConfigError(["policy: the numbers of a learned policy are in its directory; name that: policy: DIR"])
     return _MAKERS[section.kind](section)
 
@@ -146,12 +146,29 @@ def read_policy(directory: str | Path, *, certificates: bool = True) -> HeldPoli
     section = policy_section(found.policy, held=True)
     if isinstance(section, DirectoryConfig):
         raise ConfigError(["policy: a policy directory holds a policy, not the path of another"], str(directory))
-    if isinstance(section, LearnedConfig):
-        from cascade.policies import model_file
+    read = _READERS.get(section.kind)
+    policy = policy_of(section) if read is None else read(found, str(directory))
+    return HeldPolicy(found, section, policy)
 
-        policy = model_file.loads(found.files[artifact.MODEL_FILE], found.policy, str(directory))
-        return HeldPolicy(found, section, _with_sentence_model(policy, str(directory)))
-    return HeldPolicy(found, section, policy_of(section))
+
+def _read_learned(found: PolicyArtifact, directory: str) -> Policy:
+    """Return the policy whose numbers are in a directory's file."""
+    from cascade.policies import model_file
+    from cascade.policies.artifact import MODEL_FILE
+
+    return _with_sentence_model(model_file.loads(found.files[MODEL_FILE], found.policy, directory), directory)
+
+
+def _read_cross(found: PolicyArtifact, directory: str) -> Policy:
+    """Return the policies whose numbers are in a directory's file, as one."""
+    from cascade.policies import cross_file
+    from cascade.policies.artifact import MODEL_FILE
+
+    return cross_file.loads(found.files[MODEL_FILE], found.policy, directory)
+
+
+_READERS: Mapping[str, Callable[[PolicyArtifact, str], Policy]] = {"learned": _read_learned, "cross": _read_cross}
+"""What reads the policies that have more than settings, by their kind."""
 
 
 def _with_sentence_model(policy: LearnedPolicy, directory: str) -> LearnedPolicy:

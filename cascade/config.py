@@ -23,7 +23,7 @@ from pydantic import (
 from cascade.checks import did_you_mean, is_secret_name, secret_problems
 from cascade.episodes.store.address import parse
 from cascade.errors import ConfigError, UsageError, redact
-from cascade.learned_section import LearnedConfig
+from cascade.learned_section import CrossConfig, LearnedConfig
 from cascade.money import Price, PriceTable
 from cascade.providers import registry
 from cascade.section import Section
@@ -127,8 +127,8 @@ def strategy_problems(config: CascadeConfig) -> Iterable[str]:
     decides = isinstance(strategy, ExitConfig) or (isinstance(strategy, BaseGuideConfig) and strategy.decider)
     if isinstance(policy, PromptedConfig) and not decides:
         yield "policy: prompted needs a model that decides: strategy.decider: guide, or strategy: {kind: exit}"
-    if isinstance(policy, LearnedConfig):
-        yield from _learned_problems(config, policy)
+    if isinstance(policy, LearnedConfig | CrossConfig):
+        yield from dict.fromkeys(said for part in policy.parts for said in _learned_problems(config, part))
 
 
 def _learned_problems(config: CascadeConfig, policy: LearnedConfig) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""The settings of a learned policy, as they stand in a policy directory."""
+"""The settings of learned policies, as they stand in a policy directory."""
 
 from __future__ import annotations
 
@@ -45,3 +45,26 @@ class LearnedConfig(Section):
     on_missing: Literal["go_on"]
     fitted: Mapping[str, Any]
     embedding: str | None = None
+
+    @property
+    def parts(self) -> tuple[LearnedConfig, ...]:
+        """What must fit a strategy."""
+        return (self,)
+
+
+class CrossConfig(Section):
+    """Learned policies that decide as one, as `cascade fit --cross-calibrate` writes them, and nothing else.
+
+    `alpha` is their threshold, `seed` drew the folds; all members name the one file that holds the numbers of all.
+    """
+
+    kind: Literal["cross"]
+    alpha: float = Field(gt=0, lt=0.5)
+    seed: int = Field(ge=0)
+    members: tuple[LearnedConfig, ...] = Field(min_length=2, max_length=100)
+    model: ModelFileConfig
+
+    @property
+    def parts(self) -> tuple[LearnedConfig, ...]:
+        """What must fit a strategy."""
+        return self.members

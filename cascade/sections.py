@@ -11,7 +11,7 @@ from cascade.checks import checked_base, did_you_mean
 from cascade.conformal.guarantee import KINDS, Guarantee
 from cascade.episodes.store.address import holds_password, parse
 from cascade.errors import UsageError
-from cascade.learned_section import LearnedConfig
+from cascade.learned_section import CrossConfig, LearnedConfig
 from cascade.money import Price, nano_usd
 from cascade.providers import registry
 from cascade.section import Section
@@ -325,7 +325,8 @@ def policy_shorthand(value: object) -> object:
 
 def written_out(value: object) -> object:
     """Refuse a learned policy that is written out: its numbers are in a file, and only a directory has both."""
-    if value == "learned" or (isinstance(value, Mapping) and value.get("kind") == "learned"):
+    kind = value.get("kind") if isinstance(value, Mapping) else value
+    if kind in ("learned", "cross"):
         # A ValueError, since pydantic collects those.
         raise ValueError(
             "a learned policy cannot be written out; name the directory that cascade fit wrote: policy: DIR"
@@ -358,6 +359,7 @@ POLICIES: Mapping[str, type[Section]] = {
     "threshold": ThresholdConfig,
     "prompted": PromptedConfig,
     "learned": LearnedConfig,
+    "cross": CrossConfig,
     "directory": DirectoryConfig,
 }
 StrategyConfig = Annotated[
@@ -366,7 +368,7 @@ StrategyConfig = Annotated[
 ]
 PolicyConfig = Annotated[
     Annotated[
-        FixedConfig | RandomConfig | ThresholdConfig | PromptedConfig | LearnedConfig | DirectoryConfig,
+        FixedConfig | RandomConfig | ThresholdConfig | PromptedConfig | LearnedConfig | CrossConfig | DirectoryConfig,
         Field(discriminator="kind"),
     ],
     _kind_first("threshold", POLICIES),

@@ -12,6 +12,7 @@ from cascade.conformal.arrays import ScoreArrays
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.policies.base import BatchPolicy, Observation, Policy
+from cascade.policies.cross import CrossPolicy
 from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy
 from cascade.types import Candidate, Question, Step
@@ -87,11 +88,11 @@ def check_fits(policy: Policy, table: EpisodeTable) -> None:
     depth = getattr(inner, "depth", 1)
     if depth > table.arrays.horizon:
         raise UsageError(f"The policy goes {depth} steps deep; {table.dataset} was logged to {table.arrays.horizon}.")
-    if isinstance(inner, LearnedPolicy):
+    if isinstance(inner, LearnedPolicy | CrossPolicy):
         _check_learned(inner, table)
 
 
-def _check_learned(policy: LearnedPolicy, table: EpisodeTable) -> None:
+def _check_learned(policy: LearnedPolicy | CrossPolicy, table: EpisodeTable) -> None:
     """Refuse a log of other steps or other candidates than a policy was fitted on."""
     if table.arrays.horizon > policy.horizon:
         raise UsageError(

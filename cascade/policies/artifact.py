@@ -38,6 +38,7 @@ POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE = "policy.json", "certificate.json", "
 SCHEMA_VERSION = 1
 MOST_BYTES = 1 << 28
 """256 MiB: ten million questions' ids. A larger file is refused before it is read."""
+_LEARNED = ("learned", "cross")
 _POLICY_KEYS = ("schema_version", "policy", "seen", "path", "ordered_for")
 _CERTIFICATE_KEYS = ("schema_version", "asked", "certificates", "questions", "sha256")
 
@@ -184,7 +185,7 @@ def model_problems(data: bytes, sha256_hex: Any) -> list[str]:
 
 def _with_model(artifact: PolicyArtifact, folder: Path) -> PolicyArtifact:
     """Return the artefact with a learned policy's numbers; as it is for any other."""
-    if artifact.policy.get("kind") != "learned":
+    if artifact.policy.get("kind") not in _LEARNED:
         return artifact
     named, file = artifact.policy.get("model"), folder / MODEL_FILE
     if not isinstance(named, dict) or named.get("file") != MODEL_FILE:

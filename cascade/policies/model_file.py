@@ -8,7 +8,7 @@ out of range, in a circle.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256 as _sha256
 from pathlib import Path
 from typing import Any
@@ -67,17 +67,32 @@ def dumps(policy: LearnedPolicy) -> bytes:
         UsageError: the policy could not be read again: a weight that is not finite, a scorer of other features than its
             rule has.
     """
+    data = packed(tensors(policy))
+    check_written(lambda: loads(data, settings(policy, data)))
+    return data
+
+
+def tensors(policy: LearnedPolicy) -> dict[str, Array]:
+    """Return a policy's numbers by their names in the file."""
     arrays: dict[str, Array] = {"layout": np.array(LAYOUT, dtype=np.int64)}
     for name, scorer in _places(policy):
         arrays |= {f"{name}.{kind_of(scorer)}.{part}": values for part, values in scorer.arrays().items()}
     if policy.directions is not None:
         arrays |= {"embedding.centre": policy.directions.centre, "embedding.axes": policy.directions.axes}
-    data = _bytes_of({name: np.ascontiguousarray(values).reshape(values.shape) for name, values in arrays.items()})
+    return arrays
+
+
+def packed(arrays: Mapping[str, Array]) -> bytes:
+    """Return named arrays as a file; the same arrays give the same bytes."""
+    return _bytes_of({name: np.ascontiguousarray(values).reshape(values.shape) for name, values in arrays.items()})
+
+
+def check_written(read: Callable[[], Any]) -> None:
+    """Raise UsageError where what was just written cannot be read again."""
     try:
-        loads(data, settings(policy, data))
+        read()
     except ConfigError as error:
         raise UsageError(f"This policy cannot be written: {'; '.join(error.problems)}.") from None
-    return data
 
 
 def loads(data: bytes, section: Mapping[str, Any], source: str | None = None) -> LearnedPolicy:
@@ -91,19 +106,45 @@ def loads(data: bytes, section: Mapping[str, Any], source: str | None = None) ->
     Raises:
         ConfigError: everything that is wrong.
     """
-    features, problems = _features(section)
-    problems += model_problems(data, section["model"]["sha256"])
-    if not problems:
-        try:
-            held = Reading(_arrays_of(data))
-        except (SafetensorError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError([f"{MODEL_FILE}: it is no safetensors file: {error}"], source) from None
-        rules, directions = list(_rules(held, features)), _directions(held, section.get("embedding"), features)
-        held.problems += [f"{name}: there is no such tensor in it" for name in held.left()]
-        problems = [f"{MODEL_FILE}: {said}" for said in held.problems]
+    features, problems = features_of(section)
+    held = unpacked(data, section["model"]["sha256"], problems, source)
+    policy = policy_of(held, section, features)
+    refuse(held, source)
+    return policy
+
+
+def unpacked(data: bytes, sha256: str, problems: Sequence[str], source: str | None) -> Reading:
+    """Return a file's arrays, to be read by name.
+
+    Args:
+        data: the file.
+        sha256: as the settings have it.
+        problems: what is wrong with the settings.
+        source: where they stand, for the message.
+
+    Raises:
+        ConfigError: there are problems, it is another file, or it is no safetensors file.
+    """
+    problems = [*problems, *model_problems(data, sha256)]
     if problems:
         raise ConfigError(problems, source)
-    return LearnedPolicy(section["method"], tuple(rules), float(section["kappa"]), directions)
+    try:
+        return Reading(_arrays_of(data))
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError([f"{MODEL_FILE}: it is no safetensors file: {error}"], source) from None
+
+
+def policy_of(held: Reading, section: Mapping[str, Any], features: Sequence[FeatureSet]) -> LearnedPolicy:
+    """Return the policy that a part of a file holds. What is wrong is noted: to be used only if `refuse` passes it."""
+    rules, directions = tuple(_rules(held, features)), _directions(held, section.get("embedding"), features)
+    return LearnedPolicy(section["method"], rules, float(section["kappa"]), directions)
+
+
+def refuse(held: Reading, source: str | None) -> None:
+    """Raise ConfigError with all that was noted about a file, and all that nobody read of it."""
+    problems = [*held.problems, *(f"{name}: there is no such tensor in it" for name in held.left())]
+    if problems:
+        raise ConfigError([f"{MODEL_FILE}: {said}" for said in problems], source)
 
 
 def save(path: str | Path, policy: LearnedPolicy) -> str:
@@ -131,7 +172,7 @@ def _places(policy: LearnedPolicy) -> Iterator[tuple[str, Scorer]]:
             yield from ((f"step{number}.{name}.{at}", one) for at, one in enumerate(many) if one is not None)
 
 
-def _features(section: Mapping[str, Any]) -> tuple[list[FeatureSet], list[str]]:
+def features_of(section: Mapping[str, Any]) -> tuple[list[FeatureSet], list[str]]:
     """Return the features of each step, and what is wrong with them."""
     horizon, sources = section["horizon"], tuple(section["sources"])
     problems, names = [], [list[str]() for _ in range(horizon)]

@@ -39,10 +39,11 @@ class Reading:
         here = [name[len(self._prefix) :] for name in self._arrays if name.startswith(self._prefix)]
         return sorted({name.split(".")[0] for name in here})
 
-    def take(self, name: str, dtype: Any, shape: Sequence[int | None]) -> Any:
+    def take(self, name: str, dtype: Any, shape: Sequence[int | None], *, finite: bool = True) -> Any:
         """Return an array of exactly this type and shape (None: any length, one length for all Nones is not meant).
 
-        None where it is missing, of another type or shape, or holds a number that is not finite; that is noted.
+        None where it is missing, of another type or shape, or holds a number that is not finite, or without `finite` is
+        none at all (NaN); that is noted.
         """
         full = self._prefix + name
         self._taken.add(full)
@@ -57,8 +58,10 @@ class Reading:
         ):
             meant = ", ".join("any" if wanted is None else str(wanted) for wanted in shape)
             said = f"its shape is {found.shape}, and ({meant}{',' if len(shape) == 1 else ''}) is meant"
-        elif found.dtype.kind == "f" and not np.isfinite(found).all():
+        elif found.dtype.kind == "f" and finite and not np.isfinite(found).all():
             said = "not all of its numbers are finite"
+        elif found.dtype.kind == "f" and np.isnan(found).any():
+            said = "not all of it are numbers"
         elif found.dtype.kind == "b" and (np.frombuffer(found.tobytes(), np.uint8) > 1).any():
             said = "not all of its bytes are 0 or 1"
         if said is not None:

@@ -81,7 +81,7 @@ def test_a_policy_is_what_its_section_says(policy: dict[str, Any], made: Any) ->
 
 
 def test_every_kind_of_policy_has_a_maker() -> None:
-    assert set(building._MAKERS) == set(POLICIES) - {"directory", "learned"}
+    assert set(building._MAKERS) | set(building._READERS) == set(POLICIES) - {"directory"}
     assert {get_args(section.model_fields["kind"].annotation)[0] for section in POLICIES.values()} == set(POLICIES)
 
 

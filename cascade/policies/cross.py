@@ -1,0 +1,133 @@
+"""Several learned policies that decide as one: each says how its own questions rank what it sees, the mean decides.
+
+Cross-calibration (`training.crossing`) fits a member for each fold of a log, without that fold's questions, and keeps
+the critical values of these under it. A member's score of going on becomes a rank among them, a p-value for "stopping
+here loses the answer", and p-values of several members can be averaged: `design/cross-calibration.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from cascade.conformal.arrays import Floats, ScoreArrays
+from cascade.errors import UsageError
+from cascade.policies.base import BatchScores, Observation, Scores
+from cascade.policies.design import GO_ON
+from cascade.policies.history import History
+from cascade.policies.learned import LearnedPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class CrossPolicy:
+    """Members that keep every answer, and the critical values that rank their scores. A `Policy` and a `BatchPolicy`.
+
+    The score of going on after a step is the mean over members k of
+
+        rank_k(x) = (1 + #{i: critical_k[i] ≤ x}) / (n_k + 1),   x = the member's own score of going on.
+
+    Every answer is kept; confidences are the strategy's own. Where a member says to go on because a feature is missing
+    that never was in training (`design.GO_ON`), its rank is 1.
+
+    Args:
+        members: of the same sources and steps.
+        critical: for each member the critical values of its own questions, float64 (n_k,), ascending, ±∞ allowed.
+        kappa: the threshold, a mean rank.
+
+    Raises:
+        UsageError: members that do not fit each other, that leave answers out or judge them, or critical values that
+            are not ascending numbers, one array a member.
+    """
+
+    members: tuple[LearnedPolicy, ...]
+    critical: tuple[Floats, ...]
+    kappa: float
+
+    def __post_init__(self) -> None:
+        problems = list(_problems(self.members, self.critical))
+        if problems:
+            raise UsageError("; ".join(problems) + ".")
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The places of a step's candidates, as in `History`."""
+        return self.members[0].sources
+
+    @property
+    def horizon(self) -> int:
+        """The steps that the members have rules for."""
+        return self.members[0].horizon
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The signals that some member looks at, sorted."""
+        return tuple(sorted({name for one in self.members for name in one.reads}))
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The signals that some rule of some member says nothing without, sorted."""
+        return tuple(sorted({name for one in self.members for name in one.needs}))
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The numbers of a question's embedding that a log must have: none."""
+        return ()
+
+    def strangers(self, sources: Sequence[str]) -> list[str]:
+        """Return which of a step's places the members were not fitted on."""
+        return self.members[0].strangers(sources)
+
+    def scores(self, observation: Observation) -> Scores:
+        """Score the latest step. Pure."""
+        step = observation.step
+        kept = (GO_ON,) * len(step.candidates)
+        if step.number >= self.horizon:
+            return Scores(kept, GO_ON if step.number > self.horizon else -math.inf)
+        total = 0.0
+        for member, critical in zip(self.members, self.critical, strict=True):
+            onward = member.scores(observation).next
+            total += (1 + int(np.searchsorted(critical, onward, side="right"))) / (critical.size + 1)
+        return Scores(kept, total / len(self.members))
+
+    def batch(self, history: History) -> BatchScores:
+        """Score every step on record, as `scores` does to the bit; −∞ where there is no step, or no candidate."""
+        there = np.arange(history.horizon) < history.steps[:, None]
+        total = np.zeros(there.shape)
+        for member, critical in zip(self.members, self.critical, strict=True):
+            total += ranks(critical, member.batch(history).scores.next)
+        onward = np.where(there, total / len(self.members), -np.inf)
+        onward[:, self.horizon - 1] = -np.inf
+        onward[:, self.horizon :] = np.where(there[:, self.horizon :], GO_ON, -np.inf)
+        return BatchScores(ScoreArrays(np.where(history.answer >= 0, GO_ON, -np.inf), onward), None)
+
+
+def ranks(critical: Floats, scores: Floats) -> Floats:
+    """Return (1 + #{critical ≤ score}) / (n + 1) for each score: float64, of the scores' shape.
+
+    Args:
+        critical: float64 (n,), ascending.
+        scores: any shape. NaN, which includes "next", ranks highest.
+
+    >>> ranks(np.array([0.2, 0.5, 0.5]), np.array([0.1, 0.2, 0.5, np.inf])).tolist()
+    [0.25, 0.5, 1.0, 1.0]
+    """
+    return np.asarray((1 + np.searchsorted(critical, scores, side="right")) / (critical.size + 1), dtype=np.float64)
+
+
+def _problems(members: Sequence[LearnedPolicy], critical: Sequence[Floats]) -> list[str]:
+    """Return what is wrong with members and their critical values."""
+    found = []
+    if len(members) < 2 or len(critical) != len(members):
+        found.append("cross-calibration takes at least two members, and critical values for each")
+    if len({(one.sources, one.horizon) for one in members}) > 1:
+        found.append("its members have rules for the same steps and sources")
+    if any(scorer is not None for one in members for rule in one.rules for scorer in rule.include):
+        found.append("its members keep every answer")
+    if any(one.judges or one.directions is not None for one in members):
+        found.append("its members have no confidences of their own, and look at no sentence embedding")
+    if any(values.ndim != 1 or np.isnan(values).any() or (values[1:] < values[:-1]).any() for values in critical):
+        found.append("critical values are ascending numbers")
+    return found
