@@ -19,7 +19,7 @@ from cascade.calibration.ordering import Chosen, Draw, choose
 from cascade.calibration.realised import Realised, play_everything, play_found, realised
 from cascade.calibration.samples import data_sha256, joined, once
 from cascade.calibration.scores import check_fits
-from cascade.calibration.thresholds import Found, Sample, find, reference_cost, sample_of, spoken_of
+from cascade.calibration.thresholds import Found, Sample, find, reference_cost, sample_of, spoken_of, untold
 from cascade.config import CascadeConfig
 from cascade.conformal.certificate import dollars, expiry, make
 from cascade.conformal.guarantee import Guarantee
@@ -136,7 +136,7 @@ def calibrate_policy(
     return replace(
         _report(sample, found, artifact, guarantee),
         repeated=rows.repeated,
-        notes=(*chosen.notes, *_pooled(found, chosen.table, guarantee)),
+        notes=(*chosen.notes, *_pooled(found, chosen.table, guarantee), *_guessed(sample, guarantee)),
     )
 
 
@@ -145,6 +145,16 @@ def _pooled(found: Sequence[Found], table: EpisodeTable, guarantee: Guarantee) -
     groups = len(set(table.groups))
     if guarantee.by_group and groups > 1 and all(one.group is None for one in found):
         yield f"no group has enough questions for a promise of its own: {groups} groups are pooled"
+
+
+def _guessed(sample: Sample, guarantee: Guarantee) -> Iterator[str]:
+    """Yield that a figure beside the certificate is a guess. A promise on the single answer would have been refused."""
+    many = 0 if guarantee.single else untold(sample)
+    if many:
+        yield (
+            f"votes decide which one answer is served on {many} questions, and which of their answers are the same is "
+            "not on record: how often it is wrong is a guess"
+        )
 
 
 def _certified(

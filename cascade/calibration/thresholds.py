@@ -17,6 +17,7 @@ from cascade.conformal.calibrate import Calibration, calibrate
 from cascade.conformal.critical import critical_kappa
 from cascade.conformal.groups import calibrate_groups
 from cascade.conformal.guarantee import Guarantee
+from cascade.conformal.identity import hangs_on_identity
 from cascade.conformal.ltt import learn_then_test, order_path
 from cascade.conformal.risk import calibrate_budget, calibrate_risk, cost_levels, loss_levels
 from cascade.conformal.rollout import Levels, levels
@@ -43,11 +44,52 @@ class Sample:
         """Return the critical values, float64 (n,)."""
         return critical_kappa(self.table.arrays, self.levels)
 
-    def served(self, kind: str) -> Served:
-        """Return the single answers at every threshold, and which of them count against a guarantee."""
+    def served(self, kind: str, *, abstain: bool = False) -> Served:
+        """Return the single answers at every threshold, and which of them count against a guarantee.
+
+        Args:
+            kind: "error" or "regret".
+            abstain: whether how sure the cascade is of them matters too.
+
+        Raises:
+            UsageError: votes decide what is served, and whose they are is not on record (`check_identity`).
+        """
+        check_identity(self, abstain=abstain)
         reference = reference_right(self.table) if kind == "regret" else None
         table = self.table
         return served(table.arrays, self.levels, table.confidence, sure=table.sure, reference_right=reference)
+
+
+def check_identity(sample: Sample, *, abstain: bool = False) -> None:
+    """Refuse a promise on the one answer where it hangs on which answers are the same, and the log does not say it.
+
+    There `EpisodeTable` takes all right answers for one: they would vote for each other, and the wrong ones not.
+
+    Raises:
+        UsageError: so it is of some question.
+    """
+    many, table = untold(sample, abstain=abstain), sample.table
+    if many:
+        raise UsageError(
+            f"Which one answer is served is decided by votes on {many} of {table.n} questions of {table.dataset}, and "
+            "which of their answers are the same is not on record: the texts are not, or a model was told whether it "
+            "was right. Log the answers' texts (traces: content full), or promise coverage, which needs none."
+        )
+
+
+def untold(sample: Sample, *, abstain: bool = False) -> int:
+    """Return on how many questions the one answer hangs on which answers are the same, and the log does not say it."""
+    table = sample.table
+    rows = np.flatnonzero(~table.texts_known)
+    sure = table.sure[rows] if abstain else None
+    return int(np.count_nonzero(hangs_on_identity(sample.levels.take(rows), table.confidence[rows], sure=sure)))
+
+
+def at_every_depth(table: EpisodeTable) -> Sample:
+    """Return questions as they stand after 1, 2, … steps, every answer kept: what looks at nothing comes to these."""
+    onward = np.broadcast_to(-np.arange(1.0, table.arrays.horizon + 1), table.arrays.cost.shape)
+    scores = ScoreArrays(np.full(table.arrays.answer.shape, np.inf), onward)
+    return Sample(table, scores, levels(table.arrays, scores))
 
 
 def sample_of(table: EpisodeTable, policy: Policy) -> Sample:
@@ -146,7 +188,7 @@ def _single(sample: Sample, guarantee: Guarantee, path: Path | None) -> list[Fou
     _need_costs(sample, guarantee)
     assert guarantee.delta is not None  # noqa: S101 - `Guarantee` has checked it
     result = learn_then_test(
-        sample.served(guarantee.kind).along(path),
+        sample.served(guarantee.kind, abstain=guarantee.abstain).along(path),
         alpha=_alpha(guarantee),
         delta=guarantee.delta,
         budget_nano_usd=guarantee.budget_nano_usd,
@@ -213,7 +255,7 @@ def order(sample: Sample, guarantee: Guarantee) -> Path:
     """Return the path that selection questions suggest for a guarantee on the single answer."""
     _need_costs(sample, guarantee)
     return order_path(
-        sample.served(guarantee.kind),
+        sample.served(guarantee.kind, abstain=guarantee.abstain),
         alpha=_alpha(guarantee),
         abstain=guarantee.abstain,
         budget_nano_usd=guarantee.budget_nano_usd,
@@ -241,9 +283,12 @@ def reference_known(table: EpisodeTable) -> Bools:
 
 
 def reference_right(table: EpisodeTable) -> Bools:
-    """Return whether the reference alone is right, bool (n,); where that is not on record, True: on the safe side."""
+    """Return whether the reference alone is right, bool (n,); where that is not on record, True: on the safe side.
+
+    Nor is it where the reference kept three answers or more, and which of them are the same is not known.
+    """
     walk = table.walks[_reference(table)]
-    return np.asarray(walk.right | ~walk.known, dtype=np.bool_)
+    return np.asarray(walk.right | ~walk.known | (~table.texts_known & (walk.leaves > 2)), dtype=np.bool_)
 
 
 def reference_cost(table: EpisodeTable) -> float | None:

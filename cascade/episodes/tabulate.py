@@ -228,12 +228,13 @@ def _table(dataset: str, episodes: Mapping[str, _Draft]) -> EpisodeTable:
 def _tell_apart(drafts: Sequence[_Draft]) -> Bools:
     """Return whether each question's answers can be compared by what stands in the table, bool (n,).
 
-    So they can in a data set of which half of the candidates have a text; one without is like no other there, be it
-    right or wrong. Where there are hardly any texts all right ones are one answer, which tells the truth; and so do
-    equal answers where a model was told whether it was right (`schema.is_told`), and kept its answer if so.
+    So they can in a data set of which half of the right candidates and half of the wrong ones have a text; one without
+    is like no other there, be it right or wrong. Where there are hardly any texts all right ones are one answer, which
+    tells the truth; so do texts that are kept of the wrong ones alone, or of the right; and so do equal answers where a
+    model was told whether it was right (`schema.is_told`), and kept its answer if so.
     """
     made = [one for draft in drafts for stage in draft.stages.values() for one in stage.made.values()]
-    if any(draft.told for draft in drafts) or 2 * sum(one.text is not None for one in made) < len(made):
+    if any(draft.told for draft in drafts) or not all(_mostly_texts(made, right) for right in (True, False)):
         return np.zeros(len(drafts), dtype=np.bool_)
     known = np.ones(len(drafts), dtype=np.bool_)
     for row, draft in enumerate(drafts):
@@ -243,6 +244,12 @@ def _tell_apart(drafts: Sequence[_Draft]) -> Bools:
                     stage.made[index] = one._replace(key=_own(number, index))
                 known[row] &= one.text is not None or one.key.startswith("\x00")  # else it is a hash
     return known
+
+
+def _mostly_texts(made: Sequence[_Made], right: bool) -> bool:
+    """Whether half of the right candidates, or of the wrong ones, have a text."""
+    held = [one.text is not None for one in made if bool(one.correct) == right]
+    return 2 * sum(held) >= len(held)
 
 
 def _asked_of(drafts: Sequence[_Draft]) -> dict[str, Floats]:

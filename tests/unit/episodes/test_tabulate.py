@@ -72,6 +72,25 @@ def test_where_no_texts_are_kept_what_is_wrong_differs_and_what_is_right_agrees(
     assert table.arrays.answer[0, :, 0].tolist() == [0, 1, 2, 0]
 
 
+@pytest.mark.parametrize(("kept", "known"), [("all", True), ("right", False), ("wrong", False), ("none", False)])
+def test_texts_that_are_kept_by_what_is_right_compare_nothing(kept: str, known: bool) -> None:
+    """Answers of the kind without texts would agree never, or always: which of the two tells the truth."""
+    wanted = {"all": {True, False}, "right": {True}, "wrong": {False}, "none": set()}[kept]
+    rows = [
+        row(str(q), step, answer="Rhine" if right in wanted else None, correct=right)
+        for q in range(4)
+        for step, right in ((1, False), (2, q > 0), (3, False))
+    ]
+    assert one_table(*rows).texts_known.tolist() == [known] * 4
+
+
+def test_an_answer_that_could_not_be_read_is_like_no_other() -> None:
+    rows = [row("1", 1, answer=None, correct=False), row("1", 2, answer="Rhine", correct=False)]
+    table = one_table(*rows, row("1", 3, answer=None, correct=False), *[row("2", s, correct=False) for s in (1, 2, 3)])
+    assert table.texts_known.tolist() == [True, True]
+    assert table.arrays.answer[:, :, 0].tolist() == [[0, 1, 2], [0, 0, 0]]
+
+
 def test_each_data_set_is_a_table_in_the_order_of_its_first_row() -> None:
     rows = [row("1", dataset="b"), row("1", dataset="a"), row("2", dataset="b"), row("3")]
     assert [(t.dataset, t.ids) for t in tables_from_rows(rows)] == [("b", ("1", "2")), ("a", ("1",)), ("log", ("3",))]

@@ -1,0 +1,59 @@
+"""Whether the one answer that is served hangs on which answers are the same: of a log that does not say so.
+
+Answers are ranked by confidence, then by votes, then the latest first (`single`). Where a log keeps no texts nobody
+knows which answers are the same, and to take all right ones for one answer lets the truth vote. It matters less often
+than one might think, for what is asked is only whether the answer served is right, and equal texts are equally right:
+
+* One kept answer alone has the highest confidence: it is served, whatever equals it.
+* Two answers are kept, as sure as one another: where one is right and the other wrong they differ, and the latest is
+  served; where both are right, or both wrong, so is what is served.
+* Three or more are kept, and the highest confidence is shared: the votes decide, and whose they are is not known.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cascade.conformal.arrays import Bools, Floats, Ints
+from cascade.conformal.rollout import Levels
+from cascade.conformal.single import UNKNOWN_CONFIDENCE, known_sure
+
+
+def hangs_on_identity(levels: Levels, confidence: Floats, *, sure: Floats | None = None) -> Bools:
+    """Return the questions on which votes decide at some threshold whether what is served is right: bool (n,).
+
+    It looks at no truth and at no answer: only at what is kept at each threshold, and how sure of it one is.
+
+    Args:
+        levels: the levels under a policy, by `rollout.levels`.
+        confidence: float64 (n, T, m), what ranks the candidates; NaN = unknown.
+        sure: float64 (n, T, m), given where the cascade may abstain: then how sure it is of the answer served, the
+            highest figure of all that equal it, must not hang on that either.
+
+    >>> leaf, tie = np.array([[[np.inf], [0.4], [0.2]]]), np.full((1, 3, 1), np.nan)
+    >>> told = np.array([[[0.3], [0.6], [0.5]]])
+    >>> levels = Levels(leaf[:, :, 0], leaf, leaf > -np.inf)
+    >>> hangs_on_identity(levels, tie).tolist(), hangs_on_identity(levels, told).tolist()
+    ([True], [False])
+    """
+    n, steps, places = levels.leaf.shape
+    leaf, ranked = (one.reshape(n, steps * places) for one in (levels.leaf, confidence))
+    ranked = np.where(np.isnan(ranked), UNKNOWN_CONFIDENCE, ranked)
+    found = np.zeros(n, dtype=np.bool_)
+    for bar in leaf.T:  # what is kept changes at a question's own levels alone
+        kept = (leaf >= bar[:, None]) & (bar > -np.inf)[:, None]
+        best = np.where(kept, ranked, -np.inf).max(axis=1, initial=-np.inf)
+        top = kept & (ranked == best[:, None])
+        found |= (kept.sum(axis=1) > 2) & (top.sum(axis=1) > 1)
+        if sure is not None:
+            figures = np.where(kept, known_sure(sure.reshape(leaf.shape)), -np.inf)
+            found |= _served(top, places, figures) < figures.max(axis=1, initial=-np.inf)
+    return found
+
+
+def _served(top: Bools, places: int, figures: Floats) -> Floats:
+    """Return the figure of the latest, in its step the first, of each question's likeliest answers: float64 (n,)."""
+    number: Ints = np.arange(top.shape[1])
+    turn = number // places * places + places - 1 - number % places
+    at = np.where(top, turn, -1).argmax(axis=1)
+    return np.asarray(figures[np.arange(len(top)), at], dtype=np.float64)

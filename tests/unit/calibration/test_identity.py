@@ -1,0 +1,96 @@
+"""A promise on the one answer, of a log that does not say which answers are the same: the truth must not vote."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cascade.building import policy_of
+from cascade.calibration.calibrating import Calibrated, calibrate_policy
+from cascade.calibration.thresholds import check_identity, reference_right, sample_of
+from cascade.config import policy_section
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.table import EpisodeTable
+from cascade.episodes.tabulate import tables_from_rows
+from cascade.errors import NotCertifiedError, UsageError
+from unit.calibration.logs import POLICY, log
+from unit.evaluation.plain import row
+
+DEEP = policy_section({"kind": "fixed", "depth": 5})
+
+
+def chance(*, texts: bool, n: int = 400, steps: int = 5) -> EpisodeTable:
+    """Return a ladder of which each step is right by the toss of a coin, and no two of its answers are the same."""
+    rng = np.random.default_rng(3)
+    rows: list[dict[str, Any]] = []
+    for question in range(n):
+        for step in range(1, steps + 1):
+            text = f"my own words, {step}" if texts else None
+            right = bool(rng.random() < 0.5)
+            rows.append(row(str(question), step, answer=text, correct=right, confidence=None, horizon=steps))
+    (table,) = tables_from_rows(rows)
+    return table
+
+
+def certify(table: EpisodeTable, kind: str = "error", **more: Any) -> Calibrated:
+    return calibrate_policy([table], policy_of(DEEP), DEEP, Guarantee(kind, 0.25, 0.1, **more))
+
+
+def test_answers_that_are_right_by_chance_are_not_made_right_by_their_votes() -> None:
+    """Half of what is served is wrong. Right answers that are taken for one would be served on 27 of 32 questions."""
+    with pytest.raises(NotCertifiedError):
+        certify(chance(texts=True))
+    with pytest.raises(UsageError, match=r"votes on 120 of 120 questions .* promise coverage") as told:
+        certify(chance(texts=False))
+    assert "full" in str(told.value)
+
+
+def test_coverage_needs_no_texts() -> None:
+    done = certify(chance(texts=False), "coverage")
+    assert done.artifact.certificates
+    assert any("is a guess" in one for one in done.notes)
+    assert not any("is a guess" in one for one in certify(chance(texts=True), "coverage").notes)
+
+
+def test_two_answers_need_no_texts() -> None:
+    """The latest is served, or what equals it."""
+    wide = policy_section({"kind": "fixed", "depth": 2})
+    for texts in (True, False):
+        with pytest.raises(NotCertifiedError):
+            calibrate_policy([chance(texts=texts)], policy_of(wide), wide, Guarantee("error", 0.25, 0.1))
+    some = chance(texts=False)
+    right = replace(some, arrays=replace(some.arrays, correct=some.arrays.present))
+    assert calibrate_policy([right], policy_of(wide), wide, Guarantee("error", 0.25, 0.1)).artifact.certificates
+
+
+def test_confidences_that_tell_answers_apart_need_no_texts() -> None:
+    table = log(200)
+    apart = np.linspace(0.1, 0.9, table.confidence.size).reshape(table.confidence.shape)
+    without = replace(table, texts_known=np.zeros(table.n, dtype=np.bool_), confidence=apart)
+    check_identity(sample_of(without, POLICY), abstain=True)
+    with pytest.raises(UsageError, match="votes"):
+        check_identity(sample_of(replace(without, confidence=np.full(apart.shape, np.nan)), POLICY))
+    tied = without.confidence.copy()
+    tied[7] = 0.5
+    with pytest.raises(UsageError, match="votes on 1 of 200"):
+        check_identity(sample_of(replace(without, confidence=tied), POLICY))
+
+
+def test_questions_whose_texts_are_known_do_not_matter() -> None:
+    table = replace(log(50), confidence=np.full(log(50).confidence.shape, np.nan))
+    check_identity(sample_of(table, POLICY), abstain=True)
+    half = replace(table, texts_known=np.arange(50) < 25)
+    with pytest.raises(UsageError, match="votes on 25 of 50"):
+        check_identity(sample_of(half, POLICY))
+
+
+def test_a_reference_that_kept_three_answers_counts_as_right_where_votes_chose_among_them() -> None:
+    table = log(20)
+    walk = replace(table.walks["guide only"], right=np.zeros(20, dtype=np.bool_), leaves=np.arange(20) % 5)
+    many = walk.leaves > 2
+    held = replace(table, walks={**table.walks, "guide only": walk})
+    assert not reference_right(held).any()
+    assert reference_right(replace(held, texts_known=np.zeros(20, dtype=np.bool_))).tolist() == many.tolist()
