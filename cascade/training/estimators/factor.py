@@ -49,7 +49,7 @@ def factored(matrix: Floats) -> Factor:
     scale = np.zeros_like(diagonal)
     scale[live] = 1.0 / np.sqrt(diagonal[live])
     scaled = matrix * scale[:, None] * scale
-    np.fill_diagonal(scaled, 1.0)
+    scaled.flat[:: len(scaled) + 1] = 1.0
     try:
         lower = np.linalg.cholesky(scaled)
     except np.linalg.LinAlgError:
@@ -57,13 +57,19 @@ def factored(matrix: Floats) -> Factor:
     if lower.diagonal().min(initial=1.0) < _WEAK:
         return Factor(_by_eigenvalues(scaled), scale)
     # numpy has no triangular solve. The inverse of the factor costs D³ once, and each solution 2 D² after that.
-    return Factor(np.linalg.solve(lower, np.eye(len(lower))), scale)
+    return Factor(np.linalg.inv(lower), scale)
 
 
 def _by_eigenvalues(matrix: Floats) -> Floats:
     values, vectors = np.linalg.eigh(matrix)
     kept = values > _NOTHING * values[-1]
     return np.asarray((vectors[:, kept] / np.sqrt(values[kept])).T)
+
+
+def plus_diagonal(matrix: Floats, penalty: Floats) -> Floats:
+    """Add penalties to a matrix's diagonal, in place, and return it."""
+    matrix.flat[:: len(matrix) + 1] += penalty
+    return matrix
 
 
 def centred_gram(rows: Floats, centre: Floats, weights: Floats | None = None) -> Floats:

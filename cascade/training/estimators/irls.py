@@ -20,7 +20,7 @@ import numpy as np
 
 from cascade.conformal.arrays import Floats
 from cascade.errors import UsageError
-from cascade.training.estimators.factor import centred_gram, checked_column, checked_rows, factored
+from cascade.training.estimators.factor import centred_gram, checked_column, checked_rows, factored, plus_diagonal
 from cascade.training.estimators.ridge import Weights, mean_of
 
 _STEPS = 60
@@ -154,7 +154,7 @@ def _step(task: _Task, at: Weights, z: Floats) -> tuple[Weights, float]:
     uphill = residual @ task.rows - level * centre - task.penalty * (at.weights - task.prior)
     gram = centred_gram(task.rows, centre, curvature)
     uphill[gram.diagonal() == 0.0] = 0.0  # of a constant column this is rounding
-    slopes = factored(gram + np.diag(task.penalty)).solve(uphill)
+    slopes = factored(plus_diagonal(gram, task.penalty)).solve(uphill)
     rise = level / stiffness
     return Weights(rise - float(centre @ slopes), slopes), level * rise + float(uphill @ slopes)
 
