@@ -245,7 +245,9 @@ def on_log(history: History, kind: str = "linear", seed: int = 0) -> LearnedPoli
     rules = []
     for number in range(1, history.horizon + 1):
         told = [name for name in offered(history, number) if not name.startswith("asked.")][:9]
-        features = FeatureSet((*told, "asked.words", "cost_so_far", "tokens_so_far"), history.sources)
+        features = FeatureSet(
+            tuple(dict.fromkeys((*told, "asked.words", "cost_so_far", "tokens_so_far"))), history.sources
+        )
         raw = features.table(history, number)
         shared = scaled(raw)
         onward = None
