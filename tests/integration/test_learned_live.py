@@ -126,7 +126,7 @@ def test_every_episode_is_answered_as_it_is_played(demo: Demo, kind: str, tmp_pa
             reordered += _rank_of(own) != texts
     assert len(set(did.length.tolist())) == 4  # walks of every length
     assert 0 < did.leaves.sum() < table.arrays.present.sum()
-    assert reordered > 10  # the policy's confidences rank otherwise than the strategy's
+    assert reordered > 3  # the policy's confidences rank otherwise than the strategy's
 
 
 def _rank_of(steps: Any) -> list[str]:
