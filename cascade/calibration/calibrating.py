@@ -32,6 +32,7 @@ from cascade.types import Certificate
 
 _NAMED = 5
 """Questions and groups that a message names before it only counts."""
+_APART = ("The policy and its settings were chosen without the calibration questions.",)
 
 
 class GroupResult(NamedTuple):
@@ -131,10 +132,10 @@ def calibrate_policy(
     _demand(found, chosen, guarantee, rows.table.n, allow_everything=allow_everything)
     day = today or datetime.now(UTC).date()
     dates = day.isoformat(), expiry(day, expires_days)
-    made = _made_for(chosen.table, config, guarantee, before)
-    artifact = replace(_certified(found, chosen, settings, guarantee, made, dates), files=before.files)
+    made = holds_for(chosen.table, config, guarantee, before)
+    artifact = replace(certified(found, chosen, settings, guarantee, made, dates), files=before.files)
     return replace(
-        _report(sample, found, artifact, guarantee),
+        report(sample, found, artifact, guarantee),
         repeated=rows.repeated,
         notes=(*chosen.notes, *_pooled(found, chosen.table, guarantee), *_guessed(sample, guarantee)),
     )
@@ -157,19 +158,30 @@ def _guessed(sample: Sample, guarantee: Guarantee) -> Iterator[str]:
         )
 
 
-def _certified(
+def certified(
     found: Sequence[Found],
     chosen: Chosen,
     settings: Mapping[str, Any],
     guarantee: Guarantee,
     made: MadeFor,
     dates: tuple[str, str | None],
+    how: tuple[str, ...] = _APART,
 ) -> PolicyArtifact:
-    """Return the policy with the certificates of what was found, from the first of the dates to the last."""
+    """Return the policy with the certificates of what was found.
+
+    Args:
+        found: the thresholds, one a certificate.
+        chosen: the questions that they come from, and those that made the policy.
+        settings: the policy's, for `policy.json`.
+        guarantee: what the certificates promise.
+        made: what they hold for.
+        dates: their first day and their last.
+        how: what the promise rests on by the way the policy was made, a sentence each.
+    """
     table, questions = chosen.table, tuple(sorted(set(chosen.table.questions)))
     bare = PolicyArtifact(settings, chosen.seen, chosen.path, chosen.ordered_for, questions=questions, asked=guarantee)
     data = data_sha256(table, by_group=guarantee.by_group)
-    frame = _Frame(guarantee, data, bare.policy_sha256, made, *dates, _clustered(table))
+    frame = _Frame(guarantee, data, bare.policy_sha256, made, *dates, _clustered(table), how)
     return replace(bare, certificates=tuple([_certificate(one, frame) for one in found]))
 
 
@@ -212,6 +224,11 @@ def _refuse(table: EpisodeTable, policy: Policy, seen: frozenset[str], config: C
             f"{len(overlap)} of {len(set(table.questions))} questions were used to make this policy, and may not "
             f"certify it: {_named(overlap)}. Calibrate on questions that it has not seen."
         )
+    refuse_other_cascade(table, config)
+
+
+def refuse_other_cascade(table: EpisodeTable, config: CascadeConfig | None) -> None:
+    """Raise UsageError where a log is of another cascade than a configuration describes."""
     changed = [] if config is None else differences(made_for(table), made_for(config))
     if changed:
         raise UsageError(
@@ -275,7 +292,7 @@ def _most_needed(found: Sequence[Found]) -> int | None:
     return max((one.needed_n for one in found if one.needed_n is not None), default=None)
 
 
-def _made_for(
+def holds_for(
     table: EpisodeTable, config: CascadeConfig | None, guarantee: Guarantee, before: PolicyArtifact
 ) -> MadeFor:
     """Return what the certificates hold for. A cap matters only to a promise that rests on it.
@@ -297,6 +314,7 @@ class _Frame(NamedTuple):
     created: str
     expires: str | None
     clustered: str
+    how: tuple[str, ...]
 
 
 def _clustered(table: EpisodeTable) -> str:
@@ -339,7 +357,7 @@ def _assumptions(found: Found, frame: _Frame) -> Iterator[str]:
         yield "Fresh questions and those of the calibration are independent draws of one kind."
     if frame.clustered and not asked.by_group:
         yield f"Questions of one group count as unrelated: {frame.clustered}."
-    yield "The policy and its settings were chosen without the calibration questions."
+    yield from frame.how
     yield "Whether an answer is right is judged as in the log."
     yield "Every step that the policy asks for is run: no budget, time limit or failing provider cuts a question short."
     if asked.kind == "coverage":
@@ -357,7 +375,8 @@ def _assumptions(found: Found, frame: _Frame) -> Iterator[str]:
         yield f"Not on record, so that a change would go unseen: {', '.join(unseen)}."
 
 
-def _report(sample: Sample, found: Sequence[Found], artifact: PolicyArtifact, guarantee: Guarantee) -> Calibrated:
+def report(sample: Sample, found: Sequence[Found], artifact: PolicyArtifact, guarantee: Guarantee) -> Calibrated:
+    """Return what was certified, with what the policy does on the questions of a sample at the thresholds found."""
     table, played = sample.table, play_found(sample, found)
     whole, everything = realised(table, played), realised(table, play_everything(sample))
     assert whole is not None  # noqa: S101 - there is a question

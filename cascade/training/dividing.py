@@ -78,11 +78,7 @@ def divided(
     """
     if not 0 < share < 1:
         raise UsageError(f"The share of questions that certify lies between 0 and 1, not {share:g}.")
-    table = looked_at(joined(tables), guarantee.kind)
-    rows = once(table, by_group=guarantee.by_group)
-    logged, table = table.n, _in_order(table.take(rows))
-    if not table.n:
-        raise UsageError("There is no question in this log that the promise could speak of.")
+    table, repeated = questions_of(tables, guarantee)
     bound = bonds(table, guarantee)
     named = clusters(bound)
     barred = {name for name, was in zip(named, among(table, seen).tolist(), strict=True) if was}
@@ -93,7 +89,27 @@ def divided(
     else:
         wanted = max(round(share * table.n), needed_of(guarantee))
         aside[free] = _some(bound.take(free), wanted, seed)
-    return Divided(table.take(~aside), table.take(aside), logged - rows.size)
+    return Divided(table.take(~aside), table.take(aside), repeated)
+
+
+class Questions(NamedTuple):
+    """The questions of a log, a row each, in an order that the log's does not change; the episodes left out for it."""
+
+    table: EpisodeTable
+    repeated: int
+
+
+def questions_of(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> Questions:
+    """Return the questions of a log that a promise could speak of.
+
+    Raises:
+        UsageError: there is none, or the tables are of different cascades.
+    """
+    table = looked_at(joined(tables), guarantee.kind)
+    rows = once(table, by_group=guarantee.by_group)
+    if not rows.size:
+        raise UsageError("There is no question in this log that the promise could speak of.")
+    return Questions(_in_order(table.take(rows)), table.n - rows.size)
 
 
 def _in_order(table: EpisodeTable) -> EpisodeTable:
