@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cascade.calibration.thresholds import at_every_depth, untold
 from cascade.conformal.arrays import Bools, Floats
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.baselines import first_step
+from cascade.evaluation.baselines import ALL_STEPS, first_step, reference_of
 from cascade.evaluation.intervals import CONFIDENCE, Interval, student_t_quantile
 from cascade.evaluation.splits import numbered
 
@@ -134,6 +135,17 @@ def _share_below(values: Floats, others: Floats) -> Floats:
     return np.asarray((left + side) / (2 * ordered.size), dtype=np.float64)
 
 
+def default_kind(table: EpisodeTable, against: str | None = None) -> str:
+    """Return the guarantee that a saving is shown at where none is asked for.
+
+    It is regret where the reference (`reference_of`) is one model's answer and what a cascade would serve is known;
+    else coverage, which needs neither.
+    """
+    if reference_of(table, against).name == ALL_STEPS or untold(at_every_depth(table)):
+        return "coverage"
+    return "regret"
+
+
 def unknowns(table: EpisodeTable) -> Iterator[str]:
     """Yield what of the questions is not on record, in words."""
     if not table.cost_known:
@@ -146,3 +158,10 @@ def unknowns(table: EpisodeTable) -> Iterator[str]:
         )
     if not table.texts_known.any():
         yield "The answers' texts are not on record, so that whether two answers agree could not be looked at."
+    many = untold(at_every_depth(table))
+    if many:
+        yield (
+            f"Votes decide which one answer is served on {many} of {table.n} questions, and which of their answers are "
+            "the same is not on record: coverage can be shown, neither regret nor error, and how often the one answer "
+            "is wrong is a guess."
+        )

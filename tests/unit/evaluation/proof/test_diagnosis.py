@@ -12,7 +12,8 @@ from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.baselines import first_step
 from cascade.evaluation.intervals import student_t_quantile
-from cascade.evaluation.proof.diagnosis import auroc, mean_interval, signal_uses, unknowns
+from cascade.evaluation.proof.diagnosis import auroc, default_kind, mean_interval, signal_uses, unknowns
+from unit.calibration.logs import log
 from unit.cli.certified import hard_rows
 
 
@@ -86,3 +87,16 @@ def test_what_is_not_on_record_is_said() -> None:
     assert "cost of some calls is not on record" in said
     assert "texts are not on record" in said
     assert "texts are not on record" not in " ".join(unknowns(replace(table, texts_known=np.ones(table.n, np.bool_))))
+
+
+def test_without_texts_coverage_is_shown_where_votes_would_decide() -> None:
+    table = log(40)
+    apart = np.linspace(0.1, 0.9, table.confidence.size).reshape(table.confidence.shape)
+    bare = replace(table, texts_known=np.zeros(40, dtype=np.bool_))
+    tied = replace(bare, confidence=np.full(apart.shape, np.nan))
+    assert default_kind(table) == "regret"
+    assert default_kind(table, "all") == "coverage"
+    assert default_kind(replace(bare, confidence=apart)) == "regret"
+    assert default_kind(tied) == "coverage"
+    assert "neither regret nor error" in " ".join(unknowns(tied))
+    assert "neither regret nor error" not in " ".join(unknowns(replace(bare, confidence=apart)))
