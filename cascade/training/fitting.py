@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.calibration.fingerprint import differences, made_for
+from cascade.calibration.folds import folds
 from cascade.calibration.thresholds import order
 from cascade.config import CascadeConfig
 from cascade.conformal.guarantee import Guarantee
@@ -34,7 +35,6 @@ from cascade.training.choice.portfolio import AUTO, DEPTH, portfolio
 from cascade.training.dividing import SHARE, Divided, allowed_budget, allowed_loss, bonds, divided, needed_of
 from cascade.training.embedding import ROWS_EACH, Embedding
 from cascade.training.estimators.threads import one_thread
-from cascade.training.folds import folds
 
 FOLDS = 5
 LEAST_TRAINING = 20

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cascade.calibration.folds import folds
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
@@ -28,7 +29,6 @@ from cascade.policies.ranking import beside
 from cascade.training.estimators.irls import logistic, probabilities
 from cascade.training.estimators.platt import Slope, platt
 from cascade.training.estimators.ridge import Weights
-from cascade.training.folds import folds
 from cascade.training.osc.stages import Stage, prior_of, rule_before
 from cascade.training.osc.targets import on_record, right_after, served_right
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cascade.calibration.folds import folds
 from cascade.calibration.thresholds import sample_of
 from cascade.conformal.frontier import frontier
 from cascade.conformal.guarantee import Guarantee
@@ -22,7 +23,6 @@ from cascade.training.choice.choosing import Choice, Rule, choose, unchosen
 from cascade.training.choice.crossfit import Candidate, cross_fitted
 from cascade.training.choice.measuring import Terms, prices_of
 from cascade.training.choice.simple import doubtful_verdict, fixed_depth, one_threshold
-from cascade.training.folds import folds
 from unit.calibration.logs import log
 
 TABLE = log(500)

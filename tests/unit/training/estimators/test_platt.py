@@ -9,11 +9,11 @@ import pytest
 import scipy.optimize
 from sklearn.calibration import _sigmoid_calibration
 
+from cascade.calibration.folds import folds
 from cascade.errors import UsageError
 from cascade.training.estimators.design import make_design
 from cascade.training.estimators.irls import logistic, probabilities
 from cascade.training.estimators.platt import platt
-from cascade.training.folds import folds
 from unit.calibration.logs import log
 
 

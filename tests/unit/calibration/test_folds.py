@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cascade.calibration.folds import folds
 from cascade.calibration.samples import clusters
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.training.folds import folds
 from unit.calibration.logs import log
 
 
