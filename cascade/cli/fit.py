@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -38,8 +37,7 @@ from cascade.episodes.embeddings import vectors_of
 from cascade.errors import UsageError
 from cascade.evaluation.logs import Log
 from cascade.evaluation.report import plots
-from cascade.evaluation.report.card import PLOT_FILE, card_files, facts_of
-from cascade.evaluation.standing import Standing, standing
+from cascade.evaluation.report.card import PLOT_FILE, Facts, card_files, facts_of
 from cascade.policies.artifact import write
 from cascade.policies.learned import LearnedPolicy
 from cascade.strategies.embedding import sentence_model
@@ -125,8 +123,9 @@ def fit_log(
     asked = {"method asked for": policy, "seed": str(seed), "share set aside to certify": f"{calibration_share:g}"}
     asked |= {"charged for each further answer": f"{lambda_set:g} of a step"} if lambda_set else {}
     asked |= {} if init is None else {"started from": init.name}
-    drawn = _write(output, fitted, asked)
-    found = Found(fitted, _standing(fitted), str(output), drawn=drawn)
+    facts = facts_of(fitted, asked)
+    drawn = _write(output, fitted, facts)
+    found = Found(fitted, facts.baselines, str(output), drawn=drawn)
     if as_json:
         print_json(fitted_document(found))
         return
@@ -153,15 +152,8 @@ def _init(directory: Path) -> Init:
     return Init(held.policy, held.artifact.seen)
 
 
-def _standing(fitted: Fitted) -> list[Standing]:
-    """Return what stands beside the candidates, where they were compared."""
-    choice = fitted.choice
-    return standing(fitted.training, choice.terms.guarantee.kind, choice.alpha) if choice.folds else []
-
-
-def _write(output: Path, fitted: Fitted, asked: Mapping[str, str]) -> bool:
+def _write(output: Path, fitted: Fitted, facts: Facts) -> bool:
     """Write the directory, and return whether there is a plot in it; one of another policy is taken away."""
-    facts = facts_of(fitted, asked)
     plot = plots.plot_fit(facts.drawing) if facts.drawing is not None and plots.available() else None
     files = card_files(facts, plot)
     write(output, fitted.artifact, files=files)

@@ -11,9 +11,7 @@ from rich.text import Text
 
 from cascade.cli.certificates import calibrated_document, calibrated_report, plain_text
 from cascade.cli.tables import per_thousand
-from cascade.evaluation.baselines import ALL_STEPS
-from cascade.evaluation.proof.reasons import NAMES
-from cascade.evaluation.standing import Standing
+from cascade.evaluation.baselines import CLAIRVOYANT, NAMES, BaselineFigures, label
 from cascade.training.choice.choosing import Judged
 from cascade.training.fitting import Fitted
 
@@ -24,16 +22,16 @@ _THRESHOLDS = 3
 
 
 class Found(NamedTuple):
-    """A fit, what stands beside it on the training questions, where it was written, and whether with a plot."""
+    """A fit, the baselines on its training questions, where it was written, and whether with a plot."""
 
     fitted: Fitted
-    standing: Sequence[Standing]
+    baselines: Sequence[BaselineFigures]
     output: str
     drawn: bool
 
 
 class _Line(NamedTuple):
-    """One line of the table: a candidate, or a way that stands beside them.
+    """One line of the table: a candidate, or a baseline.
 
     `cost` is in what is shown: USD a question, steps a question, or the share missed at the budget.
     """
@@ -68,29 +66,29 @@ def fitted_report(found: Found, width: int) -> Iterator[RenderableType]:
     yield ""
     yield from calibrated_report(fitted.calibrated, width)
     yield ""
-    unseen = _unseen(found)
-    if unseen:
-        yield from (Text(plain_text(unseen), style="bold"), "")
+    compared = _on_calibration(found)
+    if compared:
+        yield from (Text(plain_text(compared), style="bold"), "")
     output = plain_text(found.output)
     undrawn = "" if found.drawn else " No plot: it needs matplotlib (pip install matplotlib)."
     yield Text(f"written: {output}, what it is and how it was chosen in {output}/README.md.{undrawn}")
-    yield Text(f"next: policy: {plain_text(_path(found.output))} in cascade.yaml")
+    yield Text(f"next: policy: {plain_text(_path(found.output))} in cascade.yaml serves it")
 
 
-def _unseen(found: Found) -> str:
+def _on_calibration(found: Found) -> str:
     """Return what the certified policy costs on the questions that set its threshold; "" where it is not known."""
     done = found.fitted.calibrated
     cost, reference = done.realised.cost_nano_usd, done.reference_cost_nano_usd
     if cost is None or not reference:
         return ""
-    alone = _called(found.standing[0]) if found.standing else "the guide, or a ladder's last model, alone"
+    alone = _called(found.baselines[0]) if found.baselines else "the guide, or a ladder's last model, alone"
     return (
-        f"On the calibration questions, which nothing had looked at but for the threshold, it costs "
-        f"{cost / reference:.2f} × what {alone} costs there."
+        f"On the calibration questions it costs {cost / reference:.2f} × what {alone} costs there. They set the "
+        "threshold, so this is no test of it: cascade prove, or cascade evaluate on a new log, is one."
     )
 
 
-def _called(one: Standing) -> str:
+def _called(one: BaselineFigures) -> str:
     return NAMES.get(one.name, one.name)
 
 
@@ -113,12 +111,11 @@ def _divided(fitted: Fitted) -> str:
 
 def _lines(found: Found) -> Iterator[_Line]:
     choice = found.fitted.choice
-    for one in found.standing:
+    for one in found.baselines:
         cost = one.cost_usd if choice.unit == "nano_usd" else one.length if choice.unit == "steps" else None
         if choice.unit == "missed" and one.kept is not None:
             cost = 1 - one.kept
-        name = one.name if one.name == ALL_STEPS else _called(one).removeprefix("the ")
-        yield _Line(name, cost, one.kept, one.right)
+        yield _Line(label(one.name), cost, one.kept, one.right)
     kept = None if choice.alpha is None else 1 - choice.alpha
     for judged in choice.judged:
         shown = judged.matched
@@ -210,13 +207,20 @@ def _legend(found: Found, width: int) -> str:
     costs = {"nano_usd": "cost/1k: USD per 1,000 questions", "steps": "len: steps a question"}
     said = [costs.get(choice.unit, "missed: the share of questions missed at the budget")]
     if choice.alpha is not None:
+        certify = f"{found.fitted.sizes.calibration:,} calibration questions"
         said += [
-            f"× ref: beside {_called(found.standing[0])}",
-            "kept: where the promise is kept, for candidates exactly as often as so many calibration questions allow",
+            f"× ref: cost as a multiple of that of {_called(found.baselines[0])}",
+            f"kept: share of questions on which the promise is kept; candidates stand at what {certify} can certify",
         ]
-    said += ["Δ to the best: 90 % interval", *(["right: the one answer served is right"] if width >= _MIDDLE else [])]
-    if any(one.name.startswith("UALA") for one in found.standing):
-        said.append("UALA: its threshold is tuned on these questions, and cannot be certified")
+    said.append("Δ to the best: 90 % interval of the difference in cost, or share, to the best candidate")
+    said += [*(["right: the one answer served is right"] if width >= _MIDDLE else []), "fit s: seconds, all folds"]
+    if any(one.name.startswith("UALA") for one in found.baselines):
+        said.append(
+            "UALA: stops at the first answer that is not in doubt, at a threshold tuned on these very questions, which "
+            "cannot be certified"
+        )
+    if any(one.name == CLAIRVOYANT for one in found.baselines):
+        said.append(f"{CLAIRVOYANT}: what it would cost who knew every answer beforehand")
     how = f"On the {choice.n:,} training questions, each scored by a model that saw neither it nor its group."
     return f"{'; '.join(said)}; *: chosen. {how}"
 
@@ -245,7 +249,7 @@ def _ahead(found: Found, winner: Judged) -> str:
     said = []
     reference = lines[0]
     if own is not None and reference.cost and choice.unit != "missed":
-        said.append(f"{own / reference.cost:.2f} × {_called(found.standing[0])}")
+        said.append(f"{own / reference.cost:.2f} × {_called(found.baselines[0])}")
     for method, words in (("threshold", "the best threshold"), ("depth", "a fixed depth")):
         others = [line.cost for line in lines if line.judged is not None and line.judged.method == method and line.cost]
         if others and own is not None and winner.method != method:
@@ -275,7 +279,7 @@ def fitted_document(found: Found) -> dict[str, Any]:
         "loss_compared_at": choice.alpha,
         "folds": choice.folds,
         "candidates": [_judged_document(one, choice.unit) for one in choice.judged],
-        "beside": [one._asdict() for one in found.standing],
+        "baselines": [one._asdict() for one in found.baselines],
         **calibrated_document(fitted.calibrated),
     }
 

@@ -12,17 +12,19 @@ from typing import Annotated
 import typer
 
 from cascade.checks import did_you_mean
+from cascade.cli.blocks import markdown, rendered
 from cascade.cli.logs import open_log
 from cascade.cli.options import METHODS, AsJson, Matched, Seed, Where
 from cascade.cli.output import console, notes, plain, print_json
 from cascade.cli.progress import Shown
-from cascade.cli.prove_page import Cascade, cascade_document, markdown, page, rendered
+from cascade.cli.prove_page import Cascade, cascade_document, page
 from cascade.conformal.guarantee import KINDS as GUARANTEES
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.evaluation.baselines import ALL, ALL_STEPS, GUIDE, reference_of
+from cascade.evaluation.baselines import ALL, GUIDE
 from cascade.evaluation.logs import Log
+from cascade.evaluation.proof.diagnosis import default_kind
 from cascade.evaluation.proof.proving import KINDS, Fit, Plan, Proof, prove
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.fitting import fit_policy
@@ -40,7 +42,7 @@ Kinds = Annotated[
     typer.Option(
         "--guarantee",
         help=f"What is promised: {', '.join(KINDS)}. By default regret where the guide alone is on "
-        "record, else coverage.",
+        "record, and the texts wherever votes decide; else coverage.",
     ),
 ]
 Alphas = Annotated[
@@ -100,7 +102,7 @@ def prove_logs(
     with Shown() as shown:
         for name in logs:
             chosen = [("--where", one) for one in where or ()] + ([] if matcher is None else [("--matcher", matcher)])
-            said = " ".join([shlex.quote(name), *(f"{option} {shlex.quote(one)}" for option, one in chosen)])
+            said = (shlex.quote(name), *(f"{option} {shlex.quote(one)}" for option, one in chosen))
             found += _proved(said, open_log(name, where or (), matcher), wanted, shown)
     if all(one.failed for one in found):
         raise UsageError("; ".join(dict.fromkeys(f"{one.dataset}: {one.failed}" for one in found)))
@@ -151,10 +153,11 @@ def _against(given: str | None) -> str | None:
     return given
 
 
-def _proved(name: str, log: Log, wanted: _Wanted, shown: Shown) -> Iterator[Cascade]:
+def _proved(log_options: tuple[str, ...], log: Log, wanted: _Wanted, shown: Shown) -> Iterator[Cascade]:
     judging = log.break_evens()
     for table in log.tables:
-        said = name if len(log.tables) == 1 else f"{name} --where {shlex.quote(f'dataset={table.dataset}')}"
+        chosen = () if len(log.tables) == 1 else (f"--where {shlex.quote(f'dataset={table.dataset}')}",)
+        said = (*log_options, *chosen)
         try:
             proofs = tuple(_proofs(table, wanted, shown))
             method = None if wanted.tried(table) == AUTO else wanted.tried(table)
@@ -164,9 +167,7 @@ def _proved(name: str, log: Log, wanted: _Wanted, shown: Shown) -> Iterator[Casc
 
 
 def _proofs(table: EpisodeTable, wanted: _Wanted, shown: Shown) -> Iterator[Proof]:
-    kind = wanted.kind
-    if kind is None:
-        kind = "coverage" if reference_of(table, wanted.plan.against).name == ALL_STEPS else "regret"
+    kind = wanted.kind or default_kind(table, wanted.plan.against)
     for guarantee in wanted.guarantees(kind):
         told = partial(shown.tell, f"{table.dataset}, {kind}, alpha {guarantee.alpha:g}")
         yield prove(table, guarantee, partial(fit_for, wanted.tried(table)), wanted.plan, told)

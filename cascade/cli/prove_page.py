@@ -4,26 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
-from cascade.cli.certificates import plain_text
+from cascade.cli.blocks import Block, Command, Heading, Listed, Rows, Said
 from cascade.cli.tables import per_thousand
 from cascade.conformal.certificate import percent
 from cascade.conformal.guarantee import KINDS, Guarantee
-from cascade.evaluation.baselines import ALL_STEPS
+from cascade.evaluation.baselines import CLAIRVOYANT, label
 from cascade.evaluation.breakeven import BreakEven
 from cascade.evaluation.intervals import Interval
 from cascade.evaluation.proof.proving import Proof
 from cascade.evaluation.proof.reasons import Reason, called, reasons, share
-from cascade.evaluation.proof.turns import POLICY, Way
+from cascade.evaluation.proof.split_results import Way
 
 _WIDE, _MIDDLE = 110, 94
 _SIGNALS_SAID = 5
-_KNOWING, _COIN = "knowing everything", "a coin, as broken"
+_COIN = "a coin, as broken"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +27,8 @@ class Cascade:
     """What was found for one cascade: a proof for each promise that was asked for, the first of them the headline.
 
     Attributes:
-        log: how the questions are named on the command line: the log, what was chosen of it, and how answers match.
+        log: how the questions are named on the command line, quoted for a shell: the log, what was chosen of it, and
+            how answers match.
         proofs: what was found.
         judging: the log's break-even of judging, where it has one.
         failed: why nothing could be found, in words; then there is no proof.
@@ -39,7 +36,7 @@ class Cascade:
         method: the one method that was fitted; None for all that `cascade fit` tries by default.
     """
 
-    log: str
+    log: tuple[str, ...]
     dataset: str
     proofs: tuple[Proof, ...] = ()
     judging: BreakEven | None = None
@@ -48,36 +45,6 @@ class Cascade:
 
 
 # --- what the page says ---
-
-
-class Heading(NamedTuple):
-    """The name of a cascade, or of a part of its page."""
-
-    said: str
-    level: int = 2
-
-
-class Said(NamedTuple):
-    """A paragraph; `strong` for the one sentence that decides."""
-
-    said: str
-    strong: bool = False
-
-
-class Listed(NamedTuple):
-    """Sentences, one below the other."""
-
-    items: Sequence[str]
-
-
-class Rows(NamedTuple):
-    """A table: the names of its columns, the first one without, and the rows."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-Block: TypeAlias = Heading | Said | Listed | Rows
 
 
 def page(found: Cascade, width: int) -> Iterator[Block]:
@@ -97,14 +64,14 @@ def page(found: Cascade, width: int) -> Iterator[Block]:
     if len(found.proofs) > 1:
         yield Heading("Other promises", 3)
         yield _promises(found.proofs, width)
-        yield Said(f"Each of the {len(found.proofs)} intervals has its own 95 %: that all hold at once is less sure.")
+        yield Said(_several(len(found.proofs)))
     yield Heading("Why", 3)
     yield Listed([one.said for one in reasons(proof, found.judging)])
     if proof.signals and width >= _MIDDLE:
         yield Heading("What the first step's signals tell", 3)
         yield _signals(proof)
     yield Heading("Next", 3)
-    yield Said(_next(found, proof))
+    yield from _next(found, proof)
 
 
 def _setting(proof: Proof) -> str:
@@ -178,7 +145,7 @@ def _promise(proof: Proof) -> str:
 
 
 def _name(way: Way) -> str:
-    return way.name if way.name in {POLICY, ALL_STEPS} else called(way).removeprefix("the ")
+    return label(way.name)
 
 
 def _ways(proof: Proof, width: int) -> Rows:
@@ -202,9 +169,9 @@ def _ways(proof: Proof, width: int) -> Rows:
         told = {"cost/1k": cost, "saves": share(coin.saving), "right": f"{coin.accuracy:.3f}"}
         told["broken"] = f"{proof.policy.broken:.3f}"
         rows.append([_COIN, *(told.get(head, "") for head, _, _ in shown)])
-    if proof.knowing_usd is not None and proof.reference.cost_usd:
-        saved = share(1 - proof.knowing_usd / proof.reference.cost_usd)
-        rows.append([_KNOWING, per_thousand(proof.knowing_usd), saved, *[""] * (len(shown) - 2)])
+    if proof.clairvoyant_usd is not None and proof.reference.cost_usd:
+        saved = share(1 - proof.clairvoyant_usd / proof.reference.cost_usd)
+        rows.append([CLAIRVOYANT, per_thousand(proof.clairvoyant_usd), saved, *[""] * (len(shown) - 2)])
     return Rows(["", *(head for head, _, _ in shown)], rows)
 
 
@@ -253,88 +220,47 @@ def _bounds(found: Interval) -> str:
     return "-" if found.low is None or found.high is None else f"{found.low:.3f} to {found.high:.3f}"
 
 
-def _next(found: Cascade, proof: Proof) -> str:
+def _several(many: int) -> str:
+    """Return what looking at several promises on one log does to each of them."""
+    return (
+        f"Each of the {many} promises stands by itself, and each interval has its own 95 %: that all hold at once is "
+        "less sure. Taking the one that looks best here is covered by none of them: decide by what you need, or check "
+        "the one you took on questions that are not in this log."
+    )
+
+
+def _next(found: Cascade, proof: Proof) -> Iterator[Block]:
     if proof.impossible:
-        return "Other steps: another base, another prompt, the guide's own answer as a last step; or a higher alpha."
-    asked = proof.guarantee
-    delta = "" if asked.delta is None else f" --delta {asked.delta:g}"
-    method = "" if found.method is None else f" --policy {found.method}"
-    fit = f"cascade fit {found.log} --guarantee {asked.kind} --alpha {asked.alpha:g}{delta}{method} -o policy"
+        yield Said(
+            "Other steps: another base, another prompt, the guide's own answer as a last step; or a higher alpha."
+        )
+        return
     ahead = proof.coin is not None and proof.coin.ahead.mean > 0
     more = "Log more questions (cascade collect) and prove again"
     needed = "" if proof.needed_n is None else f" {proof.needed_n:,} calibration questions would do."
-    return {
-        "saves": f"{fit} --config cascade.yaml",
-        "blind": f"{more}: what was learned may be ahead of a coin, and so few do not show it."
-        if ahead
-        else "Log signals that tell right from wrong (log-probs, a verdict, several samples), and prove again.",
-        "refused": f"Log more questions (cascade collect), or ask for a higher alpha.{needed}",
-        "unsure": f"{more}, or ask for a higher alpha.",
-        "unknown": f"Log what calls cost, or serve by length: {fit}",
-        "costs": f"Stay with {called(proof.reference)}, or ask for a higher alpha.",
-    }[proof.verdict]
+    yield Said(
+        {
+            "saves": "Fit it on all of these questions. --config cascade.yaml puts what will serve on record.",
+            "blind": f"{more}: what was learned may be ahead of a coin, and so few do not show it."
+            if ahead
+            else "Log signals that tell right from wrong (log-probs, a verdict, several samples), and prove again.",
+            "refused": f"Log more questions (cascade collect), or ask for a higher alpha.{needed}",
+            "unsure": f"{more}, or ask for a higher alpha.",
+            "unknown": "Log what calls cost, or serve by length:",
+            "costs": f"Stay with {called(proof.reference)}, or ask for a higher alpha.",
+        }[proof.verdict]
+    )
+    if proof.verdict in {"saves", "unknown"}:
+        yield fit_command(found, proof)
 
 
-# --- how it is shown ---
-
-
-def rendered(blocks: Iterator[Block]) -> RenderableType:
-    """Return a page for the terminal."""
-    return Group(*(part for block in blocks for part in _shown(block)))
-
-
-def _shown(block: Block) -> Iterator[RenderableType]:
-    if isinstance(block, Heading):
-        yield Text(plain_text(block.said), style="bold underline" if block.level == 2 else "bold")
-    elif isinstance(block, Said):
-        yield Text(plain_text(block.said), style="bold" if block.strong else "")
-        yield ""
-    elif isinstance(block, Listed):
-        yield _listed(block)
-        yield ""
-    else:
-        yield _tabled(block)
-        yield ""
-
-
-def _listed(block: Listed) -> Table:
-    table = Table.grid(padding=(0, 1))
-    for item in block.items:
-        table.add_row("-", Text(plain_text(item)))
-    return table
-
-
-def _tabled(block: Rows) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for place, head in enumerate(block.heads):
-        table.add_column(head, justify="right" if place else "left", no_wrap=True)
-    for row in block.rows:
-        table.add_row(*(Text(plain_text(cell)) for cell in row))
-    return table
-
-
-def markdown(blocks: Iterator[Block]) -> str:
-    """Return a page as Markdown."""
-    return "\n\n".join(_written(block) for block in blocks) + "\n"
-
-
-def _written(block: Block) -> str:
-    if isinstance(block, Heading):
-        return f"{'#' * block.level} {_marked(block.said)}"
-    if isinstance(block, Said):
-        return f"**{_marked(block.said)}**" if block.strong else _marked(block.said)
-    if isinstance(block, Listed):
-        return "\n".join(f"- {_marked(item)}" for item in block.items)
-    lines = [block.heads, ["---", *["---:"] * (len(block.heads) - 1)], *block.rows]
-    return "\n".join(f"| {' | '.join(_marked(cell) for cell in line)} |" for line in lines)
-
-
-def _marked(text: str) -> str:
-    """Return foreign text for a line of Markdown: nothing of it is read as a link, a tag or a table's end."""
-    said = plain_text(text)
-    for letter in "\\`*_[]<>|#":
-        said = said.replace(letter, f"\\{letter}")
-    return said
+def fit_command(found: Cascade, proof: Proof) -> Command:
+    """Return the command that fits, on all of the questions, what was proved."""
+    asked = proof.guarantee
+    delta = [] if asked.delta is None else [f"--delta {asked.delta:g}"]
+    method = [] if found.method is None else [f"--policy {found.method}"]
+    promised = [f"--guarantee {asked.kind}", f"--alpha {asked.alpha:g}", *delta]
+    return Command(["cascade fit", *found.log, *promised, *method, "-o policy"])
 
 
 # --- as plain values ---
@@ -343,7 +269,7 @@ def _marked(text: str) -> str:
 def cascade_document(found: Cascade) -> dict[str, Any]:
     """Return what was found for one cascade as plain values. Costs in USD per question, shares between 0 and 1."""
     return {
-        "log": found.log,
+        "log": " ".join(found.log),
         "dataset": found.dataset,
         "failed": found.failed,
         "proofs": [_proof_document(proof, reasons(proof, found.judging)) for proof in found.proofs],
@@ -372,7 +298,7 @@ def _proof_document(proof: Proof, why: Sequence[Reason]) -> dict[str, Any]:
         "reference": _way_document(proof.reference),
         "others": [_way_document(way) for way in proof.others],
         "coin": None if proof.coin is None else {**proof.coin._asdict(), "ahead": proof.coin.ahead._asdict()},
-        "knowing_everything_usd": proof.knowing_usd,
+        "clairvoyant_usd": proof.clairvoyant_usd,
         "impossible": proof.impossible,
         "lost": proof.lost,
         "unsolvable": proof.unsolvable,

@@ -1,4 +1,8 @@
-"""What stands beside a policy: ways to answer that need none, and what knowing every answer beforehand would cost."""
+"""Baselines: ways to answer without a fitted policy, the reference among them, and the clairvoyant bound.
+
+The reference is what savings are held against: what is paid today. `fit`, its card and plot, and `prove` take their
+baselines from here alone.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +12,44 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration.realised import play
+from cascade.calibration.realised import Played, play
 from cascade.calibration.thresholds import REFERENCES
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
 from cascade.conformal.rollout import hopeless
-from cascade.episodes.schema import BASE_ONLY
+from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.evaluation.contestants import Uala
+from cascade.evaluation.doubt import doubt_of
 from cascade.policies.calibrated import EVERYTHING, Threshold
 
 ALL_STEPS = "all steps"
 FIRST_STEP = "first step"
 GUIDE, ALL = "guide", "all"
+CLAIRVOYANT = "clairvoyant bound"
+NAMES = {
+    GUIDE_ONLY: "the guide alone",
+    LAST_ONLY: "the last model alone",
+    BASE_ONLY: "the base alone",
+    FIRST_STEP: "the first step",
+    ALL_STEPS: "running every step",
+}
+"""What baselines are called within a sentence."""
 _MOST = 0.5
 
 
+def label(name: str) -> str:
+    """Return what a baseline is called in a table or a plot.
+
+    >>> label(GUIDE_ONLY), label(ALL_STEPS)
+    ('guide alone', 'all steps')
+    """
+    return name if name == ALL_STEPS else NAMES.get(name, name).removeprefix("the ")
+
+
 @dataclass(frozen=True, slots=True)
-class Alone:
-    """One fixed way to answer, question by question: what is paid today, or could be without a policy.
+class Baseline:
+    """One way to answer without a fitted policy, question by question.
 
     Attributes:
         name: what it is called.
@@ -44,40 +68,43 @@ class Alone:
     length: Floats
     answers: Floats
 
-    def take(self, rows: Ints | Bools) -> Alone:
+    def take(self, rows: Ints | Bools) -> Baseline:
         """Return the chosen questions."""
         truths = self.known[rows], self.right[rows], self.in_set[rows]
-        return Alone(self.name, *truths, self.cost[rows], self.length[rows], self.answers[rows])
+        return Baseline(self.name, *truths, self.cost[rows], self.length[rows], self.answers[rows])
 
 
-def walked(table: EpisodeTable, name: str) -> Alone | None:
+def walked(table: EpisodeTable, name: str) -> Baseline | None:
     """Return a walk of the log that is on record for more than half of the questions; None where it is not."""
     walk = table.walks.get(name)
     if walk is None or not walk.known.mean() > _MOST:
         return None
     cost, length, answers = (column.astype(np.float64) for column in (walk.cost, walk.length, walk.distinct))
-    return Alone(name, walk.known, walk.right & walk.known, walk.covered & walk.known, cost, length, answers)
+    return Baseline(name, walk.known, walk.right & walk.known, walk.covered & walk.known, cost, length, answers)
 
 
-def all_steps(table: EpisodeTable) -> Alone:
+def all_steps(table: EpisodeTable) -> Baseline:
     """Return what running every step brings: of all the answers kept, the one that would be served."""
     scores = ScoreArrays(np.full(table.arrays.answer.shape, np.inf), np.full(table.arrays.cost.shape, np.inf))
     return _stepped(table, ALL_STEPS, scores, EVERYTHING)
 
 
-def first_step(table: EpisodeTable) -> Alone:
+def first_step(table: EpisodeTable) -> Baseline:
     """Return what stopping after the first step brings, every answer of it kept."""
     scores = ScoreArrays(np.full(table.arrays.answer.shape, np.inf), np.full(table.arrays.cost.shape, -np.inf))
     return _stepped(table, FIRST_STEP, scores, Threshold(0.0))
 
 
-def _stepped(table: EpisodeTable, name: str, scores: ScoreArrays, threshold: Threshold) -> Alone:
-    played = play(table, scores, threshold)
-    known = np.ones(table.n, dtype=np.bool_)
-    return Alone(name, known, played.right > 0, played.in_set > 0, played.cost, played.length, played.distinct)
+def _stepped(table: EpisodeTable, name: str, scores: ScoreArrays, threshold: Threshold) -> Baseline:
+    return _of_played(name, play(table, scores, threshold))
 
 
-def reference_of(table: EpisodeTable, wanted: str | None = None) -> Alone:
+def _of_played(name: str, played: Played) -> Baseline:
+    known = np.ones(played.right.size, dtype=np.bool_)
+    return Baseline(name, known, played.right > 0, played.in_set > 0, played.cost, played.length, played.distinct)
+
+
+def reference_of(table: EpisodeTable, wanted: str | None = None) -> Baseline:
     """Return what savings are held against.
 
     Args:
@@ -95,10 +122,11 @@ def reference_of(table: EpisodeTable, wanted: str | None = None) -> Alone:
     return found or all_steps(table)
 
 
-def simple_ways(table: EpisodeTable, reference: Alone) -> list[Alone]:
-    """Return the ways to answer without a policy that stand beside the reference: one model, one step, all steps.
+def other_baselines(table: EpisodeTable, reference: Baseline) -> list[Baseline]:
+    """Return the baselines other than the reference, always in this order: the base alone, the first step, all steps.
 
-    Where the first step is one model's answer, that model alone and the first step are the same, and stand once.
+    Where the first step is one model's answer, that model alone and the first step are the same: only the former is
+    given.
     """
     base = walked(table, BASE_ONLY)
     first = first_step(table)
@@ -129,7 +157,7 @@ def broken(table: EpisodeTable, kind: str, right: Bools, in_set: Bools, referenc
     return np.where(spoken, missed.astype(np.float64), np.nan)
 
 
-class Knowing(NamedTuple):
+class Clairvoyant(NamedTuple):
     """What one could do who knows every answer beforehand.
 
     Attributes:
@@ -141,7 +169,7 @@ class Knowing(NamedTuple):
     lost: float
 
 
-def knowing_everything(table: EpisodeTable, kind: str, alpha: float, reference_right: Bools | None) -> Knowing:
+def clairvoyant(table: EpisodeTable, kind: str, alpha: float, reference_right: Bools | None) -> Clairvoyant:
     """Return what a promise costs one who knows every answer: no policy over these steps keeps it for less.
 
     It pays up to the first right step where a miss would count, one step elsewhere, and gives up the dearest questions
@@ -164,8 +192,93 @@ def knowing_everything(table: EpisodeTable, kind: str, alpha: float, reference_r
     may = math.floor(alpha * counted + 1e-9) - int(np.count_nonzero(lost))
     share = float(np.count_nonzero(lost)) / max(counted, 1)
     if may < 0:
-        return Knowing(None, share)
+        return Clairvoyant(None, share)
     stop = steps.correct.any(axis=2).argmax(axis=1)
     beyond = np.where(wanted, np.cumsum(steps.cost, axis=1)[np.arange(table.n), stop] - steps.cost[:, 0], 0)
     kept = np.sort(beyond)[: max(0, table.n - may)]
-    return Knowing(float(steps.cost[:, 0].mean() + kept.sum() / table.n), share)
+    return Clairvoyant(float(steps.cost[:, 0].mean() + kept.sum() / table.n), share)
+
+
+# --- their figures, for one promise ---
+
+
+class BaselineFigures(NamedTuple):
+    """Means over questions of one baseline.
+
+    Attributes:
+        name: what it is called.
+        cost_usd: a question's cost; None where costs are not on record.
+        length: steps; None for the clairvoyant.
+        kept: the share of questions, of those that the promise speaks of, on which it is kept; None where it is
+            measured otherwise.
+        right: the share whose one answer is right; None for the clairvoyant.
+    """
+
+    name: str
+    cost_usd: float | None
+    length: float | None
+    kept: float | None
+    right: float | None
+
+
+def counted_as(kind: str) -> str | None:
+    """Return how baselines break a promise of this kind; None where it is graded, and a baseline has no figure.
+
+    A budget is a promise on cost: what is missed there is counted as for coverage.
+    """
+    return {"budget": "coverage", "f1": None}.get(kind, kind)
+
+
+def reference_right_of(table: EpisodeTable, kind: str) -> Bools | None:
+    """Return for regret whether the reference is right, bool (n,), True where not on record; None where it is not used.
+
+    None also for regret where no reference is on record but running every step.
+    """
+    reference = reference_of(table)
+    return reference.right | ~reference.known if kind == "regret" and reference.name != ALL_STEPS else None
+
+
+def clairvoyant_cost(table: EpisodeTable, kind: str, alpha: float) -> float | None:
+    """Return the clairvoyant's mean cost, nano-USD; None where costs are not known or the promise cannot be kept."""
+    counted, right = counted_as(kind), reference_right_of(table, kind)
+    if counted is None or not table.cost_known or (kind == "regret" and right is None):
+        return None
+    return clairvoyant(table, counted, alpha, right).cost_nano_usd
+
+
+def baseline_figures(table: EpisodeTable, kind: str, alpha: float | None) -> list[BaselineFigures]:
+    """Return the figures of the reference, the other baselines, tuned UALA and the clairvoyant bound, in this order.
+
+    UALA's threshold is tuned on these very questions: what it costs on others is no less on average.
+
+    Args:
+        table: training questions.
+        kind: of the guarantee.
+        alpha: the loss at which the candidates are compared; None under a budget.
+    """
+    reference, right = reference_of(table), reference_right_of(table, kind)
+    found = [reference, *other_baselines(table, reference)]
+    doubt = doubt_of(table)
+    if doubt is not None and table.arrays.horizon > 1:
+        uala = Uala(doubt)
+        played = uala.prepare(table, table, 0.1 if alpha is None else alpha, 0).play(table)
+        found.append(_of_played(uala.name, played))
+    figures = [_figures(table, one, kind, right) for one in found]
+    cost = None if alpha is None else clairvoyant_cost(table, kind, alpha)
+    if alpha is not None and cost is not None:
+        figures.append(BaselineFigures(CLAIRVOYANT, cost / 1e9, None, 1 - alpha, None))
+    return figures
+
+
+def _figures(table: EpisodeTable, one: Baseline, kind: str, reference_right: Bools | None) -> BaselineFigures:
+    known, counted, kept = one.known, counted_as(kind), None
+    if counted is not None and (kind != "regret" or reference_right is not None):
+        lost = broken(table, counted, one.right, one.in_set, reference_right)[known]
+        kept = None if np.isnan(lost).all() else float(1 - np.nanmean(lost))
+    return BaselineFigures(
+        one.name,
+        float(one.cost[known].mean()) / 1e9 if table.cost_known else None,
+        float(one.length[known].mean()),
+        kept,
+        float(one.right[known].mean()),
+    )

@@ -22,12 +22,12 @@ from cascade.conformal.rollout import hopeless, levels
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.contestants import Contestant, contestants
 from cascade.evaluation.intervals import Interval, corrected_interval
 from cascade.evaluation.played import Means, means
 from cascade.evaluation.splits import splits
 
-CLAIRVOYANT = "clairvoyant bound"
 _MOST = 0.5
 _CURVE = tuple(round(0.5 + 0.01 * k, 2) for k in range(51))
 """The coverages at which a policy's frontier is drawn."""
@@ -83,7 +83,7 @@ class Comparison:
         return next(row for row in self.rows if row.policy == policy)
 
 
-class _Turn(NamedTuple):
+class _SplitResult(NamedTuple):
     """What one way to answer did on a split's test questions, and for which of them it is known."""
 
     played: Played
@@ -111,7 +111,7 @@ class _Results:
     gaps: list[_Gaps] = field(default_factory=list)
     seconds: float = 0.0
     judged: int = 0
-    asked: int = 0
+    drawn: int = 0
 
 
 def compare(
@@ -131,7 +131,7 @@ def compare(
         alpha: the share of questions that may be missed.
         count: how many splits.
         seed: the same seed gives the same figures.
-        others: contestants beside the standing ones.
+        others: contestants beside those of every log.
         reference: the row that the others are compared with; the guide alone where it was logged for most questions, by
             default.
         tell: called with (splits done, splits in all).
@@ -150,11 +150,11 @@ def compare(
     for number, split in enumerate(splits(table.groups, count, seed), 1):
         train, calibration, test = (table.take(rows) for rows in (split.train, split.calibration, split.test))
         sizes = (train.n, calibration.n, test.n)
-        turns = {one.name: _turn(one, train, calibration, test, alpha, seed) for one in playing}
-        turns[CLAIRVOYANT] = _clairvoyant(test, alpha)
-        for name, turn in turns.items():
-            results[name].seconds += turn.fit_seconds
-            _write_down(results[name], turn, turns[against], test)
+        on_split = {one.name: _on_split(one, train, calibration, test, alpha, seed) for one in playing}
+        on_split[CLAIRVOYANT] = _clairvoyant(test, alpha)
+        for name, result in on_split.items():
+            results[name].seconds += result.fit_seconds
+            _write_down(results[name], result, on_split[against], test)
         tell(number, count)
     if not results[against].means:
         raise UsageError(f"{against} was logged for none of the questions that were drawn; compare with another row.")
@@ -188,9 +188,9 @@ def _reference(table: EpisodeTable, names: Sequence[str], wanted: str | None) ->
     return wanted
 
 
-def _turn(
+def _on_split(
     one: Contestant, train: EpisodeTable, calibration: EpisodeTable, test: EpisodeTable, alpha: float, seed: int
-) -> _Turn:
+) -> _SplitResult:
     """Prepare a contestant and play it on the test questions."""
     started = time.perf_counter()
     ready = one.prepare(train, calibration, alpha, seed)
@@ -198,15 +198,15 @@ def _turn(
     played, walk = ready.play(test), test.walks.get(one.name)
     known = np.ones(test.n, dtype=np.bool_) if walk is None else walk.known
     if ready.scores is None or not test.cost_known:
-        return _Turn(played, known, fit_seconds=seconds)
+        return _SplitResult(played, known, fit_seconds=seconds)
     curve = frontier(test.arrays, levels(test.arrays, ready.scores(test)))
     points = [curve.matched(share) for share in (1 - alpha, *_CURVE)]
     costs = [None if point is None else point.cost / 1e9 for point in points]
     drawn = tuple([c if share >= curve.coverage[0] else None for c, share in zip(costs[1:], _CURVE, strict=True)])
-    return _Turn(played, known, costs[0], drawn, seconds)
+    return _SplitResult(played, known, costs[0], drawn, seconds)
 
 
-def _clairvoyant(test: EpisodeTable, alpha: float) -> _Turn:
+def _clairvoyant(test: EpisodeTable, alpha: float) -> _SplitResult:
     """Return what knowing every answer beforehand would bring; by length where costs are not known.
 
     It gives up whole questions. Its cost at a coverage of exactly 1 − alpha gives up a part of one more, by a coin, as
@@ -228,36 +228,36 @@ def _clairvoyant(test: EpisodeTable, alpha: float) -> _Turn:
     covered = (found | hopeless(steps)).astype(np.float64)
     played = Played(covered, right, right, cost, stop + 1.0, one, one, abstained=np.zeros(steps.n))
     matched = (float(cost.sum()) - saved) / steps.n / 1e9 if test.cost_known else None
-    return _Turn(played, np.ones(steps.n, dtype=np.bool_), matched)
+    return _SplitResult(played, np.ones(steps.n, dtype=np.bool_), matched)
 
 
-def _write_down(into: _Results, turn: _Turn, reference: _Turn, test: EpisodeTable) -> None:
+def _write_down(into: _Results, result: _SplitResult, reference: _SplitResult, test: EpisodeTable) -> None:
     """Add one split's figures."""
-    into.asked += test.n
-    into.judged += int(turn.known.sum())
-    into.gaps.append(_gaps(turn, reference, cost_known=test.cost_known))
-    if turn.curve is not None:
-        into.curves.append(turn.curve)
-    if turn.known.all():
-        into.means.append(means(test, turn.played))
-    elif turn.known.any():
-        into.means.append(means(test.take(turn.known), turn.played.take(turn.known)))
+    into.drawn += test.n
+    into.judged += int(result.known.sum())
+    into.gaps.append(_gaps(result, reference, cost_known=test.cost_known))
+    if result.curve is not None:
+        into.curves.append(result.curve)
+    if result.known.all():
+        into.means.append(means(test, result.played))
+    elif result.known.any():
+        into.means.append(means(test.take(result.known), result.played.take(result.known)))
     else:
         return
-    into.matched.append(turn.matched_usd)
+    into.matched.append(result.matched_usd)
 
 
-def _gaps(turn: _Turn, reference: _Turn, *, cost_known: bool) -> _Gaps:
-    both = turn.known & reference.known
+def _gaps(result: _SplitResult, reference: _SplitResult, *, cost_known: bool) -> _Gaps:
+    both = result.known & reference.known
     if not both.any():
         return _Gaps()
-    coverage = float((turn.played.covered - reference.played.covered)[both].mean())
+    coverage = float((result.played.covered - reference.played.covered)[both].mean())
     if not cost_known:
         return _Gaps(coverage=coverage)
-    cost = float((turn.played.cost - reference.played.cost)[both].mean()) / 1e9
-    if turn.matched_usd is None or not reference.known.all():
+    cost = float((result.played.cost - reference.played.cost)[both].mean()) / 1e9
+    if result.matched_usd is None or not reference.known.all():
         return _Gaps(cost, coverage)
-    return _Gaps(cost, coverage, turn.matched_usd - float(reference.played.cost.mean()) / 1e9)
+    return _Gaps(cost, coverage, result.matched_usd - float(reference.played.cost.mean()) / 1e9)
 
 
 def _row(name: str, found: _Results, sizes: tuple[int, int, int], *, is_reference: bool) -> Row:
@@ -282,7 +282,7 @@ def _row(name: str, found: _Results, sizes: tuple[int, int, int], *, is_referenc
         coverage_difference=gap("coverage"),
         matched_difference=gap("matched_usd"),
         curve=_mean_curve(found.curves),
-        questions=None if found.judged == found.asked else round(found.judged / len(found.means)),
+        questions=None if found.judged == found.drawn else round(found.judged / len(found.means)),
     )
 
 

@@ -19,7 +19,7 @@ from cascade.conformal.frontier import depth_mixture, frontier
 from cascade.conformal.rollout import levels
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.compare import CLAIRVOYANT
+from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.contestants import Threshold
 from cascade.evaluation.doubt import doubt_of
 from cascade.evaluation.worlds import WORLDS

@@ -11,7 +11,8 @@ from unit.evaluation.plain import Asked, Shown, by_chance, each, table_of
 
 from cascade.conformal.split import allowed_misses, split_kappa
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.compare import CLAIRVOYANT, Comparison, compare
+from cascade.evaluation.baselines import CLAIRVOYANT
+from cascade.evaluation.compare import Comparison, compare
 from cascade.evaluation.contestants import Chance, Depth, Threshold, Uala
 from cascade.evaluation.doubt import KNOWN
 from cascade.evaluation.played import means, played_at

@@ -17,13 +17,14 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from cascade.calibration.samples import once
+from cascade.calibration.thresholds import at_every_depth, check_identity
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
-from cascade.evaluation.baselines import knowing_everything, reference_of, simple_ways
+from cascade.evaluation.baselines import clairvoyant, other_baselines, reference_of
 from cascade.evaluation.proof.diagnosis import SignalUse, signal_uses, unknowns
-from cascade.evaluation.proof.turns import POLICY, Coin, Counts, Turns, Way, coin_of
+from cascade.evaluation.proof.split_results import POLICY, Coin, Measuring, SplitResults, Way, coin_of
 from cascade.evaluation.splits import splits
 from cascade.policies.base import Policy
 
@@ -73,11 +74,11 @@ class Proof:
         exceeded: certified splits in which more than alpha of the test questions broke the promise.
         policy: the certified policies; a split without one counts as the reference.
         reference: what the savings are held against.
-        others: ways that need no policy.
+        others: the other baselines.
         coin: the cheapest coin between two of them and the reference that breaks the promise as often as the policies;
             None where costs are not known, or there is none.
-        knowing_usd: the least cost at which the promise could be kept by one who knows every answer; None where costs
-            are not known, or not even that one could keep it.
+        clairvoyant_usd: the least cost at which the promise could be kept by one who knows every answer; None where
+            costs are not known, or not even that one could keep it.
         impossible: whether not even that one could keep it.
         lost: the share of questions that count against the promise whatever is done.
         unsolvable: the share of questions that no step answers rightly.
@@ -104,7 +105,7 @@ class Proof:
     reference: Way
     others: tuple[Way, ...]
     coin: Coin | None
-    knowing_usd: float | None
+    clairvoyant_usd: float | None
     impossible: bool
     lost: float
     unsolvable: float
@@ -151,26 +152,27 @@ def prove(
     _check(guarantee, plan)
     rows = table.take(once(table))
     reference = reference_of(rows, plan.against)
-    asked, reference = rows.take(reference.known), reference.take(reference.known)
-    ways = {one.name: one for one in (reference, *simple_ways(asked, reference))}
-    counts = Counts(asked, guarantee, reference)
-    standing = {name: counts.of_way(way) for name, way in ways.items()}
-    turns = {name: Turns() for name in (*ways, POLICY)}
+    known, reference = rows.take(reference.known), reference.take(reference.known)
+    if guarantee.single:
+        check_identity(at_every_depth(known))
+    measuring = Measuring(known, guarantee, reference)
+    figures = {one.name: measuring.of_way(one) for one in (reference, *other_baselines(known, reference))}
+    results = {name: SplitResults() for name in (*figures, POLICY)}
     tally = _Tally()
-    for number, split in enumerate(splits(asked.groups, plan.splits, plan.seed), 1):
+    for number, split in enumerate(splits(known.groups, plan.splits, plan.seed), 1):
         fitting = np.sort(np.concatenate([split.train, split.calibration]))
         tally.sizes = fitting.size, split.test.size
-        found = _fitted(fit, asked.take(fitting), guarantee, plan.seed + number, tally)
-        today = standing[reference.name].take(split.test)
-        did = today if found is None else counts.of_policy(found.policy, split.test)
+        found = _fitted(fit, known.take(fitting), guarantee, plan.seed + number, tally)
+        paid = figures[reference.name].take(split.test)
+        did = paid if found is None else measuring.of_policy(found.policy, split.test)
         if found is not None:
             tally.exceeded += float(np.nanmean(did.broken)) > (guarantee.alpha or 0.0)
-        for name in ways:
-            turns[name].add(standing[name].take(split.test), today)
-        turns[POLICY].add(did, today)
+        for name, column in figures.items():
+            results[name].add(column.take(split.test), paid)
+        results[POLICY].add(did, paid)
         tell(number, plan.splits)
-    left_out = _LeftOut(table.n - rows.n, rows.n - asked.n)
-    return _proof(counts, left_out, plan, tally, turns)
+    left_out = _LeftOut(table.n - rows.n, rows.n - known.n)
+    return _proof(measuring, left_out, plan, tally, results)
 
 
 def _check(guarantee: Guarantee, plan: Plan) -> None:
@@ -215,12 +217,14 @@ class _LeftOut(NamedTuple):
     unknown: int
 
 
-def _proof(counts: Counts, left_out: _LeftOut, plan: Plan, tally: _Tally, turns: Mapping[str, Turns]) -> Proof:
-    table, guarantee = counts.table, counts.guarantee
-    made = [one.way(name, tally.sizes, paired=name != counts.reference.name) for name, one in turns.items()]
+def _proof(
+    measuring: Measuring, left_out: _LeftOut, plan: Plan, tally: _Tally, results: Mapping[str, SplitResults]
+) -> Proof:
+    table, guarantee = measuring.table, measuring.guarantee
+    made = [one.way(name, tally.sizes, paired=name != measuring.reference.name) for name, one in results.items()]
     certified = table.cost_known and tally.refused < plan.splits
-    right = counts.reference.right if guarantee.kind == "regret" else None
-    cost, lost = knowing_everything(table, guarantee.kind, guarantee.alpha or 0.0, right)
+    right = measuring.reference.right if guarantee.kind == "regret" else None
+    cost, lost = clairvoyant(table, guarantee.kind, guarantee.alpha or 0.0, right)
     if not table.cost_known:
         made = [one._replace(cost_usd=None, saving=None) for one in made]
     return Proof(
@@ -242,8 +246,8 @@ def _proof(counts: Counts, left_out: _LeftOut, plan: Plan, tally: _Tally, turns:
         policy=made[-1],
         reference=made[0],
         others=tuple(made[1:-1]),
-        coin=coin_of(turns, tally.sizes) if certified else None,
-        knowing_usd=None if cost is None or not table.cost_known else cost / 1e9,
+        coin=coin_of(results, tally.sizes) if certified else None,
+        clairvoyant_usd=None if cost is None or not table.cost_known else cost / 1e9,
         impossible=cost is None,
         lost=lost,
         unsolvable=float(hopeless(table.arrays).mean()),

@@ -5,24 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY
-from cascade.evaluation.baselines import ALL_STEPS, FIRST_STEP
+from cascade.episodes.schema import BASE_ONLY
+from cascade.evaluation.baselines import FIRST_STEP, NAMES
 from cascade.evaluation.breakeven import BreakEven
 from cascade.evaluation.intervals import Interval
 from cascade.evaluation.proof.proving import Proof
-from cascade.evaluation.proof.turns import Coin, Way
+from cascade.evaluation.proof.split_results import Coin, Way
 
-NAMES = {
-    GUIDE_ONLY: "the guide alone",
-    LAST_ONLY: "the last model alone",
-    BASE_ONLY: "the base alone",
-    FIRST_STEP: "the first step",
-    ALL_STEPS: "running every step",
-}
 _WEAK = 0.6
 """An AUROC below which a signal hardly tells right from wrong: a threshold on it then saves a few per cent at most."""
 _MOST = 0.5
 _SEVERAL = 1.05
+_CLOSE = 0.05
+"""An accuracy that much below the reference's is not called as good, however wide the interval of few splits is."""
 
 
 class Reason(NamedTuple):
@@ -118,14 +113,15 @@ def _of_chance(proof: Proof) -> Iterator[Reason]:
 
 
 def _of_the_models(proof: Proof) -> Iterator[Reason]:
-    """Yield how the reference compares with what needs no policy, and how much is there to be saved."""
+    """Yield how the reference compares with the other baselines, and how much is there to be saved."""
     reference = proof.reference
     for way in proof.others:
-        if way.name in {BASE_ONLY, FIRST_STEP} and way.accuracy_gap is not None and (way.accuracy_gap.high or 0) >= 0:
-            yield Reason("no better", f"{_no_better(way, reference, way.accuracy_gap)}")
+        gap = way.accuracy_gap
+        if way.name in {BASE_ONLY, FIRST_STEP} and gap is not None and gap.mean > -_CLOSE and (gap.high or 0) >= 0:
+            yield Reason("no better", f"{_no_better(way, reference, gap)}")
             break
-    if proof.knowing_usd is not None and reference.cost_usd:
-        most = 1 - proof.knowing_usd / reference.cost_usd
+    if proof.clairvoyant_usd is not None and reference.cost_usd:
+        most = 1 - proof.clairvoyant_usd / reference.cost_usd
         if most > 0:
             said = (
                 f"Knowing every answer beforehand would save {share(most)}: no policy over these steps can save more."

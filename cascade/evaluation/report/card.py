@@ -14,6 +14,7 @@ from cascade.calibration.realised import Realised
 from cascade.calibration.samples import data_sha256
 from cascade.calibration.scores import history_of
 from cascade.conformal.certificate import statement
+from cascade.evaluation.baselines import BaselineFigures, baseline_figures, label
 from cascade.evaluation.report.drawing import Drawing, Mark, drawing
 from cascade.evaluation.report.importance import Weighed, weighed
 from cascade.policies.artifact import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE
@@ -39,6 +40,7 @@ class Facts(NamedTuple):
         weights: its features, and how much it hangs on them.
         choice: how it was chosen.
         calibrated: what is certified.
+        baselines: the baselines' figures on the training questions; none where nothing was compared.
         drawing: what the plot shows; None where there is none.
     """
 
@@ -50,6 +52,7 @@ class Facts(NamedTuple):
     weights: Sequence[Weighed]
     choice: Choice
     calibrated: Calibrated
+    baselines: Sequence[BaselineFigures]
     drawing: Drawing | None
 
 
@@ -71,7 +74,8 @@ def facts_of(fitted: Fitted, settings: Mapping[str, str]) -> Facts:
         fitted: the policy and how it came about.
         settings: what was asked of the fit, in words, by what it is called.
     """
-    sizes, done, training = fitted.sizes, fitted.calibrated, fitted.training
+    sizes, done, training, choice = fitted.sizes, fitted.calibrated, fitted.training, fitted.choice
+    baselines = baseline_figures(training, choice.terms.guarantee.kind, choice.alpha) if choice.folds else []
     return Facts(
         method=fitted.policy.method,
         dataset=training.dataset,
@@ -83,9 +87,10 @@ def facts_of(fitted: Fitted, settings: Mapping[str, str]) -> Facts:
         ),
         settings=settings,
         weights=weighed(fitted.policy, history_of(training)),
-        choice=fitted.choice,
+        choice=choice,
         calibrated=done,
-        drawing=drawing(fitted.choice, _certified(done)) if fitted.choice.folds else None,
+        baselines=baselines,
+        drawing=drawing(choice, baselines, _certified(done)) if choice.folds else None,
     )
 
 
@@ -233,10 +238,28 @@ def _chosen(facts: Facts) -> Iterator[str]:
         for one in choice.judged
     ]
     yield from _table(heads, rows)
-    if facts.drawing is not None and facts.drawing.ways:
-        yield from ("Beside them, on the same questions, what needs no policy:", "")
-        named = [[_plain(one.name), f"{one.cost:.4g}", f"{one.kept:.3f}"] for one in facts.drawing.ways]
-        yield from _table(["way", _plain(facts.drawing.cost), "keeps the promise on"], named)
+    if facts.baselines:
+        yield from (_BASELINES, "")
+        yield from _table(
+            ["baseline", WHAT["nano_usd"], "steps", "promise kept on"], list(map(_baseline, facts.baselines))
+        )
+
+
+_BASELINES = (
+    "The baselines, ways to answer without a fitted policy, on the same questions; the first is the reference. UALA's "
+    "threshold is tuned on these very questions, and cannot be certified. The clairvoyant bound is what the promise "
+    "would cost one who knows every answer beforehand."
+)
+
+
+def _baseline(one: BaselineFigures) -> list[str]:
+    cost = "unknown" if one.cost_usd is None else _usd(one.cost_usd * 1e9)
+    return [
+        _plain(label(one.name)),
+        cost,
+        "-" if one.length is None else f"{one.length:.2f}",
+        "-" if one.kept is None else f"{one.kept:.3f}",
+    ]
 
 
 def _mark(one: Judged) -> str:

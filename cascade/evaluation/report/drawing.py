@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration.thresholds import REFERENCES, spoken_of
-from cascade.conformal.arrays import Bools
+from cascade.calibration.thresholds import spoken_of
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.baselines import Alone, all_steps, broken, knowing_everything, simple_ways, walked
+from cascade.evaluation.baselines import CLAIRVOYANT, BaselineFigures, clairvoyant_cost, label
 from cascade.training.choice.choosing import Choice, Judged
 from cascade.training.choice.matched import Descent
 from cascade.training.choice.measuring import walk_of
@@ -44,9 +43,9 @@ class Drawing(NamedTuple):
         title: what the questions are called.
         kept, cost: what the axes say.
         curve: (kept, cost) of the chosen policy at its thresholds, on questions that each of its models had not seen.
-        bound: the same of one who knows every answer.
+        bound: the same of one who knows every answer, the clairvoyant bound.
         candidates: what each candidate costs where it keeps what is asked for, by name.
-        ways: ways that need no policy.
+        baselines: ways to answer without a fitted policy.
         certified: the policy at its certified threshold, on the calibration questions.
         target: what is promised; None under a budget.
     """
@@ -57,16 +56,17 @@ class Drawing(NamedTuple):
     curve: tuple[tuple[float, float], ...]
     bound: tuple[tuple[float, float], ...]
     candidates: tuple[Mark, ...]
-    ways: tuple[Mark, ...]
+    baselines: tuple[Mark, ...]
     certified: Mark | None
     target: float | None
 
 
-def drawing(choice: Choice, certified: Mark | None) -> Drawing:
+def drawing(choice: Choice, baselines: Sequence[BaselineFigures], certified: Mark | None) -> Drawing:
     """Return what is drawn of a choice.
 
     Args:
         choice: the candidates, and the chosen one's scores on questions that its models had not seen.
+        baselines: the baselines on the same questions.
         certified: the policy at its certified threshold.
     """
     sample, terms = choice.sample, choice.terms
@@ -81,9 +81,9 @@ def drawing(choice: Choice, certified: Mark | None) -> Drawing:
     else:
         marks = [Mark(name, 1 - missed, budget * scale) for name, missed in matched]
     curve = tuple(_curve(walk, share, scale, turned=budget is not None))
-    ways = tuple(_ways(table, kind, in_money=terms.prices.in_money))
+    ways = tuple(_marks(baselines, in_money=terms.prices.in_money))
     least = min([kept for kept, _ in curve] + [way.kept for way in ways])  # the bound goes no further to the left
-    bound = _bound(table, kind, in_money=terms.prices.in_money)
+    bound = _bound(table, kind) if terms.prices.in_money else ()
     return Drawing(
         title=table.dataset,
         kept=_LABELS[kind],
@@ -91,7 +91,7 @@ def drawing(choice: Choice, certified: Mark | None) -> Drawing:
         curve=curve,
         bound=tuple([point for point in bound if point[0] >= least]),
         candidates=tuple(marks),
-        ways=ways,
+        baselines=ways,
         certified=certified,
         target=None if terms.guarantee.alpha is None else 1 - terms.guarantee.alpha,
     )
@@ -122,32 +122,15 @@ def _curve(walk: Descent, share: float, scale: float, *, turned: bool) -> Iterat
         yield float(1 - lost / walk.n / share), float(paid / walk.n * scale)
 
 
-def _reference_right(table: EpisodeTable) -> Bools | None:
-    return next((one.right for name in REFERENCES if (one := walked(table, name)) is not None), None)
-
-
-def _bound(table: EpisodeTable, kind: str, *, in_money: bool) -> Iterator[tuple[float, float]]:
-    right = _reference_right(table) if kind == "regret" else None
-    if kind == "f1" or not in_money or (kind == "regret" and right is None):
-        return
+def _bound(table: EpisodeTable, kind: str) -> Iterator[tuple[float, float]]:
     for alpha in _BOUND:
-        found = knowing_everything(table, "coverage" if kind == "budget" else kind, alpha, right)
-        if found.cost_nano_usd is not None:
-            yield 1 - alpha, found.cost_nano_usd / 1e6
+        cost = clairvoyant_cost(table, kind, alpha)
+        if cost is not None:
+            yield 1 - alpha, cost / 1e6
 
 
-def _ways(table: EpisodeTable, kind: str, *, in_money: bool) -> Iterator[Mark]:
-    if kind == "f1":
-        return
-    right, every = _reference_right(table) if kind == "regret" else None, all_steps(table)
-    reference = next((one for name in REFERENCES if (one := walked(table, name)) is not None), every)
-    if kind == "regret" and right is None:
-        return
-    for way in (reference, *simple_ways(table, reference)):
-        yield _mark(table, "coverage" if kind == "budget" else kind, way, right, in_money=in_money)
-
-
-def _mark(table: EpisodeTable, kind: str, way: Alone, right: Bools | None, *, in_money: bool) -> Mark:
-    lost = broken(table, kind, way.right, way.in_set, right)[way.known]
-    cost = way.cost[way.known].mean() / 1e6 if in_money else way.length[way.known].mean()
-    return Mark(way.name, float(1 - np.nanmean(lost)), float(cost))
+def _marks(baselines: Sequence[BaselineFigures], *, in_money: bool) -> Iterator[Mark]:
+    for one in baselines:
+        cost = one.length if not in_money else None if one.cost_usd is None else one.cost_usd * 1e3
+        if one.kept is not None and cost is not None and one.name != CLAIRVOYANT:
+            yield Mark(label(one.name), one.kept, cost)

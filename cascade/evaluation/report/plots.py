@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from cascade.errors import MissingExtraError, UsageError
-from cascade.evaluation.compare import CLAIRVOYANT, Comparison, Row
+from cascade.evaluation.baselines import CLAIRVOYANT
+from cascade.evaluation.compare import Comparison, Row
 from cascade.evaluation.report.drawing import Drawing
 
 FORMATS = (".svg", ".png", ".pdf")
-_MARKS, _WAY_MARKS = "os^vDPX<>hpd8H", "PXdv"
+_MARKS, _BASELINE_MARKS = "os^vDPX<>hpd8H", "PXdv"
 _FAR_APART = 30
 _TICKS = (1.0, 2.0, 5.0)
 _LONGEST_LABEL = 48
@@ -149,13 +150,13 @@ def plot_fit(what: Drawing) -> bytes:
 
 def _fit_drawn(figure: Any, axes: Any, what: Drawing) -> None:
     if what.bound:
-        axes.plot(*zip(*what.bound, strict=True), color="black", linewidth=1, linestyle=":", label="knowing everything")
-    axes.plot(*zip(*what.curve, strict=True), color="tab:blue", linewidth=1.6, label="the chosen policy, out of fold")
+        axes.plot(*zip(*what.bound, strict=True), color="black", linewidth=1, linestyle=":", label=CLAIRVOYANT)
+    axes.plot(*zip(*what.curve, strict=True), color="tab:blue", linewidth=1.6, label="chosen policy, cross-fitted")
     for number, one in enumerate(what.candidates):
         style = {"marker": _MARKS[number % len(_MARKS)], "color": f"C{number % 10}", "alpha": 0.8, "linestyle": "none"}
         axes.plot([one.kept], [one.cost], label=_label(one.name), markersize=5, **style)
-    for number, one in enumerate(what.ways):
-        style = {"marker": _WAY_MARKS[number % len(_WAY_MARKS)], "color": "0.4", "linestyle": "none"}
+    for number, one in enumerate(what.baselines):
+        style = {"marker": _BASELINE_MARKS[number % len(_BASELINE_MARKS)], "color": "0.4", "linestyle": "none"}
         axes.plot([one.kept], [one.cost], label=_label(one.name), markersize=7, **style)
     if what.certified is not None:
         one = what.certified

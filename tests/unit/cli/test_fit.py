@@ -13,9 +13,9 @@ import pytest
 from cascade.building import read_policy
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.files import write_rows
+from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.report import plots
-from cascade.evaluation.standing import KNOWING
 from cascade.policies.artifact import read
 from cascade.strategies.embedding import SentenceModel
 from cascade.training.fitting import fit_policy
@@ -95,7 +95,7 @@ def test_the_report_says_all_five_things(cli: Cli, log: str) -> None:
     assert ran.err == ""
     said = words(ran.out)
     assert "200 questions of 2 steps: 140 to choose and fit on, 60 to certify" in said
-    for name in ("last model alone", "base alone", "all steps", KNOWING, "fixed depth"):
+    for name in ("last model alone", "base alone", "all steps", CLAIRVOYANT, "fixed depth"):
         assert any(line.strip().lstrip("* ").startswith(name) for line in ran.out.splitlines()), name
     (chosen,) = [line for line in ran.out.splitlines() if line.startswith("* ")]
     assert f"Chosen: {' '.join(chosen.split()[1:3])}" in said

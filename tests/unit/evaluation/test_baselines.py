@@ -1,4 +1,4 @@
-"""What stands beside a policy: the reference, the simple ways, and the least that a promise can cost."""
+"""Baselines: the reference, the others, and the least that a promise can cost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
-from cascade.evaluation.baselines import ALL_STEPS, knowing_everything, reference_of, simple_ways
+from cascade.evaluation.baselines import ALL_STEPS, clairvoyant, other_baselines, reference_of
 from unit.cli.certified import hard_rows
 from unit.evaluation.plain import Asked, batches, table_of
 
@@ -26,7 +26,7 @@ def test_the_reference_is_what_is_on_record() -> None:
     assert reference_of(table).name == LAST_ONLY
     assert reference_of(table, "all").name == ALL_STEPS
     assert reference_of(table).cost[0] == 2_000_000
-    assert [one.name for one in simple_ways(table, reference_of(table))] == [BASE_ONLY, ALL_STEPS]
+    assert [one.name for one in other_baselines(table, reference_of(table))] == [BASE_ONLY, ALL_STEPS]
     bare = _without_walks(table)
     assert reference_of(bare).name == ALL_STEPS
     with pytest.raises(UsageError, match=GUIDE_ONLY):
@@ -51,7 +51,7 @@ def test_nobody_keeps_a_promise_for_less_than_one_who_knows_everything() -> None
                 cost = sum(sum(one.costs[:stop]) for one, stop in zip(asked, stops, strict=True))
                 if lost <= alpha * len(asked):
                     best = cost if best is None else min(best, cost)
-            found = knowing_everything(table, kind, alpha, None)
+            found = clairvoyant(table, kind, alpha, None)
             if best is None:
                 assert found.cost_nano_usd is None
             else:

@@ -20,7 +20,8 @@ from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.evaluation import compare as module
 from cascade.evaluation import contestants
-from cascade.evaluation.compare import CLAIRVOYANT, Comparison, compare
+from cascade.evaluation.baselines import CLAIRVOYANT
+from cascade.evaluation.compare import Comparison, compare
 from cascade.evaluation.contestants import Depth, Ready, Threshold
 from cascade.evaluation.doubt import KNOWN
 from cascade.evaluation.intervals import corrected_interval

@@ -160,7 +160,7 @@ def test_a_promise_that_no_step_can_keep_is_said() -> None:
     (table,) = tables_from_rows(rows)
     found = prove(table, Guarantee("error", 0.1, 0.1), threshold, Plan(splits=3))
     assert found.impossible
-    assert found.knowing_usd is None
+    assert found.clairvoyant_usd is None
     assert found.verdict == "refused"
     assert found.lost == pytest.approx(0.34)
     assert "no step answers 34.0 % of the questions rightly" in words(found)["impossible"]
@@ -182,7 +182,7 @@ def test_without_costs_no_saving_is_shown() -> None:
     (table,) = tables_from_rows(rows)
     found = prove(table, Guarantee("coverage", 0.1), threshold, Plan(splits=3))
     assert found.verdict == "unknown"
-    assert found.policy.saving is found.policy.cost_usd is found.knowing_usd is None
+    assert found.policy.saving is found.policy.cost_usd is found.clairvoyant_usd is None
     assert "unknown" in words(found)
 
 

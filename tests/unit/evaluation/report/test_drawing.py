@@ -9,8 +9,8 @@ from cascade.conformal.frontier import frontier
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
-from cascade.evaluation.baselines import knowing_everything
-from cascade.evaluation.report.drawing import Mark, drawing
+from cascade.evaluation.baselines import baseline_figures, clairvoyant
+from cascade.evaluation.report.drawing import Drawing, Mark, drawing
 from cascade.evaluation.report.plots import available, plot_fit
 from cascade.training.fitting import Fitted, fit_policy
 from unit.cli.certified import hard_rows
@@ -25,13 +25,19 @@ def fitted(guarantee: Guarantee, *, cost: bool = True) -> Fitted:
     return fit_policy(tables_from_rows(rows), guarantee, method="threshold")
 
 
+def drawn_of(found: Fitted, certified: Mark | None) -> Drawing:
+    choice = found.choice
+    baselines = baseline_figures(found.training, choice.terms.guarantee.kind, choice.alpha)
+    return drawing(choice, baselines, certified)
+
+
 def steps(found: Fitted) -> EpisodeTable:
     return found.choice.sample.table
 
 
 def test_the_curve_is_the_frontier_of_the_policy_that_was_chosen() -> None:
     found = fitted(Guarantee("coverage", 0.1))
-    drawn = drawing(found.choice, None)
+    drawn = drawn_of(found, None)
     curve = frontier(steps(found).arrays, found.choice.sample.levels)
     for kept, cost in drawn.curve:
         at = curve.matched(kept)
@@ -43,7 +49,7 @@ def test_the_curve_is_the_frontier_of_the_policy_that_was_chosen() -> None:
 
 def test_candidates_stand_at_what_they_were_compared_at() -> None:
     found = fitted(Guarantee("coverage", 0.1))
-    drawn = drawing(found.choice, None)
+    drawn = drawn_of(found, None)
     known = {one.name: one for one in found.choice.judged}
     for mark in drawn.candidates:
         matched = known[mark.name].matched
@@ -55,13 +61,13 @@ def test_candidates_stand_at_what_they_were_compared_at() -> None:
 
 def test_the_bound_is_that_of_one_who_knows_everything_and_ends_where_the_rest_does() -> None:
     found = fitted(Guarantee("coverage", 0.1))
-    drawn = drawing(found.choice, None)
+    drawn = drawn_of(found, None)
     least = min(kept for kept, _ in drawn.curve)
     for kept, cost in drawn.bound:
-        known = knowing_everything(steps(found), "coverage", 1 - kept, None).cost_nano_usd
+        known = clairvoyant(steps(found), "coverage", 1 - kept, None).cost_nano_usd
         assert known is not None
         assert cost == pytest.approx(known / 1e6)
-        assert kept >= min(least, *(way.kept for way in drawn.ways))
+        assert kept >= min(least, *(way.kept for way in drawn.baselines))
 
 
 @pytest.mark.parametrize(
@@ -77,8 +83,8 @@ def test_the_bound_is_that_of_one_who_knows_everything_and_ends_where_the_rest_d
 )
 def test_every_kind_is_drawn_within_what_can_be(guarantee: Guarantee, cost: bool) -> None:
     found = fitted(guarantee, cost=cost)
-    drawn = drawing(found.choice, Mark("certified", 0.9, 1.0))
-    points = [*drawn.curve, *drawn.bound, *((one.kept, one.cost) for one in (*drawn.candidates, *drawn.ways))]
+    drawn = drawn_of(found, Mark("certified", 0.9, 1.0))
+    points = [*drawn.curve, *drawn.bound, *((one.kept, one.cost) for one in (*drawn.candidates, *drawn.baselines))]
     assert all(-1e-9 <= kept <= 1 + 1e-9 and paid >= 0 for kept, paid in points)
     assert drawn.cost.startswith("cost, USD" if cost else "steps")
     most = float(steps(found).arrays.cost.sum(axis=1).mean()) / 1e6 if cost else 2.0
@@ -90,7 +96,7 @@ def test_the_same_fit_gives_the_same_bytes_whatever_matplotlib_is_set_to() -> No
     import matplotlib as mpl
 
     assert available()
-    drawn = drawing(fitted(Guarantee("coverage", 0.1)).choice, Mark("_hidden $x$ \x1b[31m", 0.9, 1.0))
+    drawn = drawn_of(fitted(Guarantee("coverage", 0.1)), Mark("_hidden $x$ \x1b[31m", 0.9, 1.0))
     first = plot_fit(drawn)
     with mpl.rc_context({"svg.hashsalt": "other", "font.size": 20, "axes.grid": True}):
         assert plot_fit(drawn) == first

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from cascade.errors import MissingExtraError, UsageError
-from cascade.evaluation.compare import CLAIRVOYANT, Comparison, Row
+from cascade.evaluation.baselines import CLAIRVOYANT
+from cascade.evaluation.compare import Comparison, Row
 from cascade.evaluation.played import Means
 from cascade.evaluation.report.plots import FORMATS, check, plot
 

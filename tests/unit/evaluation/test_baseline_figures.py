@@ -1,4 +1,4 @@
-"""What stands beside the candidates of a fit, on a log on which every figure is known."""
+"""The baselines' figures for a fit, on a log on which every figure is known."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
+from cascade.evaluation.baselines import CLAIRVOYANT, BaselineFigures, baseline_figures
 from cascade.evaluation.contestants import Uala
 from cascade.evaluation.doubt import doubt_of
-from cascade.evaluation.standing import KNOWING, Standing, standing
 from unit.cli.certified import hard_rows
 
 
@@ -19,18 +19,18 @@ def made() -> EpisodeTable:
     return table
 
 
-def by_name(found: list[Standing]) -> dict[str, Standing]:
+def by_name(found: list[BaselineFigures]) -> dict[str, BaselineFigures]:
     return {one.name: one for one in found}
 
 
 def test_every_figure_is_known() -> None:
-    found = by_name(standing(made(), "coverage", 0.1))
+    found = by_name(baseline_figures(made(), "coverage", 0.1))
     # 20 of 100 are answered by the second step alone; steps cost 0.001 and 0.002
-    assert found["last model only"] == Standing("last model only", 0.002, 1.0, 1.0, 1.0)
-    assert found["base only"] == Standing("base only", 0.001, 1.0, 0.8, 0.8)
+    assert found["last model only"] == BaselineFigures("last model only", 0.002, 1.0, 1.0, 1.0)
+    assert found["base only"] == BaselineFigures("base only", 0.001, 1.0, 0.8, 0.8)
     assert found["all steps"].cost_usd == pytest.approx(0.003)
-    assert found[KNOWING].cost_usd == pytest.approx(0.001 + 0.1 * 0.002)  # ten of the twenty are given up
-    assert (found[KNOWING].kept, found[KNOWING].right) == (0.9, None)
+    assert found[CLAIRVOYANT].cost_usd == pytest.approx(0.001 + 0.1 * 0.002)  # ten of the twenty are given up
+    assert (found[CLAIRVOYANT].kept, found[CLAIRVOYANT].right) == (0.9, None)
 
 
 def test_uala_is_as_it_is_tuned() -> None:
@@ -39,25 +39,25 @@ def test_uala_is_as_it_is_tuned() -> None:
     assert doubt is not None
     uala = Uala(doubt)
     played = uala.prepare(table, table, 0.1, 0).play(table)
-    found = by_name(standing(table, "error", 0.1))[uala.name]
+    found = by_name(baseline_figures(table, "error", 0.1))[uala.name]
     assert found.cost_usd == pytest.approx(played.cost.mean() / 1e9)
     assert found.kept == found.right == pytest.approx(played.right.mean())
 
 
 def test_regret_counts_where_the_reference_is_right() -> None:
-    found = by_name(standing(made(), "regret", 0.1))
+    found = by_name(baseline_figures(made(), "regret", 0.1))
     assert found["last model only"].kept == 1
     assert found["base only"].kept == 0.8
 
 
 @pytest.mark.parametrize(("kind", "alpha"), [("budget", None), ("f1", 0.1)])
 def test_what_is_measured_otherwise_is_not_guessed(kind: str, alpha: float | None) -> None:
-    found = by_name(standing(made(), kind, alpha))
-    assert KNOWING not in found
+    found = by_name(baseline_figures(made(), kind, alpha))
+    assert CLAIRVOYANT not in found
     assert (found["base only"].kept is None) == (kind == "f1")
 
 
 def test_without_costs_none_is_shown() -> None:
-    found = standing(replace(made(), cost_known=False), "coverage", 0.1)
+    found = baseline_figures(replace(made(), cost_known=False), "coverage", 0.1)
     assert all(one.cost_usd is None for one in found)
-    assert KNOWING not in by_name(found)
+    assert CLAIRVOYANT not in by_name(found)

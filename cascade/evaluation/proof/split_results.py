@@ -12,7 +12,7 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.baselines import Alone, broken
+from cascade.evaluation.baselines import Baseline, broken
 from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.intervals import Interval, corrected_interval
 from cascade.policies.base import Policy
@@ -21,7 +21,7 @@ POLICY = "certified policy"
 
 
 class Way(NamedTuple):
-    """Means over the splits' test questions of one way to answer.
+    """Means over the splits' test questions of one way to answer: the certified policy, or a baseline.
 
     Attributes:
         name: what it is called.
@@ -47,13 +47,13 @@ class Way(NamedTuple):
 
 
 class Coin(NamedTuple):
-    """A coin between two ways that need no policy, which breaks the promise as often as the policy does.
+    """A coin between two baselines, which breaks the promise as often as the policy does.
 
     What it saves is what tolerating so many broken promises brings by itself; a policy that saves no more has learned
     nothing that is worth money.
 
     Attributes:
-        one, other: the two ways; the same where one of them alone does.
+        one, other: the two baselines; the same where one of them alone does.
         share: of the questions that the other one answers.
         saving: what it saves, as a share of the reference's cost.
         accuracy: the share whose one answer is right.
@@ -90,15 +90,15 @@ def mean_of(column: Floats) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """How questions count against a promise."""
+class Measuring:
+    """Questions, the promise that they count against, and the reference."""
 
     table: EpisodeTable
     guarantee: Guarantee
-    reference: Alone
+    reference: Baseline
 
-    def of_way(self, way: Alone) -> Figures:
-        """Return what a way that needs no policy did."""
+    def of_way(self, way: Baseline) -> Figures:
+        """Return what a baseline did."""
         columns = (way.cost, way.right, self._broken(way.right, way.in_set), way.in_set, way.length, way.answers)
         return Figures(*(np.where(way.known, column, np.nan) for column in columns))
 
@@ -115,7 +115,7 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Turns:
+class SplitResults:
     """One way's figures, an entry a split."""
 
     means: list[list[float]] = field(default_factory=list)
@@ -137,15 +137,15 @@ class Turns:
         """The share that counts against the promise in each split."""
         return [means[2] for means in self.means]
 
-    def add(self, did: Figures, today: Figures) -> None:
+    def add(self, did: Figures, reference: Figures) -> None:
         """Add a split's test questions, paired with the reference's on those that both are known for."""
         known = ~np.isnan(did.right)
         if not known.any():
             return
         self.means.append([mean_of(column) for column in did])
-        paid = float(today.cost[known].sum())
+        paid = float(reference.cost[known].sum())
         self.savings.append(1 - float(did.cost[known].sum()) / paid if paid > 0 else np.nan)
-        self.gaps.append(float((did.right - today.right)[known].mean()))
+        self.gaps.append(float((did.right - reference.right)[known].mean()))
 
     def way(self, name: str, sizes: tuple[int, int], *, paired: bool) -> Way:
         """Return the means; with the differences to the reference, but for the reference itself."""
@@ -159,10 +159,10 @@ class Turns:
         return Way(name, cost / 1e9, right, broken, in_set, length, answers, *gaps)
 
 
-def coin_of(turns: Mapping[str, Turns], sizes: tuple[int, int]) -> Coin | None:
+def coin_of(results: Mapping[str, SplitResults], sizes: tuple[int, int]) -> Coin | None:
     """Return the cheapest coin that breaks the promise as often as the policies do, on average over the splits."""
-    policy = turns[POLICY]
-    ways = [(name, one) for name, one in turns.items() if name != POLICY and len(one.means) == len(policy.means)]
+    policy = results[POLICY]
+    ways = [(name, one) for name, one in results.items() if name != POLICY and len(one.means) == len(policy.means)]
     best: tuple[float, str, str, float] | None = None
     for (one, first), (other, second) in combinations_with_replacement(ways, 2):
         share = _weight(first.broken, second.broken, policy.broken)
@@ -172,7 +172,7 @@ def coin_of(turns: Mapping[str, Turns], sizes: tuple[int, int]) -> Coin | None:
     if best is None:
         return None
     saving, one, other, share = best
-    first, second = turns[one], turns[other]
+    first, second = results[one], results[other]
     ahead = [
         own - a - (b - a) * _tossed(share, lost, first.broken, second.broken)
         for own, lost, a, b in zip(policy.savings, policy.losses, first.savings, second.savings, strict=True)
