@@ -38,6 +38,9 @@ bench: $(VENV)/dev.done  ## the numbers of the README and the design pages
 	$(BIN)/python benchmarks/ladder_threshold.py
 	$(BIN)/python benchmarks/estimators.py --rows 10000
 	$(BIN)/python benchmarks/simulated_worlds.py --questions 20000
+	$(BIN)/python benchmarks/fit_logs.py --only demo --quick
+	$(BIN)/python benchmarks/fit_speed.py --quick
+	$(BIN)/python benchmarks/decision_speed.py
 
 docs: $(VENV)/docs.done  ## the user documentation as a site, in site/
 	$(BIN)/mkdocs build --quiet --strict
