@@ -29,7 +29,8 @@ def beside(chances: Floats, incumbent: Floats, best: Floats) -> Floats:
 
     Returns:
         float64 (n, m): above `best` where the chance is above the incumbent's, below where it is below, `best` itself
-        where it is equal, and as close to the chance as that allows. Chances of one side keep their order. Where the
+        where it is equal, and as close to the chance as that allows. Chances of one side keep their order. All lie in
+        [0, 1]: where `best` is 0 or 1 itself there is no room beyond it, and those on that side equal it. Where the
         incumbent is unknown, the chance itself, at least `LEAST` from 0 and 1. NaN where the chance is.
     """
     made = np.minimum(np.maximum(chances, LEAST), 1.0 - LEAST)
@@ -43,7 +44,7 @@ def beside(chances: Floats, incumbent: Floats, best: Floats) -> Floats:
         made = np.where(over & (more == place), np.maximum(made, least[:, None]), made)
         made = np.where(under & (fewer == place), np.minimum(made, most[:, None]), made)
     same = (chances == incumbent[:, None]) & apart[:, None]
-    return np.where(same, best[:, None], made)
+    return np.minimum(np.maximum(np.where(same, best[:, None], made), 0.0), 1.0)
 
 
 def _ahead(chances: Floats, side: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Floats:
@@ -72,5 +73,5 @@ def beside_one(chances: Sequence[float | None], incumbent: float | None, best: f
         for other in chances:  # past those of the same side that are nearer to the incumbent
             if other is not None and (incumbent < other < chance if over else chance < other < incumbent):
                 moved = math.nextafter(moved, math.inf if over else -math.inf)
-        made[index] = max(plain, moved) if over else min(plain, moved)
+        made[index] = min(max(plain, moved), 1.0) if over else max(min(plain, moved), 0.0)
     return made

@@ -116,6 +116,22 @@ def test_new_confidences_stand_on_their_side_of_the_best_earlier_one(
             assert all(sure > s for c, s in pairs if chance > c and chance - c > 2 * LEAST)
 
 
+EDGES = st.sampled_from([0.0, 5e-324, 1e-9, 0.5, 1 - 2**-52, 1 - 2**-53, 1.0])
+
+
+@settings(max_examples=1_000)
+@given(st.lists(st.none() | EDGES, min_size=1, max_size=4), EDGES, EDGES)
+def test_confidences_stay_between_0_and_1_where_the_best_earlier_one_is_at_the_edge(
+    chances: list[float | None], incumbent: float, best: float
+) -> None:
+    one = beside_one(chances, incumbent, best)
+    assert bits(known(one)) == bits(beside(known(chances)[None, :], known(incumbent), known(best)))
+    for chance, sure in zip(chances, one, strict=True):
+        if chance is not None and sure is not None:
+            assert 0.0 <= sure <= 1.0
+            assert sure >= best if chance > incumbent else sure <= best
+
+
 @settings(max_examples=300)
 @given(seed=SEEDS)
 def test_the_answer_that_is_served_is_the_likelier_one_now(seed: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -123,6 +124,21 @@ def test_trees_give_what_walking_down_them_gives(leaves: int) -> None:
         rows = made.raw_rows(rng, 30, 4)
         rows[::3, 0] = trees.threshold[rng.integers(trees.threshold.size, size=10)]  # at a threshold: left
         assert trees.values(rows).tolist() == [walked(trees, row) for row in rows]
+
+
+def test_many_rows_are_scored_some_at_a_time_in_little_memory() -> None:
+    rng = np.random.default_rng(3)
+    trees = made.trees(rng, 6, many=60, leaves=8, foreseen=0.5)
+    rows = made.raw_rows(rng, 40_000, 6)
+    tracemalloc.start()
+    found = trees.values(rows)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    inner = 60 * 7
+    assert most < rows.nbytes + rows.shape[0] * inner  # all at once takes 8 bytes for each row and inner node
+    picked = rng.integers(len(rows), size=100)
+    assert found[picked].tolist() == [trees.value(row) for row in rows[picked]]
+    assert trees.values(rows.reshape(2, -1, 6)[:, :5]).tolist() == found.reshape(2, -1)[:, :5].tolist()
 
 
 @pytest.mark.parametrize(
