@@ -37,8 +37,8 @@ from cascade.episodes.embeddings import vectors_of
 from cascade.errors import UsageError
 from cascade.evaluation.logs import Log
 from cascade.evaluation.report import plots
-from cascade.evaluation.report.card import PLOT_FILE, Facts, card_files, facts_of
-from cascade.policies.artifact import write
+from cascade.evaluation.report.card import Facts, card_files, facts_of
+from cascade.policies.artifact import CARD_FILE, PLOT_FILE, POLICY_FILE, write
 from cascade.policies.learned import LearnedPolicy
 from cascade.strategies.embedding import sentence_model
 from cascade.training.choice.portfolio import AUTO
@@ -97,6 +97,7 @@ def fit_log(
     Example: cascade fit episodes.parquet --alpha 0.1 -o policy
     """
     check_target(output, same=False, force=force, otherwise=f"Calibrate that one with --policy {output}, choose")
+    _refuse_other_pages(output, force=force)
     settings = None if config is None else load(config)
     wanted = wanted_guarantee(Asked(guarantee, alpha, delta, budget, most, by_group, abstain), settings)
     started = None if init is None else _init(init)
@@ -134,6 +135,15 @@ def fit_log(
         out.print(part)
 
 
+def _refuse_other_pages(output: Path, *, force: bool) -> None:
+    """Refuse to write a model card over a README.md that is none, as in the folder of a project."""
+    if (output / CARD_FILE).exists() and not (output / POLICY_FILE).exists() and not force:
+        raise UsageError(
+            f"{output} is no policy directory and holds a {CARD_FILE}, which the model card would be written over; "
+            "choose another --output, or --force."
+        )
+
+
 def _embedding(log: Log) -> Embedding:
     """Return the sentence model, and what it makes of each question of a log."""
     embedder = sentence_model()
@@ -153,7 +163,7 @@ def _init(directory: Path) -> Init:
 
 
 def _write(output: Path, fitted: Fitted, facts: Facts) -> bool:
-    """Write the directory, and return whether there is a plot in it; one of another policy is taken away."""
+    """Write the directory, and return whether there is a plot in it; an older one that the card does not show goes."""
     plot = plots.plot_fit(facts.drawing) if facts.drawing is not None and plots.available() else None
     files = card_files(facts, plot)
     write(output, fitted.artifact, files=files)

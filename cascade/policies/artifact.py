@@ -26,7 +26,7 @@ from cascade.conformal.certificate import (
     number_of,
     to_document,
 )
-from cascade.conformal.guarantee import Guarantee, of_group
+from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.served import PathPoint
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.base import Policy
@@ -35,6 +35,8 @@ from cascade.policies.whole import write_whole
 from cascade.types import Certificate
 
 POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE = "policy.json", "certificate.json", "model.safetensors"
+CARD_FILE, PLOT_FILE = "README.md", "frontier.svg"
+"""A fitted policy's model card, and the plot in it."""
 SCHEMA_VERSION = 1
 MOST_BYTES = 1 << 28
 """256 MiB: ten million questions' ids. A larger file is refused before it is read."""
@@ -85,10 +87,6 @@ class PolicyArtifact:
         """The SHA-256 of `policy.json` in canonical form, which every certificate names."""
         return digest(_policy_document(self))
 
-    def certificate_for(self, group: str | None) -> Certificate | None:
-        """Return the certificate that speaks of a group's questions; None where none does."""
-        return of_group({one.group: one for one in self.certificates}, group)
-
     def calibrated(self, policy: Policy) -> CalibratedPolicy:
         """Return the policy that these settings describe with the certified thresholds.
 
@@ -114,7 +112,7 @@ def write(directory: str | Path, artifact: PolicyArtifact, *, files: Mapping[str
     """Write a policy directory; the same artefact gives the same bytes.
 
     All of it is written, or nothing changes (`whole.write_whole`). Certificates of a policy that was there before go
-    where the new one has none.
+    where the new one has none, and so do another policy's numbers and model card.
 
     Args:
         directory: where; it is made if it is not there.
@@ -128,21 +126,22 @@ def write(directory: str | Path, artifact: PolicyArtifact, *, files: Mapping[str
     for name in more:
         if Path(name).name != name or name in {POLICY_FILE, CERTIFICATE_FILE, "", ".", ".."}:
             raise UsageError(f"{name!r} is no name for a file beside {POLICY_FILE}.")
-    contents: dict[str, bytes | None] = {**more, POLICY_FILE: _json(_policy_document(artifact))}
+    document = _json(_policy_document(artifact))
+    gone = (MODEL_FILE, CARD_FILE, PLOT_FILE) if _holds_another(Path(directory), json.loads(document)["policy"]) else ()
+    contents: dict[str, bytes | None] = {**dict.fromkeys(gone), **more, POLICY_FILE: document}
     contents[CERTIFICATE_FILE] = _json(_certificate_document(artifact)) if artifact.certificates else None
     write_whole(Path(directory), contents)
 
 
-def write_certificates(directory: str | Path, artifact: PolicyArtifact) -> None:
-    """Write the certificates of a policy that is there already.
-
-    Raises:
-        ConfigError: the directory holds another policy.
-    """
-    held = read(directory, certificates=False)
-    if held.policy_sha256 != artifact.policy_sha256:
-        raise ConfigError([f"{POLICY_FILE}: it is another policy than the certificates are for"], str(directory))
-    write_whole(Path(directory), {CERTIFICATE_FILE: _json(_certificate_document(artifact))})
+def _holds_another(folder: Path, settings: Any) -> bool:
+    """Whether a directory holds a policy of other settings, or one that cannot be read."""
+    if not (folder / POLICY_FILE).exists():
+        return False
+    try:
+        held = _load(folder / POLICY_FILE)
+    except ConfigError:
+        return True
+    return not isinstance(held, dict) or held.get("policy") != settings
 
 
 def read(directory: str | Path, *, certificates: bool = True) -> PolicyArtifact:

@@ -56,12 +56,6 @@ def _quantile(df: int) -> float:
     return student_t_quantile((1 + CONFIDENCE) / 2, min(df, _NORMAL_FROM))
 
 
-def mean_interval(values: Floats, groups: Sequence[str]) -> Interval:
-    """Return the mean of some values and its interval over groups."""
-    mean = float(values.mean())
-    return clustered_interval(mean, values - mean, groups)
-
-
 # --- what the signals tell ---
 
 

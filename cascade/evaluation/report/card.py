@@ -17,12 +17,11 @@ from cascade.conformal.certificate import statement
 from cascade.evaluation.baselines import BaselineFigures, baseline_figures, label
 from cascade.evaluation.report.drawing import Drawing, Mark, drawing
 from cascade.evaluation.report.importance import Weighed, weighed
-from cascade.policies.artifact import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE
+from cascade.policies.artifact import CARD_FILE, CERTIFICATE_FILE, MODEL_FILE, PLOT_FILE, POLICY_FILE
 from cascade.training.choice.choosing import Choice, Judged
 from cascade.training.choice.measuring import Unit
 from cascade.training.fitting import Fitted
 
-CARD_FILE, PLOT_FILE = "README.md", "frontier.svg"
 _SAID = 3
 """As many promises are said in words; the certificates hold all."""
 

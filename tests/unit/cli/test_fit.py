@@ -79,6 +79,35 @@ def test_a_directory_is_written_that_serves(cli: Cli, log: str, tmp_path: Path) 
     assert json.loads(cli("evaluate", log, "--policy", "policy", "--json").out)["n"] == 200
 
 
+def test_the_readme_of_a_project_is_not_written_over(cli: Cli, log: str, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    ran = cli("fit", log, "-o", ".", "--policy", "depth")
+    assert ran.code == 2
+    assert "holds a README.md" in words(ran.err)
+    assert (tmp_path / "README.md").read_text() == "mine"
+    assert not (tmp_path / "policy.json").exists()
+
+
+def test_a_card_stays_where_its_policy_is_calibrated_anew_and_does_not_go_elsewhere(
+    cli: Cli, log: str, tmp_path: Path
+) -> None:
+    assert cli("fit", log, "-o", "policy", "--policy", "threshold").code == 0
+    before = contents(tmp_path / "policy")
+    new = ("calibrate", "fresh.jsonl", "--policy", "policy", "--alpha", "0.2")
+    write_rows(tmp_path / "fresh.jsonl", hard_rows(100, range(0, 40, 2), about="fresh"))
+    for output in ("policy", "other"):
+        ran = cli(*new, "-o", output)
+        assert ran.code == 0, ran.err
+    after = contents(tmp_path / "policy")
+    assert after["certificate.json"] != before["certificate.json"]
+    assert {name: after[name] for name in ("README.md", "frontier.svg")} == {
+        name: before[name] for name in ("README.md", "frontier.svg")
+    }
+    assert set(contents(tmp_path / "other")) == {"policy.json", "model.safetensors", "certificate.json"}
+    assert cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--force").code == 0
+    assert set(contents(tmp_path / "policy")) == {"policy.json", "certificate.json"}
+
+
 def test_what_is_printed_is_what_the_library_found(cli: Cli, log: str) -> None:
     found = document(cli("fit", log, "-o", "policy", "--seed", "4", "--json"))
     fitted = fit_policy(open_log(log).tables, Guarantee("coverage", 0.1), seed=4)

@@ -25,7 +25,6 @@ from cascade.policies.artifact import (
     Seen,
     read,
     write,
-    write_certificates,
 )
 from cascade.policies.base import Observation
 from cascade.policies.calibrated import CalibratedPolicy, Threshold
@@ -81,20 +80,15 @@ def test_a_policy_without_a_certificate_is_one(tmp_path: Path) -> None:
         read(tmp_path).calibrated(ThresholdPolicy())
 
 
-def test_calibrating_again_writes_the_certificates_alone(tmp_path: Path) -> None:
-    write(tmp_path, certified())
-    before = files(tmp_path)
-    write_certificates(tmp_path, replace(certified(), certificates=(certificate(kappa=0.5),)))
-    after = files(tmp_path)
-    assert before[POLICY_FILE] == after[POLICY_FILE]
-    assert before[CERTIFICATE_FILE] != after[CERTIFICATE_FILE]
+def test_a_model_card_stays_with_its_policy_alone(tmp_path: Path) -> None:
+    write(tmp_path, certified(), files={"README.md": b"card", "frontier.svg": b"plot"})
+    write(tmp_path, replace(certified(), certificates=(certificate(kappa=0.5),)))
     assert read(tmp_path).certificates[0].kappa == 0.5
-
-
-def test_certificates_go_to_their_own_policy_only(tmp_path: Path) -> None:
-    write(tmp_path, BARE)
-    with pytest.raises(ConfigError, match="another policy"):
-        write_certificates(tmp_path, replace(certified(), path=None))
+    assert {"README.md", "frontier.svg"} <= set(files(tmp_path))
+    write(tmp_path, replace(certified(), policy={"kind": "fixed"}, certificates=()))
+    assert set(files(tmp_path)) == {POLICY_FILE}
+    write(tmp_path, BARE, files={"README.md": b"another"})
+    assert files(tmp_path)["README.md"] == b"another"
 
 
 def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,8 +349,6 @@ def test_each_group_has_its_threshold() -> None:
     assert calibrated.for_group("a").for_group("b").kappa == 0.75
     alone = CalibratedPolicy(ThresholdPolicy(), Threshold(0.5))
     assert alone.for_group("a") is alone
-    assert some.certificate_for("a") == some.certificates[0]
-    assert some.certificate_for("b") == some.certificates[1]
 
 
 def test_a_group_without_any_certificate_keeps_everything() -> None:
@@ -364,7 +356,6 @@ def test_a_group_without_any_certificate_keeps_everything() -> None:
     calibrated = some.calibrated(ThresholdPolicy())
     assert calibrated.for_group("b").keeps_everything
     assert not calibrated.for_group("a").keeps_everything
-    assert some.certificate_for("b") is None
 
 
 def test_a_policy_without_signals_reads_none() -> None:

@@ -8,11 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cascade.conformal.arrays import Floats
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.baselines import first_step
-from cascade.evaluation.intervals import student_t_quantile
-from cascade.evaluation.proof.diagnosis import auroc, default_kind, mean_interval, signal_uses, unknowns
+from cascade.evaluation.intervals import Interval, student_t_quantile
+from cascade.evaluation.proof.diagnosis import auroc, clustered_interval, default_kind, signal_uses, unknowns
 from unit.calibration.logs import log
 from unit.cli.certified import hard_rows
 
@@ -20,6 +21,10 @@ from unit.cli.certified import hard_rows
 def made(n: int = 40, hard: range = range(0, 20, 2), **columns: object) -> EpisodeTable:
     (table,) = tables_from_rows(hard_rows(n, hard, **columns))
     return table
+
+
+def mean_interval(values: Floats, groups: list[str]) -> Interval:
+    return clustered_interval(float(values.mean()), values - values.mean(), groups)
 
 
 def test_the_interval_of_independent_questions_is_students() -> None:
