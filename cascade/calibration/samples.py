@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -139,11 +140,24 @@ def selected(table: EpisodeTable, share: float, seed: int) -> Bools:
     if not 0 < share < 1:
         raise UsageError(f"The share of questions for ordering the path lies between 0 and 1, not {share:g}.")
     held = clusters(table)
-    names = sorted(set(held), key=lambda name: _hash(f"{seed}|{name}"))
+    names = drawn(held, seed)
     if len(names) < 2:
         raise UsageError("The questions are all of one group: none is left to calibrate on after ordering the path.")
     chosen = set(names[: min(len(names) - 1, max(1, round(share * len(names))))])
     return np.fromiter((name in chosen for name in held), dtype=np.bool_, count=table.n)
+
+
+def drawn(names: Iterable[str], seed: int) -> list[str]:
+    """Return the different names in the order in which a seed draws them: by a hash, whatever order they come in."""
+    return sorted(set(names), key=lambda name: _hash(f"{seed}|{name}"))
+
+
+def tied(table: EpisodeTable) -> EpisodeTable:
+    """Return the same rows in groups that share no question: those that do are one.
+
+    It is for the whole of a log, before `once` leaves rows out: one of them may be what ties two groups together.
+    """
+    return replace(table, groups=tuple(clusters(table)))
 
 
 def clusters(table: EpisodeTable) -> list[str]:

@@ -7,6 +7,7 @@ and what remains is divided further for the choice alone (`folds`).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -14,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.calibration.calibrating import looked_at
-from cascade.calibration.samples import among, clusters, joined, once, selected
+from cascade.calibration.samples import among, drawn, joined, once, tied
+from cascade.calibration.thresholds import spoken_of
 from cascade.conformal.arrays import Bools
 from cascade.conformal.binomial import most_losses, needed_n
 from cascade.conformal.guarantee import Guarantee
@@ -63,8 +65,9 @@ def divided(
     """Divide a log.
 
     Groups fall into one part whole; with a promise for each group every group is divided, and questions stay whole.
-    The calibration part has at least as many questions as the guarantee needs, if the log has them, and none that hangs
-    together with one that an earlier policy has seen.
+    The calibration part has at least as many questions that count as the guarantee needs, if the log has them, and none
+    that hangs together with one that an earlier policy has seen. Where it takes the last group to have so many, nothing
+    is left to learn from.
 
     Args:
         tables: the log.
@@ -78,22 +81,24 @@ def divided(
     """
     if not 0 < share < 1:
         raise UsageError(f"The share of questions that certify lies between 0 and 1, not {share:g}.")
-    table, repeated = questions_of(tables, guarantee)
-    bound = bonds(table, guarantee)
-    named = clusters(bound)
-    barred = {name for name, was in zip(named, among(table, seen).tolist(), strict=True) if was}
-    free = np.flatnonzero([name not in barred for name in named])
+    whole = _whole(tables, guarantee)
+    table, repeated = _questions(whole, guarantee)
+    barred = {name for name, was in zip(_bound(whole, guarantee), among(whole, seen), strict=True) if was}
+    free = np.flatnonzero([name not in barred for name in _bound(table, guarantee)])
+    part, counts, needed = table.take(free), spoken_of(table, guarantee.kind)[free], needed_of(guarantee)
     aside = np.zeros(table.n, dtype=np.bool_)
     if guarantee.by_group:
-        aside[free] = _of_each_group(table.take(free), share, seed, needed_of(guarantee))
+        aside[free] = _of_each_group(part, counts, share, needed, seed)
     else:
-        wanted = max(round(share * table.n), needed_of(guarantee))
-        aside[free] = _some(bound.take(free), wanted, seed)
+        aside[free] = _some(part.groups, counts, _Enough(round(share * table.n), needed), seed)
     return Divided(table.take(~aside), table.take(aside), repeated)
 
 
 class Questions(NamedTuple):
-    """The questions of a log, a row each, in an order that the log's does not change; the episodes left out for it."""
+    """The questions of a log, a row each, in an order that the log's does not change; the episodes left out for it.
+
+    Groups that share a question are one, but where each has a promise of its own.
+    """
 
     table: EpisodeTable
     repeated: int
@@ -105,7 +110,17 @@ def questions_of(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> Questi
     Raises:
         UsageError: there is none, or the tables are of different cascades.
     """
-    table = looked_at(joined(tables), guarantee.kind)
+    return _questions(_whole(tables, guarantee), guarantee)
+
+
+def _whole(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> EpisodeTable:
+    """Return all episodes of a log. What ties two groups together is looked for before any is left out."""
+    table = joined(tables)
+    return table if guarantee.by_group else tied(table)
+
+
+def _questions(whole: EpisodeTable, guarantee: Guarantee) -> Questions:
+    table = looked_at(whole, guarantee.kind)
     rows = once(table, by_group=guarantee.by_group)
     if not rows.size:
         raise UsageError("There is no question in this log that the promise could speak of.")
@@ -118,23 +133,46 @@ def _in_order(table: EpisodeTable) -> EpisodeTable:
     return table.take(np.array(order, dtype=np.int64))
 
 
-def _some(table: EpisodeTable, wanted: int, seed: int) -> Bools:
-    """Return at least about so many rows, whole clusters; all where there are no more."""
-    if wanted >= table.n or len(set(clusters(table))) < 2:
-        return np.ones(table.n, dtype=np.bool_)
-    return selected(table, wanted / table.n, seed)
+def _of_each_group(table: EpisodeTable, counts: Bools, share: float, needed: int, seed: int) -> Bools:
+    """Return a share of the questions of each group; a question with all its rows.
 
-
-def _of_each_group(table: EpisodeTable, share: float, seed: int, needed: int) -> Bools:
-    """Return a share of the questions of each group, at least as many as are needed; a question with all its rows."""
+    As many that count as a threshold of its own needs, where that leaves something to learn from.
+    """
     groups = np.array(table.groups, dtype=object)
-    bare = replace(table, groups=table.questions)
     chosen: set[str] = set()
     for name in sorted(set(table.groups)):
-        own = bare.take(np.flatnonzero(groups == name))
-        wanted = max(round(share * own.n), needed if own.n >= _SPARE * needed else 0)
-        chosen |= {own.questions[row] for row in np.flatnonzero(_some(own, wanted, seed))}
+        own = np.flatnonzero(groups == name)
+        questions = [table.questions[row] for row in own.tolist()]
+        has = int(np.count_nonzero(counts[own]))
+        enough = _Enough(round(share * own.size), needed if has >= _SPARE * needed else 0)
+        chosen |= {questions[row] for row in np.flatnonzero(_some(questions, counts[own], enough, seed))}
     return among(table, chosen)
+
+
+class _Enough(NamedTuple):
+    """How many rows are set aside at least, and how many of those that count for the promise."""
+
+    rows: int
+    counted: int
+
+
+def _some(names: Sequence[str], counts: Bools, enough: _Enough, seed: int) -> Bools:
+    """Return rows, bool (n,), all of a name or none: name after name as the seed draws them, until there are enough.
+
+    At least one name; all only where one less leaves too few that count, or there is but one.
+    """
+    rows, counted = Counter(names), Counter([name for name, one in zip(names, counts, strict=True) if one])
+    taken: list[str] = []
+    many = certain = 0
+    for name in drawn(names, seed):
+        if taken and many >= enough.rows and certain >= enough.counted:
+            break
+        taken.append(name)
+        many, certain = many + rows[name], certain + counted[name]
+    if len(taken) == len(rows) > 1 and certain - counted[taken[-1]] >= enough.counted:
+        taken.pop()
+    chosen = frozenset(taken)
+    return np.fromiter((name in chosen for name in names), dtype=np.bool_, count=len(names))
 
 
 def needed_of(guarantee: Guarantee) -> int:
@@ -145,16 +183,61 @@ def needed_of(guarantee: Guarantee) -> int:
 def allowed_loss(guarantee: Guarantee, n: int) -> float | None:
     """Return the mean loss that n calibration questions will allow: alpha, less what being sure of it takes.
 
-    None where the promise is on a cost.
+    Where they are too few for any threshold, alpha: it stays the aim. None where the promise is on a cost.
     """
-    alpha, delta = guarantee.alpha, guarantee.delta
-    if alpha is None:
+    if guarantee.alpha is None:
         return None
+    return _certain_loss(guarantee, n) or guarantee.alpha
+
+
+def _certain_loss(guarantee: Guarantee, n: int) -> float:
+    """Return the same, 0 where n are too few for any threshold."""
+    alpha, delta = guarantee.alpha, guarantee.delta
+    assert alpha is not None  # noqa: S101 - the promise is on a loss
     if guarantee.single or guarantee.kind == "f1":
-        losses = most_losses(n, alpha, 0.5 if delta is None else delta)
-        return alpha if not losses else losses / n
+        return (most_losses(n, alpha, 0.5 if delta is None else delta) or 0) / max(n, 1)
     rank = split_rank(n, alpha) if delta is None else pac_rank(n, alpha, delta)
-    return rank / (n + 1) if rank else alpha
+    return rank / (n + 1)
+
+
+def allowed_by(parts: Divided, guarantee: Guarantee) -> float | None:
+    """Return the mean loss that the calibration part will allow, of the questions that the promise speaks of.
+
+    With a promise for each group it is the mean over the thresholds that there will be, each by the questions that it
+    speaks of; a group too small for one adds to the pool or, with delta, allows nothing. How many of the calibration
+    questions count is judged by the training questions: those set aside are not looked at.
+    """
+    if guarantee.alpha is None:
+        return None
+    sizes = _sizes(parts, guarantee)
+    if len(sizes) == 1:
+        return allowed_loss(guarantee, sizes[0])
+    total = sum(n * _certain_loss(guarantee, n) for n in sizes)
+    return total / sum(sizes) if total else guarantee.alpha
+
+
+def _sizes(parts: Divided, guarantee: Guarantee) -> list[int]:
+    """Return how many calibration questions each threshold will be set on."""
+    needed, training = needed_of(guarantee), parts.training
+    counts = spoken_of(training, guarantee.kind) if training.n else np.ones(1, dtype=np.bool_)
+    if not guarantee.by_group:
+        return [_counted(parts.calibration.n, training.n, counts, needed)]
+    groups, sizes = np.array(training.groups, dtype=object), list[int]()
+    for name, n in sorted(Counter(parts.calibration.groups).items()):
+        own = counts[groups == name] if training.n else counts
+        sizes.append(_counted(n, own.size, own if own.size else counts, needed))
+    large, small = [n for n in sizes if n >= needed], [n for n in sizes if n < needed]
+    return large + ([sum(small)] if guarantee.delta is None else small)
+
+
+def _counted(n: int, others: int, counts: Bools, needed: int) -> int:
+    """Return how many of n calibration questions count, if the share is that of these others.
+
+    As many as are needed where both parts together have them to spare: so they were divided.
+    """
+    share = float(counts.mean())
+    spare = share * (n + others) >= _SPARE * needed
+    return min(n, max(math.floor(share * n), needed if spare else 0))
 
 
 def allowed_budget(guarantee: Guarantee, n: int) -> Guarantee:
@@ -172,3 +255,8 @@ def allowed_budget(guarantee: Guarantee, n: int) -> Guarantee:
 def bonds(table: EpisodeTable, guarantee: Guarantee) -> EpisodeTable:
     """Return a table whose groups are what no fold may cut: with a promise for each group, its questions."""
     return replace(table, groups=table.questions) if guarantee.by_group else table
+
+
+def _bound(table: EpisodeTable, guarantee: Guarantee) -> tuple[str, ...]:
+    """Return for each row what falls into one part whole."""
+    return bonds(table, guarantee).groups

@@ -30,9 +30,10 @@ from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.choice.choosing import Choice, choose, unchosen
+from cascade.training.choice.crossfit import Candidate
 from cascade.training.choice.measuring import Terms
 from cascade.training.choice.portfolio import AUTO, DEPTH, portfolio
-from cascade.training.dividing import SHARE, Divided, allowed_budget, allowed_loss, bonds, divided, needed_of
+from cascade.training.dividing import SHARE, Divided, allowed_budget, allowed_by, bonds, divided, needed_of
 from cascade.training.embedding import ROWS_EACH, Embedding
 from cascade.training.estimators.threads import one_thread
 
@@ -113,7 +114,8 @@ def fit_policy(
         calibration_share: of the questions that are set aside to certify; never fewer than the guarantee needs, if the
             log has them.
         lambda_set: what a further answer in the set is charged with, as a share of what a step costs on average.
-        init: an earlier policy to start from.
+        init: an earlier policy that what is chosen starts from; the choice is made without it. Its questions, and those
+            of their groups, certify nothing.
         embedding: offers where each question's sentence embedding lies, along directions of the training questions. A
             policy that looks at them needs the sentence model to serve.
         expires_days: how long the certificates hold; without end by default.
@@ -138,9 +140,8 @@ def fit_policy(
     if embedding is not None and directions is not None:
         parts = parts.of(lambda table: embedded(table, embedding.vectors, directions))
     terms = _terms(parts, guarantee, lambda_set)
-    choice = choice_on(parts.training, terms, method, seed, before)
-    policy = choice.chosen.whole(parts.training)
-    assert isinstance(policy, LearnedPolicy)  # noqa: S101 - every candidate of `portfolio` makes one
+    choice = choice_on(parts.training, terms, method, seed)
+    policy = _made(parts.training, terms, choice, method, seed, before)
     if embedding is not None and directions is not None:
         policy = embedding.attached(policy, directions)
     held = _held(policy, choice, parts, guarantee, seen, seed)
@@ -190,25 +191,44 @@ def _check(parts: Divided, guarantee: Guarantee, config: CascadeConfig | None, l
 def _terms(parts: Divided, guarantee: Guarantee, lambda_set: float) -> Terms:
     """Return what candidates are compared by: the loss that so many calibration questions will allow."""
     n, table = parts.calibration.n, parts.training if parts.training.n else parts.calibration
-    return Terms.of(table, allowed_budget(guarantee, n), allowed_loss(guarantee, n), lambda_set)
+    return Terms.of(table, allowed_budget(guarantee, n), allowed_by(parts, guarantee), lambda_set)
 
 
 @one_thread()
-def choice_on(
-    training: EpisodeTable, terms: Terms, method: str = AUTO, seed: int = 0, init: LearnedPolicy | None = None
-) -> Choice:
+def choice_on(training: EpisodeTable, terms: Terms, method: str = AUTO, seed: int = 0) -> Choice:
     """Choose on training questions; where they are too few, the fixed depth, or what was asked for.
+
+    No candidate starts from an earlier policy here. That one may have seen these very questions: its candidates would
+    be scored on what they know, and the others on what they do not.
 
     Raises:
         UsageError: there is no such method, or nothing that it could look at.
     """
-    table = bonds(training, terms.guarantee)
-    # Without a question there is nothing to look at: only what looks at nothing can be fitted.
-    candidates = portfolio(table, terms, method if table.n else "depth", seed=seed, init=init)
+    table, candidates = bonds(training, terms.guarantee), _candidates(training, terms, method, seed)
     if len(candidates) == 1 or table.n < LEAST_TRAINING or len(set(table.groups)) < 2:
         taken = next((one for one in candidates if one.name == DEPTH), candidates[0])
         return unchosen(table, taken, candidates, terms)
     return choose(table, candidates, terms, folds(table, FOLDS, seed), seed=seed)
+
+
+def _candidates(
+    training: EpisodeTable, terms: Terms, method: str, seed: int, init: LearnedPolicy | None = None
+) -> list[Candidate]:
+    # Without a question there is nothing to look at: only what looks at nothing can be fitted.
+    return portfolio(training, terms, method if training.n else "depth", seed=seed, init=init)
+
+
+def _made(
+    training: EpisodeTable, terms: Terms, choice: Choice, method: str, seed: int, init: LearnedPolicy | None
+) -> LearnedPolicy:
+    """Fit what was chosen on all training questions; from the earlier policy, where there is one."""
+    chosen = choice.chosen
+    if init is not None:
+        again = _candidates(training, terms, method, seed, init)
+        chosen = next(one for one in again if one.name == chosen.name)
+    policy = chosen.whole(training)
+    assert isinstance(policy, LearnedPolicy)  # noqa: S101 - every candidate of `portfolio` makes one
+    return policy
 
 
 def _held(
@@ -217,7 +237,8 @@ def _held(
     """Return the policy with the questions that it has seen, before it is certified."""
     numbers = model_file.dumps(policy)
     training = tuple(sorted({*parts.training.questions, *seen.all}))
-    settings = model_file.settings(policy, numbers, _figures(choice, parts))
+    told = figures(choice, parts.training.n, parts.calibration.n)
+    settings = model_file.settings(policy, numbers, told)
     bare = PolicyArtifact(settings, Seen(training), files={MODEL_FILE: numbers})
     if not guarantee.single or not parts.training.n:  # without training questions calibration sets some aside itself
         return bare
@@ -226,15 +247,21 @@ def _held(
     return replace(bare, path=path, ordered_for={**asked, "share": None, "seed": seed})
 
 
-def _figures(choice: Choice, parts: Divided) -> Mapping[str, Any]:
-    """Return how the policy was chosen, as plain JSON values; no time, so that the same log gives the same bytes."""
+def figures(choice: Choice, training: int, calibration: int) -> Mapping[str, Any]:
+    """Return how the policy was chosen, as plain JSON values; no time, so that the same log gives the same bytes.
+
+    Args:
+        choice: how.
+        training: questions that it was made from.
+        calibration: questions that certify it.
+    """
     return {
         "chosen": choice.chosen.name,
         "unit": choice.unit,
         "alpha": choice.alpha,
         "folds": choice.folds,
-        "training": parts.training.n,
-        "calibration": parts.calibration.n,
+        "training": training,
+        "calibration": calibration,
         "candidates": [
             {
                 "name": one.name,

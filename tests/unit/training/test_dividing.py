@@ -7,9 +7,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cascade.calibration.samples import clusters
+from cascade.calibration.thresholds import spoken_of
 from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.training.dividing import allowed_budget, allowed_loss, bonds, divided, needed_of
+from cascade.training.dividing import (
+    Divided,
+    allowed_budget,
+    allowed_by,
+    allowed_loss,
+    bonds,
+    divided,
+    needed_of,
+    questions_of,
+)
 from unit.calibration.logs import log, some
 
 COVERAGE = Guarantee("coverage", 0.1)
@@ -103,6 +115,97 @@ def test_a_question_of_two_groups_stays_whole() -> None:
     assert parts.questions == 160
 
 
+# --- whole groups, and enough of them
+
+
+def clumped(rng: np.random.Generator, n: int) -> EpisodeTable:
+    """Return a log in groups of very different sizes, some questions of which stand in it again, in other groups."""
+    groups = [f"g{int(number)}" for number in rng.integers(0, 1 + rng.integers(1, n), size=n) ** 2 // n]
+    table, again = log(n, int(rng.integers(100))), rng.integers(0, n, size=int(rng.integers(0, 6)))
+    return replace(
+        some(table, *range(n), *again.tolist()),
+        ids=tuple([f"e{row}" for row in range(n + again.size)]),
+        groups=(*groups, *[f"g{int(number)}" for number in rng.integers(0, n, size=again.size)]),
+        questions=(*table.questions, *[table.questions[row] for row in again.tolist()]),
+    )
+
+
+@pytest.mark.parametrize("kind", ["coverage", "solvable"])
+def test_there_are_never_too_few_to_certify_where_the_log_has_enough(kind: str) -> None:
+    rng, short, tight = np.random.default_rng(11), 0, 0
+    for trial in range(120):
+        table = clumped(rng, int(rng.integers(10, 90)))
+        share, asked = float(rng.uniform(0.05, 0.6)), Guarantee(kind, float(rng.choice([0.05, 0.1, 0.2])))
+        seen = frozenset(rng.choice(table.questions, size=int(rng.integers(0, 5))).tolist())
+        names = clusters(table)
+        barred = {name for name, question in zip(names, table.questions, strict=True) if question in seen}
+        parts = divided([table], asked, share=share, seed=trial, seen=seen)
+        whole = questions_of([table], asked).table
+        free = np.array([name not in barred for name in whole.groups])
+        certain, needed = int(spoken_of(parts.calibration, kind).sum()), needed_of(asked)
+        has = int(spoken_of(whole, kind)[free].sum())
+        assert certain >= min(needed, has)
+        left = set(whole.groups) - barred - set(parts.calibration.groups)
+        assert parts.calibration.n >= round(share * whole.n) or len(left) <= 1
+        assert left or certain < needed or len(set(whole.groups) - barred) < 2 or has - certain == 0
+        assert not set(parts.calibration.groups) & (set(parts.training.groups) | barred)
+        short, tight = short + (has < needed), tight + (needed <= certain < needed + 3)
+    assert min(short, tight) > 5
+
+
+def test_the_order_of_a_log_in_groups_changes_nothing() -> None:
+    rng = np.random.default_rng(5)
+    for trial in range(20):
+        table = clumped(rng, 60)
+        shuffled = table.take(rng.permutation(table.n))
+        for asked in (COVERAGE, Guarantee("solvable", 0.1), Guarantee("coverage", 0.1, by_group=True)):
+            one, other = (
+                divided([each], asked, seed=trial, seen=frozenset(table.questions[:2])) for each in (table, shuffled)
+            )
+            for mine, yours in ((one.training, other.training), (one.calibration, other.calibration)):
+                assert (mine.ids, mine.groups) == (yours.ids, yours.groups)
+
+
+def test_no_more_groups_are_set_aside_than_it_takes() -> None:
+    table = log(100, groups=[f"g{row // 10}" for row in range(100)])
+    assert divided([table], COVERAGE, share=0.3).calibration.n == 30
+    assert divided([table], COVERAGE, share=0.31).calibration.n == 40
+    assert divided([table], COVERAGE, share=0.95).calibration.n == 90  # one group is left to learn from
+    assert divided([table], Guarantee("coverage", 0.01), share=0.3).calibration.n == 100  # 99 are needed
+
+
+def tied() -> EpisodeTable:
+    """Return a log in which a question stands twice, the second time in another group: that ties the two together."""
+    table = log(40, groups=[f"g{row // 2}" for row in range(40)])
+    groups = (*table.groups, "g9")
+    return replace(
+        some(table, *range(40), 0),
+        ids=tuple([f"e{row}" for row in range(41)]),
+        groups=groups,
+        questions=(*table.questions, table.questions[0]),
+    )
+
+
+def test_groups_are_tied_by_an_episode_that_is_left_out() -> None:
+    table = tied()
+    for seed in range(20):
+        parts = divided([table], COVERAGE, seed=seed)
+        where = {question: part for part in parts[:2] for question in part.questions}
+        assert len({id(where[table.questions[row]]) for row in (0, 1, 18, 19)}) == 1
+
+
+def test_what_was_seen_bars_what_it_is_tied_to_by_episodes_that_are_left_out() -> None:
+    table = tied()
+    parts = divided([table], COVERAGE, share=0.9, seen=frozenset([table.questions[19]]))
+    assert not {table.questions[row] for row in (0, 1, 18, 19)} & set(parts.calibration.questions)
+    # Nor need a promise speak of the question that was seen: of it the reference is not known.
+    walk = table.walks["guide only"]
+    known = replace(table, walks={**table.walks, "guide only": replace(walk, known=np.arange(41) != 19)})
+    parts = divided([known], Guarantee("regret", 0.2, 0.1), share=0.9, seen=frozenset([table.questions[19]]))
+    assert not {table.questions[row] for row in (0, 1, 18)} & set(parts.calibration.questions)
+    assert parts.questions == 39
+
+
 def test_regret_looks_at_the_questions_of_which_the_reference_is_known() -> None:
     table = log(100)
     walk = replace(table.walks["guide only"], known=np.arange(100) < 70)
@@ -134,6 +237,30 @@ def test_no_question_is_no_log() -> None:
 )
 def test_what_so_many_questions_will_allow(asked: Guarantee, n: int, allowed: float | None) -> None:
     assert allowed_loss(asked, n) == (None if allowed is None else pytest.approx(allowed))
+
+
+def test_what_is_allowed_counts_the_questions_that_the_promise_speaks_of() -> None:
+    table, asked = log(400), Guarantee("solvable", 0.1)
+    parts = divided([table], asked, share=0.5)
+    n = int(np.floor(float(parts.training.arrays.solvable.mean()) * 200))
+    assert 50 < n < 195
+    assert allowed_by(parts, asked) == allowed_loss(asked, n)
+    assert allowed_by(parts, COVERAGE) == allowed_loss(COVERAGE, 200)
+    assert allowed_by(parts, Guarantee("budget", budget_nano_usd=10, most_nano_usd=20)) is None
+    bare = Divided(table.take(np.zeros(0, dtype=np.int64)), table, 0)
+    assert allowed_by(bare, asked) == allowed_loss(asked, 400)
+
+
+def test_what_is_allowed_by_groups_is_the_mean_over_their_thresholds() -> None:
+    groups = [*["a"] * 100, *["b"] * 60, *["c"] * 20, *["d"] * 10]
+    parts = divided([log(190, groups=groups)], Guarantee("coverage", 0.1, by_group=True), share=0.3)
+    sizes = {name: parts.calibration.groups.count(name) for name in "abcd"}
+    assert sizes == {"a": 30, "b": 18, "c": 9, "d": 3}
+    pooled = Guarantee("coverage", 0.1, by_group=True)
+    assert allowed_by(parts, pooled) == pytest.approx((30 * 3 / 31 + 18 * 1 / 19 + 9 * 1 / 10) / 60)
+    certain = Guarantee("coverage", 0.1, 0.1, by_group=True)
+    assert allowed_by(parts, certain) == pytest.approx((30 * 1 / 31) / 60)
+    assert allowed_by(parts, replace(certain, alpha=0.01)) == 0.01
 
 
 def test_a_budget_is_aimed_at_from_below() -> None:

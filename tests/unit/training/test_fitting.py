@@ -165,6 +165,19 @@ def test_what_an_earlier_policy_has_seen_is_remembered() -> None:
     assert "an old question" in fit(table, init=gone).artifact.seen.training
 
 
+def test_the_choice_knows_nothing_of_the_policy_that_the_chosen_one_starts_from() -> None:
+    """It may have been made from these very questions: its candidates would be scored on what they know."""
+    table, fresh = log(300), log(300, 7)
+    asked = replace(fresh, questions=tuple([f"new{row}" for row in range(300)]))
+    first = fit(asked, method="net_benefit")
+    seen = fit(table, method="net_benefit")
+    plain, started = seen, fit(table, method="net_benefit", init=Init(first.policy, first.artifact.seen))
+    bare = [replace(one, fit_seconds=0.0) for one in plain.choice.judged]
+    assert [replace(one, fit_seconds=0.0) for one in started.choice.judged] == bare
+    assert started.choice.chosen.name == plain.choice.chosen.name
+    assert started.artifact.files != plain.artifact.files
+
+
 # --- odd logs
 
 
