@@ -106,6 +106,7 @@ def _fit(out: Console, config: CascadeConfig, provider: Provider, outcomes: list
     )
     for group in fitted.calibrated.groups:
         out.print(f"certified on {sizes.calibration} others: {plain(statement(group.certificate))}")
+    out.print(demonstration.PICKED)
     answers = demonstration.serve_fitted(config, fitted, provider, outcomes)
     for said in dict.fromkeys(warning for answer in answers for warning in answer.warnings):
         out.print(plain(said), style="yellow")
@@ -259,6 +260,7 @@ def _of_trial(outcomes: list[Outcome], trial: _Trial) -> dict[str, Any]:
         "training": trial.fitted.sizes.training,
         "fit_s": round(trial.fit_s, 2),
         "calibrated": calibrated_document(trial.fitted.calibrated),
+        "alpha_picked": demonstration.PICKED,
         "wrong_where_the_guide_is_right": demonstration.regrets(outcomes, trial.answers),
         "questions": [
             {
