@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration.thresholds import Sample, sample_of
+from cascade.calibration.thresholds import Sample, check_identity, sample_of
 from cascade.conformal.arrays import Floats, Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
@@ -145,9 +145,11 @@ def choose(
     """
     divisions = (fold, *again)
     held, failed = all_held(table, candidates, divisions)
-    there = [one for one in candidates if one.name in held]
+    if terms.guarantee.single:
+        failed |= _untold(held)
+    there = [one for one in candidates if one.name not in failed]
     if not there:
-        raise UsageError("No policy can be fitted: " + "; ".join(f"{name}: {said}" for name, said in failed.items()))
+        raise UsageError(_none_fitted(failed))
     bouts = _bouts([(one, held[one.name]) for one in there], terms, divisions)
     figures = {name: bout.figure() for name, bout in bouts.items()}
     best = min(there, key=lambda one: (figures[one.name], one.complexity))
@@ -164,6 +166,28 @@ def choose(
         groups=len(set(table.groups)),
         sample=held[chosen.name][0].sample,
     )
+
+
+def _untold(held: Mapping[str, Sequence[Held]]) -> dict[str, str]:
+    """Return why the single answers of some candidates are not known, where votes decide them in a log without texts.
+
+    Those that are sure of one answer more than of the others need no votes.
+    """
+    failed: dict[str, str] = {}
+    for name, found in held.items():
+        try:
+            for one in found:
+                check_identity(one.sample)
+        except UsageError as error:
+            failed[name] = str(error)
+    return failed
+
+
+def _none_fitted(failed: Mapping[str, str]) -> str:
+    """Return why there is no policy to choose; where the reason is one and the same it is said once."""
+    one = len(set(failed.values())) == 1
+    reasons = set(failed.values()) if one else [f"{name}: {said}" for name, said in failed.items()]
+    return "No policy can be fitted: " + "; ".join(reasons)
 
 
 def unchosen(table: EpisodeTable, taken: Candidate, candidates: Sequence[Candidate], terms: Terms) -> Choice:
@@ -269,7 +293,7 @@ class _Findings(NamedTuple):
 def _judged(one: Candidate, held: Sequence[Held], found: _Findings) -> Judged:
     """Put together what was found of one candidate."""
     bare = Judged(one.name, one.method, one.complexity, None, None, None, 0.0, chosen=False, why="")
-    if not held:
+    if one.name in found.failed:
         return replace(bare, why=f"not fitted: {found.failed[one.name]}")
     figure = found.figures[one.name]
     seconds = sum(each.seconds for each in held)

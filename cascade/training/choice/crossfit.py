@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -103,7 +104,7 @@ class _Fold:
         self._tables: dict[int | None, EpisodeTable] = {}
 
     def to_fit(self, most: int | None) -> EpisodeTable:
-        """Return the questions to fit on, at most about so many."""
+        """Return the questions to fit on, at most so many."""
         if most is not None and self._seen.size <= most:
             most = None
         if most not in self._tables:
@@ -143,15 +144,23 @@ class _Blank:
 
 
 def _fewer(table: EpisodeTable, rows: Ints, most: int) -> Ints:
-    """Return at most about so many rows, whole groups by a hash of their names."""
+    """Return at most so many rows, whole groups; one group where each alone has more.
+
+    Group after group by a hash of their names, passing over those that are too large for what is left.
+    """
     if rows.size <= most:
         return rows
-    share = most / rows.size
-    kept = {group: _hash_share(group) < share for group in {table.groups[row] for row in rows}}
-    return rows[np.fromiter((kept[table.groups[row]] for row in rows), dtype=np.bool_, count=rows.size)]
+    size = Counter([table.groups[row] for row in rows.tolist()])
+    order = sorted(size, key=_hash)
+    kept, left = set[str](), most
+    for group in order:
+        if size[group] <= left:
+            kept.add(group)
+            left -= size[group]
+    chosen = kept or {order[0]}
+    return rows[np.fromiter((table.groups[row] in chosen for row in rows.tolist()), dtype=np.bool_, count=rows.size)]
 
 
-def _hash_share(name: str) -> float:
-    """Return a number in [0, 1) that the name fixes and nothing foretells."""
-    digest = hashlib.sha256(f"fewer|{name}".encode("utf-8", "replace")).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64
+def _hash(name: str) -> bytes:
+    """Return what settles a group's turn: fixed by its name, and foretold by nothing else."""
+    return hashlib.sha256(f"fewer|{name}".encode("utf-8", "replace")).digest()

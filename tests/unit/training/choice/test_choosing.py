@@ -15,9 +15,10 @@ from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import levels
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.policies.base import Policy
+from cascade.policies.base import BatchScores, Policy
 from cascade.policies.estimators import Constant
 from cascade.policies.features import FeatureSet
+from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.training.choice.choosing import Choice, Rule, choose, unchosen
 from cascade.training.choice.crossfit import Candidate, cross_fitted
@@ -128,8 +129,14 @@ def test_what_cannot_be_fitted_is_told_and_left_out() -> None:
     assert found.chosen is DEPTH
     assert found.of("broken").why == "not fitted: it needs what is not there"
     assert (found.of("broken").matched, found.of("broken").coverage) == (None, None)
-    with pytest.raises(UsageError, match="No policy can be fitted: broken: it needs"):
+    with pytest.raises(UsageError, match="No policy can be fitted: it needs"):
         chosen(broken)
+
+    def fails_too(table: EpisodeTable) -> Policy:
+        raise UsageError("it is too slow")
+
+    with pytest.raises(UsageError, match="fitted: broken: it needs what is not there; slow: it is too slow"):
+        chosen(broken, Candidate("slow", "boosted", 5, fails_too))
 
 
 def test_what_keeps_the_promise_at_no_threshold_is_not_chosen() -> None:
@@ -163,11 +170,57 @@ def test_fewer_questions_are_fitted_on_where_a_candidate_is_slow() -> None:
 
     table = replace(TABLE, groups=tuple([f"g{row // 5}" for row in range(500)]))
     cross_fitted(table, Candidate("slow", "depth", 0, counts, most_rows=200), folds(table, 5, 0))
-    assert all(size % 5 == 0 and 120 < size < 280 for size in sizes)
+    assert sizes == [200] * 5
     first = list(sizes)
     sizes.clear()
     cross_fitted(table, Candidate("slow", "depth", 0, counts, most_rows=200), folds(table, 5, 0))
     assert sizes == first
+
+
+@pytest.mark.parametrize("most", [1, 7, 30, 120, 399, 10_000])
+def test_no_more_questions_are_fitted_on_than_is_said_and_at_least_one_group(most: int) -> None:
+    rng, taken = np.random.default_rng(most), list[tuple[str, ...]]()
+    held = replace(TABLE, groups=tuple([f"g{int(one)}" for one in rng.integers(0, 12, size=500) ** 2 // 10]))
+    fold = folds(held, 3, 0)
+
+    def notes(table: EpisodeTable) -> Policy:
+        taken.append(tuple(sorted(table.ids)))
+        assert 0 < table.n <= most or len(set(table.groups)) == 1
+        assert all(table.groups.count(group) == held.groups.count(group) for group in set(table.groups))
+        return fixed_depth(table)
+
+    for order in (np.arange(500), rng.permutation(500)):
+        cross_fitted(held.take(order), Candidate("slow", "depth", 0, notes, most_rows=most), fold[order])
+    assert taken[:3] == taken[3:]
+
+
+def test_a_candidate_whose_answer_votes_decide_is_passed_over_in_a_log_without_texts() -> None:
+    """One that is surer of one answer than of the others is not."""
+    confidence = np.full(TABLE.confidence.shape, np.nan)
+    bare = replace(TABLE, texts_known=np.zeros(TABLE.n, dtype=np.bool_), confidence=confidence)
+    terms = Terms(Guarantee("error", 0.45, 0.1), 0.45, prices_of(bare))
+
+    def first_is_surest(table: EpisodeTable) -> Policy:
+        return _Surest("depth", fixed_depth(table).rules)
+
+    surest = Candidate("surest", "depth", 1, first_is_surest, mixed=False)
+    found = chosen(DEPTH, surest, table=bare, terms=terms)
+    assert found.chosen is surest
+    assert found.of("depth").why.startswith("not fitted: Which one answer is served is decided by votes on 500 of 500")
+    with pytest.raises(
+        UsageError, match=r"fitted: Which one answer is served is decided by votes on 500 of 500 [^;]+$"
+    ):
+        chosen(DEPTH, replace(DEPTH, name="again"), table=bare, terms=terms)
+    assert chosen(DEPTH, table=bare).chosen is DEPTH
+
+
+class _Surest(LearnedPolicy):
+    """A fixed depth that is the surer of an answer the earlier it comes."""
+
+    def batch(self, history: History) -> BatchScores:
+        found = LearnedPolicy.batch(self, history)
+        places = np.arange(history.answer[0].size).reshape(1, *history.answer.shape[1:])
+        return found._replace(confidence=np.where(history.answer >= 0, 1 / (2.0 + places), np.nan))
 
 
 @pytest.mark.parametrize(
