@@ -17,7 +17,7 @@ import numpy as np
 from cascade.calibration.fingerprint import MadeFor, differences, made_for, unknown
 from cascade.calibration.ordering import Chosen, Draw, choose
 from cascade.calibration.realised import Realised, play_everything, play_found, realised
-from cascade.calibration.samples import data_sha256, joined, once
+from cascade.calibration.samples import data_sha256, joined, once, tied
 from cascade.calibration.scores import check_fits
 from cascade.calibration.thresholds import Found, Sample, find, reference_cost, sample_of, spoken_of, untold
 from cascade.config import CascadeConfig
@@ -197,7 +197,7 @@ def _rows(table: EpisodeTable, policy: Policy, guarantee: Guarantee, seen: Seen,
     # Questions that ordered a path are set aside where a path is needed, and refused where none is.
     made = frozenset(seen.training) if guarantee.single else seen.all
     _refuse(table, policy, made, config)
-    table = looked_at(table, guarantee.kind)
+    table = looked_at(table if guarantee.by_group else tied(table), guarantee.kind)
     rows = once(table, by_group=guarantee.by_group)
     return _Rows(table.take(rows), table.n - rows.size)
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from cascade.calibration.samples import once
+from cascade.calibration.samples import once, tied
 from cascade.calibration.thresholds import at_every_depth, check_identity
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import hopeless
@@ -150,7 +150,7 @@ def prove(
             lack what the guarantee or the reference needs.
     """
     _check(guarantee, plan)
-    rows = table.take(once(table))
+    rows = tied(table).take(once(table))
     reference = reference_of(rows, plan.against)
     known, reference = rows.take(reference.known), reference.take(reference.known)
     if guarantee.single:

@@ -161,6 +161,24 @@ def test_questions_that_hang_together_are_said_to() -> None:
     assert any("40 questions are of 10 groups" in said for said in together.artifact.certificates[0].assumptions)
 
 
+def test_no_group_is_cut_that_an_episode_ties_to_another_though_it_counts_for_nothing() -> None:
+    """A question that stands in two groups counts once; the two stand on one side all the same."""
+    table = log(200, groups=[f"g{row // 2}" for row in range(200)])
+    again = list(range(0, 80, 4))
+    repeated = replace(
+        some(table, *range(200), *again),
+        ids=tuple([f"e{row}" for row in range(220)]),
+        groups=(*table.groups, *[f"g{row // 2 + 1}" for row in again]),
+        questions=(*table.questions, *[table.questions[row] for row in again]),
+    )
+    done = certify(repeated, kind="error", alpha=0.6, delta=0.1)
+    assert done.repeated == 20
+    aside = set(done.artifact.seen.selection)
+    for row in again:
+        assert len({table.questions[other] in aside for other in range(row, row + 4)}) == 1
+    assert any("groups" in said for said in done.artifact.certificates[0].assumptions)
+
+
 def test_unknown_groups_keep_everything_where_none_is_small() -> None:
     done = certify(log(60, groups=["a"] * 60), by_group=True)
     assert [one.group for one in done.artifact.certificates] == ["a", None]

@@ -21,6 +21,7 @@ from cascade.evaluation.proof.proving import Fit, Plan, Proof, prove
 from cascade.evaluation.proof.reasons import reasons
 from cascade.evaluation.splits import splits
 from unit.cli.certified import hard_rows
+from unit.evaluation.plain import row
 
 SECTION = policy_section({"kind": "threshold", "keep": "both", "when": "p_yes"})
 
@@ -256,3 +257,39 @@ def test_progress_is_told() -> None:
     told = []
     prove(made(60, range(3)), Guarantee("coverage", 0.2), threshold, Plan(splits=3), lambda *one: told.append(one))
     assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+# --- what is not on record, and what hangs together
+
+
+def test_without_texts_no_saving_is_shown_at_a_promise_that_votes_would_decide() -> None:
+    table = made(100, range(0, 50, 2))
+    deep = replace(table, texts_known=np.zeros(100, dtype=np.bool_))
+    assert (
+        prove(deep, Guarantee("error", 0.5, 0.1), threshold, Plan(2)).splits == 2
+    )  # two answers: the latest is served
+    (wide,) = tables_from_rows([row(str(q), t, answer=None, confidence=None) for q in range(60) for t in (1, 2, 3)])
+    with pytest.raises(UsageError, match="votes on 60 of 60 questions"):
+        prove(wide, Guarantee("error", 0.5, 0.1), threshold, Plan(2))
+
+
+def test_groups_that_an_episode_ties_together_are_on_one_side_of_a_split() -> None:
+    table = made(100, range(0, 50, 2))
+    both = table.take(np.array([*range(100), 0]))
+    tied = replace(
+        both,
+        ids=tuple([f"e{number}" for number in range(101)]),
+        groups=(*[f"g{number // 2}" for number in range(100)], "g40"),
+        questions=(*table.questions, table.questions[0]),
+    )
+    fitted: list[set[str]] = []
+
+    def notes(table: EpisodeTable, guarantee: Guarantee, seed: int) -> Fit:
+        fitted.append(set(table.questions))
+        return threshold(table, guarantee, seed)
+
+    found = prove(tied, Guarantee("coverage", 0.1), notes, Plan(12))
+    assert (found.n, found.groups, found.repeated) == (100, 49, 1)
+    for seen in fitted:
+        assert len({table.questions[number] in seen for number in (0, 1, 80, 81)}) == 1
+    assert len({table.questions[0] in seen for seen in fitted}) == 2
