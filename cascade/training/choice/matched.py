@@ -230,7 +230,8 @@ class _Run:
             part = np.clip((gap[rows, begun] - bar) / np.where(fall > 0, fall, 1.0), 0.0, 1.0)
             found = np.where(fall > 0, (1 - part) * value[rows, begun] + part * found, found)
         inside = (there | (high == points)) & ((begun > 0) | (low == 0))
-        return _Values(np.where(there, found / size, np.inf), inside)
+        mean = found / np.where(size > 0, size, 1.0)  # a fold of which nothing is drawn brings no policy anything
+        return _Values(np.where(there, mean, np.inf), inside)
 
     def window(self, errors: float) -> tuple[int, int]:
         """Return the points that lie within so many standard errors of the one that counts."""

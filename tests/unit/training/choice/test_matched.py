@@ -85,6 +85,14 @@ def test_a_replicate_is_the_figure_of_the_copied_rows(n: int, groups: int, digit
         assert got == pytest.approx(copied(table, scores, one[drawn.of], 0.1), rel=1e-9)
 
 
+def test_a_replicate_without_a_question_brings_nothing() -> None:
+    """As in a fold of a small log, of which some replicate draws no group."""
+    table = log(20)
+    found = bootstrap(walk(table, scored(table)), 0.1, units(["a"] * 20), np.array([[0], [1]]))
+    assert found[0] == 0
+    assert found[1] == pytest.approx(matched(walk(table, scored(table)), 0.1))
+
+
 def test_a_window_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     table = log(4_000, 1)
     one, drawn = walk(table, scored(table)), units(table.groups)
