@@ -332,6 +332,7 @@ class Serving:
             k=certificate.k,
             delta=certificate.delta,
             level=self._wanted.monitor.level / watched,
+            null="risk" if certificate.k is None else None,  # cross-calibration: the rate itself is watched
         )
 
     def _new_online(self, certificate: Certificate) -> OnlineThreshold | None:

@@ -6,6 +6,7 @@ A promise is refuted where what is seen has a probability of at most 5 % if it i
 |---|---|
 | a share of questions, on average over calibrations | Beta-binomial: the luck of the calibration is in it |
 | a share of questions, with delta | binomial at alpha |
+| the same by cross-calibration | binomial at its alpha, twice that asked for; its calibration's luck has no known law |
 | a mean, with delta | betting (`conformal.betting`) |
 | a mean, on average over calibrations | betting at alpha + (0.74 + √(ln(1/p)/2))/√n, p = 2.5 %: luck of a calibration |
 

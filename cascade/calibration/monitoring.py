@@ -190,7 +190,12 @@ def _watched(certificate: Certificate, level: float, missed: Bools) -> Watched:
         return Watched(certificate, missed.size, misses, None)
     assert certificate.alpha is not None  # noqa: S101 - all kinds that are monitored have one
     monitor = Monitor.start(
-        alpha=certificate.alpha, n=certificate.n, k=certificate.k, delta=certificate.delta, level=level
+        alpha=certificate.alpha,
+        n=certificate.n,
+        k=certificate.k,
+        delta=certificate.delta,
+        level=level,
+        null="risk" if certificate.k is None else None,  # cross-calibration: the rate itself is watched
     )
     for one in missed.tolist():
         monitor = monitor.update(one)

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cascade.building import HeldPolicy, read_policy
+from cascade.calibration import crossing
 from cascade.calibration.calibrating import looked_at
 from cascade.calibration.fingerprint import differences, made_for, unknown
 from cascade.calibration.fresh import on_fresh
 from cascade.calibration.ordering import ordering
-from cascade.calibration.samples import among, data_sha256, joined, once
+from cascade.calibration.samples import among, data_sha256, joined, once, tied
 from cascade.calibration.scores import check_fits
 from cascade.calibration.thresholds import Found, find, order, sample_of
 from cascade.config import CascadeConfig
@@ -28,6 +29,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import CascadeError, ConfigError
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
+from cascade.policies.cross import CrossPolicy
 from cascade.types import Certificate
 
 
@@ -135,10 +137,22 @@ def _cascade(artifact: PolicyArtifact, table: EpisodeTable, config: CascadeConfi
 
 def _seen(artifact: PolicyArtifact, table: EpisodeTable) -> Check:
     both = len(artifact.seen.all.intersection(artifact.questions))
+    if crossing.is_crossed(artifact):
+        return _seen_crossed(artifact, both)
     if both:
         return Check("seen", ok=False, said=f"{both} calibration questions were also used to make the policy")
     aside = len(artifact.seen.all.intersection(table.questions))
     said = f"{aside} questions that made the policy are set aside" if aside else _NONE_SEEN
+    return Check("seen", ok=True, said=said)
+
+
+def _seen_crossed(artifact: PolicyArtifact, both: int) -> Check:
+    """Return whether the questions that certify also made the members, as cross-calibration has it."""
+    if both < len(artifact.questions):
+        others = len(artifact.questions) - both
+        return Check("seen", ok=False, said=f"{others} calibration questions are in no fold of the policy's members")
+    again = f"fit again with the seed {artifact.policy['seed']} to see the same bytes"
+    said = f"{both} questions made the policy and certify it, each a member that was fitted without it: {again}"
     return Check("seen", ok=True, said=said)
 
 
@@ -150,7 +164,8 @@ def _on_data(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> I
     table = looked_at(table, wanted.kind)
     held = frozenset(artifact.questions)
     mine, seen = among(table, held), among(table, artifact.seen.all)
-    again = _once(table, mine & ~seen, wanted)
+    crossed = crossing.is_crossed(artifact)
+    again = _once(tied(table.take(mine)), None, wanted) if crossed else _once(table, mine & ~seen, wanted)
     fresh = _once(table, ~mine & ~seen, wanted)
     there = len(set(again.questions))
     if there == len(held) and there:
@@ -164,8 +179,8 @@ def _on_data(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> I
         yield from (Check("fresh", *told) for told in on_fresh(artifact.certificates, sample_of(fresh, policy)))
 
 
-def _once(table: EpisodeTable, rows: Bools, wanted: Guarantee) -> EpisodeTable:
-    some = table.take(rows)
+def _once(table: EpisodeTable, rows: Bools | None, wanted: Guarantee) -> EpisodeTable:
+    some = table if rows is None else table.take(rows)
     return some.take(once(some, by_group=wanted.by_group))
 
 
@@ -174,12 +189,23 @@ def _recalibrated(artifact: PolicyArtifact, wanted: Guarantee, policy: Policy, t
         other = "answers, costs, signals, judgements or groups" if wanted.by_group else _OTHER
         said = f"the log holds all calibration questions, with other {other} than then"
         return Check("threshold", ok=False, said=said)
+    if isinstance(policy, CrossPolicy) and crossing.is_crossed(artifact):
+        return _crossed_again(artifact, policy, table)
     try:
         found = find(sample_of(table, policy), wanted, artifact.path)
     except CascadeError as error:
         return Check("threshold", ok=False, said=f"it cannot be computed again: {error}")
     wrong = list(_deviations(artifact.certificates, found))
     said = f"the same {table.n} questions give the same thresholds: {_listed(artifact.certificates)}"
+    return Check("threshold", ok=not wrong, said="; ".join(wrong) or said)
+
+
+def _crossed_again(artifact: PolicyArtifact, policy: CrossPolicy, table: EpisodeTable) -> Check:
+    try:
+        wrong = list(crossing.deviations(artifact, policy, table))
+    except CascadeError as error:
+        return Check("threshold", ok=False, said=f"it cannot be computed again: {error}")
+    said = f"the same {table.n} questions give the same folds and critical values: {_listed(artifact.certificates)}"
     return Check("threshold", ok=not wrong, said="; ".join(wrong) or said)
 
 

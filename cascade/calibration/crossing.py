@@ -1,0 +1,149 @@
+"""Critical values out of fold, for members that were each fitted without a fold: cross-calibration, and its check.
+
+The bound and its proof are in `design/cross-calibration.md`. Who fits the members is elsewhere (`training.crossing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from cascade.calibration.folds import folds
+from cascade.calibration.thresholds import Found, Sample, sample_of, spoken_of
+from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
+from cascade.conformal.binomial import as_written
+from cascade.conformal.certificate import percent
+from cascade.conformal.rollout import levels, rollout
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import NotCertifiedError
+from cascade.policies.artifact import PolicyArtifact
+from cascade.policies.cross import CrossPolicy, ranks
+from cascade.policies.learned import LearnedPolicy
+
+FOLDS = 5
+KINDS = ("coverage", "solvable")
+"""What the bound speaks of: a miss must be a walk that stops too early, with every answer kept."""
+
+
+def critical_values(table: EpisodeTable, fold: Ints, members: Sequence[LearnedPolicy], kind: str) -> tuple[Floats, ...]:
+    """Return the critical values of each fold's questions under its member, ascending: float64 (n_k,) each.
+
+    Args:
+        table: the questions, each once.
+        fold: int64 (n,), member k was fitted without fold k.
+        members: one a fold; they keep every answer.
+        kind: "coverage", or "solvable", which counts the questions that some step may answer rightly.
+    """
+    counted = spoken_of(table, kind)
+    return tuple(
+        [
+            np.sort(sample_of(table.take(np.flatnonzero((fold == k) & counted)), member).critical())
+            for k, member in enumerate(members)
+        ]
+    )
+
+
+def out_of_fold(table: EpisodeTable, fold: Ints, policy: CrossPolicy) -> Sample:
+    """Return each question with its rank under the one member that has not seen it.
+
+    What a member does at the threshold on its own questions is an honest figure; what the ensemble does on them is not.
+    """
+    onward = np.full(table.arrays.cost.shape, -np.inf)
+    for k, (member, critical) in enumerate(zip(policy.members, policy.critical, strict=True)):
+        rows = np.flatnonzero(fold == k)
+        onward[rows] = ranks(critical, sample_of(table.take(rows), member).scores.next)
+    scores = ScoreArrays(np.where(table.arrays.present, np.inf, -np.inf), onward)
+    return Sample(table, scores, levels(table.arrays, scores))
+
+
+def found_at(sample: Sample, kind: str, alpha: float) -> Found:
+    """Return the threshold, alpha, with the questions that it misses out of fold."""
+    counted: Bools = spoken_of(sample.table, kind)
+    covered = rollout(sample.table.arrays, sample.levels, alpha).covered
+    misses = int(np.count_nonzero(counted & ~covered))
+    return Found(None, counted, int(np.count_nonzero(counted)), alpha, misses=misses)
+
+
+def demand(critical: Sequence[Floats], alpha: float, kind: str) -> None:
+    """Raise NotCertifiedError where no mean rank can lie below alpha, so that nothing could ever be stopped."""
+    lowest = [Fraction(1 + int(np.isneginf(values).sum()), values.size + 1) for values in critical]
+    if sum(lowest) / len(lowest) < as_written(alpha):
+        return
+    n, unfit = sum(values.size for values in critical), sum(int(np.isneginf(values).sum()) for values in critical)
+    said = f"Not certified ({kind}, alpha {alpha:g}, cross-calibrated): "
+    if unfit:
+        raise NotCertifiedError(
+            f"{said}of {n} questions {unfit} are missed at every threshold, which is too many: their records end early."
+        )
+    needed = _needed(len(critical), n, alpha)
+    raise NotCertifiedError(
+        f"{said}{n} questions in {len(critical)} folds are too few to stop at any step. {needed} would do.",
+        needed_n=needed,
+    )
+
+
+def _needed(folds: int, n: int, alpha: float) -> int:
+    """Return how many questions, more than n, would let some mean rank lie below alpha, in folds that are as equal."""
+    while True:
+        n += 1
+        sizes = [n // folds + (k < n % folds) for k in range(folds)]
+        if sum(Fraction(1, size + 1) for size in sizes) / folds < as_written(alpha):
+            return n
+
+
+def rests_on(alpha: float, many: int) -> tuple[str, ...]:
+    """Return what a promise of cross-calibration rests on, and what it is worth, a sentence each."""
+    return (
+        f"Each of {many} members was chosen and fitted without the questions that its critical values come from.",
+        bound(alpha),
+    )
+
+
+def bound(alpha: float) -> str:
+    """Return what cross-calibration at a threshold promises, and what it gives as a rule.
+
+    >>> bound(0.05)
+    'Proven: at least 90 % are covered (twice alpha is the worst case). As a rule 95 % or more are, unproven.'
+    """
+    proven, rule = percent(2 * alpha, rest=True), percent(alpha, rest=True)
+    worst = f"Proven: at least {proven} are covered (twice alpha is the worst case)."
+    return f"{worst} As a rule {rule} or more are, unproven."
+
+
+def is_crossed(artifact: PolicyArtifact) -> bool:
+    """Whether a directory's certificate is that of cross-calibration: not where its policy was calibrated anew."""
+    crossed = artifact.policy.get("kind") == "cross"
+    return crossed and all(
+        one.k is None and one.delta is None and not one.keeps_everything for one in artifact.certificates
+    )
+
+
+def deviations(artifact: PolicyArtifact, policy: CrossPolicy, table: EpisodeTable) -> Iterator[str]:
+    """Yield in what a log's questions, all of the certificate's, give another certificate than there is.
+
+    Raises:
+        CascadeError: the folds cannot be dealt, or the log lacks what a member looks at.
+    """
+    certificate, alpha = artifact.certificates[0], policy.kappa
+    kind, counted = certificate.kind, spoken_of(table, certificate.kind)
+    fold = folds(table, FOLDS, artifact.policy["seed"])
+    wanted = {
+        "kind": kind if kind in KINDS else " or ".join(KINDS),
+        "alpha": 2 * alpha,
+        "kappa": alpha,
+        "n": int(np.count_nonzero(counted)),
+        "group": None,
+    }
+    for name, again in wanted.items():
+        then = getattr(certificate, name)
+        if then != again:
+            yield f"{name} is {then} in the certificate, and the policy and the data give {again}"
+    if int(fold.max()) + 1 != len(policy.members) or len(artifact.certificates) != 1:
+        yield f"{len(policy.members)} members and {len(artifact.certificates)} certificates: the data give other folds"
+        return
+    values = critical_values(table, fold, policy.members, kind)
+    differ = [k for k, one in enumerate(values) if not np.array_equal(one, policy.critical[k])]
+    if differ:
+        yield f"the critical values of member {', '.join(map(str, differ))} are others than the data give"

@@ -1,0 +1,173 @@
+"""From a log to a certified policy with no question set aside: cross-calibration, for a weaker bound.
+
+1. The questions are dealt into folds, whole groups (`calibration.folds`).
+2. For each fold a member is chosen and fitted on all others, as `fitting` does it: the whole choice.
+3. Each fold's critical values under its member rank what the member sees; the mean of the ranks decides.
+
+At the threshold alpha a question is missed with probability at most 2·alpha (`design/cross-calibration.md`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime
+
+import numpy as np
+
+from cascade.calibration import crossing
+from cascade.calibration.calibrating import Calibrated, certified, holds_for, refuse_other_cascade, report
+from cascade.calibration.folds import folds
+from cascade.calibration.ordering import Chosen
+from cascade.config import CascadeConfig
+from cascade.conformal.arrays import Ints
+from cascade.conformal.certificate import expiry
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
+from cascade.policies import cross_file
+from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
+from cascade.policies.cross import CrossPolicy
+from cascade.policies.learned import LearnedPolicy
+from cascade.training.choice.choosing import Choice
+from cascade.training.choice.measuring import Terms
+from cascade.training.choice.portfolio import AUTO
+from cascade.training.dividing import allowed_loss, questions_of
+from cascade.training.estimators.threads import one_thread
+from cascade.training.fitting import LEAST_TRAINING, choice_on, figures
+
+
+@dataclass(frozen=True, slots=True)
+class Crossed:
+    """A cross-calibrated policy, and how it came about.
+
+    Attributes:
+        policy: the members, at the threshold.
+        artifact: to be written with `policies.artifact.write`: settings, numbers, certificate.
+        calibrated: the certificate; figures are those of each question under the one member that has not seen it.
+        choices: what was compared for each member, and why its policy was chosen.
+        alpha: what was asked for: the threshold. The certificate's alpha is twice that.
+        training: the questions.
+        notes: what else has to be known, in words.
+    """
+
+    policy: CrossPolicy
+    artifact: PolicyArtifact
+    calibrated: Calibrated
+    choices: tuple[Choice, ...]
+    alpha: float
+    training: EpisodeTable
+    notes: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The candidate that each member is."""
+        return tuple([one.chosen.name for one in self.choices])
+
+
+@one_thread()
+def fit_crossed(
+    tables: Sequence[EpisodeTable],
+    guarantee: Guarantee,
+    *,
+    method: str = AUTO,
+    config: CascadeConfig | None = None,
+    seed: int = 0,
+    expires_days: int | None = None,
+    today: date | None = None,
+) -> Crossed:
+    """Fit members on all folds but one each, and certify the mean of their ranks.
+
+    Args:
+        tables: the log; several data sets of one cascade are taken as one.
+        guarantee: coverage or solvable, on average over calibrations; its alpha is the threshold.
+        method: as of `fitting.fit_policy`.
+        config: the cascade that will serve, for `Certificate.made_for`.
+        seed: draws the folds, the members' own folds and the bootstrap. The same log and seed give the same bytes.
+        expires_days: how long the certificate holds; without end by default.
+        today: the day of the certificate, UTC.
+
+    Guarantee: a fresh question is missed with probability at most twice alpha, if it and the log's are exchangeable.
+
+    Raises:
+        UsageError: the promise is none that this is known for, or the log cannot be fitted on.
+        NotCertifiedError: the questions are too few to stop at any step; `needed_n` says how many would do.
+
+    Reference: `design/cross-calibration.md`.
+    """
+    check_crossable(guarantee)
+    assert guarantee.alpha is not None  # noqa: S101 - the kinds that it is known for have one
+    table, repeated = questions_of(tables, guarantee)
+    refuse_other_cascade(table, config)
+    fold = folds(table, crossing.FOLDS, seed)
+    choices, members = _members(table, fold, guarantee, method, seed)
+    critical = crossing.critical_values(table, fold, members, guarantee.kind)
+    crossing.demand(critical, guarantee.alpha, guarantee.kind)
+    policy = CrossPolicy(members, critical, guarantee.alpha)
+    numbers = cross_file.dumps(policy)
+    told = [figures(one, one.n, values.size) for one, values in zip(choices, critical, strict=True)]
+    settings = cross_file.settings(policy, numbers, seed, told)
+    sample = crossing.out_of_fold(table, fold, policy)
+    found = [crossing.found_at(sample, guarantee.kind, guarantee.alpha)]
+    promised = replace(guarantee, alpha=2 * guarantee.alpha)
+    day = today or datetime.now(UTC).date()
+    chosen = Chosen(table, Seen(tuple(sorted(set(table.questions)))))
+    made = holds_for(table, config, promised, PolicyArtifact(settings))
+    how = crossing.rests_on(guarantee.alpha, len(members))
+    artifact = certified(found, chosen, settings, promised, made, (day.isoformat(), expiry(day, expires_days)), how)
+    artifact = replace(artifact, files={MODEL_FILE: numbers})
+    calibrated = replace(report(sample, found, artifact, promised), repeated=repeated)
+    return Crossed(policy, artifact, calibrated, choices, guarantee.alpha, table, tuple(_notes(choices)))
+
+
+def check_crossable(guarantee: Guarantee, besides: Sequence[str] = ()) -> None:
+    """Refuse what cross-calibration has no bound for.
+
+    Args:
+        guarantee: what is asked for.
+        besides: options that do not go with it, as they were given.
+
+    Raises:
+        UsageError: everything that does not go with it.
+    """
+    problems = (
+        []
+        if guarantee.kind in crossing.KINDS
+        else [f"promises {' and '.join(crossing.KINDS)} alone, not {guarantee.kind}"]
+    )
+    problems += ["holds on average over calibrations, and has no delta"] if guarantee.delta is not None else []
+    problems += ["has no budget"] if guarantee.budget_nano_usd is not None else []
+    problems += ["has one threshold for all groups"] if guarantee.by_group else []
+    if guarantee.alpha is not None and 2 * guarantee.alpha >= 1:
+        problems += [f"misses up to twice alpha, and twice {guarantee.alpha:g} is no promise"]
+    problems += [f"does not go with {', '.join(besides)}"] if besides else []
+    if problems:
+        raise UsageError(
+            f"Cross-calibration {'; '.join(problems)}. Without it a part of the log is set aside for that."
+        )
+
+
+def _members(
+    table: EpisodeTable, fold: Ints, guarantee: Guarantee, method: str, seed: int
+) -> tuple[tuple[Choice, ...], tuple[LearnedPolicy, ...]]:
+    """Return for each fold the choice without it, and the policy that was chosen, fitted without it."""
+    choices, members = [], []
+    for number in range(int(fold.max()) + 1):
+        training = table.take(np.flatnonzero(fold != number))
+        terms = Terms.of(training, guarantee, allowed_loss(guarantee, table.n))
+        choice = choice_on(training, terms, method, seed)
+        policy = choice.chosen.fit(training)  # without confidences: the answers are ranked by the strategy's own
+        assert isinstance(policy, LearnedPolicy)  # noqa: S101 - every candidate of `portfolio` makes one
+        choices.append(choice)
+        members.append(policy)
+    return tuple(choices), tuple(members)
+
+
+def _notes(choices: Sequence[Choice]) -> Iterator[str]:
+    """Yield what else has to be known."""
+    if not choices[0].terms.prices.in_money:
+        yield "the log does not say what every step cost: policies were compared by their steps"
+    if any(one.n < LEAST_TRAINING for one in choices):
+        yield "the training questions of a member are too few to choose by: it looks at nothing but the step"
+    if choices[0].sample.table.arrays.horizon == 1:
+        yield "there is one step: nothing to decide"
