@@ -21,6 +21,7 @@ from cascade.policies.artifact import CARD_FILE, CERTIFICATE_FILE, MODEL_FILE, P
 from cascade.training.choice.choosing import Choice, Judged
 from cascade.training.choice.measuring import Unit
 from cascade.training.fitting import Fitted
+from cascade.types import Certificate
 
 _SAID = 3
 """As many promises are said in words; the certificates hold all."""
@@ -122,47 +123,54 @@ def _lines(facts: Facts) -> Iterator[str]:
     files = (
         f"`{POLICY_FILE}` says what it looks at, `{MODEL_FILE}` holds its numbers, `{CERTIFICATE_FILE}` its promise."
     )
-    yield from (f"# A policy for {_plain(facts.dataset)}", "")
+    yield from (f"# A policy for {plain_line(facts.dataset)}", "")
     yield from (f"Method `{facts.method}`: {_METHODS[facts.method]}. {made}", "", files, "")
     yield from _made_from(facts)
-    yield from _promised(facts.calibrated)
+    yield from promised(facts.calibrated)
     yield from _chosen(facts)
     if facts.drawing is not None:
         yield from (f"![What keeping the promise costs]({PLOT_FILE})", "")
     yield from _looks_at(facts)
-    yield from _limits(facts)
+    yield from limits(facts.calibrated, _AGAIN)
 
 
 def _made_from(facts: Facts) -> Iterator[str]:
     certificate = facts.calibrated.groups[0].certificate
-    held = [(role, str(one["name"])) for role, one in (certificate.made_for.get("models") or {}).items()]
-    models = ", ".join(name if role == name else f"{role} {name}" for role, name in held)
     rows = [
-        ("log", _plain(facts.dataset)),
+        ("log", plain_line(facts.dataset)),
         *((what, f"{many:,}") for what, many in facts.sizes),
-        ("models", _plain(models) or "not on record"),
-        *((what, _plain(said)) for what, said in facts.settings.items()),
+        ("models", models_of(certificate)),
+        *((what, plain_line(said)) for what, said in facts.settings.items()),
         ("training data, SHA-256", f"`{facts.training_sha256}`" if facts.training_sha256 else "none"),
         ("calibration data, SHA-256", f"`{certificate.data_sha256}`"),
     ]
     yield from ("## What it was made from", "")
-    yield from _table(["", ""], rows)
+    yield from markdown_table(["", ""], rows)
+
+
+def models_of(certificate: Certificate) -> str:
+    """Return which models a certificate holds for, with their roles, as text for Markdown."""
+    held = [(role, str(one["name"])) for role, one in (certificate.made_for.get("models") or {}).items()]
+    return plain_line(", ".join(name if role == name else f"{role} {name}" for role, name in held)) or "not on record"
 
 
 _REALISED = ("n", "covered", "right answer kept", "one answer wrong", "USD per 1,000", "steps", "answers kept")
 
 
-def _promised(done: Calibrated) -> Iterator[str]:
+def promised(done: Calibrated) -> Iterator[str]:
+    """Yield what is certified, and what that brings on the questions that it was made from, Markdown."""
     created = done.groups[0].certificate.created
     yield from ("## What it promises", "")
     yield from (f"As of {created}; a later `cascade calibrate` replaces the certificate, and not this page.", "")
-    yield from (f"{_capital(_plain(note))}." for note in done.notes)
+    yield from (f"{_capital(plain_line(note))}." for note in done.notes)
     for result in done.groups[:_SAID]:
-        yield from (f"> {_plain(statement(result.certificate))}", "")
+        yield from (f"> {plain_line(statement(result.certificate))}", "")
     if len(done.groups) > _SAID:
         yield from (f"And so on for {len(done.groups) - _SAID} more certificates.", "")
     named = (("certified", done.realised), ("everything kept", done.everything))
-    yield from _table(["on the calibration questions", *_REALISED], [[name, *_realised(one)] for name, one in named])
+    yield from markdown_table(
+        ["on the calibration questions", *_REALISED], [[name, *_realised(one)] for name, one in named]
+    )
     if done.reference_cost_nano_usd is not None:
         alone = _usd(done.reference_cost_nano_usd)
         yield from (f"The guide alone, or a ladder's last model, costs {alone} per 1,000 there.", "")
@@ -222,7 +230,7 @@ def _chosen(facts: Facts) -> Iterator[str]:
     choice, unit = facts.choice, facts.choice.unit
     yield from ("## How it was chosen", "")
     if not choice.folds:
-        yield from (f"Nothing was compared: {_plain(choice.winner.why)}.", "")
+        yield from (f"Nothing was compared: {plain_line(choice.winner.why)}.", "")
         return
     alpha = "" if choice.alpha is None else f", all at a loss of exactly {choice.alpha:.4g}"
     how = (
@@ -233,13 +241,13 @@ def _chosen(facts: Facts) -> Iterator[str]:
     yield from (how, "")
     heads = ["candidate", WHAT[unit], "difference to the best, 90 %", "chosen", "because"]
     rows = [
-        [_plain(one.name), figure(one.matched, unit), difference(one, unit), _mark(one), _plain(one.why)]
+        [plain_line(one.name), figure(one.matched, unit), difference(one, unit), _mark(one), plain_line(one.why)]
         for one in choice.judged
     ]
-    yield from _table(heads, rows)
+    yield from markdown_table(heads, rows)
     if facts.baselines:
         yield from (_BASELINES, "")
-        yield from _table(
+        yield from markdown_table(
             ["baseline", WHAT["nano_usd"], "steps", "promise kept on"], list(map(_baseline, facts.baselines))
         )
 
@@ -254,7 +262,7 @@ _BASELINES = (
 def _baseline(one: BaselineFigures) -> list[str]:
     cost = "unknown" if one.cost_usd is None else _usd(one.cost_usd * 1e9)
     return [
-        _plain(label(one.name)),
+        plain_line(label(one.name)),
         cost,
         "-" if one.length is None else f"{one.length:.2f}",
         "-" if one.kept is None else f"{one.kept:.3f}",
@@ -283,16 +291,16 @@ def _looks_at(facts: Facts) -> Iterator[str]:
     rows = [
         [
             str(one.step),
-            f"`{one.feature.name}`" if one.feature.name.isprintable() else _plain(one.feature.name),
-            _plain(one.feature.unit),
+            f"`{one.feature.name}`" if one.feature.name.isprintable() else plain_line(one.feature.name),
+            plain_line(one.feature.unit),
             _range(one.feature.low, one.feature.high),
             f"{one.known:.0%}",
             "-" if one.weight is None else f"{one.weight:.2f}",
-            _plain(one.feature.what),
+            plain_line(one.feature.what),
         ]
         for one in sorted(facts.weights, key=lambda one: (one.step, -(one.weight or 0.0), one.feature.name))
     ]
-    yield from _table(["after step", "feature", "unit", "range", "known", "weight", "is"], rows)
+    yield from markdown_table(["after step", "feature", "unit", "range", "known", "weight", "is"], rows)
 
 
 def _range(low: float | None, high: float | None) -> str:
@@ -318,22 +326,24 @@ _AGAIN = (
 )
 
 
-def _limits(facts: Facts) -> Iterator[str]:
+def limits(done: Calibrated, again: Sequence[str]) -> Iterator[str]:
+    """Yield what a promise rests on, and what to do when it does not hold any more, Markdown."""
     yield from ("## Limits", "")
-    yield from (f"- {_plain(said)}" for said in facts.calibrated.groups[0].certificate.assumptions)
+    yield from (f"- {plain_line(said)}" for said in done.groups[0].certificate.assumptions)
     yield from (f"- {said}" for said in _LIMITS)
     yield from ("", "## To make it hold again", "")
-    yield from (f"- {said}" for said in _AGAIN)
+    yield from (f"- {said}" for said in again)
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a table, and an empty line after it."""
     yield f"| {' | '.join(heads)} |"
     yield f"|{'|'.join(['---'] * len(heads))}|"
     yield from (f"| {' | '.join(row)} |" for row in rows)
     yield ""
 
 
-def _plain(text: str) -> str:
+def plain_line(text: str) -> str:
     """Return foreign text for one line of Markdown: printable, and nothing of it read as a link, a tag or a table."""
     said = " ".join("".join([letter if letter.isprintable() else " " for letter in text]).split())
     for letter in "\\`*[]<>|":
