@@ -48,8 +48,9 @@ LADDER_POLICY = ThresholdPolicy(0.16, when="reply_logprob")
 PROMISE = Guarantee("regret", 0.15, 0.1)
 """What the fitted ladder promises: chosen on the log, before any live question (`design/demo-log.md`)."""
 PICKED = (
-    f"Alpha {PROMISE.alpha:g} was picked by looking at this very log: of four values the least that saved money however "
-    "the log was divided. The certificate does not count that choice. The questions asked here had no part in it."
+    f"Alpha {PROMISE.alpha:g} was picked by looking at this very log: of four values the least that saved money "
+    "however the log was divided. The certificate does not count that choice; the questions asked here had no part in "
+    "it."
 )
 """What the certificate of the demo leaves out, in words."""
 FITTED = "fitted ladder"

@@ -212,7 +212,7 @@ def _legend(found: Found, width: int) -> str:
             f"× ref: cost as a multiple of that of {_called(found.baselines[0])}",
             f"kept: share of questions on which the promise is kept; candidates stand at what {certify} can certify",
         ]
-    said.append("Δ to the best: 90 % interval of the difference in cost, or share, to the best candidate")
+    said.append("Δ to the best: 90 % interval of the difference to the best candidate, in the unit of the first column")
     said += [*(["right: the one answer served is right"] if width >= _MIDDLE else []), "fit s: seconds, all folds"]
     if any(one.name.startswith("UALA") for one in found.baselines):
         said.append(

@@ -79,12 +79,16 @@ def _setting(proof: Proof) -> str:
     repeated = "" if not proof.repeated else f" ({proof.repeated:,} repeated left out)"
     fit, test = proof.sizes
     fitted = ", ".join(
-        name if many == proof.splits else f"{name} ({many} times)" for name, many in proof.fitted.items()
+        name if many == proof.splits else f"{name} ({'once' if many == 1 else f'{many} times'})"
+        for name, many in proof.fitted.items()
     )
+    asked = f"{proof.n:,} questions{groups}{repeated}, {proof.horizon} steps."
+    if proof.impossible:
+        none = "Nothing was fitted, since no policy can keep the promise"
+        return f"{asked} {none}; figures are means over {proof.splits} random splits."
     return (
-        f"{proof.n:,} questions{groups}{repeated}, {proof.horizon} steps. {proof.splits} random splits: everything is "
-        f"fitted and certified on {fit:,} questions ({fitted or 'nothing was certified'}), the rest, {test:,}, are the "
-        "test."
+        f"{asked} {proof.splits} random splits: everything is fitted and certified on {fit:,} questions "
+        f"({fitted or 'nothing was certified'}), the rest, {test:,}, are the test."
     )
 
 
@@ -191,7 +195,12 @@ def _legend(proof: Proof, heads: Sequence[str]) -> str:
         "set": "different answers kept",
         "len": "steps",
     }
-    return "; ".join(f"{head}: {meaning[head]}" for head in heads if head in meaning) + "."
+    said = [f"{head}: {meaning[head]}" for head in heads if head in meaning]
+    if proof.coin is not None and proof.reference.cost_usd:
+        said.append(f"{_COIN}: the cheapest coin between two other rows that breaks the promise as often")
+    if proof.clairvoyant_usd is not None and proof.reference.cost_usd:
+        said.append(f"{CLAIRVOYANT}: what it would cost who knew every answer beforehand")
+    return "; ".join(said) + "."
 
 
 def _promises(proofs: Sequence[Proof], width: int) -> Rows:

@@ -22,7 +22,7 @@ from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
-from cascade.evaluation.baselines import clairvoyant, other_baselines, reference_of
+from cascade.evaluation.baselines import Clairvoyant, other_baselines, reference_of
 from cascade.evaluation.proof.diagnosis import SignalUse, signal_uses, unknowns
 from cascade.evaluation.proof.split_results import POLICY, Coin, Measuring, SplitResults, Way, coin_of
 from cascade.evaluation.splits import splits
@@ -79,7 +79,7 @@ class Proof:
             None where costs are not known, or there is none.
         clairvoyant_usd: the least cost at which the promise could be kept by one who knows every answer; None where
             costs are not known, or not even that one could keep it.
-        impossible: whether not even that one could keep it.
+        impossible: whether not even that one could keep it; then nothing was fitted.
         lost: the share of questions that count against the promise whatever is done.
         unsolvable: the share of questions that no step answers rightly.
         signals: what the first step's signals tell.
@@ -158,11 +158,12 @@ def prove(
     measuring = Measuring(known, guarantee, reference)
     figures = {one.name: measuring.of_way(one) for one in (reference, *other_baselines(known, reference))}
     results = {name: SplitResults() for name in (*figures, POLICY)}
-    tally = _Tally()
+    bound, tally = measuring.bound(), _Tally()
     for number, split in enumerate(splits(known.groups, plan.splits, plan.seed), 1):
         fitting = np.sort(np.concatenate([split.train, split.calibration]))
         tally.sizes = fitting.size, split.test.size
-        found = _fitted(fit, known.take(fitting), guarantee, plan.seed + number, tally)
+        log = None if bound.cost_nano_usd is None else known.take(fitting)  # what nobody can keep is not tried
+        found = _fitted(fit, log, guarantee, plan.seed + number, tally)
         paid = figures[reference.name].take(split.test)
         did = paid if found is None else measuring.of_policy(found.policy, split.test)
         if found is not None:
@@ -172,7 +173,7 @@ def prove(
         results[POLICY].add(did, paid)
         tell(number, plan.splits)
     left_out = _LeftOut(table.n - rows.n, rows.n - known.n)
-    return _proof(measuring, left_out, plan, tally, results)
+    return _proof(measuring, bound, left_out, plan, tally, results)
 
 
 def _check(guarantee: Guarantee, plan: Plan) -> None:
@@ -197,8 +198,11 @@ class _Tally:
     exceeded: int = 0
 
 
-def _fitted(fit: Fitter, table: EpisodeTable, guarantee: Guarantee, seed: int, tally: _Tally) -> Fit | None:
-    """Fit on a split's questions; None, and counted, where nothing is certified."""
+def _fitted(fit: Fitter, table: EpisodeTable | None, guarantee: Guarantee, seed: int, tally: _Tally) -> Fit | None:
+    """Fit on a split's questions, None to try nothing; None, and counted, where nothing is certified."""
+    if table is None:
+        tally.refused += 1
+        return None
     try:
         found = fit(table, guarantee, seed)
     except NotCertifiedError as error:
@@ -218,13 +222,17 @@ class _LeftOut(NamedTuple):
 
 
 def _proof(
-    measuring: Measuring, left_out: _LeftOut, plan: Plan, tally: _Tally, results: Mapping[str, SplitResults]
+    measuring: Measuring,
+    bound: Clairvoyant,
+    left_out: _LeftOut,
+    plan: Plan,
+    tally: _Tally,
+    results: Mapping[str, SplitResults],
 ) -> Proof:
     table, guarantee = measuring.table, measuring.guarantee
     made = [one.way(name, tally.sizes, paired=name != measuring.reference.name) for name, one in results.items()]
     certified = table.cost_known and tally.refused < plan.splits
-    right = measuring.reference.right if guarantee.kind == "regret" else None
-    cost, lost = clairvoyant(table, guarantee.kind, guarantee.alpha or 0.0, right)
+    cost, lost = bound
     if not table.cost_known:
         made = [one._replace(cost_usd=None, saving=None) for one in made]
     return Proof(

@@ -12,7 +12,7 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.baselines import Baseline, broken
+from cascade.evaluation.baselines import Baseline, Clairvoyant, broken, clairvoyant
 from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.intervals import Interval, corrected_interval
 from cascade.policies.base import Policy
@@ -107,6 +107,12 @@ class Measuring:
         played = play_policy(self.table.take(rows), policy)
         lost = self._broken(played.right > 0, played.in_set > 0, rows)
         return Figures(played.cost, played.right, lost, played.in_set, played.length, played.distinct)
+
+    def bound(self) -> Clairvoyant:
+        """Return what the promise would cost one who knows every answer."""
+        guarantee = self.guarantee
+        right = self.reference.right if guarantee.kind == "regret" else None
+        return clairvoyant(self.table, guarantee.kind, guarantee.alpha or 0.0, right)
 
     def _broken(self, right: Bools, in_set: Bools, rows: Ints | None = None) -> Floats:
         table = self.table if rows is None else self.table.take(rows)

@@ -1,0 +1,92 @@
+"""The pages on fitting and proving: their commands can be given, and what they show printed is what is printed."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import pytest
+
+from cascade.cli.calibrate import calibrate_log
+from cascade.cli.compare import compare_log
+from cascade.cli.fit import fit_log
+from cascade.cli.prove import prove_logs
+
+DOCS = Path(__file__).parents[3] / "docs"
+CALLED: dict[str, Callable[..., None]] = {
+    "fit": fit_log,
+    "prove": prove_logs,
+    "calibrate": calibrate_log,
+    "compare": compare_log,
+}
+
+
+def options_of(command: Callable[..., None]) -> set[str]:
+    """Return the options that a command takes, as they are written."""
+    found = set()
+    for name, hint in get_type_hints(command, include_extras=True).items():
+        given = [one for one in get_args(hint)[1:] if get_origin(hint) is Annotated]
+        written = [word for one in given for word in (one.default, *(one.param_decls or ())) if isinstance(word, str)]
+        written = [word for words in written for word in words.split(",")]
+        if name in inspect.signature(command).parameters:
+            found |= set(written) or {f"--{name.replace('_', '-')}"}
+    return found
+
+
+def commands(page: str) -> Iterator[list[str]]:
+    """Yield the commands of a page: lines of its blocks, and those within its sentences."""
+    text = (DOCS / page).read_text("utf-8")
+    for line in re.findall(r"^cascade .*$", text, re.MULTILINE) + re.findall(r"`(cascade [^`]*)`", text):
+        yield shlex.split(" ".join(line.split()))
+
+
+@pytest.mark.parametrize("page", ["fit.md", "prove.md", "compare.md"])
+def test_commands_on_the_page_take_the_options_they_are_given(page: str) -> None:
+    found = [words for words in commands(page) if words[1:2] and words[1] in CALLED]
+    assert found
+    for words in found:
+        given = {word for word in words[2:] if word.startswith("-")}
+        assert given <= options_of(CALLED[words[1]]), words
+
+
+@pytest.mark.parametrize(("page", "command"), [("fit.md", fit_log), ("prove.md", prove_logs)])
+def test_every_option_on_the_page_is_one(page: str, command: Callable[..., None]) -> None:
+    named = set(re.findall(r"`(--[a-z-]+)", (DOCS / page).read_text("utf-8")))
+    assert named
+    assert named <= options_of(command) | options_of(calibrate_log)
+
+
+def unnumbered(text: str) -> list[str]:
+    """Return the words of a text, any number as #: they differ by a digit from machine to machine."""
+    return re.sub(r"[−+$-]?\d[\d.,]*", "#", text).split()
+
+
+def shown(page: str) -> str:
+    found = re.search(r"```text\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_example_of_fit_is_what_it_prints(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (command,) = [words for words in commands("fit.md") if words[:3] == ["cascade", "fit", "demo-ladder"]]
+    monkeypatch.setenv("COLUMNS", "80")
+    ran = cli(*command[1:])
+    assert ran.code == 0, ran.err
+    assert unnumbered(shown("fit.md")) == unnumbered(ran.out)
+
+
+def test_the_example_of_prove_has_the_parts_of_what_it_prints(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On few splits, for time: what is said of them is other, and the parts are the same."""
+    (command,) = [words for words in commands("prove.md") if words[:3] == ["cascade", "prove", "demo-ladder"]]
+    monkeypatch.setenv("COLUMNS", "80")
+    ran = cli(*command[1:], "--splits", "3", "--policy", "threshold")
+    assert ran.code == 0, ran.err
+    for page in (shown("prove.md"), ran.out):
+        lines = page.splitlines()
+        for start in ("demo-ladder", "The promise: ", "certified policy", "clairvoyant bound", "Other promises", "Why"):
+            assert any(line.startswith(start) for line in lines), start
+        assert "Taking the one that looks best here is" in " ".join(page.split())
