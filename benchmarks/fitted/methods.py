@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from cascade.calibration.folds import folds
+from cascade.calibration.folds import FOLDS, folds
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import ScoreArrays
 from cascade.conformal.guarantee import Guarantee
@@ -16,7 +16,6 @@ from cascade.training.choice.choosing import choose
 from cascade.training.choice.measuring import Terms, prices_of
 from cascade.training.choice.portfolio import AUTO, portfolio
 from cascade.training.dividing import allowed_loss
-from cascade.training.fitting import FOLDS
 from cascade.training.osc.boosting import fit_boosted
 from cascade.training.osc.index2 import fit_index2
 from cascade.training.osc.net_benefit import fit_net_benefit

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from cascade.calibration.folds import folds
+from cascade.calibration.folds import FOLDS, folds
 from cascade.calibration.thresholds import Found, Sample, sample_of, spoken_of
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
 from cascade.conformal.binomial import as_written
@@ -22,7 +22,6 @@ from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.cross import CrossPolicy, ranks
 from cascade.policies.learned import LearnedPolicy
 
-FOLDS = 5
 KINDS = ("coverage", "solvable")
 """What the bound speaks of: a miss must be a walk that stops too early, with every answer kept."""
 

@@ -12,6 +12,9 @@ from cascade.conformal.arrays import Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 
+FOLDS = 5
+"""How many there are wherever a policy, or a part of one, is fitted without the questions that it is judged by."""
+
 
 def folds(table: EpisodeTable, k: int, seed: int) -> Ints:
     """Return the fold of each row, int64 (n,), in 0..k − 1.

@@ -17,7 +17,7 @@ import numpy as np
 
 from cascade.calibration import crossing
 from cascade.calibration.calibrating import Calibrated, certified, holds_for, refuse_other_cascade, report
-from cascade.calibration.folds import folds
+from cascade.calibration.folds import FOLDS, folds
 from cascade.calibration.ordering import Chosen
 from cascade.config import CascadeConfig
 from cascade.conformal.arrays import Ints
@@ -99,7 +99,7 @@ def fit_crossed(
     assert guarantee.alpha is not None  # noqa: S101 - the kinds that it is known for have one
     table, repeated = questions_of(tables, guarantee)
     refuse_other_cascade(table, config)
-    fold = folds(table, crossing.FOLDS, seed)
+    fold = folds(table, FOLDS, seed)
     choices, members = _members(table, fold, guarantee, method, seed)
     critical = crossing.critical_values(table, fold, members, guarantee.kind)
     crossing.demand(critical, guarantee.alpha, guarantee.kind)

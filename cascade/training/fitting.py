@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.calibration.fingerprint import differences, made_for
-from cascade.calibration.folds import folds
+from cascade.calibration.folds import FOLDS, folds
 from cascade.calibration.thresholds import order
 from cascade.config import CascadeConfig
 from cascade.conformal.guarantee import Guarantee
@@ -37,7 +37,6 @@ from cascade.training.dividing import SHARE, Divided, allowed_budget, allowed_by
 from cascade.training.embedding import ROWS_EACH, Embedding
 from cascade.training.estimators.threads import one_thread
 
-FOLDS = 5
 LEAST_TRAINING = 20
 """Training questions below which there is nothing to choose by: the fixed depth is taken, which learns nothing."""
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration.folds import folds
+from cascade.calibration.folds import FOLDS, folds
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
@@ -35,7 +35,6 @@ from cascade.training.osc.targets import on_record, right_after, served_right
 PENALTY = 1.0
 """Of a logistic regression, for each column and column: a logit's variance before any data is then about 1. From 0.3
 to 3 nothing changes by more than noise (`design/osc.md`)."""
-FOLDS = 5
 LEAST_ROWS = 40
 """Answers of a source at a step below which their rightness is not modelled."""
 

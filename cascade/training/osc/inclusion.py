@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration.folds import folds
+from cascade.calibration.folds import FOLDS, folds
 from cascade.conformal.arrays import Bools, Floats
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.policies.estimators import Gain, Linear, Logistic
-from cascade.training.osc.answers import FOLDS, chance
+from cascade.training.osc.answers import chance
 from cascade.training.osc.stages import Stage
 from cascade.training.osc.targets import Asked, set_loss
 
