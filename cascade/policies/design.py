@@ -69,6 +69,12 @@ class Design:
         """The raw features d."""
         return int(self.centre.size)
 
+    def begins(self, other: Design) -> bool:
+        """Whether the columns of another design begin with this one's: it has no pairs, and is the same otherwise."""
+        names = ("centre", "scale", "low", "high", "indicators")
+        same = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
+        return same and not len(self.pairs) and self is not other
+
     @property
     def columns(self) -> int:
         """The columns D."""

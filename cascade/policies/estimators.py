@@ -10,9 +10,9 @@ The same numbers come to the bit from one row and from many; `design` says how.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -39,6 +39,7 @@ __all__ = [
 
 Scorer = Scored
 """Any of the forms below."""
+_Read = TypeVar("_Read")
 _STEEP = 700.0
 """A logit beyond this is taken for it: exp(709.8) is the most that a float64 holds."""
 
@@ -169,14 +170,15 @@ def one_probability(logit: float) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gain(Scored):
-    """What is newly covered for its price, looking k more steps ahead: max_k (p·q_k − (1 − p)·r_k) / cost_k.
+    """What is newly covered for its price, looking k more steps ahead: max_k (p·q_k − (1 − p)·r_k) / c_k.
 
     p is the chance that stopping here misses (`loss`), q_k that k more steps then find it (`gained`), r_k that they
-    lose what was right (`lost`; None: nothing can be lost, as with sets of answers).
+    lose what was right (`lost`; None: nothing can be lost, as with sets of answers), c_k what k more steps cost:
+    what `price` expects of this question, at least `cost`; `cost` itself where there is none.
 
     Attributes:
-        loss, gained, lost: as said; K entries in the last two, each ahead.
-        cost: float64 (K,), above 0: what k more steps cost.
+        loss, gained, lost, price: as said; K entries in the last three, each ahead.
+        cost: float64 (K,), above 0.
 
     Reference: the estimator `index2` of `design/learned.md`.
     """
@@ -185,11 +187,14 @@ class Gain(Scored):
     gained: tuple[Logistic, ...]
     lost: tuple[Logistic | None, ...]
     cost: Floats
+    price: tuple[Linear | None, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cost", fixed(self.cost, np.float64))
-        if not len(self.gained) == len(self.lost) == self.cost.size > 0:
-            raise ConfigError(["gained, lost and cost: one entry each for each number of steps ahead, at least one"])
+        object.__setattr__(self, "price", tuple(self.price) or (None,) * self.cost.size)
+        if not len(self.gained) == len(self.lost) == len(self.price) == self.cost.size > 0:
+            said = "gained, lost, price and cost: one entry each for each number of steps ahead, at least one"
+            raise ConfigError([said])
 
     def values(self, raw: Floats, memo: Memo | None = None) -> Floats:
         """Return the gains, float64 (…, d) -> (…)."""
@@ -197,26 +202,32 @@ class Gain(Scored):
         p = self.loss.values(raw, memo)
         strange: Bools = p == GO_ON
         best: Any = -np.inf
-        for gained, lost, cost in zip(self.gained, self.lost, self.cost.tolist(), strict=True):
+        for gained, lost, price, cost in self._ahead:
             q = gained.values(raw, memo)
             r = np.zeros_like(q) if lost is None else lost.values(raw, memo)
-            strange = strange | (q == GO_ON) | (r == GO_ON)
+            c = np.full_like(q, cost) if price is None else np.maximum(price.values(raw, memo), cost)
+            strange = strange | (q == GO_ON) | (r == GO_ON) | (c == GO_ON)
             # Where any is unknown the sum is not used; a probability in its place keeps the arithmetic plain.
             p_, q_, r_ = (np.minimum(one, 1.0) for one in (p, q, r))
-            best = np.maximum(best, (p_ * q_ - (1.0 - p_) * r_) / cost)
+            best = np.maximum(best, (p_ * q_ - (1.0 - p_) * r_) / c)
         return or_go_on(strange, best)
 
     def value(self, raw: Sequence[float] | Floats, memo: Memo | None = None) -> float:
         """Return the gain of one row."""
         memo = memo or Memo(np.asarray(raw, dtype=np.float64))
         p, best = self.loss.value(raw, memo), -math.inf
-        for gained, lost, cost in zip(self.gained, self.lost, self.cost.tolist(), strict=True):
+        for gained, lost, price, cost in self._ahead:
             q = gained.value(raw, memo)
             r = 0.0 if lost is None else lost.value(raw, memo)
-            if GO_ON in {p, q, r}:
+            c = cost if price is None else max(price.value(raw, memo), cost)
+            if GO_ON in (p, q, r, c):
                 return GO_ON
-            best = max(best, (p * q - (1.0 - p) * r) / cost)
+            best = max(best, (p * q - (1.0 - p) * r) / c)
         return best
+
+    @property
+    def _ahead(self) -> Iterator[tuple[Logistic, Logistic | None, Linear | None, float]]:
+        return zip(self.gained, self.lost, self.price, self.cost.tolist(), strict=True)
 
     @property
     def lines(self) -> tuple[Linear, ...]:
@@ -224,17 +235,17 @@ class Gain(Scored):
         return tuple([line for part in self._parts for line in part.lines])
 
     @property
-    def _parts(self) -> tuple[Logistic, ...]:
-        return (self.loss, *self.gained, *(one for one in self.lost if one is not None))
+    def _parts(self) -> tuple[Logistic | Linear, ...]:
+        return (self.loss, *self.gained, *(one for one in (*self.lost, *self.price) if one is not None))
 
     def needs(self, width: int) -> Bools:
         """Return what any part needs, bool (d,)."""
         return np.asarray(np.any([part.needs(width) for part in self._parts], axis=0))
 
     def arrays(self) -> dict[str, Array]:
-        """Return all parts; of `lost` those that are there."""
+        """Return all parts; of `lost` and `price` those that are there."""
         found: dict[str, Array] = {"cost": self.cost, **_under("loss", self.loss.arrays())}
-        for name, many in (("gained", self.gained), ("lost", self.lost)):
+        for name, many in (("gained", self.gained), ("lost", self.lost), ("price", self.price)):
             for place, one in enumerate(many):
                 found |= {} if one is None else _under(f"{name}.{place}", one.arrays())
         return found
@@ -247,19 +258,25 @@ class Gain(Scored):
         if cost is None or not cost.size or not (cost > 0).all():
             held.note("there is one above 0 for each number of steps ahead", "cost")
             return None
-        inside = held.inside("gained"), held.inside("lost")
-        gained = [Logistic.read(inside[0].inside(str(k)), width) for k in range(cost.size)]
-        there = set(inside[1].names())
-        lost = [Logistic.read(inside[1].inside(str(k)), width) if str(k) in there else None for k in range(cost.size)]
+        gained = [Logistic.read(held.inside("gained").inside(str(k)), width) for k in range(cost.size)]
+        lost = _some(held.inside("lost"), cost.size, lambda one: Logistic.read(one, width))
+        price = _some(held.inside("price"), cost.size, lambda one: Linear.read(one, width))
         whole = [one for one in gained if one is not None]
-        broken = any(one is None and str(k) in there for k, one in enumerate(lost))
-        if loss is None or broken or len(whole) < cost.size:
+        if loss is None or lost is None or price is None or len(whole) < cost.size:
             return None
         with np.errstate(over="ignore"):
             if not np.isfinite(1.0 / cost).all():
                 held.note("it is too small to divide by", "cost")
                 return None
-        return cls(loss, tuple(whole), tuple(lost), cost)
+        return cls(loss, tuple(whole), lost, cost, price)
+
+
+def _some(held: Reading, many: int, read: Callable[[Reading], _Read | None]) -> tuple[_Read | None, ...] | None:
+    """Return the parts 0 to many − 1 of a file, None for those that are not there; None where one is broken."""
+    there = set(held.names())
+    found = [read(held.inside(str(k))) if str(k) in there else None for k in range(many)]
+    broken = any(one is None and str(k) in there for k, one in enumerate(found))
+    return None if broken else tuple(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,7 +2,8 @@
 
 After step t, with p = P(stopping here loses), q_k = P(k more steps mend it | it loses) and, where something can be
 lost, r_k = P(k more steps break it | it does not): the score of going on is max over k of (p q_k − (1 − p) r_k) / c_k,
-c_k being what k more steps cost on average. No decision in between is foreseen ("open loop"), and no price is needed:
+c_k being what k more steps are expected to cost: a ridge regression on the step's features, since where the next step
+is dear the same chance is worth less. No decision in between is foreseen ("open loop"), and no price is needed:
 the threshold is its inverse. p is fitted on all questions, q_k and r_k on those where stopping loses, or does not.
 
 References: `training.osc`; Weitzman, Optimal search for the best alternative (1979), for an index of its kind.
@@ -10,21 +11,27 @@ References: `training.osc`; Weitzman, Optimal search for the best alternative (1
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from cascade.conformal.arrays import Floats, Ints
 from cascade.episodes.table import EpisodeTable
-from cascade.policies.estimators import Gain, Logistic
+from cascade.policies.estimators import Gain, Linear, Logistic
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.estimators.irls import logistic
+from cascade.training.estimators.ridge import Ridge
 from cascade.training.osc.answers import PENALTY, logistic_of
 from cascade.training.osc.inclusion import per_price
 from cascade.training.osc.problem import Outcome, Poser, Problem, backward, policy_of, pose, price_of_loss
 from cascade.training.osc.stages import Prior, Stage, prior_of, rule_before
 from cascade.training.osc.targets import Asked
 
+_PRICE_PENALTY = 1.0
+"""For each column and column: of features that explain half of what steps cost (`net_benefit.PENALTY`)."""
+_LEAST_SHARE = 0.1
+"""Of the mean, what steps ahead are taken to cost at least: a line through prices may cross 0."""
 _LEAST_ROWS = 10
 """Questions below which a conditional probability is taken to be the same for all: their shares alone."""
 
@@ -100,7 +107,7 @@ def _gain(problem: Problem, stage: Stage, penalty: float, init: LearnedPolicy | 
         return prior_of(one, rule, stage, problem.table)
 
     loss = shown.fit(now, np.ones(rows.size), prior(None if before is None else before.loss))
-    gained, lost, price = [], list[Logistic | None](), []
+    gained, lost, paid = [], list[Logistic | None](), []
     for k in range(later.shape[1]):
         ahead = before is not None and k < len(before.gained)
         mended, broken = np.maximum(now - later[:, k], 0.0), np.maximum(later[:, k] - now, 0.0)
@@ -108,9 +115,16 @@ def _gain(problem: Problem, stage: Stage, penalty: float, init: LearnedPolicy | 
         kept = 1.0 - now
         earlier = prior(before.lost[k] if before and ahead else None)
         lost.append(shown.fit(_share(broken, kept), kept, earlier) if broken.any() else None)
-        price.append(float(problem.cost.values[rows, t + 1 : t + 2 + k].sum(axis=1).mean()))
-    least = float(problem.prices[t])
-    return Gain(loss, tuple(gained), tuple(lost), np.maximum(np.array(price), least))
+        paid.append(problem.cost.values[rows, t + 1 : t + 2 + k].sum(axis=1))
+    least = [max(_LEAST_SHARE * float(one.mean()), float(problem.prices[t]) * _LEAST_SHARE) for one in paid]
+    return Gain(loss, tuple(gained), tuple(lost), np.array(least), _prices(shown, paid))
+
+
+def _prices(shown: _Shown, paid: Sequence[Floats]) -> tuple[Linear, ...]:
+    """Fit what steps ahead cost, float64 (k,) for each number of them."""
+    ridge = Ridge.prepare(shown.columns, shown.stage.penalty(_PRICE_PENALTY))
+    found = [ridge.solve(one) for one in paid]
+    return tuple([Linear(shown.stage.design, one.weights, one.intercept) for one in found])
 
 
 def _share(part: Floats, whole: Floats) -> Floats:

@@ -64,7 +64,7 @@ class Stage:
         ridge regression on standardised columns is k (1 − R²) / R²: it grows with the columns and not with the rows.
         """
         plain = self.design.width + self.design.indicators.size
-        found = np.full(self.design.columns, each * max(plain, 1))
+        found = np.full(self.design.columns, float(each * max(plain, 1)))
         found[plain:] *= PRODUCTS_TIMES
         return found
 

@@ -107,7 +107,8 @@ def scorer(rng: np.random.Generator, kind: str, d: int, shared: Design | None = 
     ahead = int(rng.integers(1, 4))
     lost = tuple([logistic(rng, held) if rng.random() < 0.5 else None for _ in range(ahead)])
     gained = tuple([logistic(rng, design(rng, d) if rng.random() < 0.2 else held) for _ in range(ahead)])
-    return Gain(logistic(rng, held), gained, lost, rng.random(ahead) + 0.1)
+    price = tuple([linear(rng, held) if rng.random() < 0.5 else None for _ in range(ahead)])
+    return Gain(logistic(rng, held), gained, lost, rng.random(ahead) + 0.1, price)
 
 
 def raw_rows(rng: np.random.Generator, n: int, d: int) -> Floats:
@@ -288,6 +289,7 @@ def _centred(rng: np.random.Generator, kind: str, shared: Design, raw: Floats) -
         return Signal(0, -1.0)  # less than 1 everywhere: kappa is set by who plays it
     if kind == "gain":
         lost = (None, _chance(rng, shared))
-        return Gain(_chance(rng, shared), (_chance(rng, shared), _chance(rng, shared)), lost, np.array([1.0, 2.5]))
+        gained, price = (_chance(rng, shared), _chance(rng, shared)), (_line(rng, shared), None)
+        return Gain(_chance(rng, shared), gained, lost, np.array([1.0, 2.5]), price)
     line = _line(rng, shared)
     return Linear(shared, line.weights, -float(np.median(line.values(raw))))

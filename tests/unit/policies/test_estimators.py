@@ -95,6 +95,18 @@ def test_a_gain_is_what_is_newly_found_for_its_price() -> None:
         Gain(gain().loss, gain().gained, (None,), np.array([2.0, 3.0]))
 
 
+def test_a_gain_is_divided_by_what_this_question_is_expected_to_cost_and_by_no_less_than_the_least() -> None:
+    def priced(*price: Linear | None) -> Gain:
+        return Gain(gain().loss, gain().gained[:1], (None,), np.array([2.0]), price)
+
+    without = priced(None).value([3.0, 0.5])
+    assert priced(LINEAR).value([3.0, 0.5]) == pytest.approx(without * 2.0 / 1006.5)
+    assert priced(Linear(DESIGN, np.zeros(5), -9.0)).value([3.0, 0.5]) == without
+    assert priced(LINEAR).value([NAN, 0.5]) == INF
+    with pytest.raises(ConfigError, match="one entry each"):
+        priced(LINEAR, None)
+
+
 def test_a_signal_is_a_doubt_and_a_constant_is_none() -> None:
     assert Signal(1, -1.0).values(np.array([[0.0, 0.7], [0.0, NAN]])).tolist() == [-0.7, INF]
     assert Constant(-INF).values(np.zeros((3, 0))).tolist() == [-INF] * 3
@@ -245,6 +257,7 @@ LOGISTIC = Logistic(LINEAR, 2.0, -1.0)
         (gain(), {"cost": np.ones(3)}, "gained.2.linear.weights: is missing"),
         (gain(), {"lost__1__slope": None}, "lost.1.slope: is missing"),
         (gain(), {"lost__7__slope": np.array(1.0)}, "lost.7.slope: there is no such array"),
+        (gain(), {"price__0__intercept": np.array(1.0)}, "price.0.weights: is missing"),
         (Signal(1), {"feature": np.array(2)}, "feature is one of 2"),
         (Signal(1), {"sign": np.array(0.5)}, "sign is 1 or −1"),
         (Constant(1.0), {"number": np.array(NAN)}, "number: not all"),

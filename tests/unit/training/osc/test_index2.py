@@ -57,6 +57,27 @@ def test_where_going_on_can_break_what_was_right_that_is_taken_off() -> None:
     assert [rule.lost == (None,) for rule in rules if isinstance(rule, Gain)] == [False, True]
 
 
+def test_where_the_next_step_is_dear_going_on_is_worth_less() -> None:
+    """What a second model mends does not hang on the question's length, and its price does."""
+    rng = np.random.default_rng(4)
+    length = rng.random(4_000)
+    correct = np.stack([rng.random(4_000) < 0.7, rng.random(4_000) < 0.9], axis=1)[:, :, None]
+    cost = np.stack([np.full(4_000, 10), 20 + np.round(180 * length)], axis=1).astype(np.int64)
+    table = log(correct, cost, {"length": np.repeat(length[:, None], 2, axis=1)})
+    policy = fit_index2(table, Asked("coverage", 0.1), confidences=False)
+    scores, expected = scored(policy, table)[1].next[:, 0], 1.0 / (20 + 180 * length)
+    middle = (length > 0.1) & (length < 0.9)
+    assert np.corrcoef(1.0 / scores[middle], 1.0 / expected[middle])[0, 1] > 0.95
+    blind = scored(fit_index2(without(table, signals={}), Asked("coverage", 0.1), confidences=False), table)[1].next
+    covered = 0.9 * np.mean(correct[:, 0, 0] | correct[:, 1, 0])
+    costs = []
+    for values in (scores, blind[:, 0]):
+        order = np.argsort(-values, kind="stable")
+        found = np.cumsum((correct[:, 1, 0] & ~correct[:, 0, 0])[order]) + correct[:, 0, 0].sum()
+        costs.append(cost[:, 1][order][: int(np.searchsorted(found, covered * 4_000)) + 1].sum())
+    assert costs[0] < 0.8 * costs[1]
+
+
 def test_an_earlier_index_is_started_from() -> None:
     world = WORLDS["hotpotqa/llama-2-7b"]
     test, asked = simulate(world, 10_000, seed=9), Asked("coverage", 0.08)
