@@ -6,16 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from cascade.calibration.folds import FOLDS, folds
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import ScoreArrays
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.policies.base import Policy
-from cascade.training.choice.choosing import choose
-from cascade.training.choice.measuring import Terms, prices_of
-from cascade.training.choice.portfolio import AUTO, portfolio
+from cascade.training.choice.measuring import Terms
+from cascade.training.choice.portfolio import AUTO
 from cascade.training.dividing import allowed_loss
+from cascade.training.fitting import choice_on
 from cascade.training.osc.boosting import fit_boosted
 from cascade.training.osc.index2 import fit_index2
 from cascade.training.osc.net_benefit import fit_net_benefit
@@ -28,19 +27,16 @@ PORTFOLIO = "portfolio"
 
 
 def fit(train: EpisodeTable, alphas: Sequence[float], seed: int, *, method: str) -> Mapping[float, Fitted]:
-    """Fit a method of `cascade fit` as `training.fitting` does, for the calibration questions that this split has."""
+    """Choose and fit as `cascade fit` does, for the calibration questions that this split has."""
     calibration = sizes(train.n * 5 // 3)[1]
     return {alpha: _fitted(train, alpha, calibration, seed, method) for alpha in alphas}
 
 
 def _fitted(train: EpisodeTable, alpha: float, calibration: int, seed: int, method: str) -> Fitted:
     guarantee = Guarantee("coverage", alpha)
-    terms = Terms(guarantee, allowed_loss(guarantee, calibration), prices_of(train))
-    candidates = portfolio(train, terms, method)
-    taken = candidates[0]
-    if len(candidates) > 1:
-        taken = choose(train, candidates, terms, folds(train, FOLDS, seed), seed=seed).chosen
-    return Fitted(partial(scores_of, taken.fit(train)), taken.name)
+    terms = Terms.of(train, guarantee, allowed_loss(guarantee, calibration))
+    chosen = choice_on(train, terms, method, seed).chosen
+    return Fitted(partial(scores_of, chosen.fit(train)), chosen.name)
 
 
 def scores_of(policy: Policy, table: EpisodeTable) -> ScoreArrays:
