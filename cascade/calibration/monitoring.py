@@ -177,7 +177,8 @@ def _missed(sample: Sample, certificates: Sequence[Certificate], place: Ints) ->
     kind, first = certificates[0].kind, certificates[0]
     if KINDS[kind].speaks_of == "single":
         below = -np.inf if first.abstain_below is None else first.abstain_below
-        return sample.served(kind, abstain=first.abstain_below is not None).at(PathPoint(first.kappa, below)).loss
+        found = sample.served(kind, abstain=first.abstain_below is not None, kappa=first.kappa)
+        return found.at(PathPoint(first.kappa, below)).loss
     # The last entry serves the place −1: questions that no certificate speaks of.
     each = [*(Threshold(one.kappa, one.keeps_everything) for one in certificates), EVERYTHING]
     played = play(sample.table, sample.scores, [each[number] for number in place.tolist()])

@@ -44,23 +44,24 @@ class Sample:
         """Return the critical values, float64 (n,)."""
         return critical_kappa(self.table.arrays, self.levels)
 
-    def served(self, kind: str, *, abstain: bool = False) -> Served:
+    def served(self, kind: str, *, abstain: bool = False, kappa: float | None = None) -> Served:
         """Return the single answers at every threshold, and which of them count against a guarantee.
 
         Args:
             kind: "error" or "regret".
             abstain: whether how sure the cascade is of them matters too.
+            kappa: the threshold, where only one will be looked at.
 
         Raises:
             UsageError: votes decide what is served, and whose they are is not on record (`check_identity`).
         """
-        check_identity(self, abstain=abstain)
+        check_identity(self, abstain=abstain, kappa=kappa)
         reference = reference_right(self.table) if kind == "regret" else None
         table = self.table
         return served(table.arrays, self.levels, table.confidence, sure=table.sure, reference_right=reference)
 
 
-def check_identity(sample: Sample, *, abstain: bool = False) -> None:
+def check_identity(sample: Sample, *, abstain: bool = False, kappa: float | None = None) -> None:
     """Refuse a promise on the one answer where it hangs on which answers are the same, and the log does not say it.
 
     There `EpisodeTable` takes all right answers for one: they would vote for each other, and the wrong ones not.
@@ -68,7 +69,7 @@ def check_identity(sample: Sample, *, abstain: bool = False) -> None:
     Raises:
         UsageError: so it is of some question.
     """
-    many, table = untold(sample, abstain=abstain), sample.table
+    many, table = untold(sample, abstain=abstain, kappa=kappa), sample.table
     if many:
         raise UsageError(
             f"Which one answer is served is decided by votes on {many} of {table.n} questions of {table.dataset}, and "
@@ -77,12 +78,12 @@ def check_identity(sample: Sample, *, abstain: bool = False) -> None:
         )
 
 
-def untold(sample: Sample, *, abstain: bool = False) -> int:
+def untold(sample: Sample, *, abstain: bool = False, kappa: float | None = None) -> int:
     """Return on how many questions the one answer hangs on which answers are the same, and the log does not say it."""
     table = sample.table
     rows = np.flatnonzero(~table.texts_known)
-    sure = table.sure[rows] if abstain else None
-    return int(np.count_nonzero(hangs_on_identity(sample.levels.take(rows), table.confidence[rows], sure=sure)))
+    sure, levels_there = table.sure[rows] if abstain else None, sample.levels.take(rows)
+    return int(np.count_nonzero(hangs_on_identity(levels_there, table.confidence[rows], sure=sure, kappa=kappa)))
 
 
 def at_every_depth(table: EpisodeTable) -> Sample:

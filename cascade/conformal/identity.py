@@ -18,8 +18,13 @@ from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.conformal.rollout import Levels
 from cascade.conformal.single import UNKNOWN_CONFIDENCE, known_sure
 
+_LOWEST = -float(np.finfo(np.float64).max)
+"""Stands for a threshold of −∞, which every finite level reaches, and no level of −∞ (`rollout.passed`)."""
 
-def hangs_on_identity(levels: Levels, confidence: Floats, *, sure: Floats | None = None) -> Bools:
+
+def hangs_on_identity(
+    levels: Levels, confidence: Floats, *, sure: Floats | None = None, kappa: float | None = None
+) -> Bools:
     """Return the questions on which votes decide at some threshold whether what is served is right: bool (n,).
 
     It looks at no truth and at no answer: only at what is kept at each threshold, and how sure of it one is.
@@ -29,6 +34,7 @@ def hangs_on_identity(levels: Levels, confidence: Floats, *, sure: Floats | None
         confidence: float64 (n, T, m), what ranks the candidates; NaN = unknown.
         sure: float64 (n, T, m), given where the cascade may abstain: then how sure it is of the answer served, the
             highest figure of all that equal it, must not hang on that either.
+        kappa: the threshold, where only one matters; None = all.
 
     >>> leaf, tie = np.array([[[np.inf], [0.4], [0.2]]]), np.full((1, 3, 1), np.nan)
     >>> told = np.array([[[0.3], [0.6], [0.5]]])
@@ -40,7 +46,9 @@ def hangs_on_identity(levels: Levels, confidence: Floats, *, sure: Floats | None
     leaf, ranked = (one.reshape(n, steps * places) for one in (levels.leaf, confidence))
     ranked = np.where(np.isnan(ranked), UNKNOWN_CONFIDENCE, ranked)
     found = np.zeros(n, dtype=np.bool_)
-    for bar in leaf.T:  # what is kept changes at a question's own levels alone
+    # What is kept changes at a question's own levels alone. At −∞ it is nothing.
+    bars = leaf.T if kappa is None else [np.full(n, max(kappa, _LOWEST))]
+    for bar in bars:
         kept = (leaf >= bar[:, None]) & (bar > -np.inf)[:, None]
         best = np.where(kept, ranked, -np.inf).max(axis=1, initial=-np.inf)
         top = kept & (ranked == best[:, None])

@@ -76,11 +76,15 @@ def test_what_does_not_hang_on_it_is_the_same_in_every_way_and_what_does_is_not(
         given = levels_of(leaf.reshape(1, *shape)), confidence.reshape(1, *shape)
         assert bool(hangs_on_identity(*given)[0]) == right
         assert bool(hangs_on_identity(*given, sure=sure.reshape(1, *shape))[0]) == (right or likely)
+        for kappa, each in zip(np.unique(leaf[leaf > -np.inf]).tolist(), zip(*ways, strict=True), strict=True):
+            there = any(np.ptp(one.right.astype(int)) > 0 for one in each)
+            assert bool(hangs_on_identity(*given, kappa=kappa)[0]) == there
         hung[2 * right + likely] += 1
     assert min(hung) > 5, hung
 
 
 def test_nothing_hangs_on_it_where_nothing_is_kept() -> None:
     leaf = np.full((2, 3, 1), -np.inf)
+    assert not hangs_on_identity(levels_of(leaf), np.full(leaf.shape, np.nan), kappa=-np.inf).any()
     unknown, sure = np.full(leaf.shape, np.nan), np.full(leaf.shape, 0.5)
     assert not hangs_on_identity(levels_of(leaf), unknown, sure=sure).any()
