@@ -289,7 +289,7 @@ def _centred(rng: np.random.Generator, kind: str, shared: Design, raw: Floats) -
         return Signal(0, -1.0)  # less than 1 everywhere: kappa is set by who plays it
     if kind == "gain":
         lost = (None, _chance(rng, shared))
-        gained, price = (_chance(rng, shared), _chance(rng, shared)), (_line(rng, shared), None)
-        return Gain(_chance(rng, shared), gained, lost, np.array([1.0, 2.5]), price)
+        loss, gained = _chance(rng, shared), (_chance(rng, shared), _chance(rng, shared))
+        return Gain(loss, gained, lost, np.array([1.0, 2.5]), (None, _line(rng, shared)))
     line = _line(rng, shared)
     return Linear(shared, line.weights, -float(np.median(line.values(raw))))
