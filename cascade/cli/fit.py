@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from cascade.cli.fit_crossed import write_and_say
 from cascade.cli.fit_tables import Found, fitted_document, fitted_report
 from cascade.cli.logs import open_log, refuse_other_prices, say_pooled, tables_for
 from cascade.cli.options import (
@@ -42,6 +43,7 @@ from cascade.policies.artifact import CARD_FILE, PLOT_FILE, POLICY_FILE, write
 from cascade.policies.learned import LearnedPolicy
 from cascade.strategies.embedding import sentence_model
 from cascade.training.choice.portfolio import AUTO
+from cascade.training.crossing import check_crossable, fit_crossed
 from cascade.training.dividing import SHARE
 from cascade.training.embedding import Embedding
 from cascade.training.fitting import Fitted, Init, fit_policy
@@ -64,6 +66,14 @@ Embed = Annotated[
         "A policy that looks at it needs both to serve.",
     ),
 ]
+Cross = Annotated[
+    bool,
+    typer.Option(
+        "--cross-calibrate",
+        help="Set no question aside: each fits, and certifies a policy that has not seen it. What is proven is weaker: "
+        "misses up to twice alpha.",
+    ),
+]
 
 
 def fit_log(
@@ -81,6 +91,7 @@ def fit_log(
     calibration_share: Share = SHARE,
     init: Annotated[Path | None, typer.Option("--init", help="A fitted policy to start from.")] = None,
     embed: Embed = False,
+    cross_calibrate: Cross = False,
     config: Configured = None,
     expires_days: ExpiresDays = None,
     where: Where = None,
@@ -100,6 +111,10 @@ def fit_log(
     _refuse_other_pages(output, force=force)
     settings = None if config is None else load(config)
     wanted = wanted_guarantee(Asked(guarantee, alpha, delta, budget, most, by_group, abstain), settings)
+    if cross_calibrate:
+        given = {"--lambda-set": lambda_set, "--init": init, "--embed": embed, "--allow-everything": allow_everything}
+        given |= {"--calibration-share": calibration_share != SHARE}
+        check_crossable(wanted, [name for name, there in given.items() if there])
     started = None if init is None else _init(init)
     log = open_log(episodes, where or (), matcher)
     say_pooled(log.tables)
@@ -107,6 +122,12 @@ def fit_log(
         advice = "collect anew, or configure the prices of the log"
         refuse_other_prices(log, settings.prices(), "the configuration", advice)
     tables = tables_for(log, wanted.kind)
+    asked = {"method asked for": policy, "seed": str(seed)}
+    if cross_calibrate:
+        with notes().status("choosing, fitting and certifying, five times"):
+            done = fit_crossed(tables, wanted, method=policy, config=settings, seed=seed, expires_days=expires_days)
+        write_and_say(done, output, asked, as_json=as_json)
+        return
     with notes().status("choosing, fitting and certifying"):
         fitted = fit_policy(
             tables,
@@ -121,7 +142,7 @@ def fit_log(
             expires_days=expires_days,
             allow_everything=allow_everything,
         )
-    asked = {"method asked for": policy, "seed": str(seed), "share set aside to certify": f"{calibration_share:g}"}
+    asked |= {"share set aside to certify": f"{calibration_share:g}"}
     asked |= {"charged for each further answer": f"{lambda_set:g} of a step"} if lambda_set else {}
     asked |= {} if init is None else {"started from": init.name}
     facts = facts_of(fitted, asked)
