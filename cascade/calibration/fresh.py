@@ -102,9 +102,8 @@ def _losses(one: Certificate, sample: Sample, rows: Bools) -> tuple[Bools, Bools
     steps = sample.table.arrays
     if KINDS[one.kind].speaks_of == "single":
         below = -math.inf if one.abstain_below is None else one.abstain_below
-        at = sample.served(one.kind, abstain=one.abstain_below is not None, kappa=one.kappa).at(
-            PathPoint(one.kappa, below)
-        )
+        found = sample.served(one.kind, abstain=one.abstain_below is not None, kappa=one.kappa)
+        at = found.at(PathPoint(one.kappa, below))
         return at.loss & ~at.cut, rows
     played = _played(one, sample)
     # Off the end of a record there may be a right answer; before it there may be one that the walk did not come to.

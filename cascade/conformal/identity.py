@@ -46,7 +46,7 @@ def hangs_on_identity(
     leaf, ranked = (one.reshape(n, steps * places) for one in (levels.leaf, confidence))
     ranked = np.where(np.isnan(ranked), UNKNOWN_CONFIDENCE, ranked)
     found = np.zeros(n, dtype=np.bool_)
-    # What is kept changes at a question's own levels alone. At −∞ it is nothing.
+    # What is kept changes at a question's own levels alone; one of −∞ is never reached.
     bars = leaf.T if kappa is None else [np.full(n, max(kappa, _LOWEST))]
     for bar in bars:
         kept = (leaf >= bar[:, None]) & (bar > -np.inf)[:, None]
