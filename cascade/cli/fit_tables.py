@@ -11,7 +11,7 @@ from rich.text import Text
 
 from cascade.cli.certificates import calibrated_document, calibrated_report, plain_text
 from cascade.cli.tables import per_thousand
-from cascade.evaluation.baselines import CLAIRVOYANT, NAMES, BaselineFigures, label
+from cascade.evaluation.baselines import CLAIRVOYANT, MIXTURE, NAMES, BaselineFigures, label
 from cascade.training.choice.choosing import Judged
 from cascade.training.fitting import Fitted
 
@@ -219,6 +219,8 @@ def _legend(found: Found, width: int) -> str:
             "UALA: stops at the first answer that is not in doubt, at a threshold tuned on these very questions, which "
             "cannot be certified"
         )
+    if any(one.name == MIXTURE for one in found.baselines):
+        said.append(f"{MIXTURE}: the best coin between two depths, tuned too; what is saved beside it the signals save")
     if any(one.name == CLAIRVOYANT for one in found.baselines):
         said.append(f"{CLAIRVOYANT}: what it would cost who knew every answer beforehand")
     how = f"On the {choice.n:,} training questions, each scored by a model that saw neither it nor its group."
@@ -250,10 +252,12 @@ def _ahead(found: Found, winner: Judged) -> str:
     reference = lines[0]
     if own is not None and reference.cost and choice.unit != "missed":
         said.append(f"{own / reference.cost:.2f} × {_called(found.baselines[0])}")
-    for method, words in (("threshold", "the best threshold"), ("depth", "a fixed depth")):
-        others = [line.cost for line in lines if line.judged is not None and line.judged.method == method and line.cost]
-        if others and own is not None and winner.method != method:
-            said.append(f"{own / min(others):.2f} × {words}")
+    thresholds = [line.cost for line in lines if _is_threshold(line) and line.cost]
+    if thresholds and own is not None and winner.method != "threshold":
+        said.append(f"{own / min(thresholds):.2f} × the best threshold")
+    mixture = next((line.cost for line in lines if line.judged is None and line.name == MIXTURE), None)
+    if mixture and own is not None and winner.method != "depth":
+        said.append(f"{own / mixture:.2f} × the best coin between two depths")
     return f" That is {', '.join(said)}." if said else ""
 
 

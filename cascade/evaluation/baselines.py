@@ -7,6 +7,7 @@ baselines from here alone.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from cascade.policies.calibrated import EVERYTHING, Threshold
 ALL_STEPS = "all steps"
 FIRST_STEP = "first step"
 GUIDE, ALL = "guide", "all"
+MIXTURE = "depth mixture"
 CLAIRVOYANT = "clairvoyant bound"
 NAMES = {
     GUIDE_ONLY: "the guide alone",
@@ -91,8 +93,14 @@ def all_steps(table: EpisodeTable) -> Baseline:
 
 def first_step(table: EpisodeTable) -> Baseline:
     """Return what stopping after the first step brings, every answer of it kept."""
-    scores = ScoreArrays(np.full(table.arrays.answer.shape, np.inf), np.full(table.arrays.cost.shape, -np.inf))
-    return _stepped(table, FIRST_STEP, scores, Threshold(0.0))
+    return depth(table, 1, FIRST_STEP)
+
+
+def depth(table: EpisodeTable, steps: int, name: str = "depth") -> Baseline:
+    """Return what a fixed number of steps brings, every answer of them kept."""
+    candidates, goes_on = np.full(table.arrays.answer.shape, np.inf), np.full(table.arrays.cost.shape, -np.inf)
+    goes_on[:, : steps - 1] = np.inf
+    return _stepped(table, name, ScoreArrays(candidates, goes_on), Threshold(0.0))
 
 
 def _stepped(table: EpisodeTable, name: str, scores: ScoreArrays, threshold: Threshold) -> Baseline:
@@ -247,9 +255,10 @@ def clairvoyant_cost(table: EpisodeTable, kind: str, alpha: float) -> float | No
 
 
 def baseline_figures(table: EpisodeTable, kind: str, alpha: float | None) -> list[BaselineFigures]:
-    """Return the figures of the reference, the other baselines, tuned UALA and the clairvoyant bound, in this order.
+    """Return the figures of the baselines, always in this order.
 
-    UALA's threshold is tuned on these very questions: what it costs on others is no less on average.
+    The reference, the others (`other_baselines`), UALA, the depth mixture and the clairvoyant bound. UALA's threshold
+    and the mixture's coin are tuned on these very questions: what they cost on others is no less on average.
 
     Args:
         table: training questions.
@@ -265,9 +274,35 @@ def baseline_figures(table: EpisodeTable, kind: str, alpha: float | None) -> lis
         found.append(_of_played(uala.name, played))
     figures = [_figures(table, one, kind, right) for one in found]
     cost = None if alpha is None else clairvoyant_cost(table, kind, alpha)
+    if alpha is not None and counted_as(kind) is not None and (kind != "regret" or right is not None):
+        figures += _mixture(table, kind, alpha, right)
     if alpha is not None and cost is not None:
         figures.append(BaselineFigures(CLAIRVOYANT, cost / 1e9, None, 1 - alpha, None))
     return figures
+
+
+def _mixture(table: EpisodeTable, kind: str, alpha: float, right: Bools | None) -> Iterator[BaselineFigures]:
+    """Yield the cheapest coin between two depths that breaks the promise on no more than alpha; none if there is none.
+
+    What a policy saves beside a fixed depth, such a coin saves in part. The rest is what its signals tell.
+    """
+    depths = [_figures(table, depth(table, k), kind, right) for k in range(1, table.arrays.horizon + 1)]
+    coins = [_coin(one, other, alpha) for one in depths for other in depths]
+    able = [one for one in coins if one is not None]
+    if able:
+        yield min(able, key=lambda one: (one.length or 0.0) if one.cost_usd is None else one.cost_usd)
+
+
+def _coin(one: BaselineFigures, other: BaselineFigures, alpha: float) -> BaselineFigures | None:
+    """Return the coin that keeps the promise on exactly 1 − alpha, or one alone that keeps it more often."""
+    if one.kept is None or other.kept is None or one.kept < 1 - alpha:
+        return None
+    share = 0.0 if other.kept >= 1 - alpha else (one.kept - (1 - alpha)) / (one.kept - other.kept)
+
+    def mixed(first: float | None, second: float | None) -> float | None:
+        return None if first is None or second is None else (1 - share) * first + share * second
+
+    return BaselineFigures(MIXTURE, *(mixed(a, b) for a, b in zip(one[1:], other[1:], strict=True)))
 
 
 def _figures(table: EpisodeTable, one: Baseline, kind: str, reference_right: Bools | None) -> BaselineFigures:

@@ -33,6 +33,23 @@ def test_every_figure_is_known() -> None:
     assert (found[CLAIRVOYANT].kept, found[CLAIRVOYANT].right) == (0.9, None)
 
 
+@pytest.mark.parametrize("kind", ["coverage", "error", "regret", "solvable"])
+@pytest.mark.parametrize("alpha", [0.0, 0.05, 0.1, 0.19, 0.2, 0.3])
+def test_the_depth_mixture_is_the_cheapest_coin_that_keeps_the_promise(kind: str, alpha: float) -> None:
+    """One step costs 0.001 and is wrong on a fifth, two cost 0.003 and are never wrong."""
+    found = by_name(baseline_figures(made(), kind, alpha))["depth mixture"]
+    share = max(0.0, 1 - alpha / 0.2)  # of the questions that take the second step too
+    assert found.cost_usd == pytest.approx(0.001 + 0.002 * share)
+    assert found.length == pytest.approx(1 + share)
+    assert found.kept == pytest.approx(0.8 + 0.2 * share)
+
+
+def test_where_no_depth_keeps_the_promise_there_is_no_mixture() -> None:
+    rows = [one | ({"correct": False, "answer": "no"} if one["step"] == 2 else {}) for one in hard_rows(100, range(40))]
+    (table,) = tables_from_rows(rows)
+    assert "depth mixture" not in by_name(baseline_figures(table, "error", 0.1))
+
+
 def test_uala_is_as_it_is_tuned() -> None:
     table = made()
     doubt = doubt_of(table)
