@@ -69,12 +69,16 @@ def check_identity(sample: Sample, *, abstain: bool = False, kappa: float | None
     Raises:
         UsageError: so it is of some question.
     """
-    many, table = untold(sample, abstain=abstain, kappa=kappa), sample.table
+    table, what, advice = sample.table, "Which one answer is served is decided by votes", ""
+    many = untold(sample, kappa=kappa)
+    if abstain and not many:
+        what, advice = "How sure the cascade is of its answer hangs on those that equal it", "do not abstain, "
+        many = untold(sample, abstain=True, kappa=kappa)
     if many:
         raise UsageError(
-            f"Which one answer is served is decided by votes on {many} of {table.n} questions of {table.dataset}, and "
-            "which of their answers are the same is not on record: the texts are not, or a model was told whether it "
-            "was right. Log the answers' texts (traces: content full), or promise coverage, which needs none."
+            f"{what} on {many} of {table.n} questions of {table.dataset}, and which of their answers are the same is "
+            "not on record: the texts are not, or a model was told whether it was right. Log the answers' texts "
+            f"(traces: content full), {advice}or promise coverage, which needs none."
         )
 
 

@@ -146,7 +146,7 @@ def choose(
     divisions = (fold, *again)
     held, failed = all_held(table, candidates, divisions)
     if terms.guarantee.single:
-        failed |= _untold(held)
+        failed |= _untold(held, abstain=terms.guarantee.abstain)
     there = [one for one in candidates if one.name not in failed]
     if not there:
         raise UsageError(_none_fitted(failed))
@@ -168,7 +168,7 @@ def choose(
     )
 
 
-def _untold(held: Mapping[str, Sequence[Held]]) -> dict[str, str]:
+def _untold(held: Mapping[str, Sequence[Held]], *, abstain: bool) -> dict[str, str]:
     """Return why the single answers of some candidates are not known, where votes decide them in a log without texts.
 
     Those that are sure of one answer more than of the others need no votes.
@@ -177,7 +177,7 @@ def _untold(held: Mapping[str, Sequence[Held]]) -> dict[str, str]:
     for name, found in held.items():
         try:
             for one in found:
-                check_identity(one.sample)
+                check_identity(one.sample, abstain=abstain)
         except UsageError as error:
             failed[name] = str(error)
     return failed

@@ -10,7 +10,7 @@ import pytest
 
 from cascade.building import policy_of
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
-from cascade.calibration.thresholds import check_identity, reference_right, sample_of
+from cascade.calibration.thresholds import at_every_depth, check_identity, reference_right, sample_of
 from cascade.config import policy_section
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
@@ -77,6 +77,29 @@ def test_confidences_that_tell_answers_apart_need_no_texts() -> None:
     tied[7] = 0.5
     with pytest.raises(UsageError, match="votes on 1 of 200"):
         check_identity(sample_of(replace(without, confidence=tied), POLICY))
+
+
+def test_abstaining_needs_texts_where_an_equal_answer_would_be_surer() -> None:
+    table = log(60)
+    shape = (60, 2, 1)
+    arrays = replace(
+        table.arrays.take(np.arange(60)),
+        answer=np.tile(np.array([0, 1]).reshape(1, 2, 1), (60, 1, 1)),
+        correct=np.zeros(shape, dtype=np.bool_),
+        cost=np.ones(shape[:2], dtype=np.int64),
+        steps=np.full(60, 2),
+    )
+    names, unknown = tuple(f"q{row}" for row in range(60)), np.full(shape, np.nan)
+    for first, refused in ((-0.5, True), (-2.0, False)):
+        sure = {"reply_mean_logprob": np.tile([first, -1.0], (60, 1))}
+        sample = at_every_depth(EpisodeTable("two", names, names, ("answer",), arrays, unknown, sure, {}))
+        check_identity(sample)
+        check_identity(sample, abstain=True, kappa=0.0)  # one answer is kept
+        if refused:
+            with pytest.raises(UsageError, match=r"How sure .* on 60 of 60 questions of two, .* do not abstain"):
+                check_identity(sample, abstain=True)
+        else:
+            check_identity(sample, abstain=True)
 
 
 def test_questions_whose_texts_are_known_do_not_matter() -> None:
