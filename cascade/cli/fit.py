@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +34,7 @@ from cascade.cli.options import (
 )
 from cascade.cli.output import console, notes, print_json
 from cascade.cli.policies import check_target, policy_directory
-from cascade.config import load
+from cascade.config import CascadeConfig, load
 from cascade.episodes.embeddings import vectors_of
 from cascade.errors import UsageError
 from cascade.evaluation.logs import Log
@@ -116,11 +117,7 @@ def fit_log(
         given |= {"--calibration-share": calibration_share != SHARE}
         check_crossable(wanted, [name for name, there in given.items() if there])
     started = None if init is None else _init(init)
-    log = open_log(episodes, where or (), matcher)
-    say_pooled(log.tables)
-    if settings is not None:
-        advice = "collect anew, or configure the prices of the log"
-        refuse_other_prices(log, settings.prices(), "the configuration", advice)
+    log = _log(episodes, where or (), matcher, settings)
     tables = tables_for(log, wanted.kind)
     asked = {"method asked for": policy, "seed": str(seed)}
     if cross_calibrate:
@@ -145,6 +142,21 @@ def fit_log(
     asked |= {"share set aside to certify": f"{calibration_share:g}"}
     asked |= {"charged for each further answer": f"{lambda_set:g} of a step"} if lambda_set else {}
     asked |= {} if init is None else {"started from": init.name}
+    _write_and_say(fitted, output, asked, as_json=as_json)
+
+
+def _log(episodes: str, where: Sequence[str], matcher: str | None, settings: CascadeConfig | None) -> Log:
+    """Open a log, and refuse one of other prices than are configured."""
+    log = open_log(episodes, where, matcher)
+    say_pooled(log.tables)
+    if settings is not None:
+        advice = "collect anew, or configure the prices of the log"
+        refuse_other_prices(log, settings.prices(), "the configuration", advice)
+    return log
+
+
+def _write_and_say(fitted: Fitted, output: Path, asked: Mapping[str, str], *, as_json: bool) -> None:
+    """Write the directory with its model card, and print what is in it."""
     facts = facts_of(fitted, asked)
     drawn = _write(output, fitted, facts)
     found = Found(fitted, facts.baselines, str(output), drawn=drawn)
