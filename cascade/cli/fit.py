@@ -41,6 +41,7 @@ from cascade.evaluation.logs import Log
 from cascade.evaluation.report import plots
 from cascade.evaluation.report.card import Facts, card_files, facts_of
 from cascade.policies.artifact import CARD_FILE, PLOT_FILE, POLICY_FILE, write
+from cascade.policies.cross import CrossPolicy
 from cascade.policies.learned import LearnedPolicy
 from cascade.strategies.embedding import sentence_model
 from cascade.training.choice.portfolio import AUTO
@@ -187,9 +188,11 @@ def _init(directory: Path) -> Init:
     """Return the policy to start from.
 
     Raises:
-        UsageError: it was not fitted, so that there is nothing to start from.
+        UsageError: it was not fitted, or several were, so that there is nothing to start from.
     """
     held = policy_directory(directory, certificates=False)
+    if isinstance(held.policy, CrossPolicy):
+        raise UsageError(f"{directory} was cross-calibrated: it holds several policies, and none alone to start from.")
     if not isinstance(held.policy, LearnedPolicy):
         raise UsageError(f"{directory} holds a policy that was not fitted: there is nothing in it to start from.")
     return Init(held.policy, held.artifact.seen)

@@ -84,3 +84,10 @@ def test_another_policy_s_plot_goes(cli: Cli, log: str, tmp_path: Path) -> None:
     assert cli("fit", log, "--alpha", "0.1", "--policy", "depth", "-o", "policy", "--allow-everything").code == 0
     assert fitted(cli, log, folder, "--force").code == 0
     assert {one.name for one in folder.iterdir()} == FILES
+
+
+def test_there_is_no_starting_from_several_policies(cli: Cli, log: str, tmp_path: Path) -> None:
+    assert fitted(cli, log, tmp_path / "policy").code == 0
+    ran = cli("fit", log, "--init", "policy", "-o", "new")
+    assert ran.code == 2
+    assert "none alone to start from" in " ".join(ran.err.split())

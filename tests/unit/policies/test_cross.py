@@ -14,8 +14,8 @@ import pytest
 from safetensors.numpy import load as arrays_of
 from safetensors.numpy import save as bytes_of
 
-from cascade.building import policy_of, read_policy
-from cascade.config import policy_section
+from cascade.building import build_policy, policy_of, read_policy
+from cascade.config import load, policy_section
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.artifact import MODEL_FILE, POLICY_FILE, PolicyArtifact, read, write
 from cascade.policies.cross import CrossPolicy, ranks
@@ -211,3 +211,12 @@ def test_a_file_that_another_section_names_is_refused(tmp_path: Path) -> None:
     (tmp_path / POLICY_FILE).write_text(json.dumps(document))
     with pytest.raises(ConfigError, match="no such tensor"):
         read_policy(tmp_path)
+
+
+def test_a_strategy_that_it_does_not_fit_refuses_it_once(tmp_path: Path) -> None:
+    write(tmp_path, PolicyArtifact(SECTION, files={MODEL_FILE: DATA}))
+    models = {"models": {"base": "small", "guide": "large"}, "provider": "fake", "policy": str(tmp_path)}
+    assert isinstance(build_policy(load(models | {"strategy": {"kind": "base_guide", "rounds": 4}})), CrossPolicy)
+    with pytest.raises(ConfigError) as told:
+        build_policy(load(models | {"strategy": {"kind": "base_guide", "rounds": 2}}))
+    assert told.value.problems == ("policy.horizon: it was fitted on 4 steps, and the strategy has 2",)
