@@ -13,12 +13,12 @@ from cascade.calibration.calibrating import Calibrated
 from cascade.calibration.realised import Realised
 from cascade.calibration.samples import data_sha256
 from cascade.calibration.scores import history_of
-from cascade.conformal.certificate import statement
+from cascade.conformal.certificate import percent, statement
 from cascade.evaluation.baselines import BaselineFigures, baseline_figures, label
 from cascade.evaluation.report.drawing import Drawing, Mark, drawing
 from cascade.evaluation.report.importance import Weighed, weighed
 from cascade.policies.artifact import CARD_FILE, CERTIFICATE_FILE, MODEL_FILE, PLOT_FILE, POLICY_FILE
-from cascade.training.choice.choosing import Choice, Judged
+from cascade.training.choice.choosing import RULE, Choice, Judged
 from cascade.training.choice.measuring import Unit
 from cascade.training.fitting import Fitted
 from cascade.types import Certificate
@@ -171,6 +171,7 @@ def promised(done: Calibrated) -> Iterator[str]:
     yield from markdown_table(
         ["on the calibration questions", *_REALISED], [[name, *_realised(one)] for name, one in named]
     )
+    yield from ("They set the threshold, so the table is no test of it: `cascade prove`, or a new log, is one.", "")
     if done.reference_cost_nano_usd is not None:
         alone = _usd(done.reference_cost_nano_usd)
         yield from (f"The guide alone, or a ladder's last model, costs {alone} per 1,000 there.", "")
@@ -235,8 +236,8 @@ def _chosen(facts: Facts) -> Iterator[str]:
     alpha = "" if choice.alpha is None else f", all at a loss of exactly {choice.alpha:.4g}"
     how = (
         f"On {choice.n:,} training questions of {choice.groups:,} groups, each scored by a model that saw neither it "
-        f"nor its group ({choice.folds} folds){alpha}. The simplest that is as good as the best within noise is taken, "
-        "and fitted on all of them. No calibration question was looked at."
+        f"nor its group ({choice.folds} folds){alpha}. The simplest that is at most {percent(RULE.margin)} dearer "
+        "than the best, and not surely worse, is taken and fitted on all. No calibration question was looked at."
     )
     yield from (how, "")
     heads = ["candidate", WHAT[unit], "difference to the best, 90 %", "chosen", "because"]
@@ -253,9 +254,10 @@ def _chosen(facts: Facts) -> Iterator[str]:
 
 
 _BASELINES = (
-    "The baselines, ways to answer without a fitted policy, on the same questions; the first is the reference. UALA's "
-    "threshold is tuned on these very questions, and cannot be certified. The clairvoyant bound is what the promise "
-    "would cost one who knows every answer beforehand."
+    "The baselines, ways to answer without a fitted policy, on the same questions; the first is the reference. UALA "
+    "stops at the first answer that is not in doubt; its threshold is tuned on these very questions, and cannot be "
+    "certified. The depth mixture is the best coin between two depths, tuned on them too: what a policy saves beside "
+    "it, its signals save. The clairvoyant bound is what the promise would cost one who knows every answer beforehand."
 )
 
 
