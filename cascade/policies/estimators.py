@@ -10,8 +10,8 @@ The same numbers come to the bit from one row and from many; `design` says how.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -188,6 +188,7 @@ class Gain(Scored):
     lost: tuple[Logistic | None, ...]
     cost: Floats
     price: tuple[Linear | None, ...] = ()
+    _ahead: tuple[tuple[Logistic, Logistic | None, Linear | None, float], ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cost", fixed(self.cost, np.float64))
@@ -195,6 +196,8 @@ class Gain(Scored):
         if not len(self.gained) == len(self.lost) == len(self.price) == self.cost.size > 0:
             said = "gained, lost, price and cost: one entry each for each number of steps ahead, at least one"
             raise ConfigError([said])
+        ahead = zip(self.gained, self.lost, self.price, self.cost.tolist(), strict=True)
+        object.__setattr__(self, "_ahead", tuple(ahead))
 
     def values(self, raw: Floats, memo: Memo | None = None) -> Floats:
         """Return the gains, float64 (…, d) -> (…)."""
@@ -224,10 +227,6 @@ class Gain(Scored):
                 return GO_ON
             best = max(best, (p * q - (1.0 - p) * r) / c)
         return best
-
-    @property
-    def _ahead(self) -> Iterator[tuple[Logistic, Logistic | None, Linear | None, float]]:
-        return zip(self.gained, self.lost, self.price, self.cost.tolist(), strict=True)
 
     @property
     def lines(self) -> tuple[Linear, ...]:

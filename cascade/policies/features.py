@@ -171,7 +171,7 @@ def offered(
 
     A feature is left out that is known for fewer than a share `least_known` of the questions that reached the step,
     that hardly varies, or that says what one before it says. What is right is not looked at. `design/features.md` says
-    which kinds there are, and what leaving one out costs.
+    which kinds there are.
 
     Args:
         history: the questions to fit on.

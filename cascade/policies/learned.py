@@ -99,8 +99,12 @@ class LearnedPolicy:
     kappa: float = 0.0
     directions: Directions | None = None
     embedded: Embedded | None = None
+    judges: bool = field(init=False, repr=False, compare=False)
+    """Whether it has confidences of its own."""
 
     def __post_init__(self) -> None:
+        judges = any(one is not None for rule in self.rules for one in rule.confidence)
+        object.__setattr__(self, "judges", judges)  # made here, since every decision asks for it
         places = {(len(rule.features.sources), len(rule.include), len(rule.confidence)) for rule in self.rules}
         if len({rule.features.sources for rule in self.rules}) != 1 or {len(set(many)) for many in places} != {1}:
             raise UsageError(
@@ -116,11 +120,6 @@ class LearnedPolicy:
     def horizon(self) -> int:
         """The steps that it has rules for."""
         return len(self.rules)
-
-    @property
-    def judges(self) -> bool:
-        """Whether it has confidences of its own."""
-        return any(one is not None for rule in self.rules for one in rule.confidence)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -199,7 +198,9 @@ class LearnedPolicy:
                     best = sure
         return best
 
-    def _places(self, step: Step) -> list[int | None]:
+    def _places(self, step: Step) -> Sequence[int | None]:
+        if tuple([one.source for one in step.candidates]) == self.sources:  # as in most steps
+            return range(len(step.candidates))
         return [self._place(one.source, index) for index, one in enumerate(step.candidates)]
 
     def _place(self, source: str, index: int) -> int | None:

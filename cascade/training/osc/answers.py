@@ -33,8 +33,7 @@ from cascade.training.osc.stages import Stage, prior_of, rule_before
 from cascade.training.osc.targets import on_record, right_after, served_right
 
 PENALTY = 1.0
-"""Of a logistic regression, for each column and column: a logit's variance before any data is then about 1. From 0.3
-to 3 nothing changes by more than noise (`design/osc.md`)."""
+"""Of a logistic regression, for each column and column: a logit's variance before any data is then about 1."""
 LEAST_ROWS = 40
 """Answers of a source at a step below which their rightness is not modelled."""
 

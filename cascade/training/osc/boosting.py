@@ -1,10 +1,9 @@
 """Net benefit with boosted trees: the targets of the ridge regressions, at their price, fitted by trees.
 
-The later decisions behind the targets are those of the ridge rules. Trees that learn from their own later decisions do
-worse: in sample they overfit what stopping later brings, out of fold they know less than will be served
-(`design/osc.md` has the figures).
+The later decisions behind the targets are those of the ridge rules. Trees that learned from their own would, in sample,
+overfit what stopping later brings, and out of fold know less than will be served (`design/osc.md`).
 
-Reference: `training.net_benefit`, `training.trees`.
+Reference: `training.osc.net_benefit`, `training.estimators.trees`.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def fit_boosted(
         asked: what the policy is for.
         penalty: of the ridge regressions that set the price and the later decisions.
         confidences: whether to fit how likely answers are right, as `error` and `regret` always do.
-        init: an earlier policy, for the ridge regressions and confidences; trees start anew (`osc.notes`).
+        init: an earlier policy, for the ridge regressions and confidences; trees start anew (`problem.notes`).
         seed: draws the folds, and the rows that bins are made of.
         poser: poses the problem; `problem.Posed` shares it with other estimators.
 

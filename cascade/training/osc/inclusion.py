@@ -2,7 +2,7 @@
 
 An answer is a *find* where it is right and no other answer before it was. Keeping it is worth μ · P(find) and costs
 lambda. As score: the log-odds of P(find) minus those of lambda / μ, times 1 − lambda / μ. That is 0 where the two are
-equal, and near there μ · P(find) / lambda − 1, benefit per price as the score of going on (`training.osc`).
+equal, and near there μ · P(find) / lambda − 1, benefit per price as the score of going on (`training.osc.problem`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ c_k being what k more steps are expected to cost: a ridge regression on the step
 is dear the same chance is worth less. No decision in between is foreseen ("open loop"), and no price is needed:
 the threshold is its inverse. p is fitted on all questions, q_k and r_k on those where stopping loses, or does not.
 
-References: `training.osc`; Weitzman, Optimal search for the best alternative (1979), for an index of its kind.
+References: `training.osc.problem`; Weitzman, Optimal search for the best alternative (1979), for an index of its kind.
 """
 
 from __future__ import annotations

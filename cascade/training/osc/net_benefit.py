@@ -12,7 +12,7 @@ The penalty is proportional to the number of columns and does not hang on the nu
 that together explain a share R² of y and about equally, the best is k (1 − R²) / R²; R² is small here, since whether a
 later step finds an answer is mostly luck. `PENALTY` is that of R² = 0.1.
 
-References: `training.osc`; Longstaff & Schwartz (2001).
+References: `training.osc.problem`; Longstaff & Schwartz (2001).
 """
 
 from __future__ import annotations
