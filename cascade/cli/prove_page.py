@@ -176,7 +176,19 @@ def _ways(proof: Proof, width: int) -> Rows:
     if proof.clairvoyant_usd is not None and proof.reference.cost_usd:
         saved = share(1 - proof.clairvoyant_usd / proof.reference.cost_usd)
         rows.append([CLAIRVOYANT, per_thousand(proof.clairvoyant_usd), saved, *[""] * (len(shown) - 2)])
-    return Rows(["", *(head for head, _, _ in shown)], rows)
+    return _fitting(Rows(["", *(head for head, _, _ in shown)], rows), width)
+
+
+def _fitting(table: Rows, width: int) -> Rows:
+    """Return a table without the columns that say the least, as many as it is too wide by: no figure is cut."""
+    heads, rows = table.heads, table.rows
+    for gone in ("len", "set", "in set"):
+        needed = sum(max(map(len, column)) + 1 for column in zip(heads, *rows, strict=True))
+        if needed > width and gone in heads:
+            place = heads.index(gone)
+            heads = [*heads[:place], *heads[place + 1 :]]
+            rows = [[*row[:place], *row[place + 1 :]] for row in rows]
+    return Rows(heads, rows)
 
 
 def _gap(found: Interval) -> str:

@@ -162,6 +162,20 @@ def test_no_line_is_wider_than_the_terminal(cli: Cli, log: str, monkeypatch: pyt
         assert max(map(len, ran.out.splitlines())) <= width
 
 
+def test_no_figure_of_the_table_is_cut(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = {}
+    for width in (64, 72, 80):
+        monkeypatch.setenv("COLUMNS", str(width))
+        ran = cli("prove", log, *QUICK, "--guarantee", "coverage", "--alpha", "0.1")
+        assert ran.code == 0, ran.err
+        table = ran.out[ran.out.index("cost/1k") : ran.out.index("cost/1k: ")]
+        assert "…" not in table
+        shown[width] = table.splitlines()[0].split()
+    assert shown[80] == ["cost/1k", "saves", "right", "broken", "in", "set", "set", "len"]
+    assert len(shown[64]) < len(shown[72]) < len(shown[80])
+    assert {"cost/1k", "saves", "right", "broken"} <= set(shown[64])
+
+
 def test_too_few_questions_are_no_error_but_an_answer(cli: Cli, written: Write) -> None:
     ran = cli("prove", written(telling(40)), *QUICK)
     assert ran.code == 0
