@@ -20,8 +20,8 @@ from cascade.training.estimators.ridge import Ridge
 from cascade.training.osc.targets import decides, on_record
 
 PRODUCTS_TIMES = 100.0
-"""How much more a product of two features is penalised than a feature. Of 3, 10, 30, 100 and 300 the last two are the
-best, or as good, on 300 to 20,000 simulated and 300 and 1,000 logged questions (`design/osc.md`)."""
+"""How much more a product of two features is penalised than a feature. 30 to 300 do as well, and 1 costs 2 to 5 % more
+with 1,000 questions (`benchmarks/osc_settings.py`)."""
 MOST_MULTIPLIED = 20
 """Columns beyond which there are no products: 20 make 210, each with a weight to be learned."""
 _LEAST_PRIOR = 20
