@@ -66,7 +66,11 @@ AllowEverything = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Write over another policy in the directory.")]
 METHODS = ("auto", "net_benefit", "index2", "boosted", "threshold", "depth")
 Method = Annotated[
-    str, typer.Option("--policy", help=f"What to fit: {', '.join(METHODS)}. auto tries all and takes the best.")
+    str,
+    typer.Option(
+        "--policy",
+        help=f"What to fit: {', '.join(METHODS)}. auto tries all and takes the simplest that does as well as the best.",
+    ),
 ]
 
 

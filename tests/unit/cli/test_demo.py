@@ -62,7 +62,7 @@ def test_it_ends_with_a_fitted_ladder_what_it_promises_and_how_it_kept_that(cli:
     assert "policies compared on 171 questions" in said
     assert "certified on 73 others: With probability at least 85 % over a fresh question, the answer served" in said
     assert "Alpha 0.15 was picked by looking at this very log" in said
-    assert "The certificate does not count that choice." in said
+    assert "The certificate does not count that choice" in said
     assert "fitted ladder: wrong never where the guide alone is right, on these 3 questions" in said
     assert "promised: at most 15% of fresh ones." in said
 
