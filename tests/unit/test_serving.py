@@ -346,6 +346,17 @@ def test_what_cannot_be_counted_is_not(certified: str, tmp_path: Path) -> None:
         assert miss(orchestrator, 1)[0].missed
 
 
+def test_a_certificate_without_a_rank_is_watched_by_its_rate(tmp_path: Path) -> None:
+    """As cross-calibration gives one: nothing is known of its calibration's luck."""
+    held = directory(tmp_path, certificate(made_for=fingerprint(), k=None, alpha=0.2))
+    with made(held, guarantee=ALWAYS) as orchestrator:
+        miss(orchestrator, 40)
+        assert orchestrator._serving is not None
+        (monitor,) = orchestrator._serving.monitors.values()
+        assert (monitor.null, monitor.alpha) == ("risk", 0.2)
+        assert orchestrator.alarm is not None
+
+
 def test_what_comes_to_light_after_the_alarm_is_not_counted_any_more(certified: str) -> None:
     with made(certified, guarantee=ALWAYS) as orchestrator:
         late = orchestrator.ask(HARD)
