@@ -41,6 +41,7 @@ from pathlib import Path
 
 import numpy as np
 from fitted.cells import Cell, LeftOut, cells, is_ladder
+from fitted.figures import told
 from fitted.methods import METHODS, PORTFOLIO, methods
 from fitted.opponents import TUNED
 from fitted.records import append, done, read, splits
@@ -80,9 +81,10 @@ def bars(trials: Sequence[Trial], way: str) -> Iterator[tuple[bool, str]]:
             bar = LADDER_BARS[alpha]
             yield found <= bar, f"{trial.cell}, alpha {alpha:g}: {found:.3f} × the tuned threshold, at most {bar:g}"
         open_ = [Against(trial, way, alpha) for trial in trials if trial.signals and alpha not in trial.floor]
-        worst = sorted(((one.to(BEST).mean, one.trial.cell) for one in open_ if one.known), reverse=True)
-        over = [f"{name} {found:.3f}" for found, name in worst if found > SINGLE_BAR]
-        said = f"{len(over)} of {len(worst)} cells above {SINGLE_BAR:g}" + (f": {'; '.join(over)}" if over else "")
+        known = [(one.to(BEST), one.trial.cell) for one in open_ if one.known]
+        over = [f"{name} {told(found)}" for found, name in sorted(known, reverse=True) if found.mean > SINGLE_BAR]
+        surely = sum(found.low is not None and found.low > 1 for found, _ in known)
+        said = f"{len(over)} of {len(known)} cells above {SINGLE_BAR:g}, {surely} surely above 1. {'; '.join(over)}"
         yield not over, f"alpha {alpha:g}, cost ÷ best single threshold: {said}"
         real = [(trial.cell, covered.z) for trial in trials if (covered := trial.coverage(way, alpha)) is not None]
         below = [f"{cell} z = {z:.1f}" for cell, z in real if z < Z_BAR]
