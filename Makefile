@@ -10,7 +10,7 @@ demo: $(VENV)/demo.done  ## two real local models answer real questions (fetches
 	$(BIN)/cascade demo $(ARGS)
 
 test: $(VENV)/dev.done $(VENV)/tiny.done  ## the test suite (fetches a 98 MB model the first time)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(ARGS)
 
 check: $(VENV)/dev.done  ## lint, format, types, import rules, sizes
 	$(BIN)/ruff check .

@@ -114,7 +114,7 @@ def prove_logs(
         return
     out = console()
     for one in found:
-        out.print(rendered(page(one, out.width)))
+        out.print(rendered(page(one, out.width)), crop=False)  # a command that is cut could not be run
 
 
 @dataclass(frozen=True, slots=True)

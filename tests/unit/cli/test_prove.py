@@ -130,7 +130,7 @@ def test_the_next_command_says_what_was_proved_and_runs_as_printed(
     cli: Cli, written: Write, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    log = written(telling(240, dataset="two words"), "a log.jsonl")
+    log = written(telling(240, dataset="two words"), f"a log{' of many words' * 7}.jsonl")  # wider than the terminal
     ran = cli("prove", log, "--splits", "4", *options)
     command = next_command(ran.out)
     assert command[:3] == ["cascade", "fit", log]
