@@ -107,13 +107,47 @@ class UsageError(CascadeError):
     exit_code = 2
 
 
+_EXTRAS: Mapping[str, str] = {
+    "litellm": "",
+    "math-verify": "math",
+    "matplotlib": "report",
+    "onnxruntime": "embed",
+    "psycopg": "sql",
+    "pyarrow": "parquet",
+    "scikit-learn": "fit",
+    "tokenizers": "embed",
+    "xllamacpp": "local",
+}
+"""Which extra of pyproject.toml has a package; "": no extra, every installation has it."""
+
+
+def install_command(extra: str = "") -> str:
+    """Return the shell command that installs cascade, in a clone of it, with an extra.
+
+    >>> install_command("fit")
+    'pip install -c constraints.txt -e ".[fit]"'
+    """
+    return f'pip install -c constraints.txt -e ".[{extra}]"' if extra else "pip install -c constraints.txt -e ."
+
+
+UPGRADE = f"Upgrade cascade, in your clone of it: git pull && {install_command()}"
+"""What to do where a newer version wrote something."""
+
+
 class MissingExtraError(CascadeError):
-    """An optional package is not installed. The message holds the pip command."""
+    """A package is not installed. The message holds the pip command.
+
+    That is the extra of cascade that has the package, or the package itself where another asks for it (a matcher of
+    your own).
+    """
 
     exit_code = 2
 
     def __init__(self, package: str, needed_for: str) -> None:
-        super().__init__(f"{needed_for} needs the package {package}. Install it with: pip install {package}")
+        extra = _EXTRAS.get(package)
+        command = f"pip install {package}" if extra is None else install_command(extra)
+        where = "" if extra is None else ", in a clone of cascade"
+        super().__init__(f"{needed_for} needs the package {package}. Install it{where}, with: {command}")
 
 
 class ModelFileError(CascadeError):

@@ -37,7 +37,7 @@ class SentenceModel:
             import onnxruntime
             import tokenizers
         except ModuleNotFoundError as error:
-            raise MissingExtraError(f"{error.name} (extra: embed)", _NEEDED_FOR) from None
+            raise MissingExtraError(str(error.name), _NEEDED_FOR) from None
         model, words = weights.with_others([MODEL])
         if not (model.here and words.here):
             raise ModelFileError(f"{_NEEDED_FOR} needs the weights of {MODEL}. Fetch them: cascade models pull {MODEL}")

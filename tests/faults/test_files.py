@@ -214,7 +214,7 @@ def test_f56_older_rows_are_read_and_written_anew(log: Path, tmp_path: Path) -> 
 def test_f56_newer_rows_are_refused_with_what_to_do(tmp_path: Path, version: int) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text(json.dumps(row(1) | {"schema_version": version}) + "\n")
-    with pytest.raises(UsageError, match=rf"log\.jsonl:1 was written by a newer version .*{version}.*pip install -U"):
+    with pytest.raises(UsageError, match=rf"log\.jsonl:1 was written by a newer version .*{version}.*git pull"):
         ids(path)
 
 

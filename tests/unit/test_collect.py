@@ -781,7 +781,7 @@ def test_parquet_without_pyarrow_is_said_before_anything_is_paid(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     models = Models()
-    with pytest.raises(MissingExtraError, match="pip install pyarrow"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[parquet\]"):
         collected(tmp_path / "log.parquet", asked(1), models)
     assert models.requests == []
 

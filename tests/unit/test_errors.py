@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +15,7 @@ from cascade import errors
 from cascade.errors import CascadeError, ConfigError, MissingExtraError, ProviderError, from_status, quote, redact
 from unit.made import roundtrip
 
+ROOT = Path(__file__).parents[2]
 EXIT_CODES = {
     "CascadeError": 1,
     "ConfigError": 2,
@@ -88,8 +91,16 @@ def test_a_config_error_lists_every_problem_and_where() -> None:
 
 
 def test_a_missing_package_comes_with_the_pip_command() -> None:
-    assert str(MissingExtraError("litellm", "provider: litellm")).endswith("pip install litellm")
-    assert str(example(MissingExtraError)).endswith("pip install xllamacpp")
+    assert str(MissingExtraError("litellm", "provider: litellm")).endswith("pip install -c constraints.txt -e .")
+    assert str(example(MissingExtraError)).endswith('pip install -c constraints.txt -e ".[local]"')
+    assert str(MissingExtraError("other", "a matcher of your own")).endswith("with: pip install other")
+
+
+def test_each_extra_that_is_named_has_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    extras = {"": project["dependencies"], **project["optional-dependencies"]}
+    for package, extra in errors._EXTRAS.items():
+        assert any(re.match(rf"{package}\b", one) for one in extras[extra]), (package, extra)
 
 
 @pytest.mark.parametrize(

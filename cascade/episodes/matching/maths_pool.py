@@ -17,7 +17,7 @@ from typing import Any
 
 from cascade.errors import MissingExtraError, UsageError, quote
 
-PACKAGE = "math-verify[antlr4_13_2]"
+PACKAGE = "math-verify"
 MEMORY_BYTES = 1024**3
 """Of address space; math-verify with sympy takes 0.07 GB of it."""
 START_LIMIT_S = 120.0

@@ -49,7 +49,7 @@ def server_engine(address: Address) -> sa.Engine:
             connect_args={"connect_timeout": _CONNECT_S, "application_name": "cascade"},
         )
     except ModuleNotFoundError:
-        raise MissingExtraError("'psycopg[binary]'", "A trace store in PostgreSQL") from None
+        raise MissingExtraError("psycopg", "A trace store in PostgreSQL") from None
     except sa.exc.ArgumentError:
         raise UsageError(f"The trace store {address.shown} has a URL that cannot be used.") from None
 

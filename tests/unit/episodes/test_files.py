@@ -247,7 +247,7 @@ def test_rows_of_a_newer_version_are_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(ROWS[0]) + "\n" + json.dumps(ROWS[0] | {"schema_version": 99}) + "\n")
     read = read_rows(path)
     assert next(read) == ROWS[0]
-    with pytest.raises(UsageError, match=r"log\.jsonl:2 was written by a newer version.*pip install -U"):
+    with pytest.raises(UsageError, match=r"log\.jsonl:2 was written by a newer version.*git pull"):
         next(read)
 
 

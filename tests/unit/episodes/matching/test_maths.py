@@ -185,7 +185,7 @@ def test_a_worker_ends_with_its_input() -> None:
 
 def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maths, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pip install math-verify\[antlr4_13_2\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[math\]"):
         get_matcher("math")
 
 

@@ -168,6 +168,6 @@ def test_without_matplotlib_the_pip_command_is_said(monkeypatch: pytest.MonkeyPa
     for name in [name for name in sys.modules if name.split(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr("cascade.evaluation.report.plots.find_spec", lambda _name: None)
-    with pytest.raises(MissingExtraError, match="pip install matplotlib"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[report\]"):
         plot(comparison(), tmp_path / "x.svg")
     assert not (tmp_path / "x.svg").exists()
