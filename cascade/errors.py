@@ -88,17 +88,18 @@ def _rebuild(kind: type[CascadeError], args: tuple[Any, ...], fields: dict[str, 
 
 
 class ConfigError(CascadeError):
-    """A configuration that cannot be used. `problems` lists all of them as "path: what is wrong"."""
+    """A configuration that cannot be used. `problems` lists all as "path: what is wrong"; `source` is the file."""
 
     exit_code = 2
     problems: tuple[str, ...] = ()
+    source: str | None = None
 
     def __init__(self, problems: Iterable[str], source: str | None = None) -> None:
         listed = tuple(problems)
         where = f" in {source}" if source else ""
         count = "1 problem" if len(listed) == 1 else f"{len(listed)} problems"
         lines = "".join(f"\n  - {problem}" for problem in listed)
-        super().__init__(f"{count}{where}:{lines}", problems=listed)
+        super().__init__(f"{count}{where}:{lines}", problems=listed, source=source)
 
 
 class UsageError(CascadeError):
