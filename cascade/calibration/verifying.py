@@ -84,7 +84,8 @@ def verify(
 
 def not_whole(error: ConfigError) -> Verdict:
     """Return what is said of a policy directory that cannot be read."""
-    return Verdict((Check("file", ok=False, said="; ".join(error.problems)),))
+    where = "" if error.source is None else f"{error.source}: "
+    return Verdict((Check("file", ok=False, said=where + "; ".join(error.problems)),))
 
 
 def verify_held(

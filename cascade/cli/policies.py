@@ -10,6 +10,7 @@ from cascade.config import CascadeConfig, load, policy_section
 from cascade.errors import UsageError
 from cascade.policies.artifact import CERTIFICATE_FILE, POLICY_FILE, PolicyArtifact
 from cascade.policies.base import Policy
+from cascade.policies.files import there, writable
 from cascade.sections import DirectoryConfig, PolicyConfig
 from cascade.yamlfile import parse_yaml
 
@@ -82,7 +83,7 @@ def policy_directory(path: Path, *, certificates: bool = True) -> HeldPolicy:
         UsageError: it is none.
         ConfigError: everything that is wrong with it.
     """
-    if not (path / POLICY_FILE).is_file():
+    if not there(path / POLICY_FILE):
         raise UsageError(
             f"{path} is no policy directory: it has no {POLICY_FILE}. One is made with: cascade calibrate EPISODES "
             f'--policy "{{kind: threshold, keep: both}}" -o {path}'
@@ -110,7 +111,6 @@ def check_target(target: Path, *, same: bool, force: bool, otherwise: str) -> No
     Raises:
         UsageError: it cannot be written there.
     """
-    if target.exists() and not target.is_dir():
-        raise UsageError(f"{target} is a file, and a policy directory is to be written; choose another --output.")
+    writable(target)
     if (target / POLICY_FILE).exists() and not same and not force:
         raise UsageError(f"{target} holds a policy already. {otherwise} another --output, or --force to write over it.")

@@ -31,6 +31,7 @@ from cascade.conformal.served import PathPoint
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.base import Policy
 from cascade.policies.calibrated import EVERYTHING, CalibratedPolicy, Threshold
+from cascade.policies.files import content, damaged, json_of, there, unwritten
 from cascade.policies.whole import write_whole
 from cascade.types import Certificate
 
@@ -38,8 +39,6 @@ POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE = "policy.json", "certificate.json", "
 CARD_FILE, PLOT_FILE = "README.md", "frontier.svg"
 """A fitted policy's model card, and the plot in it."""
 SCHEMA_VERSION = 1
-MOST_BYTES = 1 << 28
-"""256 MiB: ten million questions' ids. A larger file is refused before it is read."""
 _LEARNED = ("learned", "cross")
 _POLICY_KEYS = ("schema_version", "policy", "seen", "path", "ordered_for")
 _CERTIFICATE_KEYS = ("schema_version", "asked", "certificates", "questions", "sha256")
@@ -120,25 +119,29 @@ def write(directory: str | Path, artifact: PolicyArtifact, *, files: Mapping[str
         files: what else belongs beside it, by plain names: a model card, a plot.
 
     Raises:
-        UsageError: a name of `files` is no plain file name, or one that the artefact writes itself.
+        UsageError: it cannot be written there; a name of `files` is no plain file name, or one that the artefact
+            writes itself.
     """
     more = {**artifact.files, **(files or {})}
     for name in more:
         if Path(name).name != name or name in {POLICY_FILE, CERTIFICATE_FILE, "", ".", ".."}:
             raise UsageError(f"{name!r} is no name for a file beside {POLICY_FILE}.")
-    document = _json(_policy_document(artifact))
-    gone = (MODEL_FILE, CARD_FILE, PLOT_FILE) if _holds_another(Path(directory), json.loads(document)["policy"]) else ()
-    contents: dict[str, bytes | None] = {**dict.fromkeys(gone), **more, POLICY_FILE: document}
+    written, folder = _json(_policy_document(artifact)), Path(directory)
+    gone = (MODEL_FILE, CARD_FILE, PLOT_FILE) if _holds_another(folder, json.loads(written)["policy"]) else ()
+    contents: dict[str, bytes | None] = {**dict.fromkeys(gone), **more, POLICY_FILE: written}
     contents[CERTIFICATE_FILE] = _json(_certificate_document(artifact)) if artifact.certificates else None
-    write_whole(Path(directory), contents)
+    try:
+        write_whole(folder, contents)
+    except OSError as error:
+        raise unwritten(folder, error) from None
 
 
 def _holds_another(folder: Path, settings: Any) -> bool:
     """Whether a directory holds a policy of other settings, or one that cannot be read."""
-    if not (folder / POLICY_FILE).exists():
-        return False
     try:
-        held = _load(folder / POLICY_FILE)
+        if not there(folder / POLICY_FILE):
+            return False
+        held = json_of(folder / POLICY_FILE)
     except ConfigError:
         return True
     return not isinstance(held, dict) or held.get("policy") != settings
@@ -157,12 +160,21 @@ def read(directory: str | Path, *, certificates: bool = True) -> PolicyArtifact:
             policy also numbers that are missing or others than `policy.json` says.
     """
     folder = Path(directory)
-    if not (folder / POLICY_FILE).exists():
-        raise ConfigError([_absent(folder)], str(directory))
-    artifact = _with_model(_policy_of(_load(folder / POLICY_FILE), str(folder / POLICY_FILE)), folder)
-    if not certificates or not (folder / CERTIFICATE_FILE).exists():
+    try:
+        absent = not there(folder / POLICY_FILE)
+        if not absent:
+            return _read(folder, certificates=certificates)
+    except ConfigError as error:
+        raise damaged(error) from None
+    raise ConfigError([_absent(folder)], str(directory))
+
+
+def _read(folder: Path, *, certificates: bool) -> PolicyArtifact:
+    policy, certificate = folder / POLICY_FILE, folder / CERTIFICATE_FILE
+    artifact = _with_model(_policy_of(json_of(policy), str(policy)), folder)
+    if not certificates or not there(certificate):
         return artifact
-    return _certified(artifact, _load(folder / CERTIFICATE_FILE), str(folder / CERTIFICATE_FILE))
+    return _certified(artifact, json_of(certificate), str(certificate))
 
 
 def _absent(folder: Path) -> str:
@@ -189,7 +201,7 @@ def _with_model(artifact: PolicyArtifact, folder: Path) -> PolicyArtifact:
     named, file = artifact.policy.get("model"), folder / MODEL_FILE
     if not isinstance(named, dict) or named.get("file") != MODEL_FILE:
         raise ConfigError([f"policy.model.file: a learned policy's numbers are in {MODEL_FILE}"], str(folder))
-    data = _content(file)
+    data = content(file)
     problems = model_problems(data, named.get("sha256"))
     if problems:
         raise ConfigError(problems, str(folder))
@@ -330,37 +342,6 @@ def _is_point(value: Any) -> bool:
         return all(isinstance(number_of(one), float) for one in value)
     except (ValueError, TypeError, OverflowError):
         return False
-
-
-def _load(file: Path) -> Any:
-    """Read a JSON file: each name once, no number that JSON does not have."""
-    data = _content(file)
-    try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError([f"it is no JSON as it was written: {error}"], str(file)) from None
-
-
-def _content(file: Path) -> bytes:
-    """Read a file of a sane size."""
-    try:
-        size = file.stat().st_size
-        if size > MOST_BYTES:
-            raise ConfigError([f"it has {size:,} bytes; more than {MOST_BYTES:,} are not read"], str(file))
-        return file.read_bytes()
-    except OSError as error:
-        raise ConfigError([f"it cannot be read: {error.strerror}"], str(file)) from None
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name stands twice in one object")
-    return found
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def _json(document: Mapping[str, Any]) -> bytes:

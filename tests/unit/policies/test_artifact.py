@@ -17,7 +17,7 @@ from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.served import PathPoint
 from cascade.engine import decide
 from cascade.errors import ConfigError, UsageError
-from cascade.policies import artifact as module
+from cascade.policies import files as file_module
 from cascade.policies.artifact import (
     CERTIFICATE_FILE,
     POLICY_FILE,
@@ -99,7 +99,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(OSError, match="space"):
+    with pytest.raises(UsageError, match="space"):
         write(tmp_path, replace(certified(), questions=("x", "y")))
     assert files(tmp_path) == before
 
@@ -306,7 +306,7 @@ def test_a_missing_directory_is_named(tmp_path: Path) -> None:
 
 def test_nothing_beyond_the_size_limit_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, certified())
-    monkeypatch.setattr(module, "MOST_BYTES", 10)
+    monkeypatch.setattr(file_module, "MOST_BYTES", 10)
     with pytest.raises(ConfigError, match="more than 10 are not read"):
         read(tmp_path)
 

@@ -1,0 +1,105 @@
+"""The files of a policy directory: whether they can be written and read, and what is said where they cannot."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from cascade.errors import ConfigError, UsageError
+
+MOST_BYTES = 1 << 28
+"""256 MiB: ten million questions' ids. A larger file is refused before it is read."""
+REPAIR = "restore the file as it was written, or make the policy again (cascade fit, or cascade calibrate)"
+
+
+def writable(directory: str | Path) -> None:
+    """Refuse a place where no policy directory can be written; called before hours of work, not after them.
+
+    What is tried is taken away again: afterwards all is as before.
+
+    Raises:
+        UsageError: no name is given, it is a file, or nothing can be written there; with the reason.
+    """
+    if not str(directory):
+        raise UsageError("Name the policy directory to be written: -o policy")
+    folder = Path(directory)
+    made: list[Path] = []
+    try:
+        missing = [one for one in (folder, *folder.parents) if not one.exists()]
+        for one in reversed(missing):
+            one.mkdir(exist_ok=True)
+            made.append(one)
+        tempfile.TemporaryDirectory(prefix=".writing.", dir=folder).cleanup()
+    except OSError as error:
+        raise unwritten(folder, error) from None
+    finally:
+        for one in reversed(made):
+            with contextlib.suppress(OSError):  # somebody else wrote there meanwhile
+                one.rmdir()
+
+
+def unwritten(folder: Path, error: OSError) -> UsageError:
+    """Return what is said of a policy directory that cannot be written."""
+    if error.errno == errno.EEXIST or (error.errno == errno.ENOTDIR and folder.is_file()):
+        return UsageError(f"{folder} is a file, and a policy directory is to be written; choose another --output.")
+    return UsageError(f"The policy directory {folder} cannot be written: {error.strerror}. Choose another one.")
+
+
+def there(file: Path) -> bool:
+    """Whether there is such a file.
+
+    Raises:
+        ConfigError: that cannot be seen, as in a directory that may not be read.
+    """
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _unread(file, error) from None
+    return True
+
+
+def content(file: Path) -> bytes:
+    """Read a file of a sane size. Raises ConfigError where it cannot be read."""
+    try:
+        size = file.stat().st_size
+        if size > MOST_BYTES:
+            raise ConfigError([f"it has {size:,} bytes; more than {MOST_BYTES:,} are not read"], str(file))
+        return file.read_bytes()
+    except OSError as error:
+        raise _unread(file, error) from None
+
+
+def json_of(file: Path) -> Any:
+    """Read a JSON file: each name once, no number that JSON does not have. Raises ConfigError where it is none."""
+    data = content(file)
+    try:
+        return json.loads(data.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError([f"it is no JSON as it was written: {error}"], str(file)) from None
+
+
+def damaged(error: ConfigError) -> ConfigError:
+    """Return what is wrong with a file, with what to do about it."""
+    *first, last = error.problems
+    return ConfigError([*first, f"{last}; {REPAIR}"], error.source)
+
+
+def _unread(file: Path, error: OSError) -> ConfigError:
+    return ConfigError([f"it cannot be read: {error.strerror}"], str(file))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice in one object")
+    return found
+
+
+def _no_constant(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
