@@ -281,8 +281,8 @@ def _values(name: str, piece: _Piece, source: _Source) -> list[Any]:
     for number, value in zip(piece.numbers, values, strict=True):
         try:
             kept.append(None if value is None else _plain(name, value, decode))
-        except OddValueError:
-            source.dropped.note(odd(name), source.place(number))
+        except OddValueError as error:
+            source.dropped.note(odd(name, error), source.place(number))
             kept.append(None)
         if nan:
             source.dropped.note("NaN or an infinite number, read as null", source.place(number), len(nan))

@@ -28,7 +28,7 @@ MAX_WHOLE = 2**63 - 1
 
 
 class OddValueError(ValueError):
-    """A value that its column cannot hold."""
+    """A value that its column cannot hold; its text says why where the column's kind does not."""
 
 
 def _text(_name: str, value: Any) -> str:
@@ -44,6 +44,8 @@ def _whole(name: str, value: Any) -> int:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise OddValueError
+    if value < 0:
+        raise OddValueError("is negative")
     if not AT_LEAST.get(name, 0) <= value <= MAX_WHOLE:
         raise OddValueError
     return value
@@ -104,9 +106,9 @@ CHECKS: Mapping[str, Check] = {name: _BY_KIND[kind] for name, kind in KINDS.item
 """By column: returns a value as the column holds it, or raises `OddValueError`. Never called with None."""
 
 
-def odd(name: str) -> str:
+def odd(name: str, error: OddValueError) -> str:
     """Return how a value that its column cannot hold is counted."""
-    return f"{name} is no {KINDS[name]}, read as null"
+    return f"{name} {str(error) or f'is no {KINDS[name]}'}, read as null"
 
 
 def fitting(raw: Mapping[str, Any], place: str, dropped: Dropped) -> dict[str, Any] | None:
@@ -127,11 +129,11 @@ def fitting(raw: Mapping[str, Any], place: str, dropped: Dropped) -> dict[str, A
             continue
         try:
             made[name] = check(name, value)
-        except OddValueError:
+        except OddValueError as error:
             if name == "schema_version":
                 dropped.drop("schema_version is no whole number", place)
                 return None
-            dropped.note(odd(name), place)
+            dropped.note(odd(name, error), place)
     refuse_newer(made["schema_version"], place)
     made["schema_version"] = SCHEMA_VERSION
     if made["signals"]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import os.path
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from cascade.checks import did_you_mean
+from cascade.episodes.files import is_url
 from cascade.episodes.importers import read_log
 from cascade.episodes.ladders import as_ladder
 from cascade.episodes.lines import Dropped
 from cascade.episodes.matching import get_matcher
 from cascade.episodes.matching.judging import judge_rows
+from cascade.episodes.rowcheck import shown
 from cascade.episodes.schema import COLUMNS
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
@@ -23,22 +29,21 @@ from cascade.evaluation.breakeven import BreakEven, break_evens
 DEMO = "demo"
 DEMO_LADDER = "demo-ladder"
 """The demo log read as a ladder: the base outright, then the guide outright (`episodes.ladders`)."""
+SHIPPED = (DEMO, DEMO_LADDER)
 SIMULATED = "simulated:"
 SIMULATED_QUESTIONS = 1_400
 """As many as the source's protocol uses: 1,000 to train on, 200 to calibrate, 200 to test."""
 
 
-PARTS_OF_EPISODES = frozenset(COLUMNS) - {
-    "episode_id",
-    "dataset",
-    "split",
-    "group",
-    "question",
-    "context",
-    "gold",
-    "schema_version",
-}
+WHOLE_BY = ("dataset", "split", "group", "question", "episode_id")
+"""Columns by which whole episodes are chosen."""
+PARTS_OF_EPISODES = frozenset(COLUMNS) - {*WHOLE_BY, "context", "gold", "schema_version"}
 """Columns whose values differ between the rows of one episode."""
+_LOOKED_AT = 200_000
+"""Rows that are looked at for what a column holds, where nothing matched."""
+_NAMED = 5
+"""Values of a column that are named then; more are counted."""
+_VALUE_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +76,87 @@ def open_log(
     >>> open_log("simulated:mmlu/llama-2-7b,50").tables[0].n
     50
     """
-    cutting = sorted(set(where or ()) & PARTS_OF_EPISODES)
-    if cutting:
-        raise UsageError(
-            f"Choosing by {', '.join(cutting)} would cut episodes apart, and the rest would say nothing of any policy. "
-            "Choose whole ones, by dataset, split, group, question or episode_id."
-        )
+    _check_columns(where or {})
     left_out = Dropped() if dropped is None else dropped
     if given.startswith(SIMULATED):
         if where or matcher is not None:
             raise UsageError("A simulated world has no rows to choose by their columns or to judge with a matcher.")
         return _simulated(given.removeprefix(SIMULATED))
+    _check_there(given)
 
-    def rows(dropped: Dropped | None = None) -> Iterator[Mapping[str, Any]]:
-        with ExitStack() as stack:
-            path = given
-            if given in {DEMO, DEMO_LADDER}:
-                shipped = resources.files("cascade.data").joinpath("demo_log.parquet")
-                path = str(stack.enter_context(resources.as_file(shipped)))
-            read = read_log(path, dropped, where)
-            yield from as_ladder(read) if given == DEMO_LADDER else read
-
-    read = rows(left_out)
+    read = _chosen(given, where or {}, left_out)
     judged = read if matcher is None else judge_rows(read, get_matcher(matcher), overwrite=True)
-    return Log(tuple(tables_from_rows(judged, left_out)), rows)
+    return Log(tuple(tables_from_rows(judged, left_out)), lambda: _rows(given, where))
+
+
+def _rows(given: str, where: Mapping[str, str] | None, dropped: Dropped | None = None) -> Iterator[Mapping[str, Any]]:
+    """Yield a log's rows; those of the demo log, as they are or as a ladder, by its name."""
+    with ExitStack() as stack:
+        path = given
+        if given in SHIPPED:
+            shipped = resources.files("cascade.data").joinpath("demo_log.parquet")
+            path = str(stack.enter_context(resources.as_file(shipped)))
+        read = read_log(path, dropped, where)
+        yield from as_ladder(read) if given == DEMO_LADDER else read
+
+
+def _chosen(given: str, where: Mapping[str, str], dropped: Dropped) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows that have these values; raise UsageError, saying what there is, where no row has."""
+    some = False
+    for row in _rows(given, where, dropped):
+        some = True
+        yield row
+    if not some and not dropped.count:
+        raise UsageError(_nothing_chosen(given, where))
+
+
+def _nothing_chosen(given: str, where: Mapping[str, str]) -> str:
+    """Return which values the columns have that were to choose, and had none of what was asked for."""
+    found: dict[str, Counter[str]] = {column: Counter() for column in where}
+    some = False
+    for row in itertools.islice(_rows(given, None), _LOOKED_AT):
+        some = True
+        for column, counts in found.items():
+            counts[shown(row.get(column))] += 1
+    if not some:
+        return f"{given} is empty: it holds no row of an episode log."
+    said = [
+        f"No row of {given} has {column}={where[column]}; there is {_listed(counts)}."
+        for column, counts in found.items()
+        if where[column] not in counts
+    ]
+    together = " and ".join([f"{column}={value}" for column, value in where.items()])
+    return " ".join(said) or f"No row of {given} has {together} together, though there are rows that have each."
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    """Return the commonest values of a column, shortened, and how many more there are."""
+    first = sorted(counts, key=lambda value: -counts[value])[:_NAMED]
+    named = ", ".join([value if len(value) <= _VALUE_CHARS else f"{value[:_VALUE_CHARS]}…" for value in first])
+    more = len(counts) - len(first)
+    return f"{named} and {more:,} more" if more else named
+
+
+def _check_columns(where: Mapping[str, str]) -> None:
+    """Refuse to choose by what no log has, or by what would cut an episode apart."""
+    unknown = [name for name in where if name not in COLUMNS]
+    cutting = sorted(set(where) & PARTS_OF_EPISODES)
+    said = [f"There is no column {name}{did_you_mean(name, WHOLE_BY)}." for name in unknown]
+    if cutting:
+        said.append(
+            f"Choosing by {', '.join(cutting)} would cut episodes apart, and the rest would say nothing of any policy. "
+            f"Choose whole ones, by {', '.join(WHOLE_BY[:-1])} or {WHOLE_BY[-1]}."
+        )
+    if said:
+        raise UsageError(" ".join(said))
+
+
+def _check_there(given: str) -> None:
+    """Refuse a name that is no file's, no store's and no shipped log's, with the one that may have been meant."""
+    if given in SHIPPED or is_url(given) or Path(given).suffix:
+        return  # a file that is not there is said by who opens it
+    if not os.path.lexists(given):
+        raise UsageError(f"There is no file {given}{did_you_mean(given, [*SHIPPED, f'{SIMULATED}NAME'])}.")
 
 
 def _simulated(given: str) -> Log:

@@ -250,6 +250,7 @@ def test_f37_a_cost_that_is_none_is_unknown_with_its_row_number(tmp_path: Path) 
     assert [one["cost_nano_usd"] for one in read_rows(path, dropped)] == [None] * 6
     assert dict(dropped.notes) == {
         "NaN or an infinite number, read as null": 3,
-        "cost_nano_usd is no whole number, read as null": 3,
+        "cost_nano_usd is negative, read as null": 1,
+        "cost_nano_usd is no whole number, read as null": 2,
     }
-    assert "log.jsonl:3: cost_nano_usd is no whole number, read as null" in dropped.noted
+    assert "log.jsonl:3: cost_nano_usd is negative, read as null" in dropped.noted

@@ -63,8 +63,8 @@ def mapped(fields: Mapping[str, Any], columns: Mapping[str, str], place: str, dr
     for column, field in columns.items():
         try:
             value = cast(column, field_of(fields, field))
-        except OddValueError:
-            dropped.note(odd(column), place)
+        except OddValueError as error:
+            dropped.note(odd(column, error), place)
             continue
         if value is not None:
             made[column] = value
