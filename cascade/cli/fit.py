@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cascade.cli.fit_asked import Given, Reading, checked
 from cascade.cli.fit_crossed import write_and_say
 from cascade.cli.fit_tables import Found, fitted_document, fitted_report
-from cascade.cli.logs import open_log, refuse_other_prices, say_pooled, tables_for
 from cascade.cli.options import (
     Abstain,
     AllowEverything,
@@ -30,30 +30,27 @@ from cascade.cli.options import (
     NewKind,
     Seed,
     Where,
-    wanted_guarantee,
 )
 from cascade.cli.output import console, notes, print_json
-from cascade.cli.policies import check_target, policy_directory
-from cascade.config import CascadeConfig, load
 from cascade.episodes.embeddings import vectors_of
-from cascade.errors import UsageError
 from cascade.evaluation.logs import Log
 from cascade.evaluation.report import plots
 from cascade.evaluation.report.card import Facts, card_files, facts_of
-from cascade.policies.artifact import CARD_FILE, PLOT_FILE, POLICY_FILE, write
-from cascade.policies.cross import CrossPolicy
-from cascade.policies.learned import LearnedPolicy
+from cascade.policies.artifact import PLOT_FILE, write
+from cascade.policies.embedding import Embedder
 from cascade.strategies.embedding import sentence_model
 from cascade.training.choice.portfolio import AUTO
-from cascade.training.crossing import check_crossable, fit_crossed
+from cascade.training.crossing import fit_crossed
 from cascade.training.dividing import SHARE
 from cascade.training.embedding import Embedding
-from cascade.training.fitting import Fitted, Init, fit_policy
+from cascade.training.fitting import Fitted, fit_policy
 
-Directory = Annotated[Path, typer.Option("--output", "-o", help="The policy directory to write.")]
+Directory = Annotated[
+    str, typer.Option("--output", "-o", metavar="PATH", help="The policy directory to write.")
+]  # no Path: an empty text would be the current folder
 LambdaSet = Annotated[
     float,
-    typer.Option("--lambda-set", min=0, help="What each answer more in the set is charged with, as a share of a step."),
+    typer.Option("--lambda-set", help="What each answer more in the set is charged with, as a share of a step."),
 ]
 Share = Annotated[
     float,
@@ -109,51 +106,47 @@ def fit_log(
 
     Example: cascade fit episodes.parquet --alpha 0.1 -o policy
     """
-    check_target(output, same=False, force=force, otherwise=f"Calibrate that one with --policy {output}, choose")
-    _refuse_other_pages(output, force=force)
-    settings = None if config is None else load(config)
-    wanted = wanted_guarantee(Asked(guarantee, alpha, delta, budget, most, by_group, abstain), settings)
-    if cross_calibrate:
-        given = {"--lambda-set": lambda_set, "--init": init, "--embed": embed, "--allow-everything": allow_everything}
-        given |= {"--calibration-share": calibration_share != SHARE}
-        check_crossable(wanted, [name for name, there in given.items() if there])
-    started = None if init is None else _init(init)
-    log = _log(episodes, where or (), matcher, settings)
-    tables = tables_for(log, wanted.kind)
+    given = Given(
+        policy,
+        calibration_share,
+        lambda_set,
+        init,
+        sentence_model if embed else None,
+        cross=cross_calibrate,
+        everything=allow_everything,
+    )
+    promise = Asked(guarantee, alpha, delta, budget, most, by_group, abstain)
+    reading = Reading(episodes, where or (), matcher, config)
+    ready = checked(given, promise, reading, output, force=force)
     asked = {"method asked for": policy, "seed": str(seed)}
     if cross_calibrate:
         with notes().status("choosing, fitting and certifying, five times"):
-            done = fit_crossed(tables, wanted, method=policy, config=settings, seed=seed, expires_days=expires_days)
-        write_and_say(done, output, asked, as_json=as_json)
+            done = fit_crossed(
+                ready.tables, ready.wanted, method=policy, config=ready.settings, seed=seed, expires_days=expires_days
+            )
+        write_and_say(done, Path(output), asked, as_json=as_json)
         return
     with notes().status("choosing, fitting and certifying"):
         fitted = fit_policy(
-            tables,
-            wanted,
+            ready.tables,
+            ready.wanted,
             method=policy,
-            config=settings,
+            config=ready.settings,
             seed=seed,
             calibration_share=calibration_share,
             lambda_set=lambda_set,
-            init=started,
-            embedding=_embedding(log) if embed else None,
+            init=ready.init,
+            embedding=None if ready.embedder is None else _embedding(ready.log, ready.embedder),
             expires_days=expires_days,
             allow_everything=allow_everything,
         )
     asked |= {"share set aside to certify": f"{calibration_share:g}"}
     asked |= {"charged for each further answer": f"{lambda_set:g} of a step"} if lambda_set else {}
     asked |= {} if init is None else {"started from": init.name}
-    _write_and_say(fitted, output, asked, as_json=as_json)
+    _write_and_say(fitted, Path(output), asked, as_json=as_json)
 
 
-def _log(episodes: str, where: Sequence[str], matcher: str | None, settings: CascadeConfig | None) -> Log:
-    """Open a log, and refuse one of other prices than are configured."""
-    log = open_log(episodes, where, matcher)
-    say_pooled(log.tables)
-    if settings is not None:
-        advice = "collect anew, or configure the prices of the log"
-        refuse_other_prices(log, settings.prices(), "the configuration", advice)
-    return log
+# --- what is written ---
 
 
 def _write_and_say(fitted: Fitted, output: Path, asked: Mapping[str, str], *, as_json: bool) -> None:
@@ -169,33 +162,9 @@ def _write_and_say(fitted: Fitted, output: Path, asked: Mapping[str, str], *, as
         out.print(part)
 
 
-def _refuse_other_pages(output: Path, *, force: bool) -> None:
-    """Refuse to write a model card over a README.md that is none, as in the folder of a project."""
-    if (output / CARD_FILE).exists() and not (output / POLICY_FILE).exists() and not force:
-        raise UsageError(
-            f"{output} is no policy directory and holds a {CARD_FILE}, which the model card would be written over; "
-            "choose another --output, or --force."
-        )
-
-
-def _embedding(log: Log) -> Embedding:
+def _embedding(log: Log, embedder: Embedder) -> Embedding:
     """Return the sentence model, and what it makes of each question of a log."""
-    embedder = sentence_model()
     return Embedding(embedder, vectors_of(log.rows(), embedder))
-
-
-def _init(directory: Path) -> Init:
-    """Return the policy to start from.
-
-    Raises:
-        UsageError: it was not fitted, or several were, so that there is nothing to start from.
-    """
-    held = policy_directory(directory, certificates=False)
-    if isinstance(held.policy, CrossPolicy):
-        raise UsageError(f"{directory} was cross-calibrated: it holds several policies, and none alone to start from.")
-    if not isinstance(held.policy, LearnedPolicy):
-        raise UsageError(f"{directory} holds a policy that was not fitted: there is nothing in it to start from.")
-    return Init(held.policy, held.artifact.seen)
 
 
 def _write(output: Path, fitted: Fitted, facts: Facts) -> bool:

@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
+from cascade.checks import did_you_mean
 from cascade.cli.output import notes
 from cascade.config import CascadeConfig
 from cascade.conformal.guarantee import KINDS, Guarantee
@@ -92,29 +93,50 @@ def wanted_guarantee(asked: Asked, config: CascadeConfig | None) -> Guarantee:
     Raises:
         UsageError: everything that is wrong with it.
     """
-    kind = asked.kind or ("coverage" if asked.budget is None else "budget")
+    kind, problems = asked.kind or ("coverage" if asked.budget is None else "budget"), list[str]()
     if kind == "budget" and asked.alpha is not None:
-        raise UsageError("--alpha is a share of questions, and a budget promises none; leave it out.")
+        problems.append("--alpha is a share of questions, and a budget promises none; leave it out.")
     needs_delta = kind in KINDS and KINDS[kind].needs_delta and asked.delta is None
-    if needs_delta:
-        notes().print(
-            f"{kind} is promised with a delta; it is {_SHARE:g} unless --delta says otherwise", soft_wrap=True
-        )
     cap = config.budget.per_question if config is not None and asked.budget is not None else None
-    parts = Asked(kind, _SHARE if asked.alpha is None else asked.alpha, _SHARE if needs_delta else asked.delta,
-                  asked.budget, cap if asked.most is None else asked.most, asked.by_group, asked.abstain)  # fmt: skip
+    alpha = _SHARE if asked.alpha is None else asked.alpha
+    parts = Asked(kind, alpha, _SHARE if needs_delta else asked.delta, asked.budget,
+                  cap if asked.most is None else asked.most, asked.by_group, asked.abstain)  # fmt: skip
+    wanted = _guarantee(parts, problems)
+    if wanted is None or problems:
+        raise UsageError(" ".join(problems))
+    if needs_delta:
+        said = f"{kind} is promised with a delta; it is {_SHARE:g} unless --delta says otherwise"
+        notes().print(said, soft_wrap=True)
+    return wanted
+
+
+def _guarantee(parts: Asked, problems: list[str]) -> Guarantee | None:
+    """Return the promise; None, and all that is wrong with it noted, where it is none."""
+    kind = parts.kind or ""
+    if kind not in KINDS:
+        problems.append(f"There is no guarantee {kind!r}{did_you_mean(kind, KINDS)}.")
+        parts = Asked("coverage", parts.alpha, parts.delta, None, None, by_group=False, abstain=False)  # what is left
+    amounts = []
+    for option, amount in (("--budget", parts.budget), ("--most", parts.most)):
+        try:
+            amounts.append(nano_of(option, amount))
+        except UsageError as error:
+            problems.append(str(error))
+            amounts.append(1)  # it was given, and that much is to be judged with the rest
+    budget, most = amounts
     try:
         return Guarantee(
-            kind,
+            parts.kind or "",
             parts.alpha,
             parts.delta,
-            budget_nano_usd=nano_of("--budget", parts.budget),
-            most_nano_usd=nano_of("--most", parts.most),
+            budget_nano_usd=budget,
+            most_nano_usd=most,
             by_group=parts.by_group,
             abstain=parts.abstain,
         )
     except UsageError as error:
-        raise UsageError(" ".join([str(error), *_options_for_money(parts)])) from None
+        problems += [str(error), *_options_for_money(parts)]
+    return None
 
 
 def _options_for_money(asked: Asked) -> list[str]:

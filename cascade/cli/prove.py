@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,9 @@ import typer
 
 from cascade.checks import did_you_mean
 from cascade.cli.blocks import markdown, rendered
-from cascade.cli.logs import open_log
 from cascade.cli.options import METHODS, AsJson, Matched, Seed, Where
 from cascade.cli.output import console, notes, plain, print_json
+from cascade.cli.problems import Problems, check_method, checked_log
 from cascade.cli.progress import Shown
 from cascade.cli.prove_page import Cascade, cascade_document, page
 from cascade.conformal.guarantee import KINDS as GUARANTEES
@@ -96,14 +97,14 @@ def prove_logs(
 
     Example: cascade prove episodes.parquet --alpha 0.02 --alpha 0.05
     """
-    wanted = _Wanted(guarantee, tuple(alpha or ()), delta, policy, Plan(splits, seed, _against(against)))
-    wanted.check()
+    wanted = _Wanted(guarantee, tuple(alpha or ()), delta, policy, Plan(splits, seed, against))
+    opened = _checked(logs, where or (), matcher, wanted, report)
     found: list[Cascade] = []
     with Shown() as shown:
-        for name in logs:
+        for name, log in zip(logs, opened, strict=True):
             chosen = [("--where", one) for one in where or ()] + ([] if matcher is None else [("--matcher", matcher)])
             said = (shlex.quote(name), *(f"{option} {shlex.quote(one)}" for option, one in chosen))
-            found += _proved(said, open_log(name, where or (), matcher), wanted, shown)
+            found += _proved(said, log, wanted, shown)
     if all(one.failed for one in found):
         raise UsageError("; ".join(dict.fromkeys(f"{one.dataset}: {one.failed}" for one in found)))
     if report is not None:
@@ -127,13 +128,23 @@ class _Wanted:
     method: str | None
     plan: Plan
 
-    def check(self) -> None:
-        """Refuse what can be asked of no log."""
-        if self.method not in {None, *METHODS}:
-            raise UsageError(f"There is no policy {self.method!r} to fit{did_you_mean(str(self.method), METHODS)}.")
+    def check(self, problems: Problems) -> None:
+        """Note what can be asked of no log."""
+        if self.method is not None:
+            with problems.noted():
+                check_method(self.method)
         if self.kind is not None and self.kind in GUARANTEES and self.kind not in KINDS:
-            raise UsageError(f"A saving is shown at {', '.join(KINDS)}, not at {self.kind}.")
-        self.guarantees(self.kind or KINDS[0])
+            problems.add(f"A saving is shown at {', '.join(KINDS)}, not at {self.kind}.")
+        elif self.kind is not None and self.kind not in KINDS:
+            problems.add(f"There is no guarantee {self.kind!r}{did_you_mean(self.kind, KINDS)}.")
+        for alpha in dict.fromkeys(self.alphas):
+            with problems.noted():
+                Guarantee("coverage", alpha)
+        if self.delta is not None:
+            with problems.noted():
+                Guarantee("coverage", delta=self.delta)
+        if self.plan.against not in {None, GUIDE, ALL}:
+            problems.add(f"--against is {GUIDE} or {ALL}, not {self.plan.against}.")
 
     def guarantees(self, kind: str) -> list[Guarantee]:
         """Return the promises to look at, the headline's first."""
@@ -147,10 +158,26 @@ class _Wanted:
         return self.method or (AUTO if table.n <= _MANY else _FAST)
 
 
-def _against(given: str | None) -> str | None:
-    if given not in {None, GUIDE, ALL}:
-        raise UsageError(f"--against is {GUIDE} or {ALL}, not {given}.")
-    return given
+def _checked(
+    logs: Sequence[str], where: Sequence[str], matcher: str | None, wanted: _Wanted, report: Path | None
+) -> list[Log]:
+    """Return the logs, or refuse, with everything that is wrong, before anything is fitted."""
+    problems = Problems()
+    wanted.check(problems)
+    if report is not None:
+        with problems.noted():
+            _check_report(report)
+    opened = [checked_log(problems, name, where, matcher) for name in logs]
+    problems.refuse()
+    return [one for one in opened if one is not None]
+
+
+def _check_report(path: Path) -> None:
+    """Refuse a place where no report can be written."""
+    where = path if path.exists() else path.parent
+    if path.is_dir() or not where.exists() or not os.access(where, os.W_OK):
+        why = "it is a folder" if path.is_dir() else "no such folder" if not where.exists() else "permission denied"
+        raise UsageError(f"--report {path} cannot be written: {why}.")
 
 
 def _proved(log_options: tuple[str, ...], log: Log, wanted: _Wanted, shown: Shown) -> Iterator[Cascade]:

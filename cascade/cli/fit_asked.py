@@ -1,0 +1,155 @@
+"""What `fit` is asked for, checked all together before anything is fitted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cascade.calibration.crossing import KINDS as CROSSABLE
+from cascade.cli.logs import refuse_other_prices, say_pooled, tables_for
+from cascade.cli.options import Asked, wanted_guarantee
+from cascade.cli.policies import check_target, policy_directory
+from cascade.cli.problems import Problems, check_method, checked_log
+from cascade.config import CascadeConfig, load
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
+from cascade.evaluation.logs import Log
+from cascade.policies.artifact import CARD_FILE, POLICY_FILE
+from cascade.policies.cross import CrossPolicy
+from cascade.policies.embedding import Embedder
+from cascade.policies.learned import LearnedPolicy
+from cascade.training.crossing import check_crossable
+from cascade.training.dividing import SHARE
+from cascade.training.fitting import Init
+
+
+class Given(NamedTuple):
+    """How it is to be fitted, as given."""
+
+    policy: str
+    calibration_share: float
+    lambda_set: float
+    init: Path | None
+    sentences: Callable[[], Embedder] | None
+    cross: bool
+    everything: bool
+
+    def check(self) -> Iterator[str]:
+        """Yield what is wrong with it."""
+        if not 0 < self.calibration_share < 1:
+            yield f"The share of questions that certify lies between 0 and 1, not {self.calibration_share:g}."
+        if not 0 <= self.lambda_set < math.inf:
+            yield f"--lambda-set is a share of a step, 0 or more, not {self.lambda_set:g}."
+
+    def uncrossed(self) -> list[str]:
+        """Return the options that do not go with --cross-calibrate."""
+        there = {"--lambda-set": self.lambda_set, "--init": self.init, "--embed": self.sentences}
+        there |= {"--allow-everything": self.everything, "--calibration-share": self.calibration_share != SHARE}
+        return [name for name, one in there.items() if one]
+
+
+class Reading(NamedTuple):
+    """The log and the configuration, as given."""
+
+    episodes: str
+    where: Sequence[str]
+    matcher: str | None
+    config: Path | None
+
+
+class Ready(NamedTuple):
+    """What a fit starts from, all of it checked."""
+
+    wanted: Guarantee
+    settings: CascadeConfig | None
+    log: Log
+    tables: Sequence[EpisodeTable]
+    init: Init | None
+    embedder: Embedder | None
+
+
+def checked(given: Given, promise: Asked, reading: Reading, output: str, *, force: bool) -> Ready:
+    """Return what a fit starts from, or refuse, with everything that is wrong."""
+    problems = Problems()
+    _check_output(problems, output, force=force)
+    with problems.noted():
+        check_method(given.policy)
+    for said in given.check():
+        problems.add(said)
+    config = reading.config
+    settings = None if config is None else problems.of(lambda: load(config))
+    wanted = problems.of(lambda: wanted_guarantee(promise, settings))
+    if given.cross:
+        with problems.noted():
+            _check_crossable(wanted, promise, given.uncrossed())
+    directory = given.init
+    started = None if directory is None else problems.of(lambda: _init(directory))
+    embedder = None if given.sentences is None else problems.of(given.sentences)
+    log = checked_log(problems, reading.episodes, reading.where, reading.matcher)
+    tables: Sequence[EpisodeTable] | None = None
+    if log is not None:
+        with problems.noted():
+            _check_prices(log, settings)
+        tables = problems.of(lambda: tables_for(log, None if wanted is None else wanted.kind))
+    problems.refuse()
+    assert wanted is not None  # noqa: S101 - else there were problems
+    assert log is not None  # noqa: S101 - the same
+    assert tables is not None  # noqa: S101 - the same
+    say_pooled(tables)
+    return Ready(wanted, settings, log, tables, started, embedder)
+
+
+def _check_output(problems: Problems, output: str, *, force: bool) -> None:
+    """Note why a policy cannot be written there."""
+    if not output.strip():
+        problems.add("--output is empty; name the policy directory to write, as in -o policy, or -o . for this one.")
+        return
+    with problems.noted():
+        otherwise = f"Calibrate that one with --policy {output}, choose"
+        check_target(Path(output), same=False, force=force, otherwise=otherwise)
+        _refuse_other_pages(Path(output), force=force)
+
+
+def _check_crossable(wanted: Guarantee | None, promise: Asked, besides: list[str]) -> None:
+    """Refuse what does not go with --cross-calibrate; of a promise that is none by itself its options are named."""
+    if wanted is not None:
+        check_crossable(wanted, besides)
+        return
+    there = {f"--guarantee {promise.kind}": promise.kind not in {None, *CROSSABLE}, "--groups": promise.by_group}
+    there |= {"--delta": promise.delta is not None, "--budget": promise.budget is not None}
+    besides += [name for name, one in there.items() if one]
+    if besides:
+        check_crossable(Guarantee("coverage"), besides)
+
+
+def _check_prices(log: Log, settings: CascadeConfig | None) -> None:
+    """Refuse a log of other prices than are configured."""
+    if settings is not None:
+        advice = "collect anew, or configure the prices of the log"
+        refuse_other_prices(log, settings.prices(), "the configuration", advice)
+
+
+def _refuse_other_pages(output: Path, *, force: bool) -> None:
+    """Refuse to write a model card over a README.md that is none, as in the folder of a project."""
+    if (output / CARD_FILE).exists() and not (output / POLICY_FILE).exists() and not force:
+        raise UsageError(
+            f"{output} is no policy directory and holds a {CARD_FILE}, which the model card would be written over; "
+            "choose another --output, or --force."
+        )
+
+
+def _init(directory: Path) -> Init:
+    """Return the policy to start from.
+
+    Raises:
+        UsageError: it was not fitted, or several were, so that there is nothing to start from.
+    """
+    held = policy_directory(directory, certificates=False)
+    if isinstance(held.policy, CrossPolicy):
+        raise UsageError(f"{directory} was cross-calibrated: it holds several policies, and none alone to start from.")
+    if not isinstance(held.policy, LearnedPolicy):
+        raise UsageError(f"{directory} holds a policy that was not fitted: there is nothing in it to start from.")
+    return Init(held.policy, held.artifact.seen)

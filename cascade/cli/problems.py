@@ -1,0 +1,74 @@
+"""Everything that is wrong with a call, said at once: what is asked for is checked part by part, and then refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from cascade.checks import did_you_mean
+from cascade.cli.logs import open_log
+from cascade.cli.options import METHODS
+from cascade.episodes.matching import get_matcher
+from cascade.errors import CascadeError, UsageError
+from cascade.evaluation.logs import Log
+
+_T = TypeVar("_T")
+_WRONG_CALL = UsageError.exit_code
+
+
+class Problems:
+    """What was found wrong with a call so far; `refuse` ends the check."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, CascadeError] = {}
+
+    def add(self, said: str) -> None:
+        """Note a problem, a sentence."""
+        self._found.setdefault(said, UsageError(said))
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note an error of the call instead of raising it; what could not be certified, and the like, is raised."""
+        try:
+            yield
+        except CascadeError as error:
+            self._note(error)
+
+    def of(self, make: Callable[[], _T]) -> _T | None:
+        """Return what is made; None, and the error noted, where it cannot be."""
+        try:
+            return make()
+        except CascadeError as error:
+            self._note(error)
+        return None
+
+    def _note(self, error: CascadeError) -> None:
+        if error.exit_code != _WRONG_CALL:
+            raise error
+        self._found.setdefault(str(error), error)
+
+    def refuse(self) -> None:
+        """Raise what was noted: one error as it is, several as a list."""
+        found = list(self._found.values())
+        if len(found) == 1:
+            raise found[0]
+        if found:
+            lines = "".join(f"\n  - {str(one).replace(chr(10), f'{chr(10)}  ')}" for one in found)
+            raise UsageError(f"{len(found)} problems:{lines}")
+
+
+def checked_log(problems: Problems, episodes: str, where: Sequence[str], matcher: str | None) -> Log | None:
+    """Return a log; None, and all that is wrong with how it was asked for noted, where it cannot be read."""
+    log = problems.of(lambda: open_log(episodes, where, matcher))
+    if log is None and (where or matcher is not None):
+        problems.of(lambda: open_log(episodes))
+        if matcher is not None:
+            problems.of(lambda: get_matcher(matcher))
+    return log
+
+
+def check_method(method: str) -> None:
+    """Refuse a method that there is none of."""
+    if method not in METHODS:
+        raise UsageError(f"There is no policy {method!r} to fit{did_you_mean(method, METHODS)}.")

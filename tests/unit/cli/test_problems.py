@@ -1,0 +1,137 @@
+"""Everything that is wrong with a call of `fit` or `prove` is said at once, before anything is fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.cli.problems import Problems
+from cascade.episodes.files import write_rows
+from cascade.errors import ConfigError, NotCertifiedError, UsageError
+from unit.cli.certified import hard_rows
+
+Cli = Callable[..., Any]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    """Return a log of 60 questions."""
+    write_rows(tmp_path / "log.jsonl", hard_rows(60, range(0, 20, 2)))
+    return str(tmp_path / "log.jsonl")
+
+
+def refused(ran: Any) -> str:
+    """Return what a refused call said, its blanks as one."""
+    assert (ran.code, ran.out) == (2, ""), ran.err
+    assert ran.err.count("error:") == 1
+    return " ".join(ran.err.split())
+
+
+# --- the collection ---
+
+
+def test_one_problem_is_raised_as_it_is() -> None:
+    problems = Problems()
+    with problems.noted():
+        raise ConfigError(["models: missing"], "cascade.yaml")
+    with pytest.raises(ConfigError, match="missing"):
+        problems.refuse()
+
+
+def test_several_are_listed_once_each_and_their_own_lists_are_set_in() -> None:
+    problems = Problems()
+    for _ in range(2):
+        problems.add("alpha is 2.")
+    with problems.noted():
+        raise ConfigError(["models: missing"], "cascade.yaml")
+    with pytest.raises(UsageError) as refused:
+        problems.refuse()
+    assert str(refused.value).splitlines() == [
+        "2 problems:",
+        "  - alpha is 2.",
+        "  - 1 problem in cascade.yaml:",
+        "    - models: missing",
+    ]
+
+
+def test_what_is_no_wrong_call_is_raised_at_once() -> None:
+    def fail() -> None:
+        raise NotCertifiedError("too few")
+
+    with pytest.raises(NotCertifiedError):
+        Problems().of(fail)
+
+
+def test_without_a_problem_nothing_is_raised() -> None:
+    problems = Problems()
+    assert problems.of(lambda: 3) == 3
+    problems.refuse()
+
+
+# --- fit ---
+
+
+def test_fit_lists_all_that_is_wrong(cli: Cli, log: str) -> None:
+    options = ["--alpha", "-0.1", "--delta", "3", "--calibration-share", "7", "--guarantee", "foo", "--policy", "bar"]
+    files = ["--config", "nofile", "--init", "nodir", "--matcher", "nosuch", "--lambda-set", "nan"]
+    said = refused(cli("fit", log, *options, *files, "-o", ""))
+    for part in ("alpha is -0.1", "delta is 3", "not 7", "guarantee 'foo'", "policy 'bar'", "nofile", "nodir"):
+        assert part in said, part
+    for part in ("nosuch", "--output is empty", "--lambda-set"):
+        assert part in said, part
+    assert said.startswith("error: 8 problems")
+
+
+def test_fit_says_what_is_wrong_with_both_amounts_and_alpha(cli: Cli, log: str) -> None:
+    said = refused(cli("fit", log, "--budget", "nan", "--most", "-1", "--alpha", "0.1", "-o", "policy"))
+    for part in ("--budget is an amount", "--most is an amount", "--alpha is a share"):
+        assert said.count(part) == 1, part
+
+
+def test_fit_says_what_is_wrong_with_the_log_and_with_how_it_is_read(cli: Cli) -> None:
+    said = refused(cli("fit", "nolog.jsonl", "--where", "step=1", "--matcher", "nosuch", "-o", "policy"))
+    for part in ("nolog.jsonl", "cut episodes apart", "nosuch"):
+        assert part in said, part
+
+
+def test_cross_calibration_lists_what_does_not_go_with_it_beside_a_promise_that_is_none(cli: Cli, log: str) -> None:
+    options = ["--cross-calibrate", "--guarantee", "regret", "--groups", "--init", "nodir", "-o", "policy"]
+    said = refused(cli("fit", log, *options))
+    assert "Groups go with coverage" in said
+    assert "does not go with --init, --guarantee regret, --groups" in said
+    assert "nodir" in said
+
+
+def test_an_empty_output_is_refused_and_the_folder_stays_empty(cli: Cli, log: str, tmp_path: Path) -> None:
+    said = refused(cli("fit", log, "-o", ""))
+    assert "--output is empty" in said
+    assert [one.name for one in tmp_path.iterdir()] == ["log.jsonl"]
+
+
+@pytest.mark.parametrize("output", ["log.jsonl/policy", "n" * 300])
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_fitted(
+    cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    monkeypatch.setattr("cascade.cli.fit.fit_policy", lambda *_, **__: pytest.fail("it was fitted"))
+    refused(cli("fit", log, "-o", output))
+
+
+# --- prove ---
+
+
+def test_prove_lists_all_that_is_wrong(cli: Cli, log: str, tmp_path: Path) -> None:
+    (tmp_path / "garbage.jsonl").write_text("{]\n")
+    options = ["--alpha", "0", "--alpha", "nan", "--delta", "5", "--guarantee", "zzz", "--policy", "yyy"]
+    more = ["--against", "me", "--report", "no/where.md"]
+    said = refused(cli("prove", log, "nolog.jsonl", "garbage.jsonl", *options, *more))
+    for part in ("alpha is 0.0", "alpha is nan", "delta is 5", "'zzz'", "'yyy'", "not me", "nolog.jsonl", "garbage"):
+        assert part in said, part
+    assert "no such folder" in said
+    assert said.startswith("error: 9 problems")
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_fitted(cli: Cli, log: str) -> None:
+    assert "it is a folder" in refused(cli("prove", log, "--report", "."))
