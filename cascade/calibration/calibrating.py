@@ -19,7 +19,7 @@ from cascade.calibration.ordering import Chosen, Draw, choose
 from cascade.calibration.realised import Realised, play_everything, play_found, realised
 from cascade.calibration.samples import data_sha256, joined, once, tied
 from cascade.calibration.scores import check_fits
-from cascade.calibration.thresholds import Found, Sample, find, reference_cost, sample_of, spoken_of, untold
+from cascade.calibration.thresholds import Found, Sample, check_told, find, reference_cost, sample_of, spoken_of, untold
 from cascade.config import CascadeConfig
 from cascade.conformal.certificate import dollars, expiry, make
 from cascade.conformal.guarantee import Guarantee
@@ -129,6 +129,8 @@ def calibrate_policy(
     chosen = choose(rows.table, policy, guarantee, before, Draw(selection_share, seed))
     sample = sample_of(chosen.table, policy)
     found = find(sample, guarantee, chosen.path)
+    if guarantee.single:
+        check_told(found, chosen.table)
     _demand(found, chosen, guarantee, rows.table.n, allow_everything=allow_everything)
     day = today or datetime.now(UTC).date()
     dates = day.isoformat(), expiry(day, expires_days)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple, TypeAlias
@@ -192,8 +192,9 @@ def _single(sample: Sample, guarantee: Guarantee, path: Path | None) -> list[Fou
         raise UsageError(f"{guarantee.kind} needs a path of thresholds that was ordered on other questions.")
     _need_costs(sample, guarantee)
     assert guarantee.delta is not None  # noqa: S101 - `Guarantee` has checked it
+    answered = sample.served(guarantee.kind, abstain=guarantee.abstain)
     result = learn_then_test(
-        sample.served(guarantee.kind, abstain=guarantee.abstain).along(path),
+        answered.along(path),
         alpha=_alpha(guarantee),
         delta=guarantee.delta,
         budget_nano_usd=guarantee.budget_nano_usd,
@@ -202,22 +203,57 @@ def _single(sample: Sample, guarantee: Guarantee, path: Path | None) -> list[Fou
     n, everywhere = sample.table.n, np.ones(sample.table.n, dtype=np.bool_)
     if result.point is None or result.silent:
         said = f"{result.losses} of {n} calibration questions count against it at the safest of {len(path)} points"
-        said += _hopeless(result.losses, n, guarantee) if result.needed_n is None else ""
+        if result.needed_n is None:
+            unsure = answered.at(path[0])
+            said += _hopeless(result.losses, int(np.count_nonzero(unsure.loss & unsure.cut)), n, guarantee)
         silent = "only answering nothing keeps the promise" if result.silent else f"no point passes: {said}"
         return [Found(None, everywhere, n, math.nan, needed_n=result.needed_n, refused=silent)]
     below = result.point.abstain_below if guarantee.abstain else None
     return [Found(None, everywhere, n, result.point.kappa, misses=result.losses, abstain_below=below)]
 
 
-def _hopeless(losses: int, n: int, guarantee: Guarantee) -> str:
-    """Return what to do where more questions would not help: more than alpha are lost at the safest threshold."""
-    alpha = _alpha(guarantee)
-    if Fraction(losses, n) <= as_written(alpha):
-        return ""
+def _hopeless(losses: int, unsure: int, n: int, guarantee: Guarantee) -> str:
+    """Return what to do where more questions would not help: more than alpha are lost at the safest threshold.
+
+    Args:
+        losses: questions that count as lost there.
+        unsure: those of them whose record ends before a step that the policy may ask for: what comes there is not
+            known, so they count as lost.
+        n: all questions.
+        guarantee: what is asked for.
+    """
+    alpha, said = as_written(_alpha(guarantee)), ""
+    if Fraction(losses, n) <= alpha:
+        return said
+    if unsure:
+        said = f", {unsure} of them since {_EARLY}: log each question to its last step (cascade collect)"
+    if Fraction(losses - unsure, n) <= alpha:
+        return said
     instead = "" if guarantee.abstain else ", or let it abstain"
-    return (
-        f", and no number of questions helps where {100 * losses / n:.3g} % are lost: ask for a higher alpha{instead}"
-    )
+    lost = f"{100 * (losses - unsure) / n:.3g} % are lost"
+    return f"{said}, and no number of questions helps where {lost}: ask for a higher alpha{instead}"
+
+
+_EARLY = "their record ends before the last step, and what comes there is not known"
+
+
+def check_told(found: Sequence[Found], table: EpisodeTable) -> None:
+    """Refuse a log that ends early and keeps no texts, where nothing can be promised from it: both are to be mended.
+
+    Args:
+        found: the thresholds for a promise on the single answer.
+        table: the calibration questions, as logged.
+
+    Raises:
+        UsageError: as `check_identity` does, of the answers after 1, 2, … steps.
+    """
+    if table.arrays.complete.all() or not any(one.refused is not None and one.needed_n is None for one in found):
+        return
+    try:
+        check_identity(at_every_depth(table))
+    except UsageError as error:
+        early = int(np.count_nonzero(~table.arrays.complete))
+        raise UsageError(f"{error} Of {early} questions the record ends early: log each to its last step.") from None
 
 
 def _graded(sample: Sample, guarantee: Guarantee, _: Path | None) -> list[Found]:

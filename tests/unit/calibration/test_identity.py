@@ -35,6 +35,18 @@ def chance(*, texts: bool, n: int = 400, steps: int = 5) -> EpisodeTable:
     return table
 
 
+def stopping(*, texts: bool) -> EpisodeTable:
+    """Return the same ladder, logged until a step was right: what would have come after it nobody knows."""
+    table = chance(texts=texts)
+    right = table.arrays.correct[:, :, 0]
+    first = np.where(right.any(axis=1), right.argmax(axis=1), right.shape[1] - 1)
+    beyond = np.arange(right.shape[1]) > first[:, None]
+    answer = np.where(beyond[:, :, None], -1, table.arrays.answer)
+    arrays = replace(table.arrays, answer=answer, correct=table.arrays.correct & (answer >= 0), steps=first + 1)
+    arrays = replace(arrays, cost=np.where(beyond, 0, arrays.cost), complete=first == right.shape[1] - 1)
+    return replace(table, arrays=arrays, confidence=np.where(answer < 0, np.nan, table.confidence))
+
+
 def certify(table: EpisodeTable, kind: str = "error", **more: Any) -> Calibrated:
     return calibrate_policy([table], policy_of(DEEP), DEEP, Guarantee(kind, 0.25, 0.1, **more))
 
@@ -64,6 +76,16 @@ def test_two_answers_need_no_texts() -> None:
     some = chance(texts=False)
     right = replace(some, arrays=replace(some.arrays, correct=some.arrays.present))
     assert calibrate_policy([right], policy_of(wide), wide, Guarantee("error", 0.25, 0.1)).artifact.certificates
+
+
+def test_records_that_end_early_are_named_as_the_reason() -> None:
+    """More questions would not help, nor a higher alpha: the log has to go on, and without texts that is not all."""
+    wide = policy_section({"kind": "fixed", "depth": 2})  # two answers need no texts
+    asked = Guarantee("error", 0.4, 0.1)
+    with pytest.raises(NotCertifiedError, match=r"since their record ends before the last step, .* to its last step"):
+        calibrate_policy([stopping(texts=True)], policy_of(wide), wide, asked)
+    with pytest.raises(UsageError, match=r"decided by votes on .* Of \d+ questions the record ends early: log each"):
+        calibrate_policy([stopping(texts=False)], policy_of(wide), wide, asked)
 
 
 def test_confidences_that_tell_answers_apart_need_no_texts() -> None:
