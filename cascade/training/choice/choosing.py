@@ -24,7 +24,7 @@ from cascade.calibration.thresholds import Sample, check_identity, sample_of
 from cascade.conformal.arrays import Floats, Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.training.choice.crossfit import Candidate, Held, all_held
+from cascade.training.choice.crossfit import Candidate, Held, cross_fitted
 from cascade.training.choice.matched import Descent, Units, Weights, bootstrap, draws, matched, units
 from cascade.training.choice.measuring import Terms, Unit, allowed_of, walk_of
 
@@ -42,6 +42,8 @@ class Rule(NamedTuple):
 
 
 RULE = Rule()
+_COARSE = 0.05
+"""The share of questions with one and the same score above which thresholds are taken as they are."""
 
 
 class Difference(NamedTuple):
@@ -125,7 +127,6 @@ def choose(
     terms: Terms,
     fold: Ints,
     *,
-    again: Sequence[Ints] = (),
     seed: int = 0,
     rule: Rule = RULE,
 ) -> Choice:
@@ -136,21 +137,19 @@ def choose(
         candidates: what there is to choose from.
         terms: what they are compared by.
         fold: the fold of each question, whole groups (`folds.folds`).
-        again: other folds, to cross-fit with once more each: what the luck of one division adds is averaged out.
         seed: draws the bootstrap.
         rule: what is as good as the best.
 
     Raises:
         UsageError: no candidate can be fitted.
     """
-    divisions = (fold, *again)
-    held, failed = all_held(table, candidates, divisions)
+    held, failed = cross_fitted(table, candidates, fold)
     if terms.guarantee.single:
         failed |= _untold(held, abstain=terms.guarantee.abstain)
     there = [one for one in candidates if one.name not in failed]
     if not there:
         raise UsageError(_none_fitted(failed))
-    bouts = _bouts([(one, held[one.name]) for one in there], terms, divisions)
+    bouts = _bouts({one.name: held[one.name].sample for one in there}, terms, fold)
     figures = {name: bout.figure() for name, bout in bouts.items()}
     best = min(there, key=lambda one: (figures[one.name], one.complexity))
     gaps = _gaps(bouts, best.name, table, seed)
@@ -158,17 +157,17 @@ def choose(
     chosen = min(able, key=lambda one: (one.complexity, figures[one.name]))
     findings = _Findings(figures, gaps, failed, best, chosen, terms, rule)
     return Choice(
-        judged=tuple([_judged(one, held.get(one.name, ()), findings) for one in candidates]),
+        judged=tuple([_judged(one, held.get(one.name), findings) for one in candidates]),
         chosen=chosen,
         terms=terms,
         folds=int(fold.max()) + 1,
         n=table.n,
         groups=len(set(table.groups)),
-        sample=held[chosen.name][0].sample,
+        sample=held[chosen.name].sample,
     )
 
 
-def _untold(held: Mapping[str, Sequence[Held]], *, abstain: bool) -> dict[str, str]:
+def _untold(held: Mapping[str, Held], *, abstain: bool) -> dict[str, str]:
     """Return why the single answers of some candidates are not known, where votes decide them in a log without texts.
 
     Those that are sure of one answer more than of the others need no votes.
@@ -176,8 +175,7 @@ def _untold(held: Mapping[str, Sequence[Held]], *, abstain: bool) -> dict[str, s
     failed: dict[str, str] = {}
     for name, found in held.items():
         try:
-            for one in found:
-                check_identity(one.sample, abstain=abstain)
+            check_identity(found.sample, abstain=abstain)
         except UsageError as error:
             failed[name] = str(error)
     return failed
@@ -234,21 +232,32 @@ class _Bout:
         return total / sum(part.rows.size for part in self.parts)
 
 
-def _bouts(held: Sequence[tuple[Candidate, list[Held]]], terms: Terms, divisions: Sequence[Ints]) -> dict[str, _Bout]:
+def _bouts(samples: Mapping[str, Sample], terms: Terms, fold: Ints) -> dict[str, _Bout]:
     """Return each candidate's questions: a part for each fold, or all in one where a fold may not keep the promise."""
-    every = [[np.arange(fold.size)] for fold in divisions]
-    whole = {one.name: _bout(found, terms, every, mixed=one.mixed) for one, found in held}
+    whole = {name: _bout(sample, terms, [np.arange(fold.size)]) for name, sample in samples.items()}
     if terms.guarantee.single:
         return whole
-    each = [[np.flatnonzero(fold == number) for number in range(int(fold.max()) + 1)] for fold in divisions]
-    split = {one.name: _bout(found, terms, each, mixed=one.mixed) for one, found in held}
+    rows = [np.flatnonzero(fold == number) for number in range(int(fold.max()) + 1)]
+    split = {name: _bout(sample, terms, rows) for name, sample in samples.items()}
     lost = any(math.isinf(split[name].figure()) and math.isfinite(bout.figure()) for name, bout in whole.items())
     return whole if lost else split
 
 
-def _bout(held: Sequence[Held], terms: Terms, rows: Sequence[Sequence[Ints]], *, mixed: bool) -> _Bout:
-    parts = [_part(one.sample, terms, some) for one, parts in zip(held, rows, strict=True) for some in parts]
-    return _Bout(tuple(parts), mixed)
+def _bout(sample: Sample, terms: Terms, rows: Sequence[Ints]) -> _Bout:
+    return _Bout(tuple([_part(sample, terms, some) for some in rows]), _is_fine(sample.scores.next))
+
+
+def _is_fine(onward: Floats) -> bool:
+    """Whether scores of going on, float64 (n, T), are so fine that a coin may stand between two thresholds.
+
+    What is served is one threshold. Where a twentieth of the questions have the same score, as with a fixed depth or
+    a signal that is yes or no, the coin would be cheaper than any threshold.
+    """
+    for scores in onward.T:
+        many = np.unique(scores[np.isfinite(scores)], return_counts=True)[1]
+        if many.size and many.max() > _COARSE * len(onward):
+            return False
+    return True
 
 
 def _part(sample: Sample, terms: Terms, rows: Ints) -> _Part:
@@ -290,14 +299,13 @@ class _Findings(NamedTuple):
     rule: Rule
 
 
-def _judged(one: Candidate, held: Sequence[Held], found: _Findings) -> Judged:
+def _judged(one: Candidate, held: Held | None, found: _Findings) -> Judged:
     """Put together what was found of one candidate."""
     bare = Judged(one.name, one.method, one.complexity, None, None, None, 0.0, chosen=False, why="")
-    if one.name in found.failed:
+    if held is None or one.name in found.failed:
         return replace(bare, why=f"not fitted: {found.failed[one.name]}")
     figure = found.figures[one.name]
-    seconds = sum(each.seconds for each in held)
-    known = replace(bare, coverage=held[0].coverage, fit_seconds=seconds, chosen=one is found.chosen)
+    known = replace(bare, coverage=held.coverage, fit_seconds=held.seconds, chosen=one is found.chosen)
     if math.isinf(figure):
         return replace(known, why="keeps the promise at no threshold")
     known = replace(known, matched=figure / found.terms.divisor, why=_why(one, found))

@@ -32,8 +32,6 @@ class Candidate:
         complexity: of candidates that do as well the one of the least is chosen.
         fit: makes the policy, as far as the choice looks at it; the same questions give the same one.
         finish: makes it whole, where the choice does without a part; None = `fit` does.
-        mixed: whether a coin between two thresholds may stand in for what lies between them. Not where the scores have
-            a few values: what is served is one of those.
         most_rows: questions that the choice fits it on, of each fold's; None = all. The winner is fitted on all.
     """
 
@@ -41,7 +39,6 @@ class Candidate:
     method: str
     complexity: int
     fit: Callable[[EpisodeTable], Policy]
-    mixed: bool = True
     most_rows: int | None = None
     finish: Callable[[EpisodeTable], Policy] | None = None
 
@@ -58,32 +55,14 @@ class Held(NamedTuple):
     seconds: float
 
 
-def all_held(
-    table: EpisodeTable, candidates: Sequence[Candidate], divisions: Sequence[Ints]
-) -> tuple[dict[str, list[Held]], dict[str, str]]:
-    """Return each candidate's scores out of fold, division by division, and why those that cannot be fitted cannot."""
-    failed: dict[str, str] = {}
-    each = [_cross_fitted(table, candidates, fold, failed) for fold in divisions]
-    there = [one.name for one in candidates if one.name not in failed]
-    return {name: [found[name] for found in each] for name in there}, failed
+def cross_fitted(
+    table: EpisodeTable, candidates: Sequence[Candidate], fold: Ints
+) -> tuple[dict[str, Held], dict[str, str]]:
+    """Return each candidate's scores of each question by a model that saw neither it nor anything of its fold.
 
-
-def cross_fitted(table: EpisodeTable, candidate: Candidate, fold: Ints) -> Held:
-    """Return a candidate's scores of each question by a model that saw neither it nor anything of its fold."""
-    blank = _Blank(table)
-    for some in _folds(table, fold):
-        blank.fill(candidate, some)
-    return blank.held()
-
-
-def _cross_fitted(
-    table: EpisodeTable, candidates: Sequence[Candidate], fold: Ints, failed: dict[str, str]
-) -> dict[str, Held]:
-    """Return `cross_fitted` of all candidates, fold by fold: those that are fitted to the same table share its making.
-
-    Why one cannot be fitted is added to `failed`; it is not tried again.
+    Also returned is why those that cannot be fitted cannot, by name.
     """
-    blanks = {one.name: _Blank(table) for one in candidates}
+    blanks, failed = {one.name: _Blank(table) for one in candidates}, dict[str, str]()
     for some in _folds(table, fold):
         for one in candidates:
             if one.name not in failed:
@@ -91,7 +70,7 @@ def _cross_fitted(
                     blanks[one.name].fill(one, some)
                 except CascadeError as error:
                     failed[one.name] = str(error)
-    return {name: blank.held() for name, blank in blanks.items() if name not in failed}
+    return {name: blank.held() for name, blank in blanks.items() if name not in failed}, failed
 
 
 class _Fold:

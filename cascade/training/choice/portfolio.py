@@ -76,7 +76,7 @@ def portfolio(
 
 
 def _all(table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy | None) -> Iterator[Candidate]:
-    yield Candidate(DEPTH, "depth", 0, fixed_depth, mixed=False)
+    yield Candidate(DEPTH, "depth", 0, fixed_depth)
     if table.n and table.arrays.horizon > 1:
         yield from _thresholds(table, terms)
         bare = without_embeddings(table)

@@ -12,7 +12,7 @@ from cascade.calibration.folds import folds
 from cascade.calibration.thresholds import sample_of
 from cascade.conformal.frontier import frontier
 from cascade.conformal.guarantee import Guarantee
-from cascade.conformal.rollout import levels
+from cascade.conformal.rollout import levels, rollout
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.policies.base import BatchScores, Policy
@@ -29,7 +29,7 @@ from unit.calibration.logs import log
 TABLE = log(500)
 TERMS = Terms(Guarantee("coverage", 0.1), 0.1, prices_of(TABLE))
 FOLD = folds(TABLE, 5, 0)
-DEPTH = Candidate("depth", "depth", 0, fixed_depth, mixed=False)
+DEPTH = Candidate("depth", "depth", 0, fixed_depth)
 VERDICT = Candidate("verdict", "threshold", 1, doubtful_verdict)
 
 
@@ -51,7 +51,7 @@ def test_each_question_is_scored_by_a_model_that_has_not_seen_it() -> None:
         seen.append(frozenset(table.questions))
         return fixed_depth(table)
 
-    cross_fitted(TABLE, replace(DEPTH, fit=remembers), FOLD)
+    cross_fitted(TABLE, [replace(DEPTH, fit=remembers)], FOLD)
     assert len(seen) == 5
     for number, known in enumerate(seen):
         held_out = {TABLE.questions[row] for row in np.flatnonzero(number == FOLD)}
@@ -60,7 +60,7 @@ def test_each_question_is_scored_by_a_model_that_has_not_seen_it() -> None:
 
 
 def test_scores_out_of_fold_are_those_of_the_fold_s_model() -> None:
-    found = cross_fitted(TABLE, on("p_yes"), FOLD)
+    found = cross_fitted(TABLE, [on("p_yes")], FOLD)[0][on("p_yes").name]
     for number in range(5):
         policy = one_threshold(TABLE.take(number != FOLD), "p_yes", "coverage")
         part = sample_of(TABLE.take(number == FOLD), policy)
@@ -169,11 +169,11 @@ def test_fewer_questions_are_fitted_on_where_a_candidate_is_slow() -> None:
         return fixed_depth(table)
 
     table = replace(TABLE, groups=tuple([f"g{row // 5}" for row in range(500)]))
-    cross_fitted(table, Candidate("slow", "depth", 0, counts, most_rows=200), folds(table, 5, 0))
+    cross_fitted(table, [Candidate("slow", "depth", 0, counts, most_rows=200)], folds(table, 5, 0))
     assert sizes == [200] * 5
     first = list(sizes)
     sizes.clear()
-    cross_fitted(table, Candidate("slow", "depth", 0, counts, most_rows=200), folds(table, 5, 0))
+    cross_fitted(table, [Candidate("slow", "depth", 0, counts, most_rows=200)], folds(table, 5, 0))
     assert sizes == first
 
 
@@ -190,7 +190,7 @@ def test_no_more_questions_are_fitted_on_than_is_said_and_at_least_one_group(mos
         return fixed_depth(table)
 
     for order in (np.arange(500), rng.permutation(500)):
-        cross_fitted(held.take(order), Candidate("slow", "depth", 0, notes, most_rows=most), fold[order])
+        cross_fitted(held.take(order), [Candidate("slow", "depth", 0, notes, most_rows=most)], fold[order])
     assert taken[:3] == taken[3:]
 
 
@@ -203,7 +203,7 @@ def test_a_candidate_whose_answer_votes_decide_is_passed_over_in_a_log_without_t
     def first_is_surest(table: EpisodeTable) -> Policy:
         return _Surest("depth", fixed_depth(table).rules)
 
-    surest = Candidate("surest", "depth", 1, first_is_surest, mixed=False)
+    surest = Candidate("surest", "depth", 1, first_is_surest)
     found = chosen(DEPTH, surest, table=bare, terms=terms)
     assert found.chosen is surest
     assert found.of("depth").why.startswith("not fitted: Which one answer is served is decided by votes on 500 of 500")
@@ -278,3 +278,17 @@ def test_many_useless_numbers_hardly_ever_win_over_a_telling_one() -> None:
         table = replace(table, signals={**table.signals, **noise})
         names.append(chosen(*(on(name) for name in noise), VERDICT, table=table).chosen.name)
     assert names.count("verdict") >= 5
+
+
+def test_a_signal_of_two_values_is_judged_at_thresholds_that_can_be_served() -> None:
+    """Between its thresholds a coin would be cheaper than any of them, and nobody serves it."""
+    sure = TABLE.signals["p_yes"]
+    table = replace(TABLE, signals={**TABLE.signals, "gate": np.where(np.isnan(sure), np.nan, 1.0 * (sure > 0.5))})
+    sample, total = cross_fitted(table, [on("gate")], FOLD)[0]["gate"].sample, 0.0
+    for number in range(5):
+        rows = np.flatnonzero(number == FOLD)
+        part = sample_of(table.take(rows), one_threshold(table.take(number != FOLD), "gate", "coverage"))
+        assert np.array_equal(part.scores.next, sample.scores.next[rows])
+        each = [rollout(part.table.arrays, part.levels, kappa) for kappa in (np.inf, 0.0, -0.0, -1.0, -np.inf)]
+        total += min(float(did.cost.sum()) for did in each if did.covered.mean() >= 0.9)
+    assert chosen(on("gate"), DEPTH, table=table).of("gate").matched == pytest.approx(total / table.n)
