@@ -6,31 +6,27 @@ Keys never stand in a configuration: it names the environment variable that hold
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     Field,
     ValidationError,
     model_validator,
 )
 
-from cascade.checks import did_you_mean, is_secret_name, secret_problems
+from cascade.checks import did_you_mean, secret_problems
+from cascade.config_problems import problems_behind, problems_in
 from cascade.episodes.store.address import parse
-from cascade.errors import ConfigError, UsageError, redact
+from cascade.errors import ConfigError, UsageError
 from cascade.learned_section import CrossConfig, LearnedConfig
 from cascade.money import Price, PriceTable
 from cascade.providers import registry
 from cascade.section import Section
 from cascade.sections import (
-    POLICIES,
-    STRATEGIES,
-    AuditConfig,
     BaseGuideConfig,
     BudgetConfig,
     ExitConfig,
@@ -38,8 +34,6 @@ from cascade.sections import (
     GuaranteeConfig,
     Model,
     ModelConfig,
-    MonitorConfig,
-    OnlineConfig,
     PolicyConfig,
     PriceConfig,
     PromptedConfig,
@@ -131,23 +125,50 @@ def strategy_problems(config: CascadeConfig) -> Iterable[str]:
         yield from dict.fromkeys(said for part in policy.parts for said in _learned_problems(config, part))
 
 
+_LADDER = ("answer",)
+"""What tables call the candidates of several models, one a step."""
+
+
 def _learned_problems(config: CascadeConfig, policy: LearnedConfig) -> Iterable[str]:
     """Yield what a policy was fitted on that the strategy does not have."""
     from cascade.policies.learned import signals_read  # numpy, which most configurations do without
     from cascade.policies.signals import given_by
 
     strategy = config.strategy
-    if policy.horizon != strategy.horizon:
-        yield f"policy.horizon: it was fitted on {policy.horizon} steps, and the strategy has {strategy.horizon}"
+    problems = []
     if not _same_sources(config, policy.sources):
         told = "base and guide" if isinstance(strategy, BaseGuideConfig) else "one candidate a step, of its models"
-        yield f"policy.sources: it was fitted on {' and '.join(policy.sources)}, and the strategy has {told}"
+        fitted = "one answer a step" if policy.sources == _LADDER else " and ".join(policy.sources)
+        problems.append(f"policy.sources: it was fitted on {fitted}, and the strategy has {told}")
+    if policy.horizon != strategy.horizon:
+        problems.append(
+            f"policy.horizon: it was fitted on {policy.horizon} steps, and the strategy has {strategy.horizon}"
+        )
+    if problems:
+        line = _fitting_strategy(config, policy)
+        *first, last = problems
+        yield from first
+        yield f"{last}; write {line}" if line else last
     given = sorted(given_by(strategy.kind))
     read = signals_read([one.name for one in policy.features], policy.sources)
     for name in sorted({name for name in read if name is not None}):
         if name not in given:
             said = f"it looks at the signal {name}, which the {strategy.kind} strategy never gives"
             yield f"policy.features: {said}{did_you_mean(name, given)}"
+
+
+def _fitting_strategy(config: CascadeConfig, policy: LearnedConfig) -> str | None:
+    """Return the line of a configuration under which a policy can be served, as far as it is known."""
+    if sorted(policy.sources) == ["base", "guide"]:
+        return f"strategy: {{kind: base_guide, rounds: {policy.horizon}}}"
+    if policy.sources == _LADDER:
+        prices = config.prices()
+        bounds = {name: prices[entry.model] for name, entry in config.models.items()}
+        costs = {name: price.bound_nano_usd(1_000, 1_000) for name, price in bounds.items() if price is not None}
+        names = sorted(config.models, key=lambda name: costs.get(name, 0)) if len(costs) == len(bounds) else bounds
+        listed = ", ".join(names) if len(bounds) == policy.horizon else f"the {policy.horizon} models, cheap to dear"
+        return f"strategy: {{kind: ladder, models: [{listed}]}}"
+    return None
 
 
 def _same_sources(config: CascadeConfig, sources: tuple[str, ...]) -> bool:
@@ -224,10 +245,12 @@ def policy_section(document: Mapping[str, Any], *, held: bool = False) -> Policy
     Raises:
         ConfigError: everything that is wrong with them.
     """
+    kind = _HeldPolicy if held else _Policy
     try:
-        return (_HeldPolicy if held else _Policy).model_validate({"policy": document}).policy
+        return kind.model_validate({"policy": document}).policy
     except ValidationError as error:
-        raise ConfigError(_problems(error), None) from None
+        found = problems_in(kind, error) + problems_behind(kind, {"policy": document}, error)
+        raise ConfigError(dict.fromkeys(found), None) from None
 
 
 class _HeldPolicy(Section):
@@ -248,93 +271,11 @@ def _checked(document: Mapping[str, Any], source: str | None) -> CascadeConfig:
     try:
         config = CascadeConfig.model_validate(document)
     except ValidationError as error:
-        problems += _problems(error) + _problems_behind(document, error)
+        problems += problems_in(CascadeConfig, error) + problems_behind(CascadeConfig, document, error)
         raise ConfigError(list(dict.fromkeys(problems)), source) from None
     if problems:
         raise ConfigError(problems, source)
     return config
-
-
-def _problems(error: ValidationError) -> list[str]:
-    found = []
-    for problem in error.errors(include_url=False, include_input=True):
-        path = _path(problem["loc"])
-        if problem["type"] == "extra_forbidden":
-            name = str(problem["loc"][-1])
-            if is_secret_name(name):
-                continue  # said already, with better advice
-            found.append(f"{path}: there is no such setting{did_you_mean(name, _fields_at(problem['loc']))}")
-        elif problem["type"] == "value_error":
-            lines = str(problem["ctx"]["error"]).split("\n")
-            found += [f"{path}: {line}" if path else line for line in lines]
-        elif problem["type"] == "missing":
-            found.append(f"{path}: is missing")
-        else:
-            found.append(f"{path}: {problem['msg'][:1].lower()}{problem['msg'][1:]}{_seen(problem)}")
-    return found
-
-
-def _problems_behind(document: Mapping[str, Any], error: ValidationError) -> list[str]:
-    """Return what is wrong besides, seen once the settings that are wrong by themselves are left out."""
-    rest, left_out = copy.deepcopy(dict(document)), set()
-    for problem in error.errors(include_url=False):
-        _leave_out(rest, problem["loc"])
-        left_out.add(_path(problem["loc"]))
-    try:
-        CascadeConfig.model_validate(rest)
-    except ValidationError as more:
-        return [said for said in _problems(more) if said.split(": ")[0] not in left_out and "is missing" not in said]
-    return []
-
-
-def _leave_out(document: Any, location: tuple[int | str, ...]) -> None:
-    """Take the setting at a location out of a document, as far as it is there."""
-    *inside, last = _settings(location) or ("",)
-    for part in inside:
-        document = document.get(part) if isinstance(document, dict) else None
-    if isinstance(document, dict):
-        document.pop(last, None)
-
-
-def _seen(problem: Any) -> str:
-    value = problem.get("input")
-    return f", not {redact(repr(value))[:60]}" if isinstance(value, str | int | float | bool | None) else ""
-
-
-def _path(location: tuple[int | str, ...]) -> str:
-    path = ""
-    for part in _settings(location):
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
-    return path
-
-
-def _settings(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """Return where a problem is, without the kind that pydantic puts after "strategy" and "policy"."""
-    tagged = len(location) > 1 and location[0] in {"strategy", "policy"}
-    return (location[0], *location[2:]) if tagged else location
-
-
-def _fields_at(location: tuple[int | str, ...]) -> Iterable[str]:
-    """Return the settings that exist where an unknown one stands."""
-    sections: dict[str, type[BaseModel]] = {
-        **STRATEGIES,
-        **POLICIES,
-        "budget": BudgetConfig,
-        "timeouts": TimeoutsConfig,
-        "provider": ProviderConfig,
-        "traces": TracesConfig,
-        "price": PriceConfig,
-        "guarantee": GuaranteeConfig,
-        "audit": AuditConfig,
-        "monitor": MonitorConfig,
-        "online": OnlineConfig,
-    }
-    if len(location) == 1:
-        return CascadeConfig.model_fields
-    parent = str(location[-2])
-    if parent in sections:
-        return sections[parent].model_fields
-    return ModelConfig.model_fields if location[0] == "models" else ()
 
 
 def environment(name: str | None) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
@@ -323,10 +323,14 @@ def policy_shorthand(value: object) -> object:
     return {"kind": "directory", "path": value}
 
 
+LEARNED = ("learned", "cross")
+"""The kinds of policy that stand in a directory only."""
+
+
 def written_out(value: object) -> object:
     """Refuse a learned policy that is written out: its numbers are in a file, and only a directory has both."""
     kind = value.get("kind") if isinstance(value, Mapping) else value
-    if kind in ("learned", "cross"):
+    if kind in LEARNED:
         # A ValueError, since pydantic collects those.
         raise ValueError(
             "a learned policy cannot be written out; name the directory that cascade fit wrote: policy: DIR"
@@ -334,15 +338,15 @@ def written_out(value: object) -> object:
     return value
 
 
-def _kind_first(default: str, kinds: Mapping[str, type[Section]]) -> BeforeValidator:
-    """Say what is wrong with a missing or unknown `kind` in words, not as a failed union."""
+def _kind_first(default: str, kinds: Iterable[str], offered: Iterable[str]) -> BeforeValidator:
+    """Say what is wrong with a missing or unknown `kind` in words, not as a failed union; name those to choose from."""
     known = tuple(kinds)
 
     def check(value: object) -> object:
         if isinstance(value, Mapping):
             kind = value.get("kind", default)
             if kind not in known:
-                raise ValueError(f"there is no kind {kind!r}{did_you_mean(str(kind), known)}")
+                raise ValueError(f"there is no kind {kind!r}{did_you_mean(str(kind), offered)}")
             return {**value, "kind": kind}
         if isinstance(value, str):
             # A ValueError, since pydantic collects those.
@@ -362,16 +366,18 @@ POLICIES: Mapping[str, type[Section]] = {
     "cross": CrossConfig,
     "directory": DirectoryConfig,
 }
+WRITTEN = tuple(kind for kind in POLICIES if kind not in LEARNED)
+"""The kinds of policy that a person writes."""
 StrategyConfig = Annotated[
     Annotated[BaseGuideConfig | LadderConfig | ExitConfig, Field(discriminator="kind")],
-    _kind_first("base_guide", STRATEGIES),
+    _kind_first("base_guide", STRATEGIES, STRATEGIES),
 ]
 PolicyConfig = Annotated[
     Annotated[
         FixedConfig | RandomConfig | ThresholdConfig | PromptedConfig | LearnedConfig | CrossConfig | DirectoryConfig,
         Field(discriminator="kind"),
     ],
-    _kind_first("threshold", POLICIES),
+    _kind_first("threshold", POLICIES, WRITTEN),
     BeforeValidator(policy_shorthand),
 ]
 WrittenPolicy = Annotated[PolicyConfig, BeforeValidator(written_out)]

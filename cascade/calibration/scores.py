@@ -84,7 +84,10 @@ def check_fits(policy: Policy, table: EpisodeTable) -> None:
     if lacking or (wanted and not set(wanted) & set(known)):
         names, has = lacking or list(wanted), ", ".join(known) or "none"
         joined = (" and " if lacking else " or ").join(names)
-        raise UsageError(f"The policy looks at {joined}, and {table.dataset} has no such signal; it has: {has}.")
+        raise UsageError(
+            f"The policy looks at {joined}, and {table.dataset} has no such signal; it has: {has}. "
+            "Name it in the log as the policy does, or fit or write a policy for the signals of this log."
+        )
     depth = getattr(inner, "depth", 1)
     if depth > table.arrays.horizon:
         raise UsageError(f"The policy goes {depth} steps deep; {table.dataset} was logged to {table.arrays.horizon}.")

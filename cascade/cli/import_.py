@@ -31,7 +31,8 @@ def import_log(
         str | None, typer.Option("--from", help=f"{', '.join(IMPORTERS)}; by default the file's columns tell.")
     ] = None,
     mapped: Annotated[
-        list[str] | None, typer.Option("--map", help="COLUMN=FIELD: which field of the log is which, as answer=reply.")
+        list[str] | None,
+        typer.Option("--map", help="COLUMN=FIELD: a column of ours and the log's field for it: answer=reply."),
     ] = None,
     role: Annotated[
         list[str] | None, typer.Option("--role", help="MODEL=base, guide or judge; without it each call is a rung.")
@@ -48,7 +49,10 @@ def import_log(
         raise UsageError("The log cannot be written over the one that it is read from; choose another --output.")
     if output.exists() and not force:
         raise UsageError(f"{output} exists already. Choose another name, or --force to write over it.")
-    roles, columns = parse_pairs("--role", "MODEL=base", role), parse_pairs("--map", "answer=reply", mapped)
+    roles, columns = (
+        parse_pairs("--role", "MODEL=base", role),
+        parse_pairs("--map", "COLUMN=FIELD, as answer=reply", mapped),
+    )
     name = kind or known(source) or "table"
     tally = Tally()
     rows = import_rows(source, tally.dropped, kind=kind, roles=roles, columns=columns, dataset=dataset)

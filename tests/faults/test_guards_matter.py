@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cascade import checks, config, engine, money, orchestrator, text, types, yamlfile
+from cascade import checks, config, config_problems, engine, money, orchestrator, text, types, yamlfile
 from cascade.conformal.actions import Actions
 from cascade.providers import assembling, guard, openai_http, reading
 from cascade.strategies import base_guide, signals, verdict
@@ -114,8 +114,9 @@ def _safe_loader_off(bench: Bench) -> None:
 
 
 def _only_the_first(bench: Bench) -> None:
-    listed = config._problems
-    bench.patch.setattr(config, "_problems", lambda error: listed(error)[:1])
+    listed = config.problems_in
+    bench.patch.setattr(config, "problems_in", lambda model, error: listed(model, error)[:1])
+    bench.patch.setattr(config, "problems_behind", lambda *_: [])
 
 
 _BEFORE_IMPORT_OUT = "import cascade.providers.litellm as adapter\nadapter._BEFORE_IMPORT = {}"
@@ -154,7 +155,7 @@ GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
     "F43 closed": (test_guide.scenario_f43, instead(engine, "actions", _accept_anything)),
     "F49": (test_guide.scenario_f49, instead(orchestrator.Orchestrator, "_no_event_loop", lambda *_: None)),
     "F65 all": (test_config.scenario_f65, _only_the_first),
-    "F65 hints": (test_config.scenario_f65, instead(config, "did_you_mean", lambda *_: "")),
+    "F65 hints": (test_config.scenario_f65, instead(config_problems, "did_you_mean", lambda *_: "")),
     "F66 aliases": (test_config.scenario_f66, instead(yamlfile, "REFUSE_ALIASES", False)),
     "F66 size": (test_config.scenario_f66, _no_limits("MAX_FILE_BYTES")),
     "F66 tags": (test_config.scenario_f66, _safe_loader_off),

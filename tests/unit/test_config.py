@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from cascade.config import CascadeConfig, environment, load
+from cascade.config import CascadeConfig, environment, load, policy_section
 from cascade.conformal.guarantee import Guarantee
 from cascade.errors import ConfigError
 from cascade.money import Price, PriceTable
@@ -122,6 +122,25 @@ def test_a_strategy_is_told_by_its_kind() -> None:
 def test_an_unknown_kind_is_said_in_words(section: str) -> None:
     said = only_problem(**{section: {"kind": "treshold"}})
     assert said.startswith(f"{section}: there is no kind 'treshold'")
+
+
+def test_a_misspelt_kind_does_not_hide_what_is_wrong_with_its_settings() -> None:
+    found = problems(policy={"kind": "treshold", "keep": "bth", "threshhold": 1})
+    assert found[0].startswith("policy: there is no kind 'treshold'; did you mean threshold?")
+    assert found[1] == "policy.keep: input should be 'judged' or 'both', not 'bth'"
+    assert found[2].startswith("policy.threshhold: there is no such setting; did you mean threshold?")
+    with pytest.raises(ConfigError) as caught:
+        policy_section({"kind": "treshold", "keep": "bth"})
+    assert caught.value.problems == found[:2]
+
+
+def test_a_misspelt_kind_does_not_hide_what_does_not_go_together() -> None:
+    found = problems(policy={"kind": "fixd", "keep": "bth", "depth": 9}, strategy={"rounds": 2})
+    assert [said.split(":")[0] for said in found] == ["policy", "policy.keep", "policy.depth"]
+
+
+def test_a_learned_policy_is_not_offered_as_a_kind_to_write() -> None:
+    assert only_problem(policy={"kind": "mine"}).endswith("known: directory, fixed, prompted, random, threshold")
 
 
 def test_a_bare_word_for_a_policy_says_how_it_is_written() -> None:

@@ -115,7 +115,7 @@ def import_rows(
     if chosen is None:
         raise UsageError(
             f"{path} is no log that is known by its columns. Say what it is with --from ({', '.join(IMPORTERS)}), or "
-            f"which of its columns is which with --map question=COLUMN --map answer=COLUMN."
+            f"which of its fields is which column of ours: --map question=FIELD --map answer=FIELD."
         )
     if chosen in _BY_CALLS:
         return _BY_CALLS[chosen](path, dropped, roles=roles, columns=columns, dataset=dataset)

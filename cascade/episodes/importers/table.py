@@ -73,9 +73,9 @@ def _chosen(columns: dict[str, str], first: Sequence[Record], path: Path) -> dic
     own = {name: name for name in there if name in known or name.startswith(SIGNALS)}
     whole = own | columns
     if not problems and not whole.keys() & {"question", "episode_id"}:
-        problems.append("no column stands for the question: add question=COLUMN")
+        problems.append("no column stands for the question: add question=FIELD")
     if not problems and not whole.keys() & {"answer", "text", "correct"}:
-        problems.append("no column stands for the answer: add answer=COLUMN (or correct=COLUMN)")
+        problems.append("no column stands for the answer: add answer=FIELD (or correct=FIELD)")
     if problems:
         raise UsageError(f"{path} cannot be read so: {'; '.join(problems)}.")
     return whole

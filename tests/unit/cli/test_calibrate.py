@@ -239,7 +239,7 @@ def test_a_budget_below_the_floor_is_3(cli: Cli, log: str) -> None:
         (["--budget", "1", "--most", "2", "--alpha", "0.1"], "--alpha is a share of questions"),
         (["--abstain"], "Abstaining goes with error and regret"),
         (["--guarantee", "error", "--by-group"], "Groups go with coverage and solvable"),
-        (["--where", "dataset=none"], "no episode"),
+        (["--where", "dataset=none"], "has dataset=none; there is "),
         (["--where", "step=1"], "cut episodes apart"),
     ],
 )

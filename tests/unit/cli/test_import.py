@@ -74,9 +74,12 @@ def test_our_own_log_changes_its_form(cli: Cli, tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("nothing.jsonl", "-o", "x.jsonl"), "There is no file nothing.jsonl"),
-        (("odd.jsonl", "-o", "x.jsonl"), "--map question=COLUMN"),
+        (("odd.jsonl", "-o", "x.jsonl"), "--map question=FIELD"),
         (("odd.jsonl", "-o", "x.jsonl", "--from", "tabel"), "did you mean table?"),
-        (("odd.jsonl", "-o", "x.jsonl", "--map", "question"), "--map takes answer=reply; not question."),
+        (
+            ("odd.jsonl", "-o", "x.jsonl", "--map", "question"),
+            "--map takes COLUMN=FIELD, as answer=reply; not question.",
+        ),
         (("odd.jsonl", "-o", "x.jsonl", "--role", "=base"), "--role takes MODEL=base; not =base."),
         (("odd.jsonl", "-o", "x.jsonl", "--role", "a=bass", "--from", "table"), "did you mean base?"),
         (("odd.jsonl", "-o", "x.jsonl", "--map", "question=promt"), "did you mean prompt?"),

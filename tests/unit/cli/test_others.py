@@ -299,6 +299,16 @@ def test_a_policy_directory_that_was_edited_is_a_problem(cli: Cli, fake_config: 
     assert "another policy, or one that was changed since" in found["policy"][1]
 
 
+def test_a_policy_that_the_strategy_cannot_serve_is_one_problem(cli: Cli, fake_config: Path) -> None:
+    directory(fake_config.parent / "policy", policy={"kind": "fixed", "depth": 9})
+    text = fake_config.read_text().replace("policy: {kind: fixed, keep: both}", "policy: ./policy")
+    fake_config.write_text(text)
+    code, found = findings(cli)
+    assert (code, found["policy"][0]) == (2, "problem")
+    assert "9 is more than" in found["policy"][1]
+    assert "provider" not in found
+
+
 def test_the_doctor_speaks_to_people_too(cli: Cli, fake_config: Path) -> None:
     ran = cli("doctor", "-c", str(fake_config))
     assert (ran.code, ran.err) == (0, "")

@@ -97,8 +97,8 @@ def test_truth_alone_makes_a_candidate(tmp_path: Path) -> None:
         ({"qestion": "prompt", "answr": "reply"}, ["mapped to qestion; did you mean question?", "nor to answr"]),
         ({"question": "promt", "answer": "rply"}, ["no column promt; did you mean prompt?", "no column rply"]),
         ({"qestion": "promt"}, ["mapped to qestion", "no column promt"]),
-        ({"answer": "reply"}, ["no column stands for the question: add question=COLUMN"]),
-        ({"question": "prompt"}, ["no column stands for the answer: add answer=COLUMN"]),
+        ({"answer": "reply"}, ["no column stands for the question: add question=FIELD"]),
+        ({"question": "prompt"}, ["no column stands for the answer: add answer=FIELD"]),
         ({"question": "prompt", "answer": "reply", "signals.p": "q"}, ["the table has no column q"]),
     ],
 )
