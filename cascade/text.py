@@ -76,3 +76,12 @@ def data_block(fields: Mapping[str, str]) -> str:
     body = f"{{{', '.join(pairs)}}}".replace("<", "\\u003c")
     mark = f"data-{sha256(body.encode('utf-8', 'replace')).hexdigest()[:8]}"
     return f"<{mark}>\n{body}\n</{mark}>"
+
+
+def counted(many: int, noun: str) -> str:
+    """Return a number of things, with the plural that an s makes.
+
+    >>> counted(1, "question"), counted(1_299, "step")
+    ('1 question', '1,299 steps')
+    """
+    return f"{many:,} {noun}" if many == 1 else f"{many:,} {noun}s"

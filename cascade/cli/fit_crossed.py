@@ -14,7 +14,9 @@ from cascade.calibration.crossing import bound
 from cascade.cli.certificates import calibrated_document, calibrated_report, plain_text
 from cascade.cli.output import console, print_json
 from cascade.evaluation.report.crossed_card import crossed_files
+from cascade.evaluation.report.worth import worth_of
 from cascade.policies.artifact import write
+from cascade.text import counted
 from cascade.training.crossing import Crossed
 
 
@@ -43,8 +45,8 @@ def crossed_report(found: CrossedFit, width: int) -> Iterator[RenderableType]:
     steps, many = done.training.arrays.horizon, len(done.choices)
     repeated = done.calibrated.repeated
     besides = f" ({repeated:,} more episodes of the same ones left out)" if repeated else ""
-    said = f"{done.training.n:,} questions of {steps} steps{besides}, in {many} folds: all fit, and all certify"
-    yield Text(said, style="bold")
+    said = f"{counted(done.training.n, 'question')} of {counted(steps, 'step')}{besides}"
+    yield Text(f"{said}, in {many} folds: all fit, and all certify", style="bold")
     for note in done.notes:
         yield Text(plain_text(f"{note[:1].upper()}{note[1:]}."))
     yield ""
@@ -57,7 +59,9 @@ def crossed_report(found: CrossedFit, width: int) -> Iterator[RenderableType]:
     output = plain_text(found.output)
     yield Text(f"written: {output}, what it is and how it was chosen in {output}/README.md")
     path = output if output.startswith(("/", ".")) else f"./{output}"
-    yield Text(f"next: policy: {path} in cascade.yaml serves it")
+    against = worth_of(done.calibrated).says("the guide, or a ladder's last model, alone")
+    served = Text(f"next: policy: {path} in cascade.yaml serves it")
+    yield served if against is None else Text(plain_text(against), style="bold yellow")
 
 
 def _members(done: Crossed) -> Table:
@@ -80,6 +84,7 @@ def crossed_document(found: CrossedFit) -> dict[str, Any]:
         "bound": bound(done.alpha),
         "questions": done.training.n,
         "fit_notes": list(done.notes),
+        "worth": worth_of(done.calibrated)._asdict(),
         "members": [
             {"chosen": choice.chosen.name, "training": choice.n, "calibration": critical.size}
             for choice, critical in zip(done.choices, done.policy.critical, strict=True)

@@ -11,7 +11,10 @@ from rich.text import Text
 
 from cascade.cli.certificates import calibrated_document, calibrated_report, plain_text
 from cascade.cli.tables import per_thousand
+from cascade.errors import install_command
 from cascade.evaluation.baselines import CLAIRVOYANT, MIXTURE, NAMES, BaselineFigures, label
+from cascade.evaluation.report.worth import worth_of
+from cascade.text import counted
 from cascade.training.choice.choosing import Judged
 from cascade.training.fitting import Fitted
 
@@ -70,9 +73,16 @@ def fitted_report(found: Found, width: int) -> Iterator[RenderableType]:
     if compared:
         yield from (Text(plain_text(compared), style="bold"), "")
     output = plain_text(found.output)
-    undrawn = "" if found.drawn else " No plot: it needs matplotlib (pip install matplotlib)."
+    undrawn = "" if found.drawn else f" No plot: it needs matplotlib: {install_command('report')}"
     yield Text(f"written: {output}, what it is and how it was chosen in {output}/README.md.{undrawn}")
-    yield Text(f"next: policy: {plain_text(_path(found.output))} in cascade.yaml serves it")
+    against = worth_of(fitted.calibrated).says(_reference(found))
+    served = f"policy: {plain_text(_path(found.output))} in cascade.yaml serves it"
+    yield Text(f"next: {served}") if against is None else Text(plain_text(against), style="bold yellow")
+
+
+def _reference(found: Found) -> str:
+    """Return what the calibration questions' reference is called."""
+    return _called(found.baselines[0]) if found.baselines else "the guide, or a ladder's last model, alone"
 
 
 def _on_calibration(found: Found) -> str:
@@ -81,10 +91,9 @@ def _on_calibration(found: Found) -> str:
     cost, reference = done.realised.cost_nano_usd, done.reference_cost_nano_usd
     if cost is None or not reference:
         return ""
-    alone = _called(found.baselines[0]) if found.baselines else "the guide, or a ladder's last model, alone"
     return (
-        f"On the calibration questions it costs {cost / reference:.2f} × what {alone} costs there. They set the "
-        "threshold, so this is no test of it: cascade prove, or cascade evaluate on a new log, is one."
+        f"On the calibration questions it costs {cost / reference:.2f} × what {_reference(found)} costs there. "
+        "They set the threshold, so this is no test of it: cascade prove, or cascade evaluate on a new log, is one."
     )
 
 
@@ -100,10 +109,8 @@ def _divided(fitted: Fitted) -> str:
     sizes, table = fitted.sizes, fitted.choice.sample.table
     repeated = fitted.calibrated.repeated
     besides = f" ({repeated:,} more episodes of the same ones left out)" if repeated else ""
-    return (
-        f"{sizes.questions:,} questions of {table.arrays.horizon} steps{besides}: {sizes.training:,} to choose and fit "
-        f"on, {sizes.calibration:,} to certify"
-    )
+    asked = f"{counted(sizes.questions, 'question')} of {counted(table.arrays.horizon, 'step')}{besides}"
+    return f"{asked}: {sizes.training:,} to choose and fit on, {sizes.calibration:,} to certify"
 
 
 # --- the candidates ---
@@ -220,7 +227,9 @@ def _legend(found: Found, width: int) -> str:
             "cannot be certified"
         )
     if any(one.name == MIXTURE for one in found.baselines):
-        said.append(f"{MIXTURE}: the best coin between two depths, tuned too; what is saved beside it the signals save")
+        said.append(
+            f"{MIXTURE}: the best coin between two depths, tuned too; a policy that costs less owes that to its signals"
+        )
     if any(one.name == CLAIRVOYANT for one in found.baselines):
         said.append(f"{CLAIRVOYANT}: what it would cost who knew every answer beforehand")
     how = f"On the {choice.n:,} training questions, each scored by a model that saw neither it nor its group."
@@ -239,6 +248,8 @@ def _chosen(found: Found) -> str:
 
 
 def _reason(found: Found, winner: Judged) -> str:
+    if winner.matched is None:
+        return "no candidate keeps the promise at any threshold on the training questions, and it is the simplest"
     what = {"nano_usd": "it costs", "steps": "it takes", "missed": "it misses"}[found.fitted.choice.unit]
     return f"{what} {winner.why}" if winner.why == "the least" else f"it is {winner.why}"
 
@@ -279,6 +290,7 @@ def fitted_document(found: Found) -> dict[str, Any]:
         "chosen": choice.chosen.name,
         "sizes": fitted.sizes._asdict(),
         "fit_notes": list(fitted.notes),
+        "worth": worth_of(fitted.calibrated)._asdict(),
         "unit": {"nano_usd": "usd"}.get(choice.unit, choice.unit),
         "loss_compared_at": choice.alpha,
         "folds": choice.folds,

@@ -284,7 +284,8 @@ def baseline_figures(table: EpisodeTable, kind: str, alpha: float | None) -> lis
 def _mixture(table: EpisodeTable, kind: str, alpha: float, right: Bools | None) -> Iterator[BaselineFigures]:
     """Yield the cheapest coin between two depths that breaks the promise on no more than alpha; none if there is none.
 
-    What a policy saves beside a fixed depth, such a coin saves in part. The rest is what its signals tell.
+    Such a coin costs less than any fixed depth without a look at a question; a policy that costs still less owes that
+    to its signals.
     """
     depths = [_figures(table, depth(table, k), kind, right) for k in range(1, table.arrays.horizon + 1)]
     coins = [_coin(one, other, alpha) for one in depths for other in depths]

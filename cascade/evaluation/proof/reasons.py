@@ -135,7 +135,7 @@ def _no_better(way: Way, reference: Way, gap: Interval) -> str:
     more = "more often" if (gap.low or 0) > 0 else "as often, as far as can be told"
     return (
         f"{_capital(called(way))} is right {more}: {share(way.accuracy)} against {share(reference.accuracy)} "
-        f"({points(gap)}). What {called(reference)} costs more buys no more right answers."
+        f"({points(gap)}). Paying more for {called(reference)} brings no more right answers."
     )
 
 

@@ -17,6 +17,7 @@ from cascade.conformal.certificate import percent, statement
 from cascade.evaluation.baselines import BaselineFigures, baseline_figures, label
 from cascade.evaluation.report.drawing import Drawing, Mark, drawing
 from cascade.evaluation.report.importance import Weighed, weighed
+from cascade.evaluation.report.worth import worth_of
 from cascade.policies.artifact import CARD_FILE, CERTIFICATE_FILE, MODEL_FILE, PLOT_FILE, POLICY_FILE
 from cascade.training.choice.choosing import RULE, Choice, Judged
 from cascade.training.choice.measuring import Unit
@@ -175,6 +176,9 @@ def promised(done: Calibrated) -> Iterator[str]:
     if done.reference_cost_nano_usd is not None:
         alone = _usd(done.reference_cost_nano_usd)
         yield from (f"The guide alone, or a ladder's last model, costs {alone} per 1,000 there.", "")
+    against = worth_of(done).says("the guide, or a ladder's last model, alone")
+    if against is not None:
+        yield from (f"**{against}**", "")
 
 
 def _capital(text: str) -> str:
@@ -256,8 +260,9 @@ def _chosen(facts: Facts) -> Iterator[str]:
 _BASELINES = (
     "The baselines, ways to answer without a fitted policy, on the same questions; the first is the reference. UALA "
     "stops at the first answer that is not in doubt; its threshold is tuned on these very questions, and cannot be "
-    "certified. The depth mixture is the best coin between two depths, tuned on them too: what a policy saves beside "
-    "it, its signals save. The clairvoyant bound is what the promise would cost one who knows every answer beforehand."
+    "certified. The depth mixture is the best coin between two depths, tuned on them too: a policy that costs less "
+    "owes that to its signals. The clairvoyant bound is what the promise would cost one who knows every answer "
+    "beforehand."
 )
 
 

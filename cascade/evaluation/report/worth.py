@@ -1,0 +1,57 @@
+"""Whether a certified policy is worth serving, as far as the questions that its threshold was set on say it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from cascade.calibration.calibrating import Calibrated
+
+
+class Worth(NamedTuple):
+    """What a certified policy decides and costs on its calibration questions.
+
+    Attributes:
+        keeps_everything: whether it keeps every answer of every step there, so that it decides nothing.
+        times_reference: its cost as a multiple of the guide alone, or a ladder's last model; None where unknown.
+        within_budget: whether a mean cost is what is promised: then as much is spent as that allows.
+    """
+
+    keeps_everything: bool
+    times_reference: float | None
+    within_budget: bool = False
+
+    @property
+    def saves(self) -> bool:
+        """Whether there is a reason to serve it: unknown costs are none against it, if it stops anywhere."""
+        times = self.times_reference
+        return times < 1 if times is not None else not self.keeps_everything
+
+    def says(self, reference: str) -> str | None:
+        """Return in a sentence what speaks against serving it; None where nothing does.
+
+        Args:
+            reference: what the reference is called, as "the guide alone".
+        """
+        more = "do not serve it. Log more questions, or ask for a higher alpha"
+        times = "" if self.times_reference is None else f"costs {self.times_reference:.2f} × what {reference} costs"
+        if self.within_budget:
+            return (
+                "The budget pays for every answer of every step: it decides nothing." if self.keeps_everything else None
+            )
+        if not self.keeps_everything:
+            return None if self.saves else f"It {times}, and saves nothing: {more}."
+        if self.saves:
+            return f"It keeps every answer of every step, as running all steps does: it decides nothing, and {times}."
+        return f"It keeps every answer of every step{times and f' and {times}'}: it saves nothing, so {more}."
+
+
+def worth_of(done: Calibrated) -> Worth:
+    """Return what a certified policy is worth on its calibration questions."""
+    own, everything, reference = done.realised, done.everything, done.reference_cost_nano_usd
+    decides = (own.length, own.set_size, own.abstained) != (
+        everything.length,
+        everything.set_size,
+        everything.abstained,
+    )
+    times = None if own.cost_nano_usd is None or not reference else own.cost_nano_usd / reference
+    return Worth(not decides, times, within_budget=done.guarantee.kind == "budget")

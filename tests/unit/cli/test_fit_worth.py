@@ -1,0 +1,58 @@
+"""`cascade fit` on logs where a promise is kept but nothing is saved, or nothing can be learned: the last line says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.episodes.files import write_rows
+from unit.cli.certified import Row, hard_rows
+
+Cli = Callable[..., Any]
+Write = Callable[..., str]
+NO_USE = "it saves nothing, so do not serve it. Log more questions, or ask for a higher alpha."
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Write:
+    def write(rows: Sequence[Row]) -> str:
+        write_rows(tmp_path / "log.jsonl", rows)
+        return str(tmp_path / "log.jsonl")
+
+    return write
+
+
+def last_line(ran: Any) -> str:
+    """Return the last line of a page that was printed, on a screen wide enough for it."""
+    assert ran.code == 0, ran.err
+    found: str = ran.out.rstrip().splitlines()[-1]
+    return found
+
+
+@pytest.mark.parametrize("options", [["--alpha", "0.05"], ["--alpha", "0.1"], ["--calibration-share", "0.99"]])
+def test_where_everything_is_kept_the_last_line_says_so(cli: Cli, written: Write, options: list[str]) -> None:
+    said = last_line(cli("fit", written(hard_rows(20, range(10, 20))), "-o", "policy", *options))
+    assert said.startswith("It keeps every answer of every step and costs 1.50 × what the guide")
+    assert said.endswith(NO_USE)
+    assert NO_USE in (Path("policy") / "README.md").read_text()
+
+
+def test_where_something_is_saved_the_last_line_serves_it(cli: Cli, written: Write) -> None:
+    log = written(hard_rows(200, range(0, 20, 2)))
+    assert last_line(cli("fit", log, "-o", "policy")) == "next: policy: ./policy in cascade.yaml serves it"
+    assert "do not serve" not in (Path("policy") / "README.md").read_text()
+
+
+def test_the_document_has_it_too(cli: Cli, written: Write) -> None:
+    log = written(hard_rows(20, range(10, 20)))
+    ran = cli("fit", log, "-o", "policy", "--json")
+    assert json.loads(ran.out)["worth"] == {"keeps_everything": True, "times_reference": 1.5, "within_budget": False}
+
+
+def test_a_cross_calibrated_policy_that_keeps_everything_says_so(cli: Cli, written: Write) -> None:
+    log = written(hard_rows(60, range(60)))
+    assert NO_USE in last_line(cli("fit", log, "-o", "policy", "--cross-calibrate"))
