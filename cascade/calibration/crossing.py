@@ -112,11 +112,11 @@ def bound(alpha: float) -> str:
 
 
 def is_crossed(artifact: PolicyArtifact) -> bool:
-    """Whether a directory's certificate is that of cross-calibration: not where its policy was calibrated anew."""
-    crossed = artifact.policy.get("kind") == "cross"
-    return crossed and all(
-        one.k is None and one.delta is None and not one.keeps_everything for one in artifact.certificates
-    )
+    """Whether a directory's certificate is that of cross-calibration: not where its policy was calibrated anew.
+
+    Cross-calibration alone certifies with the questions that made the policy; any other refuses them.
+    """
+    return artifact.policy.get("kind") == "cross" and artifact.seen.all.issuperset(artifact.questions)
 
 
 def deviations(artifact: PolicyArtifact, policy: CrossPolicy, table: EpisodeTable) -> Iterator[str]:

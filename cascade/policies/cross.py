@@ -99,7 +99,7 @@ class CrossPolicy:
         for member, critical in zip(self.members, self.critical, strict=True):
             total += ranks(critical, member.batch(history).scores.next)
         onward = np.where(there, total / len(self.members), -np.inf)
-        onward[:, self.horizon - 1] = -np.inf
+        onward[:, self.horizon - 1 : self.horizon] = -np.inf  # none of them where the log is shorter
         onward[:, self.horizon :] = np.where(there[:, self.horizon :], GO_ON, -np.inf)
         return BatchScores(ScoreArrays(np.where(history.answer >= 0, GO_ON, -np.inf), onward), None)
 

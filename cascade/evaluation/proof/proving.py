@@ -22,7 +22,7 @@ from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
-from cascade.evaluation.baselines import Clairvoyant, other_baselines, reference_of
+from cascade.evaluation.baselines import GUIDE, Clairvoyant, other_baselines, reference_of
 from cascade.evaluation.proof.diagnosis import SignalUse, signal_uses, unknowns
 from cascade.evaluation.proof.split_results import POLICY, Coin, Measuring, SplitResults, Way, coin_of
 from cascade.evaluation.splits import splits
@@ -152,10 +152,12 @@ def prove(
     _check(guarantee, plan)
     rows = tied(table).take(once(table))
     reference = reference_of(rows, plan.against)
-    known, reference = rows.take(reference.known), reference.take(reference.known)
+    promised = reference_of(rows, GUIDE) if guarantee.kind == "regret" else reference
+    both = reference.known & promised.known
+    known, reference, promised = rows.take(both), reference.take(both), promised.take(both)
     if guarantee.single:
         check_identity(at_every_depth(known))
-    measuring = Measuring(known, guarantee, reference)
+    measuring = Measuring(known, guarantee, reference, promised)
     figures = {one.name: measuring.of_way(one) for one in (reference, *other_baselines(known, reference))}
     results = {name: SplitResults() for name in (*figures, POLICY)}
     bound, tally = measuring.bound(), _Tally()

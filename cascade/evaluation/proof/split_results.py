@@ -91,11 +91,19 @@ def mean_of(column: Floats) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """Questions, the promise that they count against, and the reference."""
+    """Questions and the promise that they count against.
+
+    Attributes:
+        table: the questions.
+        guarantee: the promise.
+        reference: what savings are held against.
+        promised: what a regret is held against, whatever savings are: the guide alone, or a ladder's last model.
+    """
 
     table: EpisodeTable
     guarantee: Guarantee
     reference: Baseline
+    promised: Baseline
 
     def of_way(self, way: Baseline) -> Figures:
         """Return what a baseline did."""
@@ -111,12 +119,12 @@ class Measuring:
     def bound(self) -> Clairvoyant:
         """Return what the promise would cost one who knows every answer."""
         guarantee = self.guarantee
-        right = self.reference.right if guarantee.kind == "regret" else None
+        right = self.promised.right if guarantee.kind == "regret" else None
         return clairvoyant(self.table, guarantee.kind, guarantee.alpha or 0.0, right)
 
     def _broken(self, right: Bools, in_set: Bools, rows: Ints | None = None) -> Floats:
         table = self.table if rows is None else self.table.take(rows)
-        reference = self.reference.right if rows is None else self.reference.right[rows]
+        reference = self.promised.right if rows is None else self.promised.right[rows]
         return broken(table, self.guarantee.kind, right, in_set, reference)
 
 

@@ -293,3 +293,11 @@ def test_groups_that_an_episode_ties_together_are_on_one_side_of_a_split() -> No
     for seen in fitted:
         assert len({table.questions[number] in seen for number in (0, 1, 80, 81)}) == 1
     assert len({table.questions[0] in seen for seen in fitted}) == 2
+
+
+def test_a_regret_is_held_against_the_guide_whatever_savings_are_held_against() -> None:
+    table, asked = made(240, range(0, 120, 2)), Guarantee("regret", 0.2, 0.1)
+    guide, every = (prove(table, asked, threshold, Plan(6, 1, against)) for against in ("guide", "all"))
+    assert (guide.policy.broken, guide.exceeded, guide.lost) == (every.policy.broken, every.exceeded, every.lost)
+    assert guide.policy.cost_usd == every.policy.cost_usd
+    assert guide.reference.name != every.reference.name
