@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade.calibration.fingerprint import MadeFor, differences, made_for, unknown
+from cascade.calibration.fingerprint import MadeFor, holds_for, refuse_other_cascade, unknown
 from cascade.calibration.ordering import Chosen, Draw, choose
 from cascade.calibration.realised import Realised, play_everything, play_found, realised
 from cascade.calibration.samples import data_sha256, joined, once, tied
@@ -229,16 +229,6 @@ def _refuse(table: EpisodeTable, policy: Policy, seen: frozenset[str], config: C
     refuse_other_cascade(table, config)
 
 
-def refuse_other_cascade(table: EpisodeTable, config: CascadeConfig | None) -> None:
-    """Raise UsageError where a log is of another cascade than a configuration describes."""
-    changed = [] if config is None else differences(made_for(table), made_for(config))
-    if changed:
-        raise UsageError(
-            f"{table.dataset} was made by another cascade than the configuration describes: "
-            + "; ".join(said.replace("the certificate", "the log") for said in changed)
-        )
-
-
 def _named(names: Sequence[str]) -> str:
     rest = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
@@ -292,18 +282,6 @@ def _not_certified(guarantee: Guarantee, said: str) -> str:
 
 def _most_needed(found: Sequence[Found]) -> int | None:
     return max((one.needed_n for one in found if one.needed_n is not None), default=None)
-
-
-def holds_for(
-    table: EpisodeTable, config: CascadeConfig | None, guarantee: Guarantee, before: PolicyArtifact
-) -> MadeFor:
-    """Return what the certificates hold for. A cap matters only to a promise that rests on it.
-
-    A log says less than a configuration did: what was on record before stays, unless the log is of another cascade.
-    """
-    known = made_for(table if config is None else config)
-    then = before.certificates[0].made_for if config is None and before.certificates else known
-    return {**(known if differences(then, known) else then), "most_nano_usd": guarantee.most_nano_usd}
 
 
 class _Frame(NamedTuple):

@@ -6,14 +6,17 @@ is None, and None is compared with nothing; `unknown` puts into words what that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
 from cascade.config import CascadeConfig
 from cascade.conformal.certificate import digest, dollars
+from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
 from cascade.money import Price, nano_usd
+from cascade.policies.artifact import PolicyArtifact
 from cascade.sections import LadderConfig
 from cascade.strategies import prompts
 
@@ -24,8 +27,9 @@ _SETTINGS = ("max_tokens", "temperature", "seed")
 def made_for(source: CascadeConfig | EpisodeTable) -> MadeFor:
     """Return what a cascade is, as plain JSON values: as configured in full, of a log what it says.
 
-    Keys: `strategy` (its section), `horizon` (T), `models` (by role: name, max_tokens, temperature, seed), `prices`
-    (by model, pico-USD a token), `prompts_sha256`, and `most_nano_usd`, the cap on a question's cost.
+    Keys: `strategy` (its section), `horizon` (T), `models` (by role: name, max_tokens, temperature, seed),
+    `step_models` (the one model that answers each step; None where several do), `prices` (by model, pico-USD a token),
+    `prompts_sha256`, and `most_nano_usd`, the cap on a question's cost.
 
     Raises:
         ConfigError: the folder of prompts cannot be read.
@@ -41,6 +45,7 @@ def _of_config(config: CascadeConfig) -> MadeFor:
         roles = {place: config.models[place].model for place in strategy.places}
         section["models"] = [roles[place] for place in strategy.places]
     used = {role: config.models[place] for place, role in roles.items()}
+    in_order = [roles[place] for place in strategy.places] if isinstance(strategy, LadderConfig) else None
     return {
         "strategy": section,
         "horizon": strategy.horizon,
@@ -48,6 +53,7 @@ def _of_config(config: CascadeConfig) -> MadeFor:
             role: {"name": entry.model} | {name: getattr(entry, name) for name in _SETTINGS}
             for role, entry in used.items()
         },
+        "step_models": in_order,
         "prices": {entry.model: _price(prices[entry.model]) for entry in used.values()},
         "prompts_sha256": digest(asdict(prompts.load(strategy.prompts))),
         "most_nano_usd": None if cap is None else nano_usd(cap),
@@ -60,6 +66,7 @@ def _of_table(table: EpisodeTable) -> MadeFor:
         "strategy": None,
         "horizon": table.arrays.horizon,
         "models": {role: {"name": _one(names)} | unknown for role, names in table.models.items()} or None,
+        "step_models": list(table.step_models) if any(table.step_models) else None,
         "prices": None,
         "prompts_sha256": None,
         "most_nano_usd": None,
@@ -94,6 +101,7 @@ def _differences(then: MadeFor, now: MadeFor) -> Iterator[str]:
         yield from _changed("number of steps", then.get("horizon"), now.get("horizon"))
     if then.get("models") is not None and now.get("models") is not None:
         yield from _models_changed(then["models"], now["models"])
+    yield from _order_changed(then, now)
     if then.get("prices") is not None and now.get("prices") is not None:
         yield from _prices_changed(then["prices"], now["prices"])
     if None not in {then.get("prompts_sha256"), now.get("prompts_sha256")} and (
@@ -132,6 +140,35 @@ def _models_changed(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator
             yield from _settings_changed(role, then[role], now[role])
 
 
+def _order_changed(then: MadeFor, now: MadeFor) -> Iterator[str]:
+    """Yield that the same models answer other steps, where nothing else that is said of the cascades says so."""
+    was, is_now = then.get("step_models"), now.get("step_models")
+    if was is None or is_now is None or len(was) != len(is_now) or set(was) - {None} != set(is_now) - {None}:
+        return
+    if then.get("strategy") is not None and now.get("strategy") is not None:  # it names the models in their order
+        return
+    if any(None not in pair and pair[0] != pair[1] for pair in zip(was, is_now, strict=True)):
+        yield f"the order of the models is {_in_order(is_now)}; the certificate was made for {_in_order(was)}"
+
+
+def _in_order(names: Sequence[str | None]) -> str:
+    return ", then ".join(name or "any" for name in names)
+
+
+def models_said(held: MadeFor) -> str:
+    """Return which models a cascade has, in words, those of a ladder in their order; empty where it is not on record.
+
+    >>> models_said({"models": {"base": {"name": "small"}, "guide": {"name": "large"}}})
+    'base small, guide large'
+    >>> models_said({"models": {"a": {"name": "a"}, "b": {"name": "b"}}, "step_models": ["b", "a"]})
+    'b, then a'
+    """
+    models, order = held.get("models") or {}, held.get("step_models") or [None]
+    if None not in order and set(order) == set(models):
+        return _in_order(order)
+    return _named(models)
+
+
 def _named(models: Mapping[str, Any]) -> str:
     return ", ".join(one["name"] if role == one["name"] else f"{role} {one['name']}" for role, one in models.items())
 
@@ -154,6 +191,11 @@ def _prices_changed(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator
             was = "unknown" if then[model] is None else f"{_rates(then[model])}"
             said = "unknown" if now[model] is None else f"{_rates(now[model])}"
             yield f"the price of {model} is {said}; the certificate was made at {was}"
+
+
+def _is_ladder(models: Mapping[str, Any]) -> bool:
+    """Whether models are known by their names alone, so that only their order says which answers first."""
+    return len(models) > 1 and all(role == one["name"] for role, one in models.items())
 
 
 def _rates(price: Mapping[str, Any]) -> str:
@@ -179,6 +221,35 @@ def unknown(then: MadeFor) -> list[str]:
     ['the strategy', 'the models']
     """
     found = [f"the {what}" for what in ("strategy", "models", "prices") if then.get(what) is None]
+    if (
+        then.get("strategy") is None
+        and _is_ladder(then.get("models") or {})
+        and not all(then.get("step_models") or [None])
+    ):
+        found.append("the order of the models")
     if then.get("models") and not all(_known(one) for one in then["models"].values()):
         found.append("the models’ settings")
     return found + (["the prompts"] if then.get("prompts_sha256") is None else [])
+
+
+def refuse_other_cascade(table: EpisodeTable, config: CascadeConfig | None) -> None:
+    """Raise UsageError where a log is of another cascade than a configuration describes."""
+    changed = [] if config is None else differences(made_for(table), made_for(config))
+    if changed:
+        raise UsageError(
+            f"{table.dataset} was made by another cascade than the configuration describes: "
+            + "; ".join(said.replace("the certificate", "the log") for said in changed)
+        )
+
+
+def holds_for(
+    table: EpisodeTable, config: CascadeConfig | None, guarantee: Guarantee, before: PolicyArtifact
+) -> MadeFor:
+    """Return what the certificates hold for. A cap matters only to a promise that rests on it.
+
+    A log says less than a configuration did: what was on record before stays, unless the log is of another cascade.
+    """
+    known = made_for(table if config is None else config)
+    then = before.certificates[0].made_for if config is None and before.certificates else known
+    told = {} if differences(then, known) else {name: value for name, value in then.items() if value is not None}
+    return {**known, **told, "most_nano_usd": guarantee.most_nano_usd}

@@ -31,8 +31,8 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
     first = tables[0]
     if len(tables) == 1:
         return first
-    if len({_cascade(table) for table in tables}) > 1:
-        listed = "; ".join(f"{table.dataset}: {_cascade(table)}" for table in tables)
+    if len({_cascade(table) for table in tables}) > 1 or _reordered(tables):
+        listed = "; ".join(f"{table.dataset}: {_cascade(table)}{_in_order(table)}" for table in tables)
         advice = "Choose data sets of one with --where dataset=NAME"
         raise UsageError(
             f"The log holds data sets of different cascades, a certificate speaks of one. {advice}: {listed}"
@@ -57,6 +57,7 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         tokens=np.concatenate([table.tokens for table in tables]),
         paid=np.concatenate([table.paid for table in tables]),
         texts_known=np.concatenate([table.texts_known for table in tables]),
+        step_models=_step_models(tables),
     )
 
 
@@ -65,6 +66,26 @@ def _cascade(table: EpisodeTable) -> str:
     held = [(role, " or ".join(names)) for role, names in table.models.items()]
     models = ", ".join(name if role == name else f"{role} {name}" for role, name in held)
     return f"{table.arrays.horizon} steps of {' and '.join(table.sources)}" + (f" ({models})" if models else "")
+
+
+def _in_order(table: EpisodeTable) -> str:
+    """Return in what order the models of a ladder answer, in words."""
+    return f", in the order {', '.join(name or 'any' for name in table.step_models)}" if any(table.step_models) else ""
+
+
+def _step_models(tables: Sequence[EpisodeTable]) -> tuple[str | None, ...]:
+    """Return the model that answered each step of a ladder, as far as any data set says."""
+    return tuple([next(iter(names), None) for names in _at_each_step(tables)])
+
+
+def _reordered(tables: Sequence[EpisodeTable]) -> bool:
+    """Whether one data set was answered by another model than another in some step of a ladder."""
+    return any(len(names) > 1 for names in _at_each_step(tables))
+
+
+def _at_each_step(tables: Sequence[EpisodeTable]) -> list[set[str]]:
+    known = [table.step_models for table in tables if table.step_models]
+    return [{name for name in names if name is not None} for names in zip(*known, strict=True)]
 
 
 def _stacked(names: Sequence[str], parts: Sequence[Any]) -> Iterator[NDArray[Any]]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from cascade.building import HeldPolicy, read_policy
 from cascade.calibration import crossing
 from cascade.calibration.calibrating import looked_at
-from cascade.calibration.fingerprint import differences, made_for, unknown
+from cascade.calibration.fingerprint import differences, made_for, models_said, unknown
 from cascade.calibration.fresh import on_fresh
 from cascade.calibration.ordering import ordering
 from cascade.calibration.samples import among, data_sha256, joined, once, tied
@@ -127,11 +127,10 @@ def _cascade(artifact: PolicyArtifact, table: EpisodeTable, config: CascadeConfi
     changed += [] if config is None else [f"as configured, {said}" for said in differences(then, made_for(config))]
     if changed:
         return Check("cascade", ok=False, said="; ".join(changed))
-    held = [(role, one["name"]) for role, one in (then.get("models") or {}).items()]
-    models = ", ".join(name if role == name else f"{role} {name}" for role, name in held)
+    models = models_said(then)
     unseen = unknown(then)
     rest = f"; not on record, and not checked: {', '.join(unseen)}" if unseen else ""
-    if config is None and held and logged["models"] is None:
+    if config is None and models and logged["models"] is None:
         rest = f"; not compared, since the log does not say which models made it{rest}"
     return Check("cascade", ok=True, said=f"made for {models or 'unknown models'}{rest}")
 
@@ -239,10 +238,11 @@ def _path_again(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -
     missing = len(set(artifact.seen.selection) - set(table.questions))
     picked = table.take(among(table, frozenset(artifact.seen.selection)))
     if missing or not picked.n or artifact.ordered_for is None:
-        said = (
-            f"{missing} of the questions that ordered the path are not in this log" if missing else "how is not known"
+        which = (
+            f"{missing} of the questions that gave it are not in this log" if missing else "it was set with the policy"
         )
-        return Check("path", ok=True, said=f"its order is taken as it is: {said}")
+        said = f"the thresholds are tried in the order that the policy names, which is not made again: {which}"
+        return Check("path", ok=True, said=said)
     try:
         same = order(sample_of(picked, policy), ordering(artifact.ordered_for)) == artifact.path
     except (CascadeError, KeyError, TypeError, ValueError) as error:

@@ -66,6 +66,8 @@ class EpisodeTable:
             given, it is `arrays.cost` where `cost_known`, and else unknown.
         texts_known: bool (n,), whether answers of one number have the same text; False where the log keeps no texts,
             or none that can be compared: there all right answers are taken for one (`episodes.tabulate`).
+        step_models: of a ladder the model that alone answered each of its T steps, None where several did or the log
+            does not say; empty for other strategies. It tells a ladder from the same models in another order.
     """
 
     dataset: str
@@ -84,6 +86,7 @@ class EpisodeTable:
     tokens: Floats = field(default_factory=_not_given)
     paid: Floats = field(default_factory=_not_given)
     texts_known: Bools = field(default_factory=lambda: np.zeros((0,), dtype=np.bool_))
+    step_models: tuple[str | None, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.questions:
@@ -133,4 +136,5 @@ class EpisodeTable:
             self.tokens[chosen],
             self.paid[chosen],
             self.texts_known[chosen],
+            self.step_models,
         )

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, StepArrays
+from cascade.episodes.askers import Asker, by_role, by_step
 from cascade.episodes.contents import is_hashed
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY, is_told, question_id
@@ -56,7 +57,7 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Draft:
-    """One episode in the making. `models` holds who was asked, as (role, model); `told` is `schema.is_told`."""
+    """One episode in the making. `askers` holds who was asked; `told` is `schema.is_told`."""
 
     group: str
     question: str
@@ -65,7 +66,7 @@ class _Draft:
     horizon: int | None = None
     stages: dict[int, _Stage] = field(default_factory=lambda: defaultdict(_Stage))
     walks: dict[str, _Kept] = field(default_factory=lambda: defaultdict(_Kept))
-    models: set[tuple[str, str]] = field(default_factory=set)
+    askers: set[Asker] = field(default_factory=set)
 
 
 def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None = None) -> list[EpisodeTable]:
@@ -122,7 +123,7 @@ def _take_step(row: Mapping[str, Any], made: _Made | None, draft: _Draft) -> Non
     stage = draft.stages[row["step"]]
     source = row["source"] or ""
     if row["model"]:
-        draft.models.add((source, row["model"]))
+        draft.askers.add(Asker(row["step"], source, row["model"]))
     draft.told |= is_told(row)
     stage.costs.append((source, row["cost_nano_usd"]))
     stage.tokens.append(_sum([row["input_tokens"], row["output_tokens"]]))
@@ -206,6 +207,7 @@ def _table(dataset: str, episodes: Mapping[str, _Draft]) -> EpisodeTable:
     # A log that does not say how many steps there could have been is held against its longest question.
     complete = steps >= np.array([draft.horizon or horizon for draft in drafts])
     walks, walks_known = _walks(drafts, horizon)
+    askers = {asker for draft in drafts for asker in draft.askers}
     return EpisodeTable(
         dataset,
         tuple(episodes),
@@ -217,11 +219,12 @@ def _table(dataset: str, episodes: Mapping[str, _Draft]) -> EpisodeTable:
         walks,
         known and walks_known,
         tuple([draft.question for draft in drafts]),
-        _models(drafts),
+        by_role(askers),
         asked=_asked_of(drafts),
         tokens=_by_step(drafts, horizon, lambda stage: _sum(stage.tokens)),
         paid=_by_step(drafts, horizon, lambda stage: _sum([paid for _, paid in stage.costs])),
         texts_known=texts_known,
+        step_models=by_step(askers, horizon),
     )
 
 
@@ -306,13 +309,6 @@ def _sources(drafts: Iterable[_Draft], places: int) -> tuple[str, ...]:
             for index, made in stage.made.items():
                 seen[index][made.source] += 1
     return tuple([next(iter(names)) if len(names) == 1 else "answer" for names in seen])
-
-
-def _models(drafts: Iterable[_Draft]) -> dict[str, tuple[str, ...]]:
-    found: dict[str, set[str]] = defaultdict(set)
-    for role, model in {asked for draft in drafts for asked in draft.models}:
-        found[role].add(model)
-    return {role: tuple(sorted(found[role])) for role in sorted(found)}
 
 
 def _signals(drafts: list[_Draft], horizon: int) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:

@@ -16,7 +16,8 @@ from datetime import UTC, date, datetime
 import numpy as np
 
 from cascade.calibration import crossing
-from cascade.calibration.calibrating import Calibrated, certified, holds_for, refuse_other_cascade, report
+from cascade.calibration.calibrating import Calibrated, certified, report
+from cascade.calibration.fingerprint import holds_for, refuse_other_cascade
 from cascade.calibration.folds import FOLDS, folds
 from cascade.calibration.ordering import Chosen
 from cascade.config import CascadeConfig

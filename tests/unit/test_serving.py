@@ -615,6 +615,22 @@ def test_the_guide_of_a_ladder_serves_alone_after_an_alarm(tmp_path: Path) -> No
     assert (row["walk"], row["split"], row["horizon"]) == ("last model only", None, 1)
 
 
+def test_a_ladder_that_is_served_with_its_models_swapped_has_no_certificate(tmp_path: Path) -> None:
+    """A log of the ladder says which model answers which step, though nobody gave the configuration it was made with."""
+    names = {name: {"name": name} for name in ("large", "small")}
+    logged = {"strategy": None, "horizon": 2, "models": names, "step_models": ["small", "large"]}
+    sure = {"kind": "threshold", "when": "reply_logprob", "keep": "both"}
+    folder = directory(tmp_path / "policy", certificate(made_for=logged), policy=sure)
+    places: tuple[str, ...] = LADDER["strategy"]["models"]
+    for models, holds in ((places, True), (places[::-1], False)):
+        swapped = {**LADDER, "strategy": {"kind": "ladder", "models": models}, "policy": folder}
+        provider = FakeProvider({"small": ["Answer: Rhine"], "large": ["Answer: Danube"]})
+        with Orchestrator.from_config(swapped, providers={"fake": provider}) as orchestrator:
+            answer = orchestrator.ask(RIVER)
+        assert (answer.certificate is not None) is holds
+        assert any("the order of the models is large, then small" in said for said in answer.warnings) is not holds
+
+
 # --- online ---
 
 

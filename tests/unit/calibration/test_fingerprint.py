@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
-from cascade.calibration.fingerprint import differences, made_for, unknown
+from cascade.calibration.fingerprint import differences, holds_for, made_for, unknown
 from cascade.config import load
+from cascade.conformal.guarantee import Guarantee
+from cascade.policies.artifact import PolicyArtifact
+from cascade.types import Certificate
 from unit.calibration.logs import config, log
 
 
@@ -77,6 +80,45 @@ def test_a_ladder_is_known_by_its_models_whatever_their_places_are_called() -> N
     assert differences(ladder("a", "b"), ladder("first", "second")) == []
     rungs = replace(log(3), models={"small": ("small",), "large": ("large",)}, sources=("answer",))
     assert differences(ladder("a", "b"), {**made_for(rungs), "horizon": 2}) == []
+
+
+def rungs(*names: str | None, models: tuple[str, ...] = ("small", "large")) -> Any:
+    """Return what a log of a ladder says of its cascade."""
+    table = replace(log(3), models={name: (name,) for name in models}, sources=("answer",), step_models=names)
+    return {**made_for(table), "horizon": len(names)}
+
+
+def swapped(*models: str) -> Any:
+    named = {model: {"model": model, "price": {"input": 1, "output": 1}} for model in models}
+    return made_for(load({"models": named, "strategy": {"kind": "ladder", "models": list(models)}}))
+
+
+def test_a_ladder_with_its_models_swapped_is_another_cascade() -> None:
+    then = rungs("small", "large")
+    assert differences(then, rungs("small", "large")) == []
+    assert differences(then, swapped("small", "large")) == []
+    said = "the order of the models is large, then small; the certificate was made for small, then large"
+    assert differences(then, swapped("large", "small")) == [said]
+    assert differences(then, rungs("large", "small")) == [said]
+    once = differences(swapped("small", "large"), swapped("large", "small"))
+    assert len(once) == 1  # the strategy's section names them in their order
+    assert "strategy" in once[0]
+
+
+def test_an_order_that_is_not_on_record_is_compared_with_nothing_and_named() -> None:
+    old = {name: value for name, value in rungs("small", "large").items() if name != "step_models"}
+    assert differences(old, swapped("large", "small")) == []
+    assert "the order of the models" in unknown(old)
+    assert "the order of the models" in unknown(rungs(None, "large"))
+    assert "the order of the models" not in unknown(rungs("small", "large"))
+    assert differences(rungs(None, "large"), swapped("small", "large")) == []
+
+
+def test_what_the_log_adds_to_an_older_certificate_is_put_on_record() -> None:
+    table = replace(log(3), models={"small": ("small",)}, step_models=("small",) * 4)
+    old = Certificate("coverage", 0.1, 9, "x", made_for={**made_for(table), "step_models": None, "horizon": 4})
+    before = PolicyArtifact({}, certificates=(old,))
+    assert holds_for(table, None, Guarantee("coverage", 0.1), before)["step_models"] == ["small"] * 4
 
 
 @pytest.mark.parametrize(

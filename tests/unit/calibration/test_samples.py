@@ -46,6 +46,15 @@ def test_different_cascades_are_not_mixed(change: Callable[[EpisodeTable], Episo
         joined([log(5), change(replace(log(5), dataset="other"))])
 
 
+def test_ladders_of_the_same_models_in_another_order_are_not_mixed() -> None:
+    one = replace(log(10), dataset="one", step_models=("small", "large", None, None))
+    more = replace(log(10), dataset="more", step_models=("small", None, "small", None))
+    assert joined([one, more]).step_models == ("small", "large", "small", None)
+    other = replace(log(10), dataset="other", step_models=("large", "small", None, None))
+    with pytest.raises(UsageError, match=r"one: .* in the order small, large, any, any; other: .* in the order large"):
+        joined([one, other])
+
+
 def test_a_log_of_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="no episode"):
         joined([])

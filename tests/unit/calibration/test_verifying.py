@@ -134,7 +134,7 @@ def test_a_path_may_have_been_ordered_for_another_promise(tmp_path: Path) -> Non
     assert verdict.ok, verdict
     assert "other questions order the same" in said(verdict, "path")[1]
     missing = verify(tmp_path, [later], TODAY)
-    assert "taken as it is" in said(missing, "path")[1]
+    assert "which is not made again" in said(missing, "path")[1]
 
 
 SMALL = {

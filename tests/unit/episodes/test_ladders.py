@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cascade.config import CascadeConfig, load
@@ -40,6 +41,16 @@ def test_the_base_and_the_guide_outright_are_the_two_steps(logged: list[dict[str
     assert all(one[name] == value for one in (first, second) for name, value in shared.items())
     assert first["signals"] == {"reply_mean_logprob": -0.5, "agrees_with_earlier": None}
     assert second["signals"] == {"reply_mean_logprob": -0.5, "agrees_with_earlier": 1.0}
+
+
+def test_the_table_says_which_model_answers_which_step() -> None:
+    (table,) = tables_from_rows(as_ladder([BASE, JUDGE, OUTRIGHT]))
+    assert table.step_models == ("small", "large")
+    assert table.take(np.arange(1)).step_models == ("small", "large")
+    (alone,) = tables_from_rows(as_ladder([BASE, JUDGE]))
+    assert alone.step_models == ("small", None)
+    (rounds,) = tables_from_rows([BASE, JUDGE, LATER])  # base and guide are told apart by their roles
+    assert rounds.step_models == ()
 
 
 def test_a_base_without_an_answer_agrees_with_nothing() -> None:
