@@ -110,6 +110,7 @@ def run(
     except ProviderError as error:
         error.calls = record.all_calls()
         if not any(step.candidates for step in record.steps):
+            _say_first(error)
             raise
         stopped = "provider error"
         record.warnings.append(f"{type(error).__name__}: {error}")
@@ -239,6 +240,14 @@ def paid_call(request: Request, completion: Completion, price: Price | None) -> 
     if cost is None or price is None or not (completion.usage.estimated or completion.maybe_billed):
         return Call(request, completion, cost, cost)
     return Call(request, completion, None, cost + completion.maybe_billed * most_nano_usd(request, price))
+
+
+def _say_first(error: ProviderError) -> None:
+    """Put the first failure before the last one in an error's message: what came after it was tried instead."""
+    failed = [call for call in error.calls if call.error is not None]
+    first = failed[0] if failed else None
+    if first is not None and str(error) not in str(first.error):
+        error.args = (f"The {first.request.role} at step {first.request.step}: {first.error} After that: {error}",)
 
 
 def failed_call(request: Request, error: ProviderError, price: Price | None) -> Call:

@@ -69,12 +69,20 @@ class Replay:
             # Asked without log-probs, perhaps because the model gave none before, it is not what is on record.
             payload = next(iter(found.values()), None)
         if payload is None:
-            raise BadRequestError(
-                f"The log holds no call of the {request.role} ({request.purpose}) at step {request.step} "
-                f"of this question: it was not made when the log was written, or with other settings.",
-                model=request.model,
-            )
+            raise BadRequestError(self._why_not(request, asked, found), model=request.model)
         return payload
+
+    def _why_not(self, request: Request, asked: str, found: Mapping[str | None, Payload]) -> str:
+        """Return why there is no answer on record to a call."""
+        call = f"call of the {request.role} ({request.purpose}) at step {request.step} of this question"
+        if found:
+            return f"The log has the {call}, but with other settings: {_differing(request, found)}."
+        there = {(step, f"{role} ({purpose})") for question, step, role, purpose, _ in self.calls if question == asked}
+        if not there:
+            return "The log holds no call of this question, from step 1 on: its text and context count to the letter."
+        made = ", ".join(sorted(who for step, who in there if step == request.step))
+        has = f"that step has {made}" if made else f"the last step on record is {max(there)[0]}"
+        return f"The log holds no {call}: it was not made when the log was written; {has}."
 
     async def acomplete(self, request: Request, timeout_s: float) -> Payload:
         """Return what was logged for this call."""
@@ -82,6 +90,27 @@ class Replay:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+
+_TRIED: Mapping[str, tuple[Any, ...]] = {
+    "max_tokens": (*range(1, 65), *range(72, 1_025, 8), *range(1_088, 16_385, 64), 100, 200, 300, 500, 2_000),
+    "temperature": (*[tenths / 10 for tenths in range(21)], 0.25, 0.75),
+    "seed": (None, *range(101), 1_234),
+    "top_logprobs": (None, *range(21)),
+}
+"""Values that a setting may have had; the log holds a digest of what was sent, not the settings."""
+
+
+def _differing(request: Request, found: Mapping[str | None, Payload]) -> str:
+    """Return which setting of a call differs from those on record, where it is one alone and a common value."""
+    models = sorted({str(payload["model"]) for payload in found.values() if payload.get("model")})
+    tries = [("model", name) for name in models] + [(name, value) for name in _TRIED for value in _TRIED[name]]
+    for name, value in tries:
+        if request_digest(request._replace(**{name: value})) in found:
+            return f"{name} was {value}, and is {getattr(request, name)}"
+    if models and request.model not in models:
+        return f"model was {' or '.join(models)}, and is {request.model}, and more than that differs"
+    return f"compare the prompts, {', '.join(_TRIED)} and, after step 1, what the steps before said"
 
 
 def _indexed(row: Mapping[str, Any]) -> tuple[_Key, str | None, Payload]:
