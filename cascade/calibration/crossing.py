@@ -133,6 +133,8 @@ def deviations(artifact: PolicyArtifact, policy: CrossPolicy, table: EpisodeTabl
         "alpha": 2 * alpha,
         "kappa": alpha,
         "n": int(np.count_nonzero(counted)),
+        "k": None,
+        "delta": None,
         "group": None,
     }
     for name, again in wanted.items():

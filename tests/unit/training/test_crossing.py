@@ -18,6 +18,7 @@ from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.folds import folds
 from cascade.calibration.monitoring import watch
 from cascade.calibration.realised import play
+from cascade.calibration.scores import history_of
 from cascade.calibration.thresholds import sample_of
 from cascade.calibration.verifying import Verdict, verify
 from cascade.conformal.certificate import digest, make, percent, statement, to_document
@@ -257,15 +258,15 @@ def test_forged_critical_values_and_folds_are_seen_through(tmp_path: Path) -> No
 def test_a_certificate_that_pretends_to_be_of_questions_set_aside_is_seen_through(tmp_path: Path) -> None:
     forged(tmp_path, fitted(), alpha=0.1, k=25)
     verdict = verify(tmp_path, [table()], DAY)
-    assert not said(verdict, "seen")[0]
-    assert "also used to make the policy" in said(verdict, "seen")[1]
+    assert not verdict.ok
+    assert "k is 25 in the certificate, and the policy and the data give None" in said(verdict, "threshold")[1]
     forged(tmp_path, fitted(), n=249)
     document = json.loads((tmp_path / CERTIFICATE_FILE).read_text())
     document["questions"] = sorted([*document["questions"], "other"])
     del document["sha256"]
     (tmp_path / CERTIFICATE_FILE).write_text(json.dumps(document | {"sha256": digest(document)}))
     verdict = verify(tmp_path, [table()], DAY)
-    assert "1 calibration questions are in no fold" in said(verdict, "seen")[1]
+    assert "calibration questions were also used to make the policy" in said(verdict, "seen")[1]
 
 
 def test_audits_watch_the_rate_that_is_proven(tmp_path: Path) -> None:
@@ -301,3 +302,21 @@ def test_a_directory_without_a_certificate_is_not_crossed() -> None:
     (one,) = fitted().artifact.certificates
     assert to_document(one)["k"] is None
     assert read is not None
+
+
+def test_a_policy_that_is_calibrated_anew_is_verified_as_what_it_then_is(tmp_path: Path) -> None:
+    """A budget has no rank, as cross-calibration has none."""
+    asked, fresh = Guarantee("budget", budget_nano_usd=10**9, most_nano_usd=10**9), table(200, 9)
+    held = fitted().artifact
+    again = calibrate_policy([fresh], fitted().policy, held.policy, asked, held=held, today=DAY)
+    write(tmp_path, again.artifact)
+    assert verify(tmp_path, [fresh], DAY).ok
+
+
+def test_it_is_played_on_a_log_of_fewer_steps() -> None:
+    whole = history_of(table(50, 9))
+    first = {name: getattr(whole, name)[:, :1] for name in ("answer", "confidence", "cost", "tokens")}
+    signals = {name: values[:, :1] for name, values in whole.signals.items()}
+    short = replace(whole, **first, signals=signals, steps=np.minimum(whole.steps, 1))
+    expected = fitted().policy.batch(whole).scores.next[:, :1]
+    assert np.array_equal(fitted().policy.batch(short).scores.next, expected)
