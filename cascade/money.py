@@ -35,6 +35,15 @@ def usd(nano_usd: int) -> Decimal:
     return Decimal(nano_usd).scaleb(-9)
 
 
+def exact_dollars(nano_usd: int) -> str:
+    """Return an exact amount in words.
+
+    >>> exact_dollars(5), exact_dollars(-20_000_000), exact_dollars(0)
+    ('$0.000000005', '-$0.02', '$0')
+    """
+    return f"{'-' if nano_usd < 0 else ''}${usd(abs(nano_usd)).normalize():f}"
+
+
 def usd_or_none(nano_usd: int | None) -> Decimal | None:
     """Return an exact amount in USD, or None for an unknown one."""
     return None if nano_usd is None else usd(nano_usd)

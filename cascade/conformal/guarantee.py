@@ -21,6 +21,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from cascade.checks import did_you_mean
 from cascade.errors import UsageError
+from cascade.money import exact_dollars
 
 _T = TypeVar("_T")
 
@@ -163,7 +164,7 @@ def _about_money(asked: Guarantee) -> Iterator[str]:
         yield "The most that a question can cost matters only beside a budget."
     for name, amount in (("The budget", budget), ("The most that a question can cost", most)):
         if amount is not None and amount <= 0:
-            yield f"{name} is {amount}; it is a whole number of nano-USD above 0."
+            yield f"{name} is {exact_dollars(amount)}; it is at least {exact_dollars(1)}."
 
 
 def _about_options(asked: Guarantee) -> Iterator[str]:

@@ -28,6 +28,7 @@ from cascade.conformal.needed import least_enough, needed_for_cost
 from cascade.conformal.paths import order_path
 from cascade.conformal.served import PathPoint, Served, ServedPath
 from cascade.errors import UsageError
+from cascade.money import exact_dollars
 
 __all__ = ["PathResult", "certified_points", "fixed_sequence", "learn_then_test", "order_path"]
 
@@ -219,7 +220,7 @@ def _check_asked(calibration: ServedPath, alpha: float, delta: float, budget: in
     if (budget is None) != (most is None):
         problems.append("a budget goes with the most that a question can cost, and the latter with a budget")
     problems += [
-        f"{name} must be above 0 nano-USD, not {value}"
+        f"{name} must be above 0 USD, not {exact_dollars(value)}"
         for name, value in (("budget", budget), ("cap", most))
         if value is not None and value <= 0
     ]
@@ -228,7 +229,8 @@ def _check_asked(calibration: ServedPath, alpha: float, delta: float, budget: in
         above = int(np.count_nonzero(cost > most))
         if above:
             problems.append(
-                f"{above} questions cost more than the cap of {most} nano-USD, the dearest {int(cost.max())}; "
+                f"{above} questions cost more than the cap of {exact_dollars(most)}, "
+                f"the dearest {exact_dollars(int(cost.max()))}; "
                 "give a cap that is enforced"
             )
     if problems:

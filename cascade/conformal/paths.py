@@ -18,6 +18,7 @@ from cascade.checks import share_problems
 from cascade.conformal.arrays import Floats, Ints
 from cascade.conformal.served import PathPoint, Served
 from cascade.errors import UsageError
+from cascade.money import exact_dollars
 
 # Selection thresholds that are looked at: more are thinned evenly. A hundred thousand take 0.1 s.
 _MOST_KAPPAS = 100_000
@@ -158,7 +159,7 @@ def _check(selection: Served, alpha: float, budget: int | None, most_points: int
     if not selection.n:
         problems.append("a path needs selection questions")
     if budget is not None and budget <= 0:
-        problems.append(f"the budget must be above 0 nano-USD, not {budget}")
+        problems.append(f"the budget must be above 0 USD, not {exact_dollars(budget)}")
     if most_points < 3:
         problems.append(f"most_points must be at least 3, not {most_points}")
     if problems:

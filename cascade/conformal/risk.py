@@ -30,6 +30,7 @@ from cascade.conformal.curves import UNITS, Curve, StepFunctions
 from cascade.conformal.needed import first_where, least_enough, needed_for_cost
 from cascade.conformal.rollout import Levels, chunks, open_end
 from cascade.errors import UsageError
+from cascade.money import exact_dollars
 
 _EXACT_NANO_USD = 1 << 53  # nine million USD a question: up to here float64 holds every nano-USD
 
@@ -328,15 +329,16 @@ def _check_risk(losses: StepFunctions, alpha: float, bound: float, delta: float 
 def _check_budget(costs: StepFunctions, budget: int, most: int, delta: float | None) -> None:
     problems = share_problems(delta=delta)
     if budget < 0:
-        problems.append(f"the budget must not be negative: {budget} nano-USD")
+        problems.append(f"the budget must not be negative: {exact_dollars(budget)}")
     if not 0 < most <= _EXACT_NANO_USD:
-        problems.append(f"the most that a question can cost must lie in 1..{_EXACT_NANO_USD} nano-USD, not {most}")
+        ends = f"{exact_dollars(1)} to {exact_dollars(_EXACT_NANO_USD)}"
+        problems.append(f"the most that a question can cost must be {ends}, not {exact_dollars(most)}")
     if costs.units != 1 or (costs.start < 0).any() or (costs.jump < 0).any():
         problems.append("costs must be nano-USD that do not fall as kappa falls; see cost_levels")
     elif costs.n and (over := np.count_nonzero(costs.at(-math.inf) > most)):
         problems.append(
-            f"{over} of {costs.n} questions can cost more than the cap of {most} nano-USD,"
-            f" one {int(costs.at(-math.inf).max())}; give a cap that holds for every question"
+            f"{over} of {costs.n} questions can cost more than the cap of {exact_dollars(most)},"
+            f" one {exact_dollars(int(costs.at(-math.inf).max()))}; give a cap that holds for every question"
         )
     if problems:
         raise UsageError("; ".join(problems) + ".")

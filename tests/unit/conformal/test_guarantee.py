@@ -46,7 +46,10 @@ def test_what_there_is_may_be_asked_for(fields: dict[str, Any]) -> None:
         ({"kind": "budget"}, ["budget needs the bound"]),
         ({"kind": "budget", "budget_nano_usd": 5}, ["the most that a question can cost"]),
         ({"kind": "error", "delta": 0.1, "most_nano_usd": 5}, ["only beside a budget"]),
-        ({"kind": "budget", "budget_nano_usd": 0, "most_nano_usd": -1}, ["The budget is 0", "can cost is -1"]),
+        (
+            {"kind": "budget", "budget_nano_usd": 0, "most_nano_usd": -1},
+            ["The budget is $0;", "can cost is -$0.000000001;"],
+        ),
         ({"kind": "f1", "by_group": True}, ["Groups go with"]),
     ],
 )

@@ -320,10 +320,12 @@ def test_everything_wrong_is_listed() -> None:
     with pytest.raises(UsageError, match="bound must be a number above 0, not nan"):
         calibrate_risk(rising.take(np.array([], dtype=int)), 0.1, bound=math.nan)
     falling = StepFunctions(np.array([3]), np.array([[0.5]]), np.array([[-1]]))
-    with pytest.raises(UsageError, match=r"budget must not be negative: -1 .*; the most .* not 0; costs must be"):
+    with pytest.raises(
+        UsageError, match=r"budget must not be negative: -\$0.000000001; the most .* not \$0; costs must be"
+    ):
         calibrate_budget(falling, -1, 0)
     dear = StepFunctions(np.array([3, 3]), np.array([[0.5], [INF]]), np.array([[1], [3]]))
-    with pytest.raises(UsageError, match=r"1 of 2 questions can cost more than the cap of 5 nano-USD, one 6; give"):
+    with pytest.raises(UsageError, match=r"can cost more than the cap of \$0\.000000005, one \$0\.000000006; give"):
         calibrate_budget(dear, 5, 5)
 
 
