@@ -23,6 +23,7 @@ from cascade.calibration.thresholds import Found, Sample, check_told, find, refe
 from cascade.config import CascadeConfig
 from cascade.conformal.certificate import dollars, expiry, make
 from cascade.conformal.guarantee import Guarantee
+from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.policies.artifact import PolicyArtifact, Seen
@@ -184,7 +185,8 @@ def certified(
     bare = PolicyArtifact(settings, chosen.seen, chosen.path, chosen.ordered_for, questions=questions, asked=guarantee)
     data = data_sha256(table, by_group=guarantee.by_group)
     frame = _Frame(guarantee, data, bare.policy_sha256, made, *dates, _clustered(table), how)
-    return replace(bare, certificates=tuple([_certificate(one, frame) for one in found]))
+    signed = tuple([_certificate(one, frame) for one in found])
+    return replace(bare, certificates=signed, unanswered=int(np.count_nonzero(hopeless(table.arrays))))
 
 
 class _Rows(NamedTuple):

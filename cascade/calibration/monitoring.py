@@ -15,12 +15,14 @@ import numpy as np
 
 from cascade.calibration.fingerprint import differences, made_for
 from cascade.calibration.realised import play
-from cascade.calibration.samples import joined, places
+from cascade.calibration.samples import among, joined, places
 from cascade.calibration.scores import check_fits
 from cascade.calibration.thresholds import Sample, sample_of, spoken_of
 from cascade.conformal.arrays import Bools, Ints
+from cascade.conformal.binomial import lower_bound, upper_bound
 from cascade.conformal.guarantee import KINDS
 from cascade.conformal.monitor import Monitor
+from cascade.conformal.rollout import hopeless
 from cascade.conformal.served import PathPoint
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
@@ -59,6 +61,10 @@ class Watch(NamedTuple):
         others: episodes that were not: the log marks audits, and they are none.
         undated: audits without a date, which come first, in the order of the log.
         calibrated: audits of questions that the certificates were made from.
+        trained: audits of other questions that the policy was made with.
+        unanswered: audits that no step answers rightly: a promise on what some step gets right is kept there, whatever
+            has become of the models.
+        unanswered_before: the same of the calibration questions, and how many those are; None where not on record.
         uncounted: audits that the promise does not speak of (`thresholds.spoken_of`).
         changed: in what the audited cascade is another than the certificates were made for, a sentence each.
     """
@@ -68,8 +74,19 @@ class Watch(NamedTuple):
     others: int
     undated: int
     calibrated: int
+    trained: int
+    unanswered: int
+    unanswered_before: tuple[int, int] | None
     uncounted: int
     changed: tuple[str, ...]
+
+    @property
+    def more_unanswered(self) -> bool:
+        """Whether surely more audits than calibration questions have no right answer: each share at 95 %."""
+        if self.unanswered_before is None or not self.audits:
+            return False
+        before, n = self.unanswered_before
+        return lower_bound(self.unanswered, self.audits, 0.05) > upper_bound(before, n, 0.05)
 
     @property
     def alarmed(self) -> tuple[Watched, ...]:
@@ -142,7 +159,8 @@ def watch(
     counted = spoken_of(table, artifact.certificates[0].kind)
     place = places([one.group for one in artifact.certificates], table)
     missed = _missed(sample, artifact.certificates, place)
-    share, held = level / sum(not one.pool for one in artifact.certificates), set(artifact.questions)
+    share, held = level / sum(not one.pool for one in artifact.certificates), frozenset(artifact.questions)
+    before = None if artifact.unanswered is None else (artifact.unanswered, max(len(held), artifact.unanswered))
     watched = [
         _watched(one, share, missed[counted & (place == number)]) for number, one in enumerate(artifact.certificates)
     ]
@@ -151,7 +169,10 @@ def watch(
         audits=table.n,
         others=len(known) - table.n,
         undated=sum(known[row].created_at is None for row in order),
-        calibrated=sum(question in held for question in table.questions),
+        calibrated=int(np.count_nonzero(among(table, held))),
+        trained=int(np.count_nonzero(among(table, artifact.seen.all - held))),
+        unanswered=int(np.count_nonzero(hopeless(table.arrays))),
+        unanswered_before=before,
         uncounted=int(np.count_nonzero(~counted)),
         changed=tuple(differences(artifact.certificates[0].made_for, made_for(table))),
     )

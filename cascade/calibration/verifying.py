@@ -12,6 +12,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from cascade.building import HeldPolicy, read_policy
 from cascade.calibration import crossing
 from cascade.calibration.calibrating import looked_at
@@ -25,6 +27,7 @@ from cascade.config import CascadeConfig
 from cascade.conformal.arrays import Bools
 from cascade.conformal.certificate import expired
 from cascade.conformal.guarantee import Guarantee
+from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import CascadeError, ConfigError
 from cascade.policies.artifact import PolicyArtifact
@@ -192,14 +195,14 @@ def _recalibrated(artifact: PolicyArtifact, wanted: Guarantee, policy: Policy, t
         found = find(sample_of(table, policy), wanted, artifact.path)
     except CascadeError as error:
         return Check("threshold", ok=False, said=f"it cannot be computed again: {error}")
-    wrong = list(_deviations(artifact.certificates, found))
+    wrong = [*_deviations(artifact.certificates, found), *_unanswered(artifact, table)]
     said = f"the same {table.n} questions give the same thresholds: {_listed(artifact.certificates)}"
     return Check("threshold", ok=not wrong, said="; ".join(wrong) or said)
 
 
 def _crossed_again(artifact: PolicyArtifact, policy: CrossPolicy, table: EpisodeTable) -> Check:
     try:
-        wrong = list(crossing.deviations(artifact, policy, table))
+        wrong = [*crossing.deviations(artifact, policy, table), *_unanswered(artifact, table)]
     except CascadeError as error:
         return Check("threshold", ok=False, said=f"it cannot be computed again: {error}")
     said = f"the same {table.n} questions give the same folds and critical values: {_listed(artifact.certificates)}"
@@ -225,6 +228,13 @@ def _deviations(certificates: Sequence[Certificate], found: Sequence[Found]) -> 
             then, again = getattr(one, name), getattr(now, name)
             if then != again:
                 yield f"{_whom(one)}{name} is {then} in the certificate, and the data give {again}"
+
+
+def _unanswered(artifact: PolicyArtifact, table: EpisodeTable) -> Iterator[str]:
+    """Yield that the data have more or fewer questions that no step answers rightly."""
+    now = int(np.count_nonzero(hopeless(table.arrays)))
+    if artifact.unanswered not in {None, now}:
+        yield f"no step answers {artifact.unanswered} questions rightly as it is written, and {now} in the data"
 
 
 def _whom(certificate: Certificate) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,6 +41,8 @@ def monitor_log(
     else:
         for one in found.watched:
             console().print(plain(says(one)), soft_wrap=True)
+        for said in _beyond(found):
+            console().print(said, soft_wrap=True)
     if found.alarmed:
         raise NotCertifiedError(
             f"{len(found.alarmed)} of {len(found.watched)} certificates no longer hold by these audits. Serve with "
@@ -73,11 +76,36 @@ def _besides(found: Watch) -> list[str]:
             f"{found.calibrated} audited questions are among those that the certificate was made from: they bear it "
             "out whatever has changed"
         )
+    if found.trained:
+        said.append(
+            f"{found.trained} audited questions were used to make the policy, which does better on them than on fresh "
+            "ones: they hide misses"
+        )
+    if found.more_unanswered and _kind(found) != "error":
+        said.append(
+            "there are surely more questions than at calibration on which no step is right, and the promise, so the "
+            "alarm, speaks of the others: look at the models, and at what is asked"
+        )
     if found.uncounted:
-        regret = found.watched[0].certificate.kind == "regret"
+        regret = _kind(found) == "regret"
         without = "do not say what the reference alone answers" if regret else "found nothing to be right about"
         said.append(f"{found.uncounted} audits {without}, and the promise does not speak of them")
     return said
+
+
+def _kind(found: Watch) -> str:
+    return found.watched[0].certificate.kind
+
+
+def _beyond(found: Watch) -> Iterator[str]:
+    """Yield of how many audits the promise says nothing, since no step is right: an error counts whoever makes it."""
+    if not found.unanswered or _kind(found) == "error":
+        return
+    shares = [f"{found.unanswered} of {found.audits} audits ({found.unanswered / found.audits:.1%})"]
+    if found.unanswered_before is not None:
+        many, n = found.unanswered_before
+        shares.append(f"at calibration {many} of {n} ({many / n:.1%})")
+    yield f"no step is right on {'; '.join(shares)}"
 
 
 def watch_document(found: Watch) -> dict[str, Any]:
@@ -88,10 +116,17 @@ def watch_document(found: Watch) -> dict[str, Any]:
         "not_audited": found.others,
         "undated": found.undated,
         "calibration_questions": found.calibrated,
+        "training_questions": found.trained,
+        "unanswered": found.unanswered,
+        "unanswered_at_calibration": _share(found.unanswered_before),
         "uncounted": found.uncounted,
         "changed": list(found.changed),
         "certificates": [_watched_document(one) for one in found.watched],
     }
+
+
+def _share(counted: tuple[int, int] | None) -> float | None:
+    return None if counted is None else counted[0] / counted[1]
 
 
 def _watched_document(one: Watched) -> dict[str, Any]:

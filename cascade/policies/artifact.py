@@ -69,6 +69,8 @@ class PolicyArtifact:
         certificates: one for all questions, or one a group and one of `group` None for all other groups.
         questions: the questions that the certificates were made from, sorted.
         asked: what was asked for when they were made; None where that is not known.
+        unanswered: calibration questions that no step answers rightly, of which most promises say nothing; None where
+            that is not known.
         files: what a learned policy has besides, by the file's name: its numbers.
     """
 
@@ -79,6 +81,7 @@ class PolicyArtifact:
     certificates: tuple[Certificate, ...] = ()
     questions: tuple[str, ...] = ()
     asked: Guarantee | None = None
+    unanswered: int | None = None
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @property
@@ -215,6 +218,7 @@ def _certificate_document(artifact: PolicyArtifact) -> dict[str, Any]:
         "certificates": [to_document(one) for one in artifact.certificates],
         "questions": sorted(artifact.questions),
     }
+    document |= {} if artifact.unanswered is None else {"unanswered": artifact.unanswered}
     return document | {"sha256": digest(document)}
 
 
@@ -249,8 +253,9 @@ def _certified(artifact: PolicyArtifact, document: Any, source: str) -> PolicyAr
         "certificates": _is_list,
         "questions": _is_ids,
         "sha256": lambda value: isinstance(value, str),
+        "unanswered": _is_count,
     }
-    problems = list(_shape_problems(document, _CERTIFICATE_KEYS, checks))
+    problems = list(_shape_problems(document, _CERTIFICATE_KEYS, checks, optional=("unanswered",)))
     if problems:
         raise ConfigError(problems, source)
     rest = {name: value for name, value in document.items() if name != "sha256"}
@@ -270,7 +275,8 @@ def _certified(artifact: PolicyArtifact, document: Any, source: str) -> PolicyAr
     problems += [] if asked is None else _asked_problems(asked, found)
     if problems:
         raise ConfigError(problems, source)
-    return replace(artifact, certificates=tuple(found), questions=tuple(document["questions"]), asked=asked)
+    questions, unanswered = tuple(document["questions"]), document.get("unanswered")
+    return replace(artifact, certificates=tuple(found), questions=questions, asked=asked, unanswered=unanswered)
 
 
 def _relation_problems(artifact: PolicyArtifact, certificates: Iterable[Certificate]) -> Iterator[str]:
@@ -297,12 +303,14 @@ def _asked_problems(asked: Guarantee, certificates: Iterable[Certificate]) -> It
             yield f"certificates[{place}]: it is not what was asked for: {', '.join(differ)}"
 
 
-def _shape_problems(document: Any, keys: Iterable[str], checks: Mapping[str, Callable[[Any], bool]]) -> Iterator[str]:
+def _shape_problems(
+    document: Any, keys: Iterable[str], checks: Mapping[str, Callable[[Any], bool]], optional: Iterable[str] = ()
+) -> Iterator[str]:
     if not isinstance(document, dict):
         yield "it is an object with named fields"
         return
     yield from (f"{name}: is missing" for name in keys if name not in document)
-    yield from (f"{name}: there is no such field" for name in document if name not in keys)
+    yield from (f"{name}: there is no such field" for name in document if name not in {*keys, *optional})
     version = document.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION or isinstance(version, bool):
         yield f"schema_version: it is {version!r}, and this release reads {SCHEMA_VERSION}"
@@ -325,6 +333,10 @@ def _is_list(value: Any) -> bool:
 
 def _is_ids(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _is_seen(value: Any) -> bool:

@@ -107,6 +107,15 @@ def test_a_forged_certificate_is_seen_through(tmp_path: Path, fields: dict[str, 
     assert words in words_found
 
 
+def test_a_forged_share_of_questions_that_no_step_answers_is_seen_through(tmp_path: Path) -> None:
+    table = full(300)
+    artifact = made(tmp_path, table, ASKED["coverage"])
+    assert artifact.unanswered == np.count_nonzero(~table.arrays.correct.any(axis=(1, 2)))
+    for unanswered, fine in ((artifact.unanswered + 1, False), (None, True)):  # older certificates do not say it
+        write(tmp_path, replace(artifact, unanswered=unanswered))
+        assert said(verify(tmp_path, [table], TODAY), "threshold")[0] is fine
+
+
 def test_a_forged_path_is_seen_through(tmp_path: Path) -> None:
     table = replace(full(900), groups=full(900).ids)
     artifact = made(tmp_path, table, ASKED["error"])

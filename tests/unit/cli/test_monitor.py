@@ -118,6 +118,35 @@ def test_calibration_questions_and_another_cascade_are_said(cli: Cli, policy: st
     assert "base is newer" in ran.err
 
 
+def test_questions_that_made_the_policy_are_said(cli: Cli, tmp_path: Path) -> None:
+    log = write(tmp_path / "log.jsonl", hard_rows(200, range(0, 60, 2)))
+    assert cli("fit", log, "--alpha", "0.2", "-o", "policy").code == 0
+    ran = cli("monitor", "policy", log, "--json")
+    found = document(ran)
+    assert found["training_questions"] > 0
+    assert found["training_questions"] + found["calibration_questions"] == 200
+    assert f"{found['training_questions']} audited questions were used to make the policy" in ran.err
+    fresh = cli("monitor", "policy", write(tmp_path / "fresh.jsonl", audits([False] * 30)))
+    assert "used to make the policy" not in fresh.err
+
+
+def test_where_no_step_is_right_the_promise_says_nothing_and_that_is_said(
+    cli: Cli, policy: str, tmp_path: Path
+) -> None:
+    """With every answer wrong no alarm comes: the questions count as covered."""
+    wrong = [one | {"correct": False} for one in audits([False] * 80)]
+    path = write(tmp_path / "wrong.jsonl", wrong)
+    ran = cli("monitor", policy, path)
+    assert ran.code == 0
+    assert "no alarm: 0 of 80 audits missed" in ran.out
+    assert "no step is right on 80 of 80 audits (100.0%); at calibration 0 of 99 (0.0%)" in ran.out
+    assert "there are surely more questions than at calibration on which no step is right" in ran.err
+    found = document(cli("monitor", policy, path, "--json"))
+    assert (found["unanswered"], found["unanswered_at_calibration"]) == (80, 0.0)
+    fine = cli("monitor", policy, write(tmp_path / "fine.jsonl", audits([False] * 80)))
+    assert (fine.err, "no step is right" in fine.out) == ("", False)
+
+
 def test_groups_are_watched_by_themselves_and_share_the_level(cli: Cli, tmp_path: Path) -> None:
     rows = [one | {"group": ("a", "b")[int(one["episode_id"][1:]) % 2]} for one in hard_rows(198, range(0, 80, 2))]
     cli("calibrate", write(tmp_path / "log.jsonl", rows), "--policy", POLICY, "-o", "policy", "--by-group",

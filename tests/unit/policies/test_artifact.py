@@ -127,6 +127,14 @@ def test_every_edit_of_one_byte_is_refused_or_changes_nothing(tmp_path: Path) ->
     assert refused > len(text)
 
 
+def test_what_no_step_answered_is_written_where_it_is_known(tmp_path: Path) -> None:
+    for unanswered in (None, 0, 7):  # a directory of an earlier release does not say it
+        write(tmp_path, replace(certified(), unanswered=unanswered))
+        assert read(tmp_path).unanswered == unanswered
+        document = json.loads((tmp_path / CERTIFICATE_FILE).read_text("utf-8"))
+        assert ("unanswered" in document) is (unanswered is not None)
+
+
 @pytest.mark.parametrize("digit", [b"0", b"9"])
 def test_every_edit_of_a_digit_of_the_policy_is_refused(tmp_path: Path, digit: bytes) -> None:
     write(tmp_path, certified())
@@ -171,6 +179,8 @@ def resealed(document: dict[str, Any]) -> None:
         (POLICY_FILE, lambda d: d.update(path=[[[], 0.1]]), "path: is not of its form"),
         (CERTIFICATE_FILE, lambda d: d.update(certificates={}), "certificates: is not of its form"),
         (CERTIFICATE_FILE, lambda d: d.update(questions="x"), "questions: is not of its form"),
+        (CERTIFICATE_FILE, lambda d: d.update(unanswered=-1), "unanswered: is not of its form"),
+        (CERTIFICATE_FILE, lambda d: d.update(unanswered=True), "unanswered: is not of its form"),
         (CERTIFICATE_FILE, lambda d: d.pop("asked"), "asked: is missing"),
         (CERTIFICATE_FILE, lambda d: d.update(asked=[]), "asked: is not of its form"),
         (CERTIFICATE_FILE, lambda d: d["asked"].update(by_group=1), "asked.by_group: it is true or false"),
