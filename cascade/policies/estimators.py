@@ -287,7 +287,7 @@ class Signal(Scored):
 
     def values(self, raw: Floats, memo: Memo | None = None) -> Floats:  # noqa: ARG002 - as every scorer
         """Return the doubts, float64 (…, d) -> (…)."""
-        doubt = self.sign * raw[..., self.feature]
+        doubt = self.sign * raw[..., self.feature] + 0.0  # one zero, whatever the sign
         return or_go_on(np.isnan(doubt), doubt)
 
     def needs(self, width: int) -> Bools:

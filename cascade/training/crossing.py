@@ -35,7 +35,8 @@ from cascade.training.choice.measuring import Terms
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.dividing import allowed_loss, questions_of
 from cascade.training.estimators.threads import one_thread
-from cascade.training.fitting import LEAST_TRAINING, choice_on, figures
+from cascade.training.fitting import choice_on, figures
+from cascade.training.notes import LEAST_TRAINING
 
 
 @dataclass(frozen=True, slots=True)

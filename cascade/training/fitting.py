@@ -11,7 +11,7 @@ So what the certificate says holds however the policy was chosen and whatever it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, NamedTuple
@@ -33,25 +33,10 @@ from cascade.training.choice.choosing import Choice, choose, unchosen
 from cascade.training.choice.crossfit import Candidate
 from cascade.training.choice.measuring import Terms
 from cascade.training.choice.portfolio import AUTO, DEPTH, portfolio
-from cascade.training.dividing import SHARE, Divided, allowed_budget, allowed_by, bonds, divided, needed_of
+from cascade.training.dividing import SHARE, Divided, allowed_budget, allowed_by, bonds, divided
 from cascade.training.embedding import ROWS_EACH, Embedding
 from cascade.training.estimators.threads import one_thread
-
-LEAST_TRAINING = 20
-"""Training questions below which there is nothing to choose by: the fixed depth is taken, which learns nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class Init:
-    """An earlier policy that a fit starts from.
-
-    Attributes:
-        policy: what it was.
-        seen: the questions that it was made with: none of them may certify the new one.
-    """
-
-    policy: LearnedPolicy
-    seen: Seen
+from cascade.training.notes import LEAST_TRAINING, Init, in_logged, notes
 
 
 class Sizes(NamedTuple):
@@ -127,7 +112,7 @@ def fit_policy(
         UsageError: the log cannot be fitted on: there is no question, it is of another cascade than the configuration,
             or lacks what the guarantee or the method needs.
         NotCertifiedError: the questions are too few, or the policy misses too many at every threshold; `needed_n` says
-            how many would do.
+            about how many in the log would do.
 
     Reference: `design/portfolio.md`.
     """
@@ -158,13 +143,14 @@ def fit_policy(
             today=today,
         )
     except NotCertifiedError as error:
-        raise _in_all(error, parts) from None
+        logged = len({question for table in tables for question in table.questions})
+        raise in_logged(error, parts, guarantee, calibration_share, logged) from None
     sizes = Sizes(parts.questions, parts.training.n, parts.calibration.n)
     calibrated = replace(calibrated, repeated=parts.repeated)
-    notes = tuple(_notes(parts, terms, guarantee))
+    said = tuple(notes(parts, terms, lambda_set, policy, init))
     if embedding is not None and directions is None:
-        notes = (*notes, f"embeddings are not offered: fewer than {ROWS_EACH} training questions have a text on record")
-    return Fitted(policy, calibrated.artifact, calibrated, choice, sizes, parts.training, notes)
+        said = (*said, f"embeddings are not offered: fewer than {ROWS_EACH} training questions have a text on record")
+    return Fitted(policy, calibrated.artifact, calibrated, choice, sizes, parts.training, said)
 
 
 def _check(parts: Divided, guarantee: Guarantee, config: CascadeConfig | None, lambda_set: float) -> None:
@@ -177,6 +163,11 @@ def _check(parts: Divided, guarantee: Guarantee, config: CascadeConfig | None, l
         problems.append(
             f"all {parts.questions} questions hang together with some that the policy to start from has seen, and none "
             "is left to certify the new one; add others"
+        )
+    if guarantee.by_group and not parts.training.n and parts.questions == len(set(parts.calibration.groups)):
+        problems.append(
+            f"a promise for each group was asked for, and each of the {parts.questions:,} groups has one question: ask "
+            "for one promise for all, without --groups, or log in the column group what questions have in common"
         )
     if config is not None:
         said = [one.replace("the certificate", "the log") for one in differences(made_for(table), made_for(config))]
@@ -272,30 +263,3 @@ def figures(choice: Choice, training: int, calibration: int) -> Mapping[str, Any
             for one in choice.judged
         ],
     }
-
-
-def _in_all(error: NotCertifiedError, parts: Divided) -> NotCertifiedError:
-    """Return the error with what it takes of the whole log, where so many calibration questions would do."""
-    if error.needed_n is None or error.needed_n <= parts.calibration.n:
-        return error
-    missing = error.needed_n - parts.calibration.n
-    said = (
-        f"Of {parts.questions} questions {parts.calibration.n} were set aside to certify: with {missing} more of them, "
-        f"or {missing} more questions in the log and a larger share set aside, it could be."
-    )
-    return NotCertifiedError(f"{error} {said}", needed_n=error.needed_n)
-
-
-def _notes(parts: Divided, terms: Terms, guarantee: Guarantee) -> Iterator[str]:
-    """Yield what else has to be known."""
-    table, needed = parts.training, needed_of(guarantee)
-    if not terms.prices.in_money:
-        yield "the log does not say what every step cost: policies were compared by their steps"
-    if table.n < LEAST_TRAINING:
-        yield f"{table.n} training questions are too few to choose by: the policy looks at nothing but the step"
-    if parts.calibration.n < needed:
-        yield f"{parts.calibration.n} questions certify, and {needed} are needed for a threshold: everything is kept"
-    if table.n and not table.arrays.solvable.any():
-        yield "no step answers any training question rightly: there is nothing to be found, and nothing to be learned"
-    if table.arrays.horizon == 1:
-        yield "there is one step: nothing to decide but which answers are kept"

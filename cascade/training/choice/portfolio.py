@@ -5,7 +5,7 @@
 | `fixed depth` | 0 | always |
 | `threshold on …` | 1 | for each signal and confidence that is known and varies; the verdict also by its doubt |
 | `net benefit` | 2 | a number is known and varies before the last step |
-| `net benefit, products` | 3 | no step has more than 15 of them |
+| `net benefit, products` | 3 | some step has so few columns that their products are tried (`stages.MOST_MULTIPLIED`) |
 | `index2` | 4 | as `net benefit` |
 | `boosted trees` | 5 | scikit-learn is installed, and there are 2,000 questions |
 | `…, embeddings` | 6 to 9 | each learned one again, with the questions' sentence embeddings, where these are offered |
@@ -33,12 +33,11 @@ from cascade.training.osc.boosting import fit_boosted
 from cascade.training.osc.index2 import fit_index2
 from cascade.training.osc.net_benefit import fit_net_benefit
 from cascade.training.osc.problem import Posed, Poser
+from cascade.training.osc.stages import multiplies
 from cascade.training.osc.targets import Asked
 
 AUTO = "auto"
 DEPTH = "fixed depth"
-MOST_FOR_PRODUCTS = 15
-"""Features of a step up to which their products are tried: 15 make 120 more columns (`design/portfolio.md`)."""
 BOOSTED_ROWS = 2_000
 """Training questions from which trees are tried: with fewer they are behind the linear rules."""
 _EMBEDDINGS = 4
@@ -107,8 +106,7 @@ def _on(signal: str, kind: str) -> Callable[[EpisodeTable], Policy]:
 
 def _learned(table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy | None) -> Iterator[Candidate]:
     """Yield what is fitted to features. The choice does without confidences where they do not bear on it."""
-    features = _most_features(table)
-    if not features:
+    if not _most_features(table):
         return
     asked, shared = _asked(terms), Posed()
 
@@ -125,7 +123,7 @@ def _learned(table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy |
         return fit_boosted(table, asked, init=init, seed=seed, **how)
 
     yield _candidate("net benefit", "net_benefit", 2, linear, shared)
-    if features <= MOST_FOR_PRODUCTS:
+    if multiplies(table):
         yield _candidate("net benefit, products", "net_benefit", 3, products, shared)
     yield _candidate("index2", "index2", 4, index2, shared)
     yield _candidate("boosted trees", "boosted", 5, boosted, shared)

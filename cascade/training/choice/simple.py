@@ -18,9 +18,9 @@ from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.training.osc.targets import decides, stop_loss
 
 VERDICT = "p_yes"
-_SURE = ("p_yes", "logprob", "self_check", "gate", "judge_share", "_mass", "agree")
-_DOUBT = ("entropy", "uncertainty")
-"""Parts of the names of numbers whose high, or low, values mean that an answer is likely right."""
+_SURE = ("p_yes", "logprob", "self_check", "gate", "judge_share", "verdict_mass", "agree", "agrees", "agreement")
+_DOUBT = ("entropy", "uncertainty", "doubt", "disagree", "disagrees", "disagreement")
+"""Words in the names of numbers whose high, or low, values mean that an answer is likely right."""
 _SURELY = 3.0
 """Standard errors by which questions must contradict a name."""
 
@@ -53,9 +53,10 @@ def one_threshold(table: EpisodeTable, signal: str, kind: str) -> LearnedPolicy:
 
 def _meant(signal: str) -> float:
     """Return 1 where a high number means doubt by its name, −1 where a low one does, 0 where the name says neither."""
-    if CONFIDENCE.fullmatch(signal) or any(word in signal for word in _SURE):
+    name = f"_{signal}_"
+    if CONFIDENCE.fullmatch(signal) or any(f"_{word}_" in name for word in _SURE):
         return -1.0
-    return 1.0 if any(word in signal for word in _DOUBT) else 0.0
+    return 1.0 if any(f"_{word}_" in name for word in _DOUBT) else 0.0
 
 
 def _promising(table: EpisodeTable, signal: str, kind: str) -> float:

@@ -59,7 +59,7 @@ def fit_boosted(
         asked: what the policy is for.
         penalty: of the ridge regressions that set the price and the later decisions.
         confidences: whether to fit how likely answers are right, as `error` and `regret` always do.
-        init: an earlier policy, for the ridge regressions and confidences; trees start anew (`problem.notes`).
+        init: an earlier policy, for the ridge regressions and confidences; trees start anew (`training.notes`).
         seed: draws the folds, and the rows that bins are made of.
         poser: poses the problem; `problem.Posed` shares it with other estimators.
 

@@ -21,7 +21,7 @@ Reference: Longstaff & Schwartz, Valuing American options by simulation (2001), 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -162,18 +162,6 @@ def policy_of(
         answers = problem.answers
         rules.append(StepRule(stage.features, following, kept, answers.confidence[t], answers.incumbent[t]))
     return LearnedPolicy(method, tuple(rules), kappa)
-
-
-def notes(table: EpisodeTable, asked: Asked, method: str, init: LearnedPolicy | None = None) -> Iterator[str]:
-    """Yield what has to be known of a fit beside its policy, in words."""
-    if step_cost(table).unit_nano_usd is None:
-        yield "the log does not say what every step cost: each counts as 1"
-    if asked.lambda_set and asked.single:
-        yield f"lambda is without effect: {asked.kind} speaks of the one answer served, and all are kept to choose from"
-    if init is not None and init.sources != table.sources:
-        yield f"the policy to start from is of other sources ({', '.join(init.sources)}), and was not used"
-    elif init is not None and method == "boosted":
-        yield "boosted trees start anew: only their targets and confidences start from the earlier policy"
 
 
 class Outcome(NamedTuple):

@@ -75,6 +75,11 @@ def staged(table: EpisodeTable) -> list[Stage]:
     return [_stage(history, t + 1, held[:, t], deciding[:, t]) for t in range(table.arrays.horizon)]
 
 
+def multiplies(table: EpisodeTable) -> bool:
+    """Whether products change anything: whether some step that is decided at has few enough columns."""
+    return any(stage.rows.size and 0 < stage.design.columns <= MOST_MULTIPLIED for stage in staged(table)[:-1])
+
+
 def _stage(history: History, step: int, held: Bools, deciding: Bools) -> Stage:
     rows = np.flatnonzero(held)
     if not rows.size:

@@ -26,7 +26,8 @@ from cascade.providers.fake import FakeProvider
 from cascade.sections import DirectoryConfig
 from cascade.strategies import embedding as strategy
 from cascade.training.embedding import MOST_DIRECTIONS, ROWS_EACH, Embedding, directions
-from cascade.training.fitting import Fitted, Init, fit_policy
+from cascade.training.fitting import Fitted, fit_policy
+from cascade.training.notes import Init
 from cascade.types import Question
 from unit.embedder import Embedder, answers, config, logged, text
 

@@ -13,7 +13,7 @@ from cascade.conformal.rollout import rollout
 from cascade.evaluation.doubt import doubt_of
 from cascade.policies import model_file
 from cascade.training.choice.measuring import Terms, prices_of
-from cascade.training.choice.simple import doubtful_verdict, fixed_depth, one_threshold, signals_of
+from cascade.training.choice.simple import _meant, doubtful_verdict, fixed_depth, one_threshold, signals_of
 from unit.calibration.logs import log
 
 TABLE = log(300)
@@ -71,3 +71,20 @@ def test_they_go_into_a_file_and_back() -> None:
         again = model_file.loads(data, model_file.settings(policy, data))
         assert np.array_equal(sample_of(TABLE, again).scores.next, sample_of(TABLE, policy).scores.next)
         assert model_file.dumps(again) == data
+
+
+@pytest.mark.parametrize(
+    ("name", "sign"),
+    [
+        ("p_yes", -1.0),
+        ("answer_mean_logprob", -1.0),
+        ("guide_agrees", -1.0),
+        ("answer_softmax_entropy", 1.0),
+        ("disagreement", 1.0),
+        ("aggregate_entropy", 1.0),
+        ("investigated", 0.0),
+        ("probability_mass_on_other", 0.0),
+    ],
+)
+def test_a_name_says_what_its_words_say_and_no_part_of_a_word(name: str, sign: float) -> None:
+    assert _meant(name) == sign

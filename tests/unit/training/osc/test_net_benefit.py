@@ -15,7 +15,7 @@ from cascade.evaluation.worlds import WORLDS
 from cascade.policies.estimators import Linear
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.osc.net_benefit import fit_net_benefit, induce
-from cascade.training.osc.problem import notes, pose
+from cascade.training.osc.problem import pose
 from cascade.training.osc.targets import Asked
 from unit.training.worlds import Coins, cost_at, log, lowest, without
 
@@ -110,9 +110,6 @@ def test_unknown_costs_count_steps() -> None:
     table = COINS.draw(500, seed=2)
     blind = without(table, cost_known=False)
     policy = fit_net_benefit(blind, _coverage(0.1), confidences=False)
-    assert list(notes(blind, _coverage(0.1), "net_benefit")) == [
-        "the log does not say what every step cost: each counts as 1"
-    ]
     same = log(table.arrays.correct, np.ones((500, 3)), dict(table.signals))
     other = fit_net_benefit(same, _coverage(0.1), confidences=False)
     assert np.allclose(onward(policy, table), onward(other, table))
@@ -186,19 +183,13 @@ def test_an_earlier_policy_makes_up_for_questions_that_are_few() -> None:
     assert np.mean(warm) - best < 0.7 * (np.mean(alone) - best)
 
 
-def test_an_earlier_policy_of_other_sources_is_not_used_and_that_is_said() -> None:
+def test_an_earlier_policy_of_other_sources_is_not_used() -> None:
     table = COINS.draw(200, seed=1)
     correct = np.repeat(table.arrays.correct, 2, axis=2)
     old = fit_net_benefit(log(correct, table.arrays.cost, dict(table.signals)), _coverage(0.1), confidences=False)
     anew = fit_net_benefit(table, _coverage(0.1), confidences=False, init=old)
     plain = fit_net_benefit(table, _coverage(0.1), confidences=False)
     assert np.array_equal(onward(anew, table), onward(plain, table))
-    assert list(notes(table, _coverage(0.1), "net_benefit", old)) == [
-        "the policy to start from is of other sources (base, guide), and was not used"
-    ]
-    assert any("trees start anew" in said for said in notes(table, _coverage(0.1), "boosted", plain))
-    asked = Asked("error", 0.1, lambda_set=0.5)
-    assert any("lambda is without effect" in said for said in notes(table, asked, "net_benefit"))
 
 
 def test_the_same_questions_and_seed_give_the_same_numbers() -> None:
