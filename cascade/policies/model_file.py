@@ -100,7 +100,7 @@ def loads(data: bytes, section: Mapping[str, Any], source: str | None = None) ->
 
     Args:
         data: the file.
-        section: the settings, of the form that `sections.LearnedConfig` checks.
+        section: the settings, of the form that `learned_section.LearnedConfig` checks.
         source: where they stand, for the message.
 
     Raises:

@@ -44,8 +44,9 @@ class Answers(NamedTuple):
     Attributes:
         confidence: for each step, for each place, P(this answer is right); None = the strategy's own.
         incumbent: for each step P(the best earlier answer is right); None at step 1.
-        out_of_fold: float64 (n, T, m), the confidences of the training questions, each by a model that has not seen
-            the question; the strategy's own where nothing was fitted. They rank as the policy's would.
+        out_of_fold: float64 (n, T, m), the confidences of the training questions, each by a regression that has not
+            seen the question, on the scale (two numbers, Platt's) that all of them gave; the strategy's own where
+            nothing was fitted. They rank as the policy's would.
         right, own_right: how often the answer served is right, mean over the steps on record, by these confidences out
             of fold and by the strategy's own; equal where nothing was fitted.
     """
@@ -141,7 +142,12 @@ def _prior(scorer: Scorer | None, rule: StepRule | None, stage: Stage, table: Ep
 
 
 class Chance(NamedTuple):
-    """A calibrated probability of an event at a step, and float64 (k,), what models said that had not seen the row."""
+    """A calibrated probability of an event at a step.
+
+    Attributes:
+        model: of all rows.
+        out_of_fold: float64 (k,), what regressions said that had not seen the row, on the scale of all rows.
+    """
 
     model: Logistic
     out_of_fold: Floats

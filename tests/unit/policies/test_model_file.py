@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -15,7 +15,10 @@ from safetensors.numpy import load as arrays_of
 from safetensors.numpy import save as bytes_of
 
 from cascade.building import read_policy
+from cascade.cli import options
 from cascade.errors import ConfigError, UsageError
+from cascade.evaluation.report import card
+from cascade.learned_section import LearnedConfig
 from cascade.policies.artifact import MODEL_FILE, POLICY_FILE, PolicyArtifact, read, write
 from cascade.policies.estimators import Constant, Design, Linear, Logistic, Signal
 from cascade.policies.features import FeatureSet
@@ -326,3 +329,10 @@ def test_settings_that_were_edited_are_refused(tmp_path: Path, change: Callable[
     with pytest.raises(ConfigError) as caught:
         read_policy(tmp_path)
     assert said in "\n".join(caught.value.problems)
+
+
+def test_the_methods_are_the_same_wherever_they_are_listed() -> None:
+    """They stand where they are served, in the settings, on the command line and in the model card."""
+    assert get_args(LearnedConfig.model_fields["method"].annotation) == METHODS
+    assert ("auto", *METHODS) == options.METHODS
+    assert set(card._METHODS) == set(METHODS)
