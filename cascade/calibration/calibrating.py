@@ -26,7 +26,7 @@ from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
-from cascade.policies.artifact import PolicyArtifact, Seen
+from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
 from cascade.section import Section
 from cascade.types import Certificate
@@ -126,7 +126,7 @@ def calibrate_policy(
     """
     settings = section.model_dump(mode="json") if isinstance(section, Section) else dict(section)
     before = held or PolicyArtifact(settings)
-    rows = _rows(joined(tables), policy, guarantee, before.seen, config)
+    rows = _rows(joined(tables), policy, guarantee, before, config)
     chosen = choose(rows.table, policy, guarantee, before, Draw(selection_share, seed))
     sample = sample_of(chosen.table, policy)
     found = find(sample, guarantee, chosen.path)
@@ -196,11 +196,13 @@ class _Rows(NamedTuple):
     repeated: int
 
 
-def _rows(table: EpisodeTable, policy: Policy, guarantee: Guarantee, seen: Seen, config: CascadeConfig | None) -> _Rows:
+def _rows(
+    table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: PolicyArtifact, config: CascadeConfig | None
+) -> _Rows:
     """Return the questions that a promise can be made from, or refuse."""
     # Questions that ordered a path are set aside where a path is needed, and refused where none is.
-    made = frozenset(seen.training) if guarantee.single else seen.all
-    _refuse(table, policy, made, config)
+    made = frozenset(before.seen.training) if guarantee.single else before.seen.all
+    _refuse(table, policy, made, before, config)
     table = looked_at(table if guarantee.by_group else tied(table), guarantee.kind)
     rows = once(table, by_group=guarantee.by_group)
     return _Rows(table.take(rows), table.n - rows.size)
@@ -214,7 +216,9 @@ def looked_at(table: EpisodeTable, kind: str) -> EpisodeTable:
     return table.take(spoken_of(table, kind)) if kind == "regret" else table
 
 
-def _refuse(table: EpisodeTable, policy: Policy, seen: frozenset[str], config: CascadeConfig | None) -> None:
+def _refuse(
+    table: EpisodeTable, policy: Policy, made: frozenset[str], before: PolicyArtifact, config: CascadeConfig | None
+) -> None:
     """Refuse a policy that cannot be calibrated, and questions or another cascade’s that may not calibrate it."""
     if getattr(policy, "depends_on_kappa", False):
         raise UsageError(
@@ -222,11 +226,16 @@ def _refuse(table: EpisodeTable, policy: Policy, seen: frozenset[str], config: C
             "other threshold can be set on them. Use keep: both, which keeps every answer of every step."
         )
     check_fits(policy, table)
-    overlap = sorted({question for question in table.questions if question in seen})
+    logged = set(table.questions)
+    overlap = sorted(logged & made)
     if overlap:
+        certify = len(logged.intersection(before.questions))
+        which = (
+            f", and {certify} of this log certify it already (cascade verify)" if certify else f": {_named(overlap)}"
+        )
         raise UsageError(
-            f"{len(overlap)} of {len(set(table.questions))} questions were used to make this policy, and may not "
-            f"certify it: {_named(overlap)}. Calibrate on questions that it has not seen."
+            f"{len(overlap)} of {len(logged)} questions were used to make this policy, and may not certify it{which}. "
+            "Calibrate on questions that it has not seen."
         )
     refuse_other_cascade(table, config)
 

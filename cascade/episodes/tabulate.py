@@ -80,8 +80,9 @@ def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None 
         UsageError: no episode is left.
     """
     drafts: dict[str, dict[str, _Draft]] = defaultdict(dict)
-    left_out = dropped if dropped is not None else Dropped()
+    left_out, gold = dropped if dropped is not None else Dropped(), False
     for row in rows:
+        gold = gold or bool(row.get("gold"))
         _take(row, drafts[row["dataset"] or "log"])
     tables = []
     for dataset, episodes in drafts.items():
@@ -91,10 +92,13 @@ def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None 
     if not tables:
         said = ["There is no episode to judge in this log."]
         if left_out.count:
-            advice = "Where accepted answers are logged (column gold), a matcher judges by them: --matcher exact."
-            said += [f"{left_out.says()}.", advice]
+            said += [f"{left_out.says()}.", _JUDGED if gold else _NO_GOLD]
         raise UsageError(" ".join(said))
     return tables
+
+
+_JUDGED = "A matcher judges them by the accepted answers that are logged (column gold): --matcher exact."
+_NO_GOLD = "Add the accepted answers (column gold), by which --matcher exact judges, or say which are right (correct)."
 
 
 def _take(row: Mapping[str, Any], episodes: dict[str, _Draft]) -> None:

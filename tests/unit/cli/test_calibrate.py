@@ -345,7 +345,7 @@ def test_a_log_without_judgements_says_what_was_left_out_and_what_to_do(cli: Cli
     rows = [one | {"correct": None} for one in hard_rows(20, [])]
     ran = cli("calibrate", written(rows), "--policy", POLICY, "-o", "policy")
     assert ran.code == 2
-    assert ". Where accepted answers are logged (column gold)" in ran.err
+    assert ". A matcher judges them by the accepted answers that are logged (column gold)" in ran.err
 
 
 def test_a_log_at_other_prices_is_2(cli: Cli, written: Write, tmp_path: Path) -> None:

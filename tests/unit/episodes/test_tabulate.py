@@ -184,6 +184,9 @@ def test_what_cannot_be_judged_is_left_out_and_named() -> None:
 def test_a_log_without_an_episode_is_refused_with_the_reasons() -> None:
     with pytest.raises(UsageError, match=r"no episode to judge in this log\. 1 row dropped: .*not known whether"):
         tables_from_rows([row(correct=None)])
+    for gold, advice in ((["the Rhine"], r"judges them by the accepted answers"), (None, r"Add the accepted answers")):
+        with pytest.raises(UsageError, match=advice):
+            tables_from_rows([row(correct=None, gold=gold)])
     with pytest.raises(UsageError, match=r"no episode to judge in this log\.$"):
         tables_from_rows([])
 
