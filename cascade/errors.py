@@ -108,7 +108,7 @@ class UsageError(CascadeError):
     exit_code = 2
 
 
-_EXTRAS: Mapping[str, str] = {
+EXTRAS: Mapping[str, str] = {
     "litellm": "",
     "math-verify": "math",
     "matplotlib": "report",
@@ -145,7 +145,7 @@ class MissingExtraError(CascadeError):
     exit_code = 2
 
     def __init__(self, package: str, needed_for: str) -> None:
-        extra = _EXTRAS.get(package)
+        extra = EXTRAS.get(package)
         command = f"pip install {package}" if extra is None else install_command(extra)
         where = "" if extra is None else ", in a clone of cascade"
         super().__init__(f"{needed_for} needs the package {package}. Install it{where}, with: {command}")
@@ -158,10 +158,14 @@ class ModelFileError(CascadeError):
 
 
 class NotCertifiedError(CascadeError):
-    """The target cannot be met with this data, or was not certified. `needed_n` rows would do, if known."""
+    """The target cannot be met with this data, or was not certified. `needed_n` questions would do, if known.
+
+    `why` is the message without how many would do, for those who count them otherwise.
+    """
 
     exit_code = 3
     needed_n: int | None = None
+    why: str | None = None
 
 
 class BudgetExceededError(CascadeError):

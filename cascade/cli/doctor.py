@@ -16,7 +16,7 @@ from cascade.building import build_strategy, endpoints
 from cascade.cli.output import console, dollars, plain, print_json
 from cascade.config import CascadeConfig, default_traces_url, environment, load, traces_url
 from cascade.episodes.store import Store, parse, sqlite
-from cascade.errors import CascadeError, ConfigError, NotCertifiedError
+from cascade.errors import EXTRAS, CascadeError, ConfigError, NotCertifiedError, install_command
 from cascade.money import PriceTable, usd
 from cascade.orchestrator import Orchestrator
 from cascade.providers import weights
@@ -28,6 +28,9 @@ _BAD_LITELLM = {"1.82.7": "carried malware", "1.82.8": "carried malware", "1.107
 _PACKAGES = {
     "litellm": "provider litellm",
     "xllamacpp": "local models",
+    "pyarrow": "Parquet, and so the demo log,",
+    "matplotlib": "plots",
+    "scikit-learn": "boosted trees of cascade fit",
     "psycopg": "traces in PostgreSQL",
 }
 
@@ -67,7 +70,7 @@ def _packages() -> Iterator[Finding]:
         try:
             installed = version(name)
         except PackageNotFoundError:
-            yield Finding(name, "note", f"not installed: needed for {purpose} only")
+            yield Finding(name, "note", f"needed for {purpose} only; not installed: {install_command(EXTRAS[name])}")
             continue
         if name == "litellm" and installed in _BAD_LITELLM:
             yield Finding(name, "problem", f"{installed} {_BAD_LITELLM[installed]}: remove it, change every key it saw")

@@ -11,6 +11,9 @@ import typer
 from cascade.cli.output import console, plain
 from cascade.errors import UsageError
 
+_LOCAL = "qwen2.5-coder-0.5b qwen2.5-coder-1.5b"
+"""The models that the local configuration names."""
+
 
 def init(
     path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("cascade.yaml"),
@@ -29,7 +32,7 @@ def init(
         path.write_text(text, "utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
-    fetch = "cascade models pull" if local else "export OPENAI_API_KEY=…   (or the key that your models need)"
+    fetch = f"cascade models pull {_LOCAL}" if local else "export OPENAI_API_KEY=…   (or the key that your models need)"
     out = console()
     out.print(f"wrote {plain(str(path))}")
     out.print("next:")

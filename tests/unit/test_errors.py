@@ -99,7 +99,7 @@ def test_a_missing_package_comes_with_the_pip_command() -> None:
 def test_each_extra_that_is_named_has_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = {"": project["dependencies"], **project["optional-dependencies"]}
-    for package, extra in errors._EXTRAS.items():
+    for package, extra in errors.EXTRAS.items():
         assert any(re.match(rf"{package}\b", one) for one in extras[extra]), (package, extra)
 
 

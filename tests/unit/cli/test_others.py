@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import date
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,12 @@ def test_init_writes_a_configuration_that_loads(
     assert load(tmp_path / "mine.yaml").provider.kind == provider
     assert "wrote mine.yaml" in ran.out
     assert "cascade doctor --config mine.yaml" in ran.out
+
+
+def test_init_names_the_weights_that_its_configuration_needs(cli: Cli, tmp_path: Path) -> None:
+    ran = cli("init", "--local")
+    names = [entry.model for entry in load(tmp_path / "cascade.yaml").models.values()]
+    assert f"cascade models pull {' '.join(names)}" in " ".join(ran.out.split())
 
 
 def test_init_does_not_write_over_a_file_unless_told(cli: Cli, tmp_path: Path) -> None:
@@ -233,6 +240,18 @@ def test_a_litellm_that_carried_malware_is_a_problem(cli: Cli, monkeypatch: pyte
     code, found = findings(cli)
     assert code == 2
     assert "malware" in found["litellm"][1]
+
+
+def test_a_package_that_is_missing_comes_with_its_command(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "version", nothing)
+    _, found = findings(cli)
+    assert found["pyarrow"] == (
+        "note",
+        'needed for Parquet, and so the demo log, only; not installed: pip install -c constraints.txt -e ".[parquet]"',
+    )
 
 
 def test_the_address_of_a_server_is_shown_without_its_key(
