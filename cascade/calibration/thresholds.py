@@ -30,6 +30,8 @@ from cascade.policies.base import Policy
 Path: TypeAlias = tuple[PathPoint, ...]
 REFERENCES = (GUIDE_ONLY, LAST_ONLY)
 """The walks that a regret is held against, the first that is on record."""
+MOSTLY = 0.5
+"""A walk that is on record for no more than this share of the questions is no reference for costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,11 +335,10 @@ def reference_right(table: EpisodeTable) -> Bools:
 
 
 def reference_cost(table: EpisodeTable) -> float | None:
-    """Return the reference's mean cost, nano-USD, where it is on record."""
-    walk = next((table.walks[name] for name in REFERENCES if name in table.walks), None)
-    if walk is None or not walk.known.any() or not table.cost_known:
-        return None
-    return float(walk.cost[walk.known].mean())
+    """Return the reference's mean cost, nano-USD, where it is on record for most questions."""
+    held = (table.walks[name] for name in REFERENCES if name in table.walks)
+    walk = next((one for one in held if one.known.mean() > MOSTLY), None)
+    return None if walk is None or not table.cost_known else float(walk.cost[walk.known].mean())
 
 
 def _reference(table: EpisodeTable) -> str:

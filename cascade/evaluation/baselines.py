@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.calibration.realised import Played, play
-from cascade.calibration.thresholds import REFERENCES
+from cascade.calibration.thresholds import MOSTLY, REFERENCES
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY
@@ -37,7 +37,6 @@ NAMES = {
     ALL_STEPS: "running every step",
 }
 """What baselines are called within a sentence."""
-_MOST = 0.5
 
 
 def label(name: str) -> str:
@@ -79,7 +78,7 @@ class Baseline:
 def walked(table: EpisodeTable, name: str) -> Baseline | None:
     """Return a walk of the log that is on record for more than half of the questions; None where it is not."""
     walk = table.walks.get(name)
-    if walk is None or not walk.known.mean() > _MOST:
+    if walk is None or not walk.known.mean() > MOSTLY:
         return None
     cost, length, answers = (column.astype(np.float64) for column in (walk.cost, walk.length, walk.distinct))
     return Baseline(name, walk.known, walk.right & walk.known, walk.covered & walk.known, cost, length, answers)

@@ -99,8 +99,9 @@ def _certified(done: Calibrated) -> Mark | None:
     """Return where the certified policy lies on the calibration questions; None where that is not comparable."""
     kind, realised = done.guarantee.kind, done.realised
     kept = {"coverage": realised.coverage, "budget": realised.coverage, "error": 1 - realised.error}.get(kind)
-    if kind in {"regret", "solvable"} and done.groups[0].found.misses is not None:
-        kept = 1 - done.groups[0].found.misses / max(1, done.groups[0].found.n)
+    if kind in {"regret", "solvable"} and all(one.found.misses is not None for one in done.groups):
+        counted = sum(one.found.n for one in done.groups)
+        kept = 1 - sum(one.found.misses or 0 for one in done.groups) / max(1, counted)
     if kept is None:
         return None
     cost = realised.length if realised.cost_nano_usd is None else realised.cost_nano_usd / 1e6

@@ -15,7 +15,7 @@ from cascade.evaluation.compare import Comparison, Row
 from cascade.evaluation.report.drawing import Drawing
 
 FORMATS = (".svg", ".png", ".pdf")
-_MARKS, _BASELINE_MARKS = "os^vDPX<>hpd8H", "PXdv"
+_MARKS, _BASELINE_MARKS = "os^vDPX<>hpd8H", "PXdv<>h8"
 _FAR_APART = 30
 _TICKS = (1.0, 2.0, 5.0)
 _LONGEST_LABEL = 48
