@@ -23,7 +23,7 @@ from cascade.policies.embedding import Embedder
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.crossing import check_crossable
 from cascade.training.dividing import SHARE
-from cascade.training.fitting import Init
+from cascade.training.notes import Init
 
 
 class Given(NamedTuple):

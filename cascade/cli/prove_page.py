@@ -258,14 +258,14 @@ def _next(found: Cascade, proof: Proof) -> Iterator[Block]:
         return
     ahead = proof.coin is not None and proof.coin.ahead.mean > 0
     more = "Log more questions (cascade collect) and prove again"
-    needed = "" if proof.needed_n is None else f" {proof.needed_n:,} calibration questions would do."
+    needed = "" if proof.needed_n is None else f": about {proof.needed_n:,} in all would do"
     yield Said(
         {
             "saves": "Fit it on all of these questions. --config cascade.yaml puts what will serve on record.",
             "blind": f"{more}: what was learned may be ahead of a coin, and so few do not show it."
             if ahead
             else "Log signals that tell right from wrong (log-probs, a verdict, several samples), and prove again.",
-            "refused": f"Log more questions (cascade collect), or ask for a higher alpha.{needed}",
+            "refused": f"Log more questions (cascade collect){needed}; or ask for a higher alpha.",
             "unsure": f"{more}, or ask for a higher alpha.",
             "unknown": "Log what calls cost, or serve by length:",
             "costs": f"Stay with {called(proof.reference)}, or ask for a higher alpha.",

@@ -8,6 +8,7 @@ nothing: one goes on paying the reference.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -68,9 +69,9 @@ class Proof:
         sizes: how many questions a split gave to the fit, and to the test.
         fitted: what was fitted, and in how many splits.
         refused: splits in which nothing was certified.
-        needed_n: calibration questions that would have done there, the median over those splits where that is known;
+        needed_n: about how many logged questions would have done, the median over those splits where that is known;
             None where it is known of half of them or fewer: then mostly no number would have done.
-        why_refused: what the first of them said.
+        why_refused: what the first of them said, without a number of questions.
         exceeded: certified splits in which more than alpha of the test questions broke the promise.
         policy: the certified policies; a split without one counts as the reference.
         reference: what the savings are held against.
@@ -209,11 +210,16 @@ def _fitted(fit: Fitter, table: EpisodeTable | None, guarantee: Guarantee, seed:
         found = fit(table, guarantee, seed)
     except NotCertifiedError as error:
         tally.refused += 1
-        tally.why = tally.why or str(error)
+        tally.why = tally.why or error.why or str(error)
         tally.needed += [] if error.needed_n is None else [error.needed_n]
         return None
     tally.fitted[found.name] += 1
     return found
+
+
+def _of_whole(n: int, tally: _Tally) -> int:
+    """Return how many questions of a log it takes that so many as would do are in the part that is fitted on."""
+    return math.ceil(median_high(tally.needed) * n / tally.sizes[0])
 
 
 class _LeftOut(NamedTuple):
@@ -250,7 +256,7 @@ def _proof(
         sizes=tally.sizes,
         fitted=dict(tally.fitted.most_common()),
         refused=tally.refused,
-        needed_n=median_high(tally.needed) if 2 * len(tally.needed) > tally.refused else None,
+        needed_n=_of_whole(table.n, tally) if 2 * len(tally.needed) > tally.refused else None,
         why_refused=tally.why,
         exceeded=tally.exceeded,
         policy=made[-1],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -120,10 +121,12 @@ def test_a_way_that_breaks_the_promise_less_often_needs_no_coin() -> None:
 
 def test_a_certificate_that_is_refused_saves_nothing() -> None:
     def never(table: EpisodeTable, guarantee: Guarantee, seed: int) -> Fit:
-        raise NotCertifiedError("too few", needed_n=300 + seed)
+        raise NotCertifiedError("too few. 9 would do.", needed_n=300 + seed, why="too few.")
 
     found = prove(made(60, range(0, 20, 2)), Guarantee("regret", 0.05, 0.1), never, Plan(splits=4))
-    assert (found.verdict, found.refused, found.needed_n, found.fitted) == ("refused", 4, 303, {})
+    needed = math.ceil(303 * 60 / found.sizes[0])  # so many that 303 of them are in the part that is fitted on
+    assert (found.verdict, found.refused, found.needed_n, found.fitted) == ("refused", 4, needed, {})
+    assert found.why_refused == "too few."
     assert found.policy.saving is not None
     assert found.policy.saving.mean == 0
     assert found.policy.cost_usd == found.reference.cost_usd

@@ -1,0 +1,126 @@
+"""What is said of a fit beside its policy, and how many questions would do where nothing could be certified."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import NotCertifiedError, UsageError
+from cascade.evaluation.simulate import simulate
+from cascade.evaluation.worlds import WORLDS
+from cascade.training.fitting import Fitted, fit_policy
+from cascade.training.notes import Init, logged_for
+from unit.calibration.logs import log
+
+COVERAGE = Guarantee("coverage", 0.1)
+
+
+def fit(table: EpisodeTable, guarantee: Guarantee = COVERAGE, **more: Any) -> Fitted:
+    return fit_policy([table], guarantee, **{"method": "threshold"} | more)
+
+
+def simulated(n: int, seed: int) -> EpisodeTable:
+    return simulate(WORLDS["mmlu/llama-2-7b"], n, seed=seed)
+
+
+# --- how many would do
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "few"),
+    [
+        (COVERAGE, 8),
+        (Guarantee("coverage", 0.05), 12),
+        (Guarantee("coverage", 0.1, 0.1), 15),
+        (Guarantee("solvable", 0.1), 8),
+        (Guarantee("error", 0.55, 0.1), 30),
+    ],
+)
+def test_the_number_that_would_do_does(guarantee: Guarantee, few: int) -> None:
+    """A forecast: on nine of ten logs of as many questions as it says the same promise is certified, not everything."""
+    failed = None
+    for seed in range(20):
+        try:
+            fit(simulated(few, seed), guarantee)
+        except NotCertifiedError as error:
+            failed = failed or (None if error.needed_n is None else error)
+    assert failed is not None
+    assert failed.needed_n is not None
+    assert f"About {failed.needed_n:,} logged questions would do" in str(failed)
+    certified = 0
+    for seed in range(100, 110):
+        try:
+            found = fit(simulated(failed.needed_n, seed), guarantee)
+        except NotCertifiedError:
+            continue
+        certified += not found.artifact.certificates[0].keeps_everything
+        assert found.sizes.training >= 10
+    assert certified >= 9
+
+
+def test_one_number_is_said_and_it_counts_logged_questions() -> None:
+    with pytest.raises(NotCertifiedError) as told:
+        fit(log(20), Guarantee("error", 0.05, 0.1))
+    said = str(told.value)
+    assert said.count("would do") <= 1
+    assert "after ordering" not in said
+    assert "set aside" not in said
+
+
+def test_only_the_share_that_the_promise_speaks_of_counts() -> None:
+    assert logged_for(9, COVERAGE, 0.3) == 29
+    assert logged_for(9, COVERAGE, 0.3, spoken=0.5) == 38
+    assert logged_for(30, COVERAGE, 0.3, spoken=0.5) == 200
+
+
+# --- groups of one question
+
+
+def test_groups_of_one_question_each_are_refused_with_what_to_do() -> None:
+    table = log(60)
+    assert len(set(table.groups)) == 60
+    with pytest.raises(UsageError, match="each of the 60 groups has one question: ask for one promise for all"):
+        fit(table, Guarantee("coverage", 0.1, by_group=True))
+    two = replace(table, groups=tuple([f"g{row % 2}" for row in range(60)]))
+    assert fit(two, Guarantee("coverage", 0.1, by_group=True)).sizes.training > 0
+
+
+# --- an earlier policy
+
+
+def started(table: EpisodeTable, first: Fitted, **more: Any) -> str:
+    newer = replace(table, questions=tuple([f"new{row}" for row in range(table.n)]))
+    return "; ".join(fit(newer, init=Init(first.policy, first.artifact.seen), **more).notes)
+
+
+def test_that_an_earlier_policy_was_started_from_is_said() -> None:
+    first = fit(log(200), method="net_benefit")
+    many = len(first.artifact.seen.all)
+    said = started(log(200, 5), first, method="net_benefit")
+    assert "the weights start from those of the earlier policy (net_benefit)" in said
+    assert f"none of the {many} questions that made the earlier policy certifies this one" in said
+    assert "is it one of the same cascade" not in said
+    assert "has no weights to start from" in started(log(200, 5), first, method="threshold")
+
+
+def test_an_earlier_policy_of_other_signals_is_warned_of() -> None:
+    table = log(200)
+    first = fit(table, method="net_benefit")
+    renamed = log(200, 5)
+    renamed = replace(renamed, signals={f"other_{name}": values for name, values in renamed.signals.items()})
+    said = started(renamed, first, method="net_benefit")
+    assert "the earlier policy looks at what is not in this log" in said
+
+
+def test_one_training_question_is_one() -> None:
+    found = fit(log(20), Guarantee("coverage", 0.05), method="auto")
+    assert "1 training question is too few to choose by: the policy looks at nothing but the step" in found.notes
+
+
+def test_a_charge_without_effect_is_said() -> None:
+    found = fit(log(200), Guarantee("error", 0.6, 0.1), lambda_set=0.5)
+    assert any("lambda is without effect" in note for note in found.notes)
