@@ -255,15 +255,16 @@ def _demand(
         said = "; ".join(f"{_whom(one, table, guarantee)}{one.refused}" for one in refused)
         needed = _most_needed(refused)
         would = "" if needed is None else f" {_would_do(needed, chosen.table.n, logged)}"
-        raise NotCertifiedError(f"{_not_certified(guarantee, said)}{would}{besides}", needed_n=needed)
+        why = f"{_not_certified(guarantee, said)}{besides}"
+        raise NotCertifiedError(f"{why}{would}", needed_n=needed, why=why)
     # A group of which no question is on record keeps everything without a choice: its certificate says so.
     few = [one for one in found if one.keeps_everything and one.rows.any() and not allow_everything]
     if few:
         said = "; ".join(f"{_whom(one, table, guarantee)}{one.n} calibration questions are too few" for one in few)
-        advice = "Or keep everything: --allow-everything."
         needed = _most_needed(few)
         would = "" if needed is None else f" {needed} would do."
-        raise NotCertifiedError(f"{_not_certified(guarantee, said)}{would} {advice}", needed_n=needed)
+        why = f"{_not_certified(guarantee, said)} --allow-everything keeps every answer of every step instead."
+        raise NotCertifiedError(f"{why}{would}", needed_n=needed, why=why)
 
 
 def _whom(found: Found, table: EpisodeTable, guarantee: Guarantee) -> str:
