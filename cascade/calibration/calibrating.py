@@ -263,8 +263,8 @@ def _demand(
         said = "; ".join(f"{_whom(one, table, guarantee)}{one.n} calibration questions are too few" for one in few)
         needed = _most_needed(few)
         would = "" if needed is None else f" {needed} would do."
-        why = f"{_not_certified(guarantee, said)} --allow-everything keeps every answer of every step instead."
-        raise NotCertifiedError(f"{why}{would}", needed_n=needed, why=why)
+        why, advice = _not_certified(guarantee, said), "Or keep every answer of every step: --allow-everything."
+        raise NotCertifiedError(f"{why}{would} {advice}", needed_n=needed, why=f"{why} {advice}")
 
 
 def _whom(found: Found, table: EpisodeTable, guarantee: Guarantee) -> str:
