@@ -86,7 +86,7 @@ def check_fits(policy: Policy, table: EpisodeTable) -> None:
         joined = (" and " if lacking else " or ").join(names)
         raise UsageError(
             f"The policy looks at {joined}, and {table.dataset} has no such signal; it has: {has}. "
-            "Name it in the log as the policy does, or fit or write a policy for the signals of this log."
+            "Name it in the log as the policy does, or fit one to the signals of this log: cascade fit LOG -o DIR."
         )
     depth = getattr(inner, "depth", 1)
     if depth > table.arrays.horizon:
@@ -97,9 +97,14 @@ def check_fits(policy: Policy, table: EpisodeTable) -> None:
 
 def _check_learned(policy: LearnedPolicy | CrossPolicy, table: EpisodeTable) -> None:
     """Refuse a log of other steps or other candidates than a policy was fitted on."""
+    rounds = policy.sources == ("answer",) and sorted(table.sources) == ["base", "guide"]
+    advice = (
+        " It is for a ladder, and these are rounds of two models: of the demo log, take demo-ladder." if rounds else ""
+    )
     if table.arrays.horizon > policy.horizon:
         raise UsageError(
-            f"The policy was fitted on {policy.horizon} steps; {table.dataset} was logged to {table.arrays.horizon}."
+            f"The policy was fitted on {policy.horizon} steps; {table.dataset} was logged to "
+            f"{table.arrays.horizon}.{advice}"
         )
     if any(name not in table.asked for name in policy.asks):
         raise UsageError(
@@ -110,7 +115,7 @@ def _check_learned(policy: LearnedPolicy | CrossPolicy, table: EpisodeTable) -> 
     if strange:
         raise UsageError(
             f"The policy was fitted on answers of {' and '.join(policy.sources)}; {table.dataset} has answers of "
-            f"{' and '.join(strange)}."
+            f"{' and '.join(strange)}.{advice}"
         )
 
 

@@ -173,6 +173,12 @@ def test_a_log_that_is_deeper_than_the_policy_does_not_fit() -> None:
         check_fits(shallow, log())
 
 
+def test_a_log_of_rounds_does_not_fit_what_was_fitted_on_a_ladder() -> None:
+    rule = StepRule(FeatureSet(("p_yes",), made.LADDER), None, (None,), (None,))
+    with pytest.raises(UsageError, match=r"logged to 4\. It is for a ladder, .*: of the demo log, take demo-ladder\.$"):
+        check_fits(LearnedPolicy("threshold", (rule, rule)), log())
+
+
 def test_a_log_of_other_sources_does_not_fit() -> None:
     with pytest.raises(UsageError, match="was fitted on answers of base and guide; log has answers of answer"):
         check_fits(policy(), log(sources=made.LADDER))
