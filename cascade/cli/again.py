@@ -46,9 +46,7 @@ def held_before(given: GivenPolicy, *, anew: bool) -> PolicyArtifact | None:
     except ConfigError as error:
         if anew:
             return None
-        raise ConfigError(
-            [*error.problems, f"so what it promised is not known; {_UNSAID}"], str(given.directory)
-        ) from None
+        raise ConfigError([*error.problems, f"so what it promised is not known; {_UNSAID}"], error.source) from None
     if held.certificates and held.asked is None and not anew:
         raise ConfigError([f"what it promised is not on record; {_UNSAID}"], str(given.directory))
     return held if held.certificates else None

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from cascade.building import HeldPolicy, policy_of, read_policy
 from cascade.config import CascadeConfig, load, policy_section
-from cascade.errors import UsageError
+from cascade.errors import ConfigError, UsageError
 from cascade.policies.artifact import CERTIFICATE_FILE, POLICY_FILE, PolicyArtifact
 from cascade.policies.base import Policy
-from cascade.policies.files import there, writable
+from cascade.policies.files import damaged, there, writable
 from cascade.sections import DirectoryConfig, PolicyConfig
 from cascade.yamlfile import parse_yaml
 
@@ -83,7 +83,11 @@ def policy_directory(path: Path, *, certificates: bool = True) -> HeldPolicy:
         UsageError: it is none.
         ConfigError: everything that is wrong with it.
     """
-    if not there(path / POLICY_FILE):
+    try:
+        found = there(path / POLICY_FILE)
+    except ConfigError as error:
+        raise damaged(error) from None
+    if not found:
         raise UsageError(
             f"{path} is no policy directory: it has no {POLICY_FILE}. One is made with: cascade calibrate EPISODES "
             f'--policy "{{kind: threshold, keep: both}}" -o {path}'

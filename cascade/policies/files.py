@@ -13,7 +13,7 @@ from cascade.errors import ConfigError, UsageError
 
 MOST_BYTES = 1 << 28
 """256 MiB: ten million questions' ids. A larger file is refused before it is read."""
-REPAIR = "restore the file as it was written, or make the policy again (cascade fit, or cascade calibrate)"
+REPAIR = "restore the file as it was, and readable, or make the policy again (cascade fit, or cascade calibrate)"
 
 
 def writable(directory: str | Path) -> None:

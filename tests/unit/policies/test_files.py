@@ -71,7 +71,9 @@ def test_a_damaged_file_is_named_with_what_to_do(tmp_path: Path, name: str) -> N
     write(tmp_path, certified())
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ConfigError, match="restore the file as it was written, or make the policy again") as caught:
+    with pytest.raises(
+        ConfigError, match="restore the file as it was, and readable, or make the policy again"
+    ) as caught:
         read(tmp_path)
     assert caught.value.source == str(tmp_path / name)
     assert name in str(caught.value)
