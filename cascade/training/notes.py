@@ -1,0 +1,139 @@
+"""What has to be known of a fit beside its policy, in words; and how many questions would do where it failed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from cascade.calibration.scores import history_of
+from cascade.calibration.thresholds import spoken_of
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import NotCertifiedError
+from cascade.policies.artifact import Seen
+from cascade.policies.features import offered
+from cascade.policies.learned import LearnedPolicy
+from cascade.text import counted
+from cascade.training.choice.measuring import Terms
+from cascade.training.dividing import Divided, needed_of
+
+LEAST_TRAINING = 20
+"""Training questions below which there is nothing to choose by: the fixed depth is taken, which learns nothing."""
+_NAMED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """An earlier policy that a fit starts from.
+
+    Attributes:
+        policy: what it was.
+        seen: the questions that it was made with: none of them may certify the new one.
+    """
+
+    policy: LearnedPolicy
+    seen: Seen
+
+
+def notes(parts: Divided, terms: Terms, lambda_set: float, policy: LearnedPolicy, init: Init | None) -> Iterator[str]:
+    """Yield what else has to be known of a fit.
+
+    Args:
+        parts: the questions.
+        terms: what was compared by.
+        lambda_set: what was asked for; `terms` may not charge it.
+        policy: what was fitted.
+        init: what it started from.
+    """
+    table, needed = parts.training, needed_of(terms.guarantee)
+    if not terms.prices.in_money:
+        yield "the log does not say what every step cost: policies were compared by their steps"
+    if lambda_set and terms.guarantee.single:
+        yield f"lambda is without effect: {terms.guarantee.kind} speaks of the one answer served, all are kept"
+    if table.n < LEAST_TRAINING:
+        yield f"{_few(table.n)} too few to choose by: the policy looks at nothing but the step"
+    if parts.calibration.n < needed:
+        certify = f"{counted(parts.calibration.n, 'question')} certif{'y' if parts.calibration.n != 1 else 'ies'}"
+        yield f"{certify}, and {needed:,} are needed for a threshold: everything is kept"
+    if table.n and not table.arrays.solvable.any():
+        yield "no step answers any training question rightly: there is nothing to be found, and nothing to be learned"
+    if table.arrays.horizon == 1:
+        yield "there is one step: nothing to decide but which answers are kept"
+    if init is not None:
+        yield from _about_init(init, policy, table)
+
+
+def _few(many: int) -> str:
+    return f"{counted(many, 'training question')} {'is' if many == 1 else 'are'}"
+
+
+def _about_init(init: Init, policy: LearnedPolicy, table: EpisodeTable) -> Iterator[str]:
+    """Yield what the earlier policy was used for: in full, in part, or only to know which questions it has seen."""
+    old = init.policy
+    seen = f"none of the {counted(len(init.seen.all), 'question')} that made the earlier policy certifies this one"
+    if policy.method in {"depth", "threshold"}:
+        yield f"{seen}; nothing else of it was used: a {policy.method} has no weights to start from"
+        return
+    if old.rules[0].features.sources != policy.rules[0].features.sources:
+        listed = ", ".join(old.rules[0].features.sources)
+        yield f"{seen}; nothing else of it was used: it is of other sources ({listed})"
+        return
+    trees = "; boosted trees start anew, their targets and confidences do not" if policy.method == "boosted" else ""
+    yield f"the weights start from those of the earlier policy ({old.method}){trees}; {seen}"
+    gone = _not_offered(old, table)
+    if gone:
+        named = ", ".join(gone[:_NAMED]) + (f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else "")
+        yield f"the earlier policy looks at what is not in this log ({named}): is it one of the same cascade?"
+
+
+def _not_offered(old: LearnedPolicy, table: EpisodeTable) -> list[str]:
+    """Return the features that an earlier policy looks at and a log does not offer, each once."""
+    history = history_of(table)
+    there = {step: set(offered(history, step)) for step in range(1, table.arrays.horizon + 1)}
+    used = [(name, step) for step, rule in enumerate(old.rules, 1) for name in rule.features.names if step in there]
+    return list(dict.fromkeys(name for name, step in used if name not in there[step]))
+
+
+# --- how many would do ---
+
+
+def in_logged(
+    error: NotCertifiedError, parts: Divided, guarantee: Guarantee, share: float, logged: int
+) -> NotCertifiedError:
+    """Return the error with how many logged questions would do, instead of how many that certify.
+
+    Args:
+        error: of the calibration; `needed_n` counts the questions that certify and that the promise speaks of.
+        parts: how the log was divided.
+        guarantee: what was asked for.
+        share: of the questions that certify.
+        logged: questions in the log, each once.
+    """
+    if error.needed_n is None or error.why is None:
+        return error
+    table = parts.calibration
+    spoken = float(spoken_of(table, guarantee.kind).mean()) * parts.questions / max(logged, parts.questions)
+    needed = logged_for(error.needed_n, guarantee, share, spoken)
+    where = " of such a group" if guarantee.by_group else ""
+    said = f"About {needed:,} logged questions{where} would do, if they turn out like these."
+    return NotCertifiedError(f"{error.why} {said}", needed_n=needed, why=error.why)
+
+
+def logged_for(certifying: int, guarantee: Guarantee, share: float, spoken: float = 1.0) -> int:
+    """Return in how many logged questions there are so many that certify, and enough others to choose on.
+
+    As many as the promise takes at the least are set aside of any log; more only by the share (`dividing.divided`).
+
+    Args:
+        certifying: questions that the promise speaks of.
+        guarantee: what is asked for.
+        share: of the questions that certify.
+        spoken: the share of the logged questions that the promise speaks of, above 0.
+
+    >>> logged_for(22, Guarantee("regret", 0.1, 0.1), 0.3), logged_for(45, Guarantee("regret", 0.1, 0.1), 0.3)
+    (42, 150)
+    """
+    aside = math.ceil(certifying / max(spoken, 1e-9))
+    least = aside + LEAST_TRAINING
+    return least if certifying <= needed_of(guarantee) else max(least, math.ceil(aside / share))
