@@ -141,16 +141,26 @@ def _columns(found: Found) -> Sequence[_Column]:
             return "-"
         return per_thousand(line.cost) if unit == "nano_usd" else f"{line.cost:.3f}"
 
+    def charge(line: _Line) -> str:
+        value = None if line.judged is None else line.judged.charge
+        return "" if value is None else f"{value / (1e6 if unit == 'nano_usd' else 1):.3g}"
+
     def times(line: _Line) -> str:
         return "-" if line.cost is None or not reference else f"{line.cost / reference:.2f}"
 
     return (
         _Column(cost, 0, shown),
+        *([_Column("charge", 0, charge)] if _charged(found) else []),
         *([] if unit == "missed" else [_Column("× ref", 0, times), _Column("kept", 0, lambda line: _share(line.kept))]),
         _Column("Δ to the best", 0, lambda line: _difference(line, unit)),
         _Column("right", _MIDDLE, lambda line: _share(line.right)),
         _Column("fit s", 0, lambda line: "" if line.judged is None else f"{line.judged.fit_seconds:.2f}"),
     )
+
+
+def _charged(found: Found) -> bool:
+    """Whether candidates are charged for the answers that they keep."""
+    return any(one.charge is not None for one in found.fitted.choice.judged)
 
 
 def _difference(line: _Line, unit: str) -> str:
@@ -213,6 +223,11 @@ def _legend(found: Found, width: int) -> str:
     choice = found.fitted.choice
     costs = {"nano_usd": "cost/1k: USD per 1,000 questions", "steps": "len: steps a question"}
     said = [costs.get(choice.unit, "missed: the share of questions missed at the budget")]
+    if _charged(found):
+        said.append(
+            "charge: what --lambda-set charges for further answers, in the same unit, and no money; candidates are "
+            "compared by cost and charge together"
+        )
     if choice.alpha is not None:
         certify = f"{found.fitted.sizes.calibration:,} calibration questions"
         said += [
@@ -251,7 +266,8 @@ def _reason(found: Found, winner: Judged) -> str:
     if winner.matched is None:
         return "no candidate keeps the promise at any threshold on the training questions, and it is the simplest"
     what = {"nano_usd": "it costs", "steps": "it takes", "missed": "it misses"}[found.fitted.choice.unit]
-    return f"{what} {winner.why}" if winner.why == "the least" else f"it is {winner.why}"
+    together = ", its charge for further answers counted in" if winner.charge is not None else ""
+    return f"{what} {winner.why}{together}" if winner.why == "the least" else f"it is {winner.why}{together}"
 
 
 def _ahead(found: Found, winner: Judged) -> str:
@@ -307,6 +323,7 @@ def _judged_document(one: Judged, unit: str) -> dict[str, Any]:
         "method": one.method,
         "complexity": one.complexity,
         "matched": None if one.matched is None else one.matched * scale,
+        "charge": None if one.charge is None else one.charge * scale,
         "difference": None if one.difference is None else [bound * scale for bound in one.difference],
         "coverage": one.coverage,
         "fit_seconds": one.fit_seconds,

@@ -259,6 +259,7 @@ def figures(choice: Choice, training: int, calibration: int) -> Mapping[str, Any
                 "matched": one.matched,
                 "difference": None if one.difference is None else list(one.difference),
                 "why": one.why,
+                **({} if one.charge is None else {"charge": one.charge}),
             }
             for one in choice.judged
         ],

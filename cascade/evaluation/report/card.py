@@ -245,9 +245,26 @@ def _chosen(facts: Facts) -> Iterator[str]:
         "than the best, and not surely worse, is taken and fitted on all. No calibration question was looked at."
     )
     yield from (how, "")
-    heads = ["candidate", WHAT[unit], "difference to the best, 90 %", "chosen", "because"]
+    charged = any(one.charge is not None for one in choice.judged)
+    if charged:
+        yield from (_CHARGED, "")
+    heads = [
+        "candidate",
+        WHAT[unit],
+        *(["charge"] if charged else []),
+        "difference to the best, 90 %",
+        "chosen",
+        "because",
+    ]
     rows = [
-        [plain_line(one.name), figure(one.matched, unit), difference(one, unit), _mark(one), plain_line(one.why)]
+        [
+            plain_line(one.name),
+            figure(one.matched, unit),
+            *([figure(one.charge, unit)] if charged else []),
+            difference(one, unit),
+            _mark(one),
+            plain_line(one.why),
+        ]
         for one in choice.judged
     ]
     yield from markdown_table(heads, rows)
@@ -258,6 +275,10 @@ def _chosen(facts: Facts) -> Iterator[str]:
         )
 
 
+_CHARGED = (
+    "The charge is for further answers in the set, in the unit of the cost, and no money. Candidates are compared by "
+    "cost and charge together."
+)
 _BASELINES = (
     "The baselines, ways to answer without a fitted policy, on the same questions; the first is the reference. UALA "
     "stops at the first answer that is not in doubt; its threshold is tuned on these very questions, and cannot be "

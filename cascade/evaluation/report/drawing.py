@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -72,7 +74,8 @@ def drawing(choice: Choice, baselines: Sequence[BaselineFigures], certified: Mar
     sample, terms = choice.sample, choice.terms
     table, kind = sample.table, terms.guarantee.kind
     matched = [(one.name, one.matched) for one in _told(choice) if one.matched is not None]
-    walk, share = walk_of(sample, terms.guarantee, terms.prices), float(spoken_of(table, kind).mean())
+    free = replace(terms.prices, answer=0)  # what answers are charged with is no cost
+    walk, share = walk_of(sample, terms.guarantee, free), float(spoken_of(table, kind).mean())
     scale = 1e-6 if terms.prices.in_money else 1 / terms.prices.unit
     budget = terms.guarantee.budget_nano_usd if kind == "budget" else None
     if budget is None:
@@ -102,13 +105,18 @@ def _told(choice: Choice) -> Iterator[Judged]:
     best: dict[str, float] = {}
     for one in choice.judged:
         if one.matched is not None:
-            best[one.method] = min(one.matched, best.get(one.method, one.matched))
+            best[one.method] = min(_compared(one), best.get(one.method, math.inf))
     drawn: set[str] = set()
     for one in choice.judged:
-        least = one.matched == best.get(one.method) and one.method not in drawn
+        least = one.matched is not None and _compared(one) == best[one.method] and one.method not in drawn
         if one.chosen or least:
             drawn |= {one.method} if least else set()
             yield one
+
+
+def _compared(one: Judged) -> float:
+    """Return what a candidate is compared by: its figure, and what its answers are charged with."""
+    return (one.matched or 0.0) + (one.charge or 0.0)
 
 
 def _curve(walk: Descent, share: float, scale: float, *, turned: bool) -> Iterator[tuple[float, float]]:

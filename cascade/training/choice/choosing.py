@@ -59,14 +59,16 @@ class Judged:
 
     Attributes:
         name, method, complexity: the candidate's.
-        matched: what it costs, or under a budget misses, where it keeps what is asked for: in the unit of the choice;
-            None where it could not be fitted, or keeps it at no threshold.
+        matched: what it costs, or under a budget misses, where it keeps what is asked for: in the unit of the choice,
+            without what answers are charged with; None where it could not be fitted, or keeps it at no threshold.
         difference: the interval of its difference to the best; None for the best itself, without a figure, and where
             too many replicates have none.
         coverage: what it covers out of fold at its own threshold, before any calibration; None if not fitted.
         fit_seconds: to fit it for the choice, all folds.
         chosen: whether it is the one.
         why: the reason, in words.
+        charge: what its answers are charged with there (lambda), in the unit of the choice, and no money: candidates
+            are compared by both together, and so is `difference`. None where nothing is charged.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Judged:
     fit_seconds: float
     chosen: bool
     why: str
+    charge: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,8 @@ def choose(
     gaps = _gaps(bouts, best.name, table, seed)
     able = [one for one in there if _as_good(figures[one.name], figures[best.name], gaps[one.name], rule)]
     chosen = min(able, key=lambda one: (one.complexity, figures[one.name]))
-    findings = _Findings(figures, gaps, failed, best, chosen, terms, rule)
+    alone = _costs_alone({name: held[name].sample for name in bouts}, terms, fold)
+    findings = _Findings(figures, alone, gaps, failed, best, chosen, terms, rule)
     return Choice(
         judged=tuple([_judged(one, held.get(one.name), findings) for one in candidates]),
         chosen=chosen,
@@ -165,6 +169,18 @@ def choose(
         groups=len(set(table.groups)),
         sample=held[chosen.name].sample,
     )
+
+
+def _costs_alone(samples: Mapping[str, Sample], terms: Terms, fold: Ints) -> dict[str, float]:
+    """Return what each candidate costs without what answers are charged with; nothing where nothing is charged.
+
+    Where a candidate is matched hangs on its losses alone, so that the same point is found. Under a budget the charge
+    is spent with the rest.
+    """
+    if not terms.prices.answer or terms.guarantee.kind == "budget":
+        return {}
+    free = terms._replace(prices=replace(terms.prices, answer=0))
+    return {name: bout.figure() for name, bout in _bouts(samples, free, fold).items()}
 
 
 def _untold(held: Mapping[str, Held], *, abstain: bool) -> dict[str, str]:
@@ -291,6 +307,7 @@ class _Findings(NamedTuple):
     """What was found of all candidates together."""
 
     figures: Mapping[str, float]
+    alone: Mapping[str, float]
     gaps: Mapping[str, Floats]
     failed: Mapping[str, str]
     best: Candidate
@@ -308,7 +325,10 @@ def _judged(one: Candidate, held: Held | None, found: _Findings) -> Judged:
     known = replace(bare, coverage=held.coverage, fit_seconds=held.seconds, chosen=one is found.chosen)
     if math.isinf(figure):
         return replace(known, why="keeps the promise at no threshold")
-    known = replace(known, matched=figure / found.terms.divisor, why=_why(one, found))
+    cost = found.alone.get(one.name, figure)
+    known = replace(known, matched=cost / found.terms.divisor, why=_why(one, found))
+    if one.name in found.alone:
+        known = replace(known, charge=(figure - cost) / found.terms.divisor)
     if one is found.best:
         return known
     # Not between two replicates: in some of them a candidate keeps the promise at no threshold, and costs +∞.
