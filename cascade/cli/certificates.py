@@ -55,7 +55,7 @@ class _Column(NamedTuple):
 
 def calibrated_report(done: Calibrated, width: int) -> Iterator[RenderableType]:
     """Yield what is said about a calibration, for a terminal of so many columns."""
-    yield Text(f"{done.n} calibration questions{_besides(done)}", style="bold")
+    yield Text(f"{done.n:,} calibration questions{_besides(done)}", style="bold")
     for note in done.notes:
         yield Text(f"{note[:1].upper()}{note[1:]}.")
     for result in done.groups[:_GROUPS_SAID]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cascade.building import HeldPolicy, policy_of, read_policy
 from cascade.config import CascadeConfig, load, policy_section
 from cascade.errors import ConfigError, UsageError
-from cascade.policies.artifact import CERTIFICATE_FILE, POLICY_FILE, PolicyArtifact
+from cascade.policies.artifact import CERTIFICATE_FILE, POLICY_FILE, PolicyArtifact, is_policy
 from cascade.policies.base import Policy
 from cascade.policies.files import damaged, there, writable
 from cascade.sections import DirectoryConfig, PolicyConfig
@@ -117,4 +117,6 @@ def check_target(target: Path, *, same: bool, force: bool, otherwise: str) -> No
     """
     writable(target)
     if (target / POLICY_FILE).exists() and not same and not force:
+        if not is_policy(target):
+            raise UsageError(f"{target} holds a {POLICY_FILE} that is no policy of ours; choose another --output.")
         raise UsageError(f"{target} holds a policy already. {otherwise} another --output, or --force to write over it.")

@@ -180,6 +180,15 @@ def _read(folder: Path, *, certificates: bool) -> PolicyArtifact:
     return _certified(artifact, json_of(certificate), str(certificate))
 
 
+def is_policy(folder: Path) -> bool:
+    """Whether the `policy.json` of a directory has the form of ours, of any release; damaged ones count as ours."""
+    try:
+        held = json_of(folder / POLICY_FILE)
+    except ConfigError:
+        return True
+    return isinstance(held, dict) and "policy" in held
+
+
 def _absent(folder: Path) -> str:
     made = "cascade calibrate EPISODES --policy … -o DIR makes one"
     if folder.is_file():

@@ -293,6 +293,13 @@ def test_another_policy_is_not_written_over(cli: Cli, log: str, tmp_path: Path) 
     assert (tmp_path / "policy" / "policy.json").read_bytes() != before
 
 
+def test_a_policy_of_another_program_is_not_written_over(cli: Cli, log: str, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "policy.json").write_text('{"Version": "2012-10-17"}', "utf-8")
+    ran = cli("calibrate", log, "--policy", POLICY, "-o", "other")
+    assert (ran.code, "is no policy of ours" in ran.err) == (2, True)
+
+
 # --- again ---
 
 
