@@ -235,6 +235,8 @@ def _legend(found: Found, width: int) -> str:
             f"kept: share of questions on which the promise is kept; candidates stand at what {certify} can certify",
         ]
     said.append("Δ to the best: 90 % interval of the difference to the best candidate, in the unit of the first column")
+    if any(one.matched is None for one in choice.judged):
+        said.append("-: not fitted, or it keeps the promise at no threshold")
     said += [*(["right: the one answer served is right"] if width >= _MIDDLE else []), "fit s: seconds, all folds"]
     if any(one.name.startswith("UALA") for one in found.baselines):
         said.append(

@@ -14,11 +14,14 @@ from cascade.evaluation.baselines import CLAIRVOYANT, label
 from cascade.evaluation.breakeven import BreakEven
 from cascade.evaluation.intervals import Interval
 from cascade.evaluation.proof.proving import Proof
-from cascade.evaluation.proof.reasons import Reason, called, reasons, share
+from cascade.evaluation.proof.reasons import CLOSE, Reason, called, enough_alone, reasons, share
 from cascade.evaluation.proof.split_results import Way
+from cascade.text import counted
 
 _WIDE, _MIDDLE = 110, 94
 _SIGNALS_SAID = 5
+_HARDLY = 0.01
+"""Steps a question: what is saved at most where it is said that none is."""
 _COIN = "a coin, as broken"
 
 
@@ -82,7 +85,7 @@ def _setting(proof: Proof) -> str:
         name if many == proof.splits else f"{name} ({'once' if many == 1 else f'{many} times'})"
         for name, many in proof.fitted.items()
     )
-    asked = f"{proof.n:,} questions{groups}{repeated}, {proof.horizon} steps."
+    asked = f"{counted(proof.n, 'question')}{groups}{repeated}, {counted(proof.horizon, 'step')}."
     if proof.impossible:
         none = "Nothing was fitted, since no policy can keep the promise"
         return f"{asked} {none}; figures are means over {proof.splits} random splits."
@@ -251,28 +254,49 @@ def _several(many: int) -> str:
 
 
 def _next(found: Cascade, proof: Proof) -> Iterator[Block]:
+    advice = _advice(proof)
+    yield Said(advice)
+    if proof.verdict == "saves" or advice.endswith(":"):
+        yield fit_command(found, proof)
+
+
+def _runs_all(proof: Proof) -> bool:
+    """Whether the certified policies hardly ever stop before the last step."""
+    return proof.policy.length > proof.horizon - _HARDLY
+
+
+def _advice(proof: Proof) -> str:
+    """Return what to do next, in a sentence or two."""
+    if proof.unsolvable == 1:
+        return "No answer on record is right: check how they are judged (--matcher), or try other models."
+    enough = None if proof.verdict == "saves" else enough_alone(proof)
+    if enough is None or (enough.saving is not None and enough.saving.mean <= 0):
+        return _usual_advice(proof)
+    price = "" if enough.saving is None else f", for {share(1 - enough.saving.mean)} of the cost"
+    gap = enough.accuracy_gap
+    if gap is not None and gap.low is not None and gap.low > -CLOSE:
+        return f"Serve {called(enough)}: it is as right as {called(proof.reference)}{price}, and needs no policy."
+    maybe = f"{called(enough)} may be as right as {called(proof.reference)}{price}"
+    return f"{maybe[:1].upper()}{maybe[1:]}: more questions would tell. {_usual_advice(proof)}"
+
+
+def _usual_advice(proof: Proof) -> str:
     if proof.impossible:
-        yield Said(
-            "Other steps: another base, another prompt, the guide's own answer as a last step; or a higher alpha."
-        )
-        return
+        return "Other steps: another base, another prompt, the guide's own answer as a last step; or a higher alpha."
     ahead = proof.coin is not None and proof.coin.ahead.mean > 0
     more = "Log more questions (cascade collect) and prove again"
     needed = "" if proof.needed_n is None else f": about {proof.needed_n:,} in all would do"
-    yield Said(
-        {
-            "saves": "Fit it on all of these questions. --config cascade.yaml puts what will serve on record.",
-            "blind": f"{more}: what was learned may be ahead of a coin, and so few do not show it."
-            if ahead
-            else "Log signals that tell right from wrong (log-probs, a verdict, several samples), and prove again.",
-            "refused": f"Log more questions (cascade collect){needed}; or ask for a higher alpha.",
-            "unsure": f"{more}, or ask for a higher alpha.",
-            "unknown": "Log what calls cost, or serve by length:",
-            "costs": f"Stay with {called(proof.reference)}, or ask for a higher alpha.",
-        }[proof.verdict]
-    )
-    if proof.verdict in {"saves", "unknown"}:
-        yield fit_command(found, proof)
+    by_length = "ask for a higher alpha: no step is saved." if _runs_all(proof) else "serve by length:"
+    return {
+        "saves": "Fit it on all of these questions. --config cascade.yaml puts what will serve on record.",
+        "blind": f"{more}: what was learned may be ahead of a coin, and so few do not show it."
+        if ahead
+        else "Log signals that tell right from wrong (log-probs, a verdict, several samples), and prove again.",
+        "refused": f"Log more questions (cascade collect){needed}; or ask for a higher alpha.",
+        "unsure": f"{more}, or ask for a higher alpha.",
+        "unknown": f"Log what calls cost, or {by_length}",
+        "costs": f"Stay with {called(proof.reference)}, or ask for a higher alpha.",
+    }[proof.verdict]
 
 
 def fit_command(found: Cascade, proof: Proof) -> Command:
@@ -323,6 +347,7 @@ def _proof_document(proof: Proof, why: Sequence[Reason]) -> dict[str, Any]:
         "impossible": proof.impossible,
         "lost": proof.lost,
         "unsolvable": proof.unsolvable,
+        "first_right": proof.first_right,
         "signals": [{**one._asdict(), "auroc": one.auroc._asdict()} for one in proof.signals],
         "why": [one._asdict() for one in why],
     }

@@ -23,7 +23,7 @@ from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
-from cascade.evaluation.baselines import GUIDE, Clairvoyant, other_baselines, reference_of
+from cascade.evaluation.baselines import GUIDE, Clairvoyant, first_step, other_baselines, reference_of
 from cascade.evaluation.proof.diagnosis import SignalUse, signal_uses, unknowns
 from cascade.evaluation.proof.split_results import POLICY, Coin, Measuring, SplitResults, Way, coin_of
 from cascade.evaluation.splits import splits
@@ -83,7 +83,8 @@ class Proof:
         impossible: whether not even that one could keep it; then nothing was fitted.
         lost: the share of questions that count against the promise whatever is done.
         unsolvable: the share of questions that no step answers rightly.
-        signals: what the first step's signals tell.
+        first_right: the share of questions that stopping at the first step answers rightly.
+        signals: what the first step's signals tell; none where it answers all questions rightly, or none.
         unknown: what is not on record, in words.
     """
 
@@ -110,6 +111,7 @@ class Proof:
     impossible: bool
     lost: float
     unsolvable: float
+    first_right: float
     signals: tuple[SignalUse, ...]
     unknown: tuple[str, ...]
 
@@ -267,6 +269,7 @@ def _proof(
         impossible=cost is None,
         lost=lost,
         unsolvable=float(hopeless(table.arrays).mean()),
+        first_right=float(first_step(table).right.mean()),
         signals=tuple(signal_uses(table)),
         unknown=tuple(unknowns(table)),
     )

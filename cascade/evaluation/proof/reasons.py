@@ -11,12 +11,13 @@ from cascade.evaluation.breakeven import BreakEven
 from cascade.evaluation.intervals import Interval
 from cascade.evaluation.proof.proving import Proof
 from cascade.evaluation.proof.split_results import Coin, Way
+from cascade.text import counted
 
 _WEAK = 0.6
 """An AUROC below which a signal hardly tells right from wrong: a threshold on it then saves a few per cent at most."""
 _MOST = 0.5
 _SEVERAL = 1.05
-_CLOSE = 0.05
+CLOSE = 0.05
 """An accuracy that much below the reference's is not called as good, however wide the interval of few splits is."""
 
 
@@ -112,14 +113,21 @@ def _of_chance(proof: Proof) -> Iterator[Reason]:
     yield Reason("no policy needed", f"{said}, no more often than what was learned, and saves {share(coin.saving)}.")
 
 
+def enough_alone(proof: Proof) -> Way | None:
+    """Return the base alone, or the first step, where it is right as often as the reference, as far as can be told."""
+    for way in proof.others:
+        gap = way.accuracy_gap
+        if way.name in {BASE_ONLY, FIRST_STEP} and gap is not None and gap.mean > -CLOSE and (gap.high or 0) >= 0:
+            return way
+    return None
+
+
 def _of_the_models(proof: Proof) -> Iterator[Reason]:
     """Yield how the reference compares with the other baselines, and how much is there to be saved."""
     reference = proof.reference
-    for way in proof.others:
-        gap = way.accuracy_gap
-        if way.name in {BASE_ONLY, FIRST_STEP} and gap is not None and gap.mean > -_CLOSE and (gap.high or 0) >= 0:
-            yield Reason("no better", f"{_no_better(way, reference, gap)}")
-            break
+    enough = enough_alone(proof)
+    if enough is not None and enough.accuracy_gap is not None:
+        yield Reason("no better", _no_better(enough, reference, enough.accuracy_gap))
     if proof.clairvoyant_usd is not None and reference.cost_usd:
         most = 1 - proof.clairvoyant_usd / reference.cost_usd
         if most > 0:
@@ -147,10 +155,7 @@ def _of_judging(proof: Proof, judging: BreakEven | None) -> Iterator[Reason]:
 def _of_the_signals(proof: Proof) -> Iterator[Reason]:
     if not proof.signals:
         if proof.horizon > 1:
-            said = (
-                "No signal of the first step is on record: only the question's text can tell easy ones from hard ones."
-            )
-            yield Reason("no signal", said)
+            yield Reason("no signal", _without_signals(proof))
         return
     best = proof.signals[0]
     between = f" [{best.auroc.low:.2f}, {best.auroc.high:.2f}]" if best.auroc.low is not None else ""
@@ -159,6 +164,19 @@ def _of_the_signals(proof: Proof) -> Iterator[Reason]:
         yield Reason("weak signals", f"The signals hardly tell where the first answer is right: at best {told}.")
     else:
         yield Reason("signals", f"The signal {told} (0.5 is a coin, 1 is perfect).")
+
+
+def _without_signals(proof: Proof) -> str:
+    if proof.first_right == 1:
+        return "The first step answers every question rightly: there is no wrong answer that a signal could tell."
+    if proof.unsolvable == 1:
+        return "No step answers any question rightly: there is nothing that a signal could tell."
+    if proof.first_right == 0:
+        return "The first step answers no question rightly: there is no right answer that a signal could tell."
+    return (
+        "No signal of the first step that varies is on record: only the question's text can tell easy ones from hard "
+        "ones."
+    )
 
 
 def _of_the_set(proof: Proof) -> Iterator[Reason]:
@@ -194,11 +212,12 @@ def _of_the_questions(proof: Proof) -> Iterator[Reason]:
     if proof.verdict == "unsure" and saving is not None and saving.low is not None and saving.high is not None:
         yield Reason(
             "few questions",
-            f"{proof.n} questions leave the saving open between {share(saving.low)} and {share(saving.high)}; four "
+            f"{proof.n:,} questions leave the saving open between {share(saving.low)} and {share(saving.high)}; four "
             "times as many would about halve that.",
         )
     if proof.left_out:
-        yield Reason("left out", f"{proof.left_out} more questions have no record of {called(proof.reference)}.")
+        many = f"{counted(proof.left_out, 'more question')} {'has' if proof.left_out == 1 else 'have'}"
+        yield Reason("left out", f"{many} no record of {called(proof.reference)}.")
 
 
 def _capital(text: str) -> str:
