@@ -230,9 +230,7 @@ def _refuse(
     overlap = sorted(logged & made)
     if overlap:
         certify = len(logged.intersection(before.questions))
-        which = (
-            f", and {certify} of this log certify it already (cascade verify)" if certify else f": {_named(overlap)}"
-        )
+        which = f"; {certify} of this log certify it already (cascade verify)" if certify else f": {_named(overlap)}"
         raise UsageError(
             f"{len(overlap)} of {len(logged)} questions were used to make this policy, and may not certify it{which}. "
             "Calibrate on questions that it has not seen."

@@ -127,7 +127,11 @@ def _cascade(artifact: PolicyArtifact, table: EpisodeTable, config: CascadeConfi
     then = artifact.certificates[0].made_for
     logged = made_for(table)
     changed = [f"in the log, {said}" for said in differences(then, logged)]
-    changed += [] if config is None else [f"as configured, {said}" for said in differences(then, made_for(config))]
+    if config is not None:
+        # What an older certificate has not on record the log may know.
+        now = made_for(config)
+        said_of_log = [said.replace("the certificate", "the log") for said in differences(logged, now)]
+        changed += [f"as configured, {said}" for said in differences(then, now) or said_of_log]
     if changed:
         return Check("cascade", ok=False, said="; ".join(changed))
     models = models_said(then)

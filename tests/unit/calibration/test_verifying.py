@@ -17,6 +17,7 @@ from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.fresh import on_fresh
 from cascade.calibration.thresholds import Sample, find, sample_of
 from cascade.calibration.verifying import Verdict, verify
+from cascade.config import load
 from cascade.conformal.certificate import digest, make, to_document
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
@@ -114,6 +115,19 @@ def test_a_forged_share_of_questions_that_no_step_answers_is_seen_through(tmp_pa
     for unanswered, fine in ((artifact.unanswered + 1, False), (None, True)):  # older certificates do not say it
         write(tmp_path, replace(artifact, unanswered=unanswered))
         assert said(verify(tmp_path, [table], TODAY), "threshold")[0] is fine
+
+
+def test_what_an_older_certificate_does_not_say_of_the_models_the_log_does(tmp_path: Path) -> None:
+    names = ("small", "large", "third", "last")
+    rungs = replace(full(300), models={name: (name,) for name in names}, step_models=names)
+    artifact = made(tmp_path, rungs, ASKED["coverage"], config=None)
+    then = {**artifact.certificates[0].made_for, "step_models": None}
+    write(tmp_path, replace(artifact, certificates=(make(replace(artifact.certificates[0], made_for=then)),)))
+    for order, fine in ((names, True), (names[::-1], False)):
+        ladder = {"models": dict(zip(names, names, strict=True)), "strategy": {"kind": "ladder", "models": order}}
+        ok, words = said(verify(tmp_path, [rungs], TODAY, load(ladder)), "cascade")
+        assert ok is fine
+        assert ("the order of the models is last, then third" in words) is not fine
 
 
 def test_a_forged_path_is_seen_through(tmp_path: Path) -> None:

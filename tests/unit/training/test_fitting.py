@@ -127,9 +127,7 @@ def test_a_fitted_policy_is_calibrated_again_along_its_path() -> None:
     assert again.artifact.policy_sha256 == found.artifact.policy_sha256
     assert again.n == 300
     many = len(found.artifact.questions)
-    with pytest.raises(
-        UsageError, match=f"were used to make this policy, .* and {many} of this log certify it already"
-    ):
+    with pytest.raises(UsageError, match=f"were used to make this policy.*; {many} of this log certify it already"):
         calibrate_policy([log(500)], found.policy, found.artifact.policy, asked, held=found.artifact)
 
 
