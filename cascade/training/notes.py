@@ -84,7 +84,7 @@ def _about_init(init: Init, policy: LearnedPolicy, table: EpisodeTable) -> Itera
     gone = _not_offered(old, table)
     if gone:
         named = ", ".join(gone[:_NAMED]) + (f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else "")
-        yield f"the earlier policy looks at what is not in this log ({named}): is it one of the same cascade?"
+        yield f"the earlier policy looks at what is not in this log ({named}): it may be of another cascade"
 
 
 def _not_offered(old: LearnedPolicy, table: EpisodeTable) -> list[str]:

@@ -124,7 +124,8 @@ def prior_of(scorer: Scorer | None, rule: StepRule | None, stage: Stage, table: 
     linear = scorer if isinstance(scorer, Linear) else scorer.linear
     values = linear.values(raw)
     if isinstance(scorer, Logistic):
-        values = scorer.slope * values + scorer.offset
+        with np.errstate(invalid="ignore"):  # where a value is infinite, and left out below
+            values = scorer.slope * values + scorer.offset
     finite = np.isfinite(values)
     if np.count_nonzero(finite) < _LEAST_PRIOR:
         return None

@@ -103,7 +103,7 @@ def test_that_an_earlier_policy_was_started_from_is_said() -> None:
     said = started(log(200, 5), first, method="net_benefit")
     assert "the weights start from those of the earlier policy (net_benefit)" in said
     assert f"none of the {many} questions that made the earlier policy certifies this one" in said
-    assert "is it one of the same cascade" not in said
+    assert "of another cascade" not in said
     assert "has no weights to start from" in started(log(200, 5), first, method="threshold")
 
 
@@ -124,3 +124,10 @@ def test_one_training_question_is_one() -> None:
 def test_a_charge_without_effect_is_said() -> None:
     found = fit(log(200), Guarantee("error", 0.6, 0.1), lambda_set=0.5)
     assert any("lambda is without effect" in note for note in found.notes)
+
+
+def test_a_policy_that_says_nothing_of_these_questions_starts_without_a_warning() -> None:
+    """Warnings are errors here: what it says of missing signals is infinite, and left out."""
+    first = fit(log(300), method="index2")
+    bare = replace(log(300, 5), signals={})
+    assert "it may be of another cascade" in started(bare, first, method="index2")
