@@ -147,6 +147,8 @@ def _init(directory: Path) -> Init:
     Raises:
         UsageError: it was not fitted, or several were, so that there is nothing to start from.
     """
+    if not (directory / POLICY_FILE).is_file():
+        raise UsageError(f"--init {directory} is no policy directory: it starts from one that cascade fit wrote.")
     held = policy_directory(directory, certificates=False)
     if isinstance(held.policy, CrossPolicy):
         raise UsageError(f"{directory} was cross-calibrated: it holds several policies, and none alone to start from.")

@@ -10,7 +10,7 @@ from cascade.checks import did_you_mean
 from cascade.cli.logs import open_log
 from cascade.cli.options import METHODS
 from cascade.episodes.matching import get_matcher
-from cascade.errors import CascadeError, UsageError
+from cascade.errors import CascadeError, ConfigError, UsageError
 from cascade.evaluation.logs import Log
 
 _T = TypeVar("_T")
@@ -54,8 +54,14 @@ class Problems:
         if len(found) == 1:
             raise found[0]
         if found:
-            lines = "".join(f"\n  - {str(one).replace(chr(10), f'{chr(10)}  ')}" for one in found)
-            raise UsageError(f"{len(found)} problems:{lines}")
+            raise UsageError(f"{len(found)} problems:" + "".join(f"\n  - {_set_in(one)}" for one in found))
+
+
+def _set_in(error: CascadeError) -> str:
+    """Return an error's message for a line of a list: a list of its own is set in, one of a single entry is none."""
+    if isinstance(error, ConfigError) and len(error.problems) == 1 and str(error) == str(ConfigError(error.problems)):
+        return error.problems[0]
+    return str(error).replace("\n", "\n  ")
 
 
 def checked_log(problems: Problems, episodes: str, where: Sequence[str], matcher: str | None) -> Log | None:

@@ -135,3 +135,10 @@ def test_prove_lists_all_that_is_wrong(cli: Cli, log: str, tmp_path: Path) -> No
 
 def test_a_report_that_cannot_be_written_is_refused_before_anything_is_fitted(cli: Cli, log: str) -> None:
     assert "it is a folder" in refused(cli("prove", log, "--report", "."))
+
+
+def test_a_list_of_one_problem_is_no_list_within_another(cli: Cli, log: str) -> None:
+    ran = cli("fit", log, "--config", "nofile", "--init", "nodir", "-o", "policy")
+    assert "1 problem" not in ran.err
+    assert "there is no file nofile" in ran.err
+    assert "--init nodir is no policy directory: it starts from one that cascade fit wrote" in refused(ran)
