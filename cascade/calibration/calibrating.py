@@ -262,7 +262,9 @@ def _demand(
         needed = _most_needed(few)
         would = "" if needed is None else f" {needed} would do."
         why, advice = _not_certified(guarantee, said), "Or keep every answer of every step: --allow-everything."
-        raise NotCertifiedError(f"{why}{would} {advice}", needed_n=needed, why=f"{why} {advice}")
+        raise NotCertifiedError(
+            f"{why}{would} {advice}", needed_n=needed, why=f"{why} --allow-everything keeps every answer of every step."
+        )
 
 
 def _whom(found: Found, table: EpisodeTable, guarantee: Guarantee) -> str:
