@@ -42,8 +42,10 @@ class Rule(NamedTuple):
 
 
 RULE = Rule()
-_COARSE = 0.05
-"""The share of questions with one and the same score above which thresholds are taken as they are."""
+_COIN = 0.05
+"""The share of a fold's questions up to which a coin may stand between two thresholds. What is served is one threshold:
+where more questions have the same score, as with a fixed depth or a signal that is yes or no, the coin would be cheaper
+than anything that can be."""
 
 
 class Difference(NamedTuple):
@@ -231,11 +233,10 @@ class _Bout:
     """A candidate's questions in parts, each of which is matched by itself."""
 
     parts: tuple[_Part, ...]
-    mixed: bool
 
     def figure(self) -> float:
         """Return the matched value, over the parts."""
-        total = sum(part.rows.size * matched(part.walk, part.allowed, mixed=self.mixed) for part in self.parts)
+        total = sum(part.rows.size * matched(part.walk, part.allowed, coin=_COIN) for part in self.parts)
         return float(total / sum(part.rows.size for part in self.parts))
 
     def replicates(self, drawn: Units, weights: Weights) -> Floats:
@@ -243,7 +244,7 @@ class _Bout:
         total = np.zeros(len(weights))
         for part in self.parts:
             names, of = np.unique(drawn.of[part.rows], return_inverse=True)
-            found = bootstrap(part.walk, part.allowed, Units(of, names.size), weights[:, names], mixed=self.mixed)
+            found = bootstrap(part.walk, part.allowed, Units(of, names.size), weights[:, names], coin=_COIN)
             total += part.rows.size * found
         return total / sum(part.rows.size for part in self.parts)
 
@@ -260,20 +261,7 @@ def _bouts(samples: Mapping[str, Sample], terms: Terms, fold: Ints) -> dict[str,
 
 
 def _bout(sample: Sample, terms: Terms, rows: Sequence[Ints]) -> _Bout:
-    return _Bout(tuple([_part(sample, terms, some) for some in rows]), _is_fine(sample.scores.next))
-
-
-def _is_fine(onward: Floats) -> bool:
-    """Whether scores of going on, float64 (n, T), are so fine that a coin may stand between two thresholds.
-
-    What is served is one threshold. Where a twentieth of the questions have the same score, as with a fixed depth or
-    a signal that is yes or no, the coin would be cheaper than any threshold.
-    """
-    for scores in onward.T:
-        many = np.unique(scores[np.isfinite(scores)], return_counts=True)[1]
-        if many.size and many.max() > _COARSE * len(onward):
-            return False
-    return True
+    return _Bout(tuple([_part(sample, terms, some) for some in rows]))
 
 
 def _part(sample: Sample, terms: Terms, rows: Ints) -> _Part:

@@ -150,21 +150,21 @@ def _jumps(function: StepFunctions) -> _Jumps:
     return _Jumps(always / function.units, np.nonzero(moving)[0], -function.level[moving], jump)
 
 
-def matched(walk: Descent, allowed: float, *, mixed: bool = True) -> float:
+def matched(walk: Descent, allowed: float, *, coin: float = 1.0) -> float:
     """Return the mean value where the mean gap is exactly what is allowed; +∞ where it never comes down to it.
 
     Args:
         walk: a policy on n questions.
         allowed: the mean of the gap: alpha, or minus the budget.
-        mixed: whether a coin between two points makes the gap exact. If not, the first point that is allowed counts,
-            as for a policy that is served at one threshold.
+        coin: the share of the questions up to which a coin between two points makes the gap exact. Where more of them
+            change at the point that is allowed, that point counts, as for a policy that is served at one threshold.
     """
     together = Units(np.zeros(walk.n, dtype=np.int64), 1)
-    found = _Run(walk, allowed, together, mixed=mixed).values(np.ones((1, 1)), 0, walk.start.size)
+    found = _Run(walk, allowed, together, coin).values(np.ones((1, 1)), 0, walk.start.size)
     return float(found.value[0])
 
 
-def bootstrap(walk: Descent, allowed: float, drawn: Units, weights: Weights, *, mixed: bool = True) -> Floats:
+def bootstrap(walk: Descent, allowed: float, drawn: Units, weights: Weights, *, coin: float = 1.0) -> Floats:
     """Return what `matched` gives in each replicate, float64 (replicates,).
 
     Args:
@@ -172,9 +172,9 @@ def bootstrap(walk: Descent, allowed: float, drawn: Units, weights: Weights, *, 
         allowed: as for `matched`.
         drawn: the groups of the questions.
         weights: by `draws`; the same for all policies that are compared.
-        mixed: as for `matched`.
+        coin: as for `matched`.
     """
-    run = _Run(walk, allowed, drawn, mixed=mixed)
+    run = _Run(walk, allowed, drawn, coin)
     values = np.empty(len(weights))
     todo, reach = np.arange(len(weights)), _FAR
     while todo.size:
@@ -207,7 +207,7 @@ class _Run:
     walk: Descent
     allowed: float
     drawn: Units
-    mixed: bool
+    coin: float
 
     def values(self, weights: Floats, low: int, high: int) -> _Values:
         """Return what replicates (r, groups) give, of which only the points low..high are walked."""
@@ -222,16 +222,23 @@ class _Run:
         hit = gap <= (bar + _ROUNDING * np.abs(bar))[:, None]
         at, there = hit.argmax(axis=1), hit.any(axis=1)
         rows = np.arange(len(weights))
-        found, begun = value[rows, at], at
-        if self.mixed:
-            # Of the points that lack as much as the one before the cheapest: a question not drawn is no step down.
-            begun = (gap == gap[rows, np.maximum(at - 1, 0)][:, None]).argmax(axis=1)
-            fall = gap[rows, begun] - gap[rows, at]
-            part = np.clip((gap[rows, begun] - bar) / np.where(fall > 0, fall, 1.0), 0.0, 1.0)
-            found = np.where(fall > 0, (1 - part) * value[rows, begun] + part * found, found)
+        # Of the points that lack as much as the one before the cheapest: a question not drawn is no step down.
+        begun = (gap == gap[rows, np.maximum(at - 1, 0)][:, None]).argmax(axis=1)
+        fall = gap[rows, begun] - gap[rows, at]
+        part = np.clip((gap[rows, begun] - bar) / np.where(fall > 0, fall, 1.0), 0.0, 1.0)
+        tossed = (fall > 0) & self._fine(low, high)[at]
+        found = np.where(tossed, (1 - part) * value[rows, begun] + part * value[rows, at], value[rows, at])
         inside = (there | (high == points)) & ((begun > 0) | (low == 0))
         mean = found / np.where(size > 0, size, 1.0)  # a fold of which nothing is drawn brings no policy anything
         return _Values(np.where(there, mean, np.inf), inside)
+
+    def _fine(self, low: int, high: int) -> Bools:
+        """Return before the window, and at each of its points, whether so few questions change that a coin may toss."""
+        walk = self.walk
+        changes = np.concatenate([[0], np.cumsum(walk.gap_jump != 0)])
+        ends = np.append(walk.start[1:], walk.row.size)
+        many = changes[ends[low:high]] - changes[walk.start[low:high]]
+        return np.concatenate([[True], many <= self.coin * walk.n])
 
     def window(self, errors: float) -> tuple[int, int]:
         """Return the points that lie within so many standard errors of the one that counts."""

@@ -51,7 +51,7 @@ def test_without_a_coin_it_is_the_first_point_that_is_allowed(alpha: float) -> N
         scores = scored(table, digits)
         point = frontier(table.arrays, levels(table.arrays, scores)).at_coverage(1 - alpha)
         assert point is not None
-        assert matched(walk(table, scores), alpha, mixed=False) == pytest.approx(point.cost, rel=1e-9)
+        assert matched(walk(table, scores), alpha, coin=0.0) == pytest.approx(point.cost, rel=1e-9)
 
 
 def test_a_loss_that_is_out_of_reach_costs_infinitely_much() -> None:

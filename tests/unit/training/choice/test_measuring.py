@@ -27,7 +27,7 @@ def sample(n: int = 400, seed: int = 0) -> Sample:
 
 
 def at(one: Sample, kind: str, allowed: float, **more: object) -> float:
-    return matched(walk_of(one, Guarantee(kind, **more), FREE), allowed, mixed=False)  # type: ignore[arg-type]  # as given
+    return matched(walk_of(one, Guarantee(kind, **more), FREE), allowed, coin=0.0)  # type: ignore[arg-type]  # as given
 
 
 def kappas(one: Sample) -> np.ndarray:
@@ -112,7 +112,7 @@ def test_costs_that_are_not_known_count_in_steps() -> None:
     one = sample_of(table, POLICY)
     prices = prices_of(table)
     assert (prices.in_money, prices.answer) == (False, 0)
-    found = matched(walk_of(one, Guarantee("coverage", 0.1), prices), 0.1, mixed=False) / prices.unit
+    found = matched(walk_of(one, Guarantee("coverage", 0.1), prices), 0.1, coin=0.0) / prices.unit
     for kappa in kappas(one).tolist():
         if (~covered_at(one.critical(), kappa)).mean() <= 0.1:
             assert found == pytest.approx(rollout(table.arrays, one.levels, kappa).length.mean())
@@ -126,7 +126,7 @@ def test_further_answers_are_charged_with_lambda() -> None:
     mean = one.table.arrays.cost.sum() / one.table.arrays.steps.sum()
     assert prices.answer == round(0.25 * mean)
     free = at(one, "coverage", 0.1)
-    charged = matched(walk_of(one, Guarantee("coverage", 0.1), prices), 0.1, mixed=False)
+    charged = matched(walk_of(one, Guarantee("coverage", 0.1), prices), 0.1, coin=0.0)
     for kappa in kappas(one).tolist():
         if (~covered_at(one.critical(), kappa)).mean() <= 0.1:
             sizes = rollout(one.table.arrays, one.levels, kappa).distinct.mean()
