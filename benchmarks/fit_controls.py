@@ -1,7 +1,7 @@
 """Where there is nothing to be saved, is nothing claimed, and is every certificate kept?
 
-    python benchmarks/fit_controls.py ../shared/data              20 splits
-    python benchmarks/fit_controls.py ../shared/data --quick      3
+    python benchmarks/fit_controls.py FOLDER              20 splits
+    python benchmarks/fit_controls.py FOLDER --quick      3
 
 Two kinds of logs. A **placebo** is a log of which the answers and their truth were dealt anew to the questions
 (`fitted.cells.placebo`), by each split in another way: nothing that a policy looks at tells of what it would gain, so

@@ -1,7 +1,7 @@
 """What a policy costs that is hardly ever wrong where the guide alone is right, beside asking the guide always.
 
-    python benchmarks/fit_regret.py ../shared/data              200 splits
-    python benchmarks/fit_regret.py ../shared/data --quick      10
+    python benchmarks/fit_regret.py FOLDER              200 splits
+    python benchmarks/fit_regret.py FOLDER --quick      10
 
 A split draws seven of ten groups for `fit --guarantee regret`, which trains, orders a path of thresholds, and certifies
 on questions of its own among them; the rest is for the test. Regret: the answer served is wrong where the guide alone

@@ -1,7 +1,7 @@
 """What the constants of optimal stopping are worth: how the cost changes where one of them is another.
 
     python benchmarks/osc_settings.py                     a simulated world, 3 minutes
-    python benchmarks/osc_settings.py ../shared/data      a ladder of zell_mmlu too
+    python benchmarks/osc_settings.py FOLDER      a ladder of zell_mmlu too
 
 Net benefit with products learns from 1,000 questions, at alpha 0.1 and 0.05. Shown is its mean cost on others at a
 coverage of exactly 1 − alpha, over that as `cascade fit` has it on the same draws, with the standard error of the

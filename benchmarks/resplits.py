@@ -1,6 +1,6 @@
 """Real logs, split into calibration and test questions a thousand times: is the realised coverage what the law says?
 
-    python benchmarks/resplits.py ../shared/data --svg design/resplits.svg          about a minute
+    python benchmarks/resplits.py FOLDER --svg design/resplits.svg          about a minute
 
 A log of N questions is split at random: n to calibrate, m = N − n to test. Whatever the policy and its scores, without
 ties the number of test questions that are missed follows one law exactly, that of the questions that stand before the
