@@ -85,3 +85,12 @@ def counted(many: int, noun: str) -> str:
     ('1 question', '1,299 steps')
     """
     return f"{many:,} {noun}" if many == 1 else f"{many:,} {noun}s"
+
+
+def capital(text: str) -> str:
+    """Return a text with its first letter large, as a sentence begins.
+
+    >>> capital("net benefit saves 3 %")
+    'Net benefit saves 3 %'
+    """
+    return f"{text[:1].upper()}{text[1:]}"

@@ -10,6 +10,7 @@ import typer
 
 from cascade.cli.output import console, dollars, notes, plain, print_json
 from cascade.orchestrator import Orchestrator
+from cascade.text import counted
 from cascade.types import Answer, Certificate, Question, Step, TextDelta
 
 _ABSTAINED = 1
@@ -102,5 +103,5 @@ def _show(answer: Answer, *, explain: bool) -> None:
                 notes().print(f"[dim]{plain(warning)}[/]", soft_wrap=True)
     detail = ", ".join(f"{plain(model)} {dollars(cost)}" for model, cost in answer.cost_by_model.items())
     bound = "" if answer.cost is not None or answer.cost_bound is None else f", at most {dollars(answer.cost_bound)}"
-    steps = f"{len(answer.steps)} steps" + (", run to the end for an audit" if answer.audited else "")
+    steps = counted(len(answer.steps), "step") + (", run to the end for an audit" if answer.audited else "")
     out.print(f"[dim]cost {dollars(answer.cost)}{bound} ({detail}), {steps}, {answer.latency_s:.1f} s[/]")

@@ -15,6 +15,7 @@ from cascade.calibration.realised import Realised
 from cascade.cli.output import plain
 from cascade.cli.tables import per_thousand
 from cascade.conformal.certificate import number, statement, to_document
+from cascade.text import capital
 
 _WIDE = 100
 """From this width the columns that a narrow terminal lacks have room."""
@@ -57,7 +58,7 @@ def calibrated_report(done: Calibrated, width: int) -> Iterator[RenderableType]:
     """Yield what is said about a calibration, for a terminal of so many columns."""
     yield Text(f"{done.n:,} calibration questions{_besides(done)}", style="bold")
     for note in done.notes:
-        yield Text(f"{note[:1].upper()}{note[1:]}.")
+        yield Text(f"{capital(note)}.")
     for result in done.groups[:_GROUPS_SAID]:
         yield Text(plain_text(statement(result.certificate)))
     if len(done.groups) > _GROUPS_SAID:

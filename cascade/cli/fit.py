@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cascade.cli.fit_asked import Given, Reading, checked
+from cascade.cli.fit_asked import Given, Reading, Ready, checked
 from cascade.cli.fit_crossed import write_and_say
 from cascade.cli.fit_tables import Found, fitted_document, fitted_report
 from cascade.cli.options import (
@@ -44,6 +44,7 @@ from cascade.training.crossing import fit_crossed
 from cascade.training.dividing import SHARE
 from cascade.training.embedding import Embedding
 from cascade.training.fitting import Fitted, fit_policy
+from cascade.training.notes import starts_from
 
 Directory = Annotated[
     str, typer.Option("--output", "-o", metavar="PATH", help="The policy directory to write.")
@@ -140,13 +141,19 @@ def fit_log(
             expires_days=expires_days,
             allow_everything=allow_everything,
         )
-    asked |= {"share set aside to certify": f"{calibration_share:g}"}
-    asked |= {"charged for each further answer": f"{lambda_set:g} of a step"} if lambda_set else {}
-    asked |= {} if init is None else {"started from": init.name}
-    _write_and_say(fitted, Path(output), asked, as_json=as_json)
+    _write_and_say(fitted, Path(output), {**asked, **dict(_took_effect(given, ready, fitted))}, as_json=as_json)
 
 
 # --- what is written ---
+
+
+def _took_effect(given: Given, ready: Ready, fitted: Fitted) -> Iterator[tuple[str, str]]:
+    """Yield what was asked for, for the model card, as far as it had an effect."""
+    yield "share set aside to certify", f"{given.calibration_share:g}"
+    if given.lambda_set and not ready.wanted.single:  # of one answer served there is none further
+        yield "charged for each further answer", f"{given.lambda_set:g} of a step"
+    if given.init is not None and ready.init is not None and starts_from(ready.init, fitted.policy):
+        yield "started from", given.init.name
 
 
 def _write_and_say(fitted: Fitted, output: Path, asked: Mapping[str, str], *, as_json: bool) -> None:

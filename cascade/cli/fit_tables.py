@@ -14,7 +14,7 @@ from cascade.cli.tables import per_thousand
 from cascade.errors import install_command
 from cascade.evaluation.baselines import CLAIRVOYANT, MIXTURE, NAMES, BaselineFigures, label
 from cascade.evaluation.report.worth import worth_of
-from cascade.text import counted
+from cascade.text import capital, counted
 from cascade.training.choice.choosing import Judged
 from cascade.training.fitting import Fitted
 
@@ -59,7 +59,7 @@ def fitted_report(found: Found, width: int) -> Iterator[RenderableType]:
     fitted = found.fitted
     yield Text(_divided(fitted), style="bold")
     for note in fitted.notes:
-        yield Text(plain_text(f"{_capital(note)}."))
+        yield Text(plain_text(f"{capital(note)}."))
     yield ""
     if fitted.choice.folds:
         yield _table(found, width)
@@ -261,7 +261,7 @@ def _chosen(found: Found) -> str:
     winner = choice.winner
     if not choice.folds:
         return f"Taken: {winner.name}, for {winner.why}."
-    return f"Chosen: {winner.name}. {_capital(_reason(found, winner))}.{_ahead(found, winner)}"
+    return f"Chosen: {winner.name}. {capital(_reason(found, winner))}.{_ahead(found, winner)}"
 
 
 def _reason(found: Found, winner: Judged) -> str:
@@ -288,10 +288,6 @@ def _ahead(found: Found, winner: Judged) -> str:
     if mixture and own is not None and winner.method != "depth":
         said.append(f"{own / mixture:.2f} × the best coin between two depths")
     return f" That is {', '.join(said)}." if said else ""
-
-
-def _capital(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
 
 
 # --- as plain values ---

@@ -267,9 +267,9 @@ def baseline_figures(table: EpisodeTable, kind: str, alpha: float | None) -> lis
     reference, right = reference_of(table), reference_right_of(table, kind)
     found = [reference, *other_baselines(table, reference)]
     doubt = doubt_of(table)
-    if doubt is not None and table.arrays.horizon > 1:
+    if alpha is not None and doubt is not None and table.arrays.horizon > 1:  # a budget gives it nothing to tune to
         uala = Uala(doubt)
-        played = uala.prepare(table, table, 0.1 if alpha is None else alpha, 0).play(table)
+        played = uala.prepare(table, table, alpha, 0).play(table)
         found.append(_of_played(uala.name, played))
     figures = [_figures(table, one, kind, right) for one in found]
     cost = None if alpha is None else clairvoyant_cost(table, kind, alpha)

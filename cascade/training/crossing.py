@@ -170,6 +170,6 @@ def _notes(choices: Sequence[Choice]) -> Iterator[str]:
     if not choices[0].terms.prices.in_money:
         yield "the log does not say what every step cost: policies were compared by their steps"
     if any(one.n < LEAST_TRAINING for one in choices):
-        yield "the training questions of a member are too few to choose by: it looks at nothing but the step"
+        yield "the training questions of a member are too few to choose by: nothing is compared"
     if choices[0].sample.table.arrays.horizon == 1:
         yield "there is one step: nothing to decide"

@@ -19,8 +19,11 @@ from cascade.training.choice.measuring import Terms
 from cascade.training.dividing import Divided, needed_of
 
 LEAST_TRAINING = 20
-"""Training questions below which there is nothing to choose by: the fixed depth is taken, which learns nothing."""
+"""Training questions below which there is nothing to choose by: the fixed depth is taken, which learns nothing, or what
+was asked for."""
 _NAMED = 5
+_WEIGHTLESS = ("depth", "threshold")
+"""Methods that have no weights to start from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,9 @@ def notes(parts: Divided, terms: Terms, lambda_set: float, policy: LearnedPolicy
     if lambda_set and terms.guarantee.single:
         yield f"lambda is without effect: {terms.guarantee.kind} speaks of the one answer served, all are kept"
     if table.n < LEAST_TRAINING:
-        yield f"{_few(table.n)} too few to choose by: the policy looks at nothing but the step"
+        bare = "the policy looks at nothing but the step"
+        taken = bare if policy.method == "depth" else f"the first {policy.method} was taken, for it was asked for"
+        yield f"{_few(table.n)} too few to choose by: {taken}"
     if parts.calibration.n < needed:
         certify = f"{counted(parts.calibration.n, 'question')} certif{'y' if parts.calibration.n != 1 else 'ies'}"
         yield f"{certify}, and {needed:,} are needed for a threshold: everything is kept"
@@ -68,14 +73,19 @@ def _few(many: int) -> str:
     return f"{counted(many, 'training question')} {'is' if many == 1 else 'are'}"
 
 
+def starts_from(init: Init, policy: LearnedPolicy) -> bool:
+    """Whether a policy's weights start from those of the earlier one."""
+    return policy.method not in _WEIGHTLESS and init.policy.sources == policy.sources
+
+
 def _about_init(init: Init, policy: LearnedPolicy, table: EpisodeTable) -> Iterator[str]:
     """Yield what the earlier policy was used for: in full, in part, or only to know which questions it has seen."""
     old = init.policy
     seen = f"none of the {counted(len(init.seen.all), 'question')} that made the earlier policy certifies this one"
-    if policy.method in {"depth", "threshold"}:
+    if policy.method in _WEIGHTLESS:
         yield f"{seen}; nothing else of it was used: a {policy.method} has no weights to start from"
         return
-    if old.rules[0].features.sources != policy.rules[0].features.sources:
+    if not starts_from(init, policy):
         listed = ", ".join(old.rules[0].features.sources)
         yield f"{seen}; nothing else of it was used: it is of other sources ({listed})"
         return

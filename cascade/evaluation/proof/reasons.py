@@ -11,7 +11,7 @@ from cascade.evaluation.breakeven import BreakEven
 from cascade.evaluation.intervals import Interval
 from cascade.evaluation.proof.proving import Proof
 from cascade.evaluation.proof.split_results import Coin, Way
-from cascade.text import counted
+from cascade.text import capital, counted
 
 _WEAK = 0.6
 """An AUROC below which a signal hardly tells right from wrong: a threshold on it then saves a few per cent at most."""
@@ -105,11 +105,11 @@ def _of_chance(proof: Proof) -> Iterator[Reason]:
         return
     beside = f": what was learned adds {points(coin.ahead)}, which may be nothing" if proof.verdict == "blind" else ""
     if 0 < coin.share < 1:
-        said = f"{_capital(tossed(proof, coin))} breaks the promise as often and saves {share(coin.saving)}{beside}."
+        said = f"{capital(tossed(proof, coin))} breaks the promise as often and saves {share(coin.saving)}{beside}."
         yield Reason("coin", said)
         return
     alone = ways[coin.other if coin.share == 1 else coin.one]
-    said = f"{_capital(called(alone))} breaks the promise on {share(alone.broken)} of the questions"
+    said = f"{capital(called(alone))} breaks the promise on {share(alone.broken)} of the questions"
     yield Reason("no policy needed", f"{said}, no more often than what was learned, and saves {share(coin.saving)}.")
 
 
@@ -142,7 +142,7 @@ def _of_the_models(proof: Proof) -> Iterator[Reason]:
 def _no_better(way: Way, reference: Way, gap: Interval) -> str:
     more = "more often" if (gap.low or 0) > 0 else "as often, as far as can be told"
     return (
-        f"{_capital(called(way))} is right {more}: {share(way.accuracy)} against {share(reference.accuracy)} "
+        f"{capital(called(way))} is right {more}: {share(way.accuracy)} against {share(reference.accuracy)} "
         f"({points(gap)}). Paying more for {called(reference)} brings no more right answers."
     )
 
@@ -218,7 +218,3 @@ def _of_the_questions(proof: Proof) -> Iterator[Reason]:
     if proof.left_out:
         many = f"{counted(proof.left_out, 'more question')} {'has' if proof.left_out == 1 else 'have'}"
         yield Reason("left out", f"{many} no record of {called(proof.reference)}.")
-
-
-def _capital(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"

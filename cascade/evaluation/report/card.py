@@ -19,6 +19,7 @@ from cascade.evaluation.report.drawing import Drawing, Mark, drawing
 from cascade.evaluation.report.importance import Weighed, weighed
 from cascade.evaluation.report.worth import worth_of
 from cascade.policies.artifact import CARD_FILE, CERTIFICATE_FILE, MODEL_FILE, PLOT_FILE, POLICY_FILE
+from cascade.text import capital
 from cascade.training.choice.choosing import RULE, Choice, Judged
 from cascade.training.choice.measuring import Unit
 from cascade.training.fitting import Fitted
@@ -164,7 +165,7 @@ def promised(done: Calibrated) -> Iterator[str]:
     created = done.groups[0].certificate.created
     yield from ("## What it promises", "")
     yield from (f"As of {created}; a later `cascade calibrate` replaces the certificate, and not this page.", "")
-    yield from (f"{_capital(plain_line(note))}." for note in done.notes)
+    yield from (f"{capital(plain_line(note))}." for note in done.notes)
     for result in done.groups[:_SAID]:
         yield from (f"> {plain_line(statement(result.certificate))}", "")
     if len(done.groups) > _SAID:
@@ -180,10 +181,6 @@ def promised(done: Calibrated) -> Iterator[str]:
     against = worth_of(done).says("the guide, or a ladder's last model, alone")
     if against is not None:
         yield from (f"**{against}**", "")
-
-
-def _capital(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _realised(one: Realised) -> list[str]:

@@ -7,7 +7,7 @@
 | `net benefit` | 2 | a number is known and varies before the last step |
 | `net benefit, products` | 3 | some step has so few columns that their products are tried (`stages.MOST_MULTIPLIED`) |
 | `index2` | 4 | as `net benefit` |
-| `boosted trees` | 5 | scikit-learn is installed, and there are 2,000 questions |
+| `boosted trees` | 5 | scikit-learn is installed, and there are 2,000 training questions |
 | `…, embeddings` | 6 to 9 | each learned one again, with the questions' sentence embeddings, where these are offered |
 """
 

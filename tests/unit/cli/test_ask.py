@@ -24,7 +24,7 @@ def test_the_answer_and_its_cost_are_printed(cli: Cli) -> None:
     first, *rest = ran.out.splitlines()
     assert (ran.code, first, ran.err) == (0, "Danube", "")
     assert rest[-1].startswith("cost $0.0000268 (small $0.00000280, large $0.0000240)")
-    assert "1 steps" in rest[-1]
+    assert "1 step," in rest[-1]
 
 
 def test_explain_says_each_step(cli: Cli) -> None:
