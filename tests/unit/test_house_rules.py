@@ -19,7 +19,7 @@ ONLY_IN = {
     "litellm": {"providers/litellm.py"},
     "xllamacpp": {"providers/local.py"},
     "tenacity": {"resilience/retry.py"},
-    "torch": set(),
+    "torch": {"training/trust_region.py", "training/vtrace.py"},
     "pickle": set(),
     "marshal": set(),
     "shelve": set(),
