@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cascade.config import (
@@ -36,10 +37,9 @@ from cascade.strategies.exit import Exit
 from cascade.strategies.ladder import Ladder
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from cascade.policies.artifact import PolicyArtifact
     from cascade.policies.learned import LearnedPolicy
+    from cascade.policies.levels import Levels
 
 
 def build_strategy(config: CascadeConfig) -> Strategy:
@@ -102,11 +102,16 @@ def certified_policy(config: CascadeConfig, directory: str) -> tuple[Policy, Pol
     Raises:
         ConfigError: as `build_policy` says.
     """
-    held = read_policy(directory)
+    held = fitting(config, read_policy(directory), directory)
+    return held.deciding, held.artifact
+
+
+def fitting(config: CascadeConfig, held: HeldPolicy, directory: str) -> HeldPolicy:
+    """Return a policy that was read from a directory, if it fits the strategy. Raises ConfigError where it does not."""
     problems = list(strategy_problems(config.model_copy(update={"policy": held.section})))
     if problems:
         raise ConfigError(problems, directory)
-    return held.deciding, held.artifact
+    return held
 
 
 class HeldPolicy(NamedTuple):
@@ -149,6 +154,43 @@ def read_policy(directory: str | Path, *, certificates: bool = True) -> HeldPoli
     read = _READERS.get(section.kind)
     policy = policy_of(section) if read is None else read(found, str(directory))
     return HeldPolicy(found, section, policy)
+
+
+class HeldLevels(NamedTuple):
+    """A policy directory with levels as read: which there are, and the policy of each by its name."""
+
+    levels: Levels
+    policies: Mapping[str, HeldPolicy]
+
+
+def read_levels(directory: str | Path, *, certificates: bool = True) -> HeldLevels | None:
+    """Return the levels of a policy directory; None where it has none.
+
+    Args:
+        directory: where it is.
+        certificates: whether to read the certificates too; not where they are about to be replaced.
+
+    Raises:
+        ConfigError: everything that is wrong with any of them, or they are not the levels of one policy.
+        MissingExtraError, ModelFileError: as `read_policy`.
+    """
+    from cascade.policies import levels as file
+
+    found = file.read(directory)
+    if found is None:
+        return None
+    policies, problems = dict[str, HeldPolicy](), list[str]()
+    for name in found.by_name:
+        try:
+            policies[name] = read_policy(Path(directory) / found.directory(name), certificates=certificates)
+        except ConfigError as error:
+            problems += [f"levels.{name}: {problem}" for problem in error.problems]
+    if not problems:
+        artifacts = {name: one.artifact for name, one in policies.items()}
+        problems = list(file.check(found, artifacts, certificates=certificates))
+    if problems:
+        raise ConfigError(problems, str(directory))
+    return HeldLevels(found, policies)
 
 
 def _read_learned(found: PolicyArtifact, directory: str) -> Policy:

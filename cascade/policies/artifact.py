@@ -38,6 +38,8 @@ from cascade.types import Certificate
 POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE = "policy.json", "certificate.json", "model.safetensors"
 CARD_FILE, PLOT_FILE = "README.md", "frontier.svg"
 """A fitted policy's model card, and the plot in it."""
+LEVELS_FILE, LEVELS_FOLDER = "levels.json", "levels"
+"""What says that a directory has several levels, and where all but its own are (`levels`)."""
 SCHEMA_VERSION = 1
 _LEARNED = ("learned", "cross")
 _POLICY_KEYS = ("schema_version", "policy", "seen", "path", "ordered_for")
@@ -114,7 +116,8 @@ def write(directory: str | Path, artifact: PolicyArtifact, *, files: Mapping[str
     """Write a policy directory; the same artefact gives the same bytes.
 
     All of it is written, or nothing changes (`whole.write_whole`). Certificates of a policy that was there before go
-    where the new one has none, and so do another policy's numbers and model card.
+    where the new one has none, and so do another policy's numbers and model card, and the levels that there were:
+    `levels.write` writes several.
 
     Args:
         directory: where; it is made if it is not there.
@@ -125,18 +128,41 @@ def write(directory: str | Path, artifact: PolicyArtifact, *, files: Mapping[str
         UsageError: it cannot be written there; a name of `files` is no plain file name, or one that the artefact
             writes itself.
     """
-    more = {**artifact.files, **(files or {})}
-    for name in more:
-        if Path(name).name != name or name in {POLICY_FILE, CERTIFICATE_FILE, "", ".", ".."}:
-            raise UsageError(f"{name!r} is no name for a file beside {POLICY_FILE}.")
-    written, folder = _json(_policy_document(artifact)), Path(directory)
-    gone = (MODEL_FILE, CARD_FILE, PLOT_FILE) if _holds_another(folder, json.loads(written)["policy"]) else ()
-    contents: dict[str, bytes | None] = {**dict.fromkeys(gone), **more, POLICY_FILE: written}
-    contents[CERTIFICATE_FILE] = _json(_certificate_document(artifact)) if artifact.certificates else None
+    folder = Path(directory)
+    contents = contents_of(folder, artifact, files)
     try:
-        write_whole(folder, contents)
+        write_whole(folder, {**levels_gone(folder), **contents})
     except OSError as error:
         raise unwritten(folder, error) from None
+
+
+def contents_of(
+    folder: Path, artifact: PolicyArtifact, files: Mapping[str, bytes] | None = None
+) -> dict[str, bytes | None]:
+    """Return the files of a policy directory by their names, those that have to go as None. Raises as `write`."""
+    more = {**artifact.files, **(files or {})}
+    for name in more:
+        if Path(name).name != name or name in {POLICY_FILE, CERTIFICATE_FILE, LEVELS_FILE, "", ".", ".."}:
+            raise UsageError(f"{name!r} is no name for a file beside {POLICY_FILE}.")
+    written = json_bytes(_policy_document(artifact))
+    gone = (MODEL_FILE, CARD_FILE, PLOT_FILE) if _holds_another(folder, json.loads(written)["policy"]) else ()
+    contents: dict[str, bytes | None] = {**dict.fromkeys(gone), **more, POLICY_FILE: written}
+    contents[CERTIFICATE_FILE] = json_bytes(_certificate_document(artifact)) if artifact.certificates else None
+    return contents
+
+
+def levels_gone(folder: Path) -> dict[str, bytes | None]:
+    """Return the files of the levels of a directory, all None: to be taken away, what names them first.
+
+    Only our own files, where `levels.json` says that there are levels; a link is not followed.
+    """
+    within = folder / LEVELS_FOLDER
+    if not (folder / LEVELS_FILE).exists() or within.is_symlink() or not within.is_dir():
+        return dict.fromkeys([LEVELS_FILE]) if (folder / LEVELS_FILE).exists() else {}
+    names = (POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE, CARD_FILE, PLOT_FILE)
+    found = [one for one in sorted(within.iterdir()) if not one.is_symlink() and (one / POLICY_FILE).exists()]
+    inner = [f"{LEVELS_FOLDER}/{one.name}/{name}" for one in found for name in names if (one / name).exists()]
+    return dict.fromkeys([LEVELS_FILE, *inner])
 
 
 def _holds_another(folder: Path, settings: Any) -> bool:
@@ -365,5 +391,6 @@ def _is_point(value: Any) -> bool:
         return False
 
 
-def _json(document: Mapping[str, Any]) -> bytes:
+def json_bytes(document: Mapping[str, Any]) -> bytes:
+    """Return a document as it is written: the same values give the same bytes."""
     return (json.dumps(document, sort_keys=True, indent=1, allow_nan=False) + "\n").encode("ascii")

@@ -70,6 +70,20 @@ class Fitted:
     notes: tuple[str, ...] = ()
 
 
+class How(NamedTuple):
+    """The options of `fit_policy` that say how, in its order."""
+
+    method: str = AUTO
+    config: CascadeConfig | None = None
+    seed: int = 0
+    lambda_set: float = 0.0
+    init: Init | None = None
+    embedding: Embedding | None = None
+    expires_days: int | None = None
+    allow_everything: bool = False
+    today: date | None = None
+
+
 @one_thread()
 def fit_policy(
     tables: Sequence[EpisodeTable],
@@ -116,38 +130,64 @@ def fit_policy(
 
     Reference: `design/portfolio.md`.
     """
-    seen = Seen() if init is None else init.seen
-    parts = divided(tables, guarantee, share=calibration_share, seed=seed, seen=seen.all)
-    _check(parts, guarantee, config, lambda_set)
+    seen = frozenset[str]() if init is None else init.seen.all
+    parts = divided(tables, guarantee, share=calibration_share, seed=seed, seen=seen)
+    how = How(method, config, seed, lambda_set, init, embedding, expires_days, allow_everything, today)
+    try:
+        return fit_parts(parts, guarantee, how)
+    except NotCertifiedError as error:
+        raise in_logged(error, parts, guarantee, calibration_share, logged_in(tables)) from None
+
+
+def logged_in(tables: Sequence[EpisodeTable]) -> int:
+    """Return how many questions there are in a log, each once."""
+    return len({question for table in tables for question in table.questions})
+
+
+@one_thread()
+def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidate | None = None) -> Fitted:
+    """Fit and certify as `fit_policy` does, on a log that is divided already.
+
+    Args:
+        parts: as `dividing.divided` makes them; for this guarantee, or for one that takes more questions.
+        guarantee: what is to be promised.
+        how: the options.
+        taken: a way to make the policy that is taken without a comparison, in the place of those of `how.method`.
+
+    Raises:
+        UsageError, NotCertifiedError: as `fit_policy`; `needed_n` counts the questions that certify.
+    """
+    init, embedding = how.init, how.embedding
+    _check(parts, guarantee, how.config, how.lambda_set)
     before = None if init is None else init.policy
     directions = None if embedding is None else embedding.directions(parts.training, before)
     if embedding is not None and directions is not None:
         parts = parts.of(lambda table: embedded(table, embedding.vectors, directions))
-    terms = _terms(parts, guarantee, lambda_set)
-    choice = choice_on(parts.training, terms, method, seed)
-    policy = _made(parts.training, terms, choice, method, seed, before)
+    terms = terms_of(parts, guarantee, how.lambda_set)
+    if taken is None:
+        choice = choice_on(parts.training, terms, how.method, how.seed)
+        policy = _made(parts.training, terms, choice, how.method, how.seed, before)
+    else:
+        choice = unchosen(bonds(parts.training, guarantee), taken, [taken], terms)
+        policy = _whole(taken, parts.training)
     if embedding is not None and directions is not None:
         policy = embedding.attached(policy, directions)
-    held = _held(policy, choice, parts, guarantee, seen, seed)
-    try:
-        calibrated = calibrate_policy(
-            [parts.calibration],
-            policy,
-            held.policy,
-            guarantee,
-            config=config,
-            seed=seed,
-            expires_days=expires_days,
-            held=held,
-            allow_everything=allow_everything,
-            today=today,
-        )
-    except NotCertifiedError as error:
-        logged = len({question for table in tables for question in table.questions})
-        raise in_logged(error, parts, guarantee, calibration_share, logged) from None
+    held = _held(policy, choice, parts, guarantee, Seen() if init is None else init.seen, how.seed)
+    calibrated = calibrate_policy(
+        [parts.calibration],
+        policy,
+        held.policy,
+        guarantee,
+        config=how.config,
+        seed=how.seed,
+        expires_days=how.expires_days,
+        held=held,
+        allow_everything=how.allow_everything,
+        today=how.today,
+    )
     sizes = Sizes(parts.questions, parts.training.n, parts.calibration.n)
     calibrated = replace(calibrated, repeated=parts.repeated)
-    said = tuple(notes(parts, terms, lambda_set, policy, init))
+    said = tuple(notes(parts, terms, how.lambda_set, policy, init))
     if embedding is not None and directions is None:
         said = (*said, f"embeddings are not offered: fewer than {ROWS_EACH} training questions have a text on record")
     return Fitted(policy, calibrated.artifact, calibrated, choice, sizes, parts.training, said)
@@ -178,7 +218,7 @@ def _check(parts: Divided, guarantee: Guarantee, config: CascadeConfig | None, l
         raise UsageError("; ".join(problems) + ".")
 
 
-def _terms(parts: Divided, guarantee: Guarantee, lambda_set: float) -> Terms:
+def terms_of(parts: Divided, guarantee: Guarantee, lambda_set: float = 0.0) -> Terms:
     """Return what candidates are compared by: the loss that so many calibration questions will allow."""
     n, table = parts.calibration.n, parts.training if parts.training.n else parts.calibration
     return Terms.of(table, allowed_budget(guarantee, n), allowed_by(parts, guarantee), lambda_set)
@@ -216,6 +256,10 @@ def _made(
     if init is not None:
         again = _candidates(training, terms, method, seed, init)
         chosen = next(one for one in again if one.name == chosen.name)
+    return _whole(chosen, training)
+
+
+def _whole(chosen: Candidate, training: EpisodeTable) -> LearnedPolicy:
     policy = chosen.whole(training)
     assert isinstance(policy, LearnedPolicy)  # noqa: S101 - every candidate of `portfolio` makes one
     return policy

@@ -1,0 +1,324 @@
+"""Several levels in one policy directory, each with its own certificate: how much may be missed is chosen per question.
+
+The directory itself is the default level, a policy directory as any other, so that whatever reads one reads that level.
+The others are policy directories in `levels/NAME/`. `levels.json` names all of them, with the alpha that each promises
+and the SHA-256 of its policy, so that levels of two fits are never taken for those of one. The level that allows the
+most misses is the cheapest: "low" is a low budget, not a low risk.
+
+Reading checks everything before anything is used, and names every problem; no path in the file is followed but those
+two forms. Writing is whole or not at all, `levels.json` last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cascade.checks import did_you_mean
+from cascade.errors import ConfigError, UsageError
+from cascade.policies.artifact import LEVELS_FILE, LEVELS_FOLDER, PolicyArtifact, contents_of, json_bytes, levels_gone
+from cascade.policies.files import damaged, json_of, there, unwritten
+from cascade.policies.whole import write_whole
+
+SCHEMA_VERSION = 1
+MAKE = "cascade fit EPISODES --levels low=0.2,medium=0.1,high=0.05 -o DIR"
+"""How a policy with levels is made."""
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+_KEYS = ("schema_version", "default", "levels")
+_LEVEL_KEYS = ("directory", "alpha", "policy_sha256")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One level of a policy directory.
+
+    Attributes:
+        name: what it is asked for by, as "low".
+        alpha: the share of questions that may be missed, as its certificates promise.
+        policy_sha256: of the policy that serves it (`PolicyArtifact.policy_sha256`).
+    """
+
+    name: str
+    alpha: float
+    policy_sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The levels of a policy directory.
+
+    Attributes:
+        default: the one that serves where none is asked for: that of the directory itself.
+        by_name: all, the cheapest first: alpha falls.
+    """
+
+    default: str
+    by_name: Mapping[str, Level]
+
+    @classmethod
+    def of(cls, artifacts: Mapping[str, PolicyArtifact], default: str) -> Levels:
+        """Return the levels that these policies are, the cheapest first.
+
+        Raises:
+            UsageError: everything that keeps them from being the levels of one directory.
+        """
+        problems = [*_name_problems(artifacts, default), *relation_problems(artifacts)]
+        if problems:
+            raise UsageError(f"These are no levels of one policy: {'; '.join(problems)}.")
+        found = {
+            name: Level(name, one.certificates[0].alpha or 0.0, one.policy_sha256) for name, one in artifacts.items()
+        }
+        return cls(default, in_order({name: one.alpha for name, one in found.items()}, found))
+
+    def chosen(self, budget: str | None = None, alpha: float | None = None) -> Level:
+        """Return the level that is asked for: by its name, or by the share that may be missed.
+
+        Args:
+            budget: its name.
+            alpha: the most that may be missed: the cheapest level that promises so much or more.
+
+        Raises:
+            UsageError: there is none, or both are given.
+
+        >>> levels = Levels("mid", {"low": Level("low", 0.2, ""), "mid": Level("mid", 0.1, "")})
+        >>> levels.chosen("low").alpha, levels.chosen(alpha=0.15).name, levels.chosen().name
+        (0.2, 'mid', 'mid')
+        """
+        if budget is not None and alpha is not None:
+            raise UsageError(f"Give a budget or an alpha, not both: {self.told}.")
+        if alpha is not None:
+            return self._promising(alpha)
+        name = self.default if budget is None else budget
+        if name not in self.by_name:
+            raise UsageError(
+                f"There is no level {name!r}{did_you_mean(str(name), self.by_name)}. There is {self.told}."
+            )
+        return self.by_name[name]
+
+    def _promising(self, alpha: float) -> Level:
+        if not _is_share(alpha):
+            raise UsageError(f"alpha is a share of questions, between 0 and 1, not {alpha!r}. There is {self.told}.")
+        found = next((one for one in self.by_name.values() if one.alpha <= alpha), None)
+        if found is None:
+            raise UsageError(f"No level promises an alpha of {alpha:g} or less. There is {self.told}.")
+        return found
+
+    @property
+    def told(self) -> str:
+        """All levels in words, as "low (alpha 0.2), high (alpha 0.05)"."""
+        return ", ".join(f"{one.name} (alpha {one.alpha:g})" for one in self.by_name.values())
+
+    def directory(self, name: str) -> str:
+        """Return where a level is, below the directory: "." for the default one."""
+        return directory_of(name, self.default)
+
+
+def in_order(alphas: Mapping[str, float], what: Mapping[str, _T]) -> dict[str, _T]:
+    """Return what belongs to each level, the cheapest first: the one that may miss the most.
+
+    >>> in_order({"high": 0.05, "low": 0.2}, {"high": 1, "low": 2})
+    {'low': 2, 'high': 1}
+    """
+    return {name: what[name] for name in sorted(what, key=lambda name: -alphas[name])}
+
+
+def directory_of(name: str, default: str) -> str:
+    """Return where a level is, below the directory: "." for the default one."""
+    return "." if name == default else f"{LEVELS_FOLDER}/{name}"
+
+
+def name_problems(names: Iterable[str]) -> Iterator[str]:
+    """Yield which names cannot be those of levels: they are folders too, on any disk."""
+    for name in names:
+        if not _NAME.fullmatch(name):
+            yield f"{name!r} is no name for a level: small letters, digits, - and _, a letter first, at most 32"
+
+
+# --- writing ---
+
+
+def write(
+    directory: str | Path,
+    artifacts: Mapping[str, PolicyArtifact],
+    default: str,
+    *,
+    files: Mapping[str, Mapping[str, bytes]] | None = None,
+) -> Levels:
+    """Write a policy directory with several levels; the same artefacts give the same bytes.
+
+    All of it is written, or nothing changes. Levels that were there before go.
+
+    Args:
+        directory: where; it is made if it is not there.
+        artifacts: two levels or more by name, each with its certificates.
+        default: the level of the directory itself.
+        files: what else belongs beside each level, by its name: a model card, a plot.
+
+    Raises:
+        UsageError: they are no levels of one policy, or it cannot be written there.
+    """
+    levels, folder, beside = Levels.of(artifacts, default), Path(directory), files or {}
+    if linked := _linked(folder, levels.by_name):
+        raise UsageError(f"{linked} is a link, and levels are written into the directory itself; choose another one.")
+    contents = levels_gone(folder)
+    for name in [*(one for one in levels.by_name if one != default), default]:
+        within = levels.directory(name)
+        own = contents_of(folder / within, artifacts[name], beside.get(name))
+        contents |= {file if name == default else f"{within}/{file}": data for file, data in own.items()}
+    contents.pop(LEVELS_FILE, None)
+    contents[LEVELS_FILE] = json_bytes(_document(levels))  # last: it names the others by their hashes
+    try:
+        write_whole(folder, contents)
+    except OSError as error:
+        raise unwritten(folder, error) from None
+    return levels
+
+
+def _linked(folder: Path, names: Iterable[str]) -> Path | None:
+    """Return the first of the folders of levels that is a link."""
+    within = folder / LEVELS_FOLDER
+    return next((one for one in (within, *(within / name for name in names)) if one.is_symlink()), None)
+
+
+def _document(levels: Levels) -> dict[str, Any]:
+    entries = {
+        one.name: {"directory": levels.directory(one.name), "alpha": one.alpha, "policy_sha256": one.policy_sha256}
+        for one in levels.by_name.values()
+    }
+    return {"schema_version": SCHEMA_VERSION, "default": levels.default, "levels": entries}
+
+
+# --- reading ---
+
+
+def read(directory: str | Path) -> Levels | None:
+    """Read which levels a policy directory has; None where it has none.
+
+    The policies themselves are held against it by `check`.
+
+    Raises:
+        ConfigError: everything that is wrong with the file.
+    """
+    folder, file = Path(directory), Path(directory) / LEVELS_FILE
+    try:
+        if not there(file):
+            return None
+        document = json_of(file)
+    except ConfigError as error:
+        raise damaged(error) from None
+    problems = list(_file_problems(document))
+    if not problems and (linked := _linked(folder, document["levels"])):
+        problems = [f"{linked} is a link: levels are in the directory itself"]
+    if problems:
+        raise damaged(ConfigError(problems, str(file)))
+    entries = document["levels"]
+    found = {name: Level(name, float(one["alpha"]), one["policy_sha256"]) for name, one in entries.items()}
+    return Levels(document["default"], in_order({name: one.alpha for name, one in found.items()}, found))
+
+
+def check(levels: Levels, artifacts: Mapping[str, PolicyArtifact], *, certificates: bool = True) -> Iterator[str]:
+    """Yield where the policies of a directory are not those that its `levels.json` names.
+
+    Args:
+        levels: as read.
+        artifacts: the policy of each level.
+        certificates: whether they were read too.
+    """
+    for name, level in levels.by_name.items():
+        found = artifacts[name].policy_sha256
+        if found != level.policy_sha256:
+            yield (
+                f"levels.{name}.policy_sha256: it is {level.policy_sha256[:16]}…, and the policy in "
+                f"{levels.directory(name)} is {found[:16]}…: another one, or one that was changed since"
+            )
+        promised = sorted({one.alpha or 0.0 for one in artifacts[name].certificates} - {level.alpha})
+        if promised:
+            yield f"levels.{name}.alpha: it is {level.alpha:g}, and a certificate promises {promised[0]:g}"
+    if certificates:
+        yield from relation_problems(artifacts)
+
+
+def relation_problems(artifacts: Mapping[str, PolicyArtifact]) -> Iterator[str]:
+    """Yield why policies are no levels of one cascade and one kind of promise, of which only the alpha differs."""
+    for name, one in artifacts.items():
+        if not one.certificates:
+            yield f"levels.{name}: it has no certificate"
+        elif one.certificates[0].alpha is None:
+            yield f"levels.{name}: {one.certificates[0].kind} promises no share of questions, and levels differ in that"
+    certified = {name: one for name, one in artifacts.items() if one.certificates}
+    if not certified:
+        return
+    first = next(iter(certified))
+    for name, one in certified.items():
+        if _promise(one) != _promise(certified[first]):
+            yield f"levels.{name}: it promises another thing than {first}, and only alpha may differ"
+        if any(held.made_for != certified[first].certificates[0].made_for for held in one.certificates):
+            yield f"levels.{name}: it was made for another cascade than {first}"
+    alphas = [one.certificates[0].alpha for one in certified.values()]
+    if len(set(alphas)) < len(alphas):
+        yield "two levels have the same alpha"
+
+
+def _promise(artifact: PolicyArtifact) -> Any:
+    """Return what is promised but for alpha."""
+    if artifact.asked is not None:
+        return replace(artifact.asked, alpha=None if artifact.asked.alpha is None else 0.5)
+    first = artifact.certificates[0]
+    return first.kind, first.delta, first.budget_nano_usd, first.abstain_below is None
+
+
+def _name_problems(names: Iterable[str], default: Any) -> Iterator[str]:
+    there_are = list(names)
+    yield from name_problems(there_are)
+    if len(there_are) < 2:
+        yield "levels: there are two or more"
+    if default not in there_are:
+        yield f"default: there is no level {default!r}; there is {', '.join(there_are) or 'none'}"
+
+
+def _file_problems(document: Any) -> Iterator[str]:
+    if not isinstance(document, dict):
+        yield "it is an object with named fields"
+        return
+    yield from _key_problems(document, _KEYS, "")
+    version = document.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION or isinstance(version, bool):
+        yield f"schema_version: it is {version!r}, and this release reads {SCHEMA_VERSION}"
+    levels, default = document.get("levels", {}), document.get("default")
+    if not isinstance(levels, dict):
+        yield "levels: it is an object with a name for each level"
+        return
+    yield from _name_problems(levels, default)
+    for name, one in levels.items():
+        yield from _level_problems(name, one, "." if name == default else f"{LEVELS_FOLDER}/{name}")
+    alphas = [one.get("alpha") for one in levels.values() if isinstance(one, dict)]
+    if any(alphas.count(one) > 1 for one in alphas if _is_share(one)):
+        yield "levels: two of them have the same alpha"
+
+
+def _level_problems(name: str, level: Any, directory: str) -> Iterator[str]:
+    if not isinstance(level, dict):
+        yield f"levels.{name}: it is an object with named fields"
+        return
+    yield from _key_problems(level, _LEVEL_KEYS, f"levels.{name}.")
+    if level.get("directory", directory) != directory:
+        yield f"levels.{name}.directory: it is {level['directory']!r}, and can only be {directory!r}"
+    if "alpha" in level and not _is_share(level["alpha"]):
+        yield f"levels.{name}.alpha: it is {level['alpha']!r}, and lies between 0 and 1"
+    held = level.get("policy_sha256", "0" * 64)
+    if not isinstance(held, str) or not _HASH.fullmatch(held):
+        yield f"levels.{name}.policy_sha256: it is no SHA-256"
+
+
+def _key_problems(found: Mapping[str, Any], keys: Iterable[str], where: str) -> Iterator[str]:
+    yield from (f"{where}{name}: is missing" for name in keys if name not in found)
+    yield from (f"{where}{name}: there is no such field" for name in found if name not in set(keys))
+
+
+def _is_share(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1

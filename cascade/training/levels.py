@@ -1,0 +1,181 @@
+"""From a log to one policy with several levels: the same questions fit and certify each, at an alpha of its own.
+
+The log is divided once, for the level that takes the most questions to certify. So what has seen the training questions
+has seen none that certifies any level, and one policy may be trained for all levels at once. Each certificate is that
+of `fitting.fit_parts` and holds by itself; that all hold together is not promised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from typing import TypeAlias
+
+from cascade.config import CascadeConfig
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import NotCertifiedError, UsageError
+from cascade.policies.learned import LearnedPolicy
+from cascade.policies.levels import in_order, name_problems
+from cascade.training.choice.crossfit import Candidate
+from cascade.training.choice.measuring import Terms
+from cascade.training.choice.portfolio import AUTO
+from cascade.training.dividing import SHARE, Divided, divided, needed_of
+from cascade.training.embedding import Embedding
+from cascade.training.estimators.threads import one_thread
+from cascade.training.fitting import Fitted, How, fit_parts, logged_in, terms_of
+from cascade.training.notes import Init, in_logged
+
+Conditioned: TypeAlias = Callable[[EpisodeTable, Mapping[str, Terms]], Mapping[str, LearnedPolicy]]
+"""Trains one policy for all levels at once, from training questions and what is asked for at each level."""
+
+
+@one_thread()
+def fit_levels(
+    tables: Sequence[EpisodeTable],
+    guarantee: Guarantee,
+    alphas: Mapping[str, float],
+    *,
+    method: str = AUTO,
+    make: Conditioned | None = None,
+    config: CascadeConfig | None = None,
+    seed: int = 0,
+    calibration_share: float = SHARE,
+    lambda_set: float = 0.0,
+    init: Init | None = None,
+    embedding: Embedding | None = None,
+    expires_days: int | None = None,
+    allow_everything: bool = False,
+    today: date | None = None,
+) -> dict[str, Fitted]:
+    """Fit a policy for each level on a log, and certify each.
+
+    Args:
+        tables: the log; several data sets of one cascade are taken as one.
+        guarantee: what is to be promised, but for its alpha.
+        alphas: two levels or more by name, each with the share of questions that may be missed.
+        method: as of `fitting.fit_policy`; the choice is made for each level by itself.
+        make: trains one policy for all levels at once, which is taken at each without a comparison. It is called once,
+            with the training questions and the terms of each level (`Terms.alpha` is the loss to aim at), and returns
+            the policy of each by its name.
+        config: the cascade that will serve, as these all of `fitting.fit_policy`.
+        seed: draws the parts, the folds and the bootstrap, the same for all levels.
+        calibration_share: of the questions that are set aside to certify; never fewer than the strictest level needs.
+        lambda_set: what a further answer in the set is charged with, as a share of a step.
+        init: an earlier policy that each level starts from.
+        embedding: offers where each question's sentence embedding lies.
+        expires_days: how long the certificates hold; without end by default.
+        allow_everything: accept that a level keeps everything where the questions are too few for a threshold.
+        today: the day of the certificates, UTC.
+
+    Returns:
+        The levels by name, the cheapest first: alpha falls.
+
+    Guarantee: that of `fit_policy`, for each level by itself, of questions that are as those of the log: which level a
+    question is asked at may not hang on what the question is like.
+
+    Raises:
+        UsageError: these are no levels, or as `fit_policy`.
+        NotCertifiedError: a level cannot be certified; it is named, and `needed_n` says how many questions would do.
+
+    Reference: `design/levels.md`.
+    """
+    wanted = wanted_levels(guarantee, alphas, init=init is not None and make is not None)
+    strictest = max(wanted.values(), key=needed_of)
+    seen = frozenset[str]() if init is None else init.seen.all
+    parts = divided(tables, strictest, share=calibration_share, seed=seed, seen=seen)
+    how = How(method, config, seed, lambda_set, init, embedding, expires_days, allow_everything, today)
+    trained = None if make is None else _trained(make, parts, wanted, lambda_set)
+    found: dict[str, Fitted] = {}
+    for name, asked in reversed(wanted.items()):  # the strictest first: it is the likeliest to fail
+        try:
+            found[name] = fit_parts(parts, asked, how, taken=None if trained is None else trained[name])
+        except NotCertifiedError as error:
+            told = in_logged(error, parts, asked, calibration_share, logged_in(tables))
+            raise _of_level(told, name, asked) from None
+    return in_order(alphas, found)
+
+
+def wanted_levels(guarantee: Guarantee, alphas: Mapping[str, float], *, init: bool = False) -> dict[str, Guarantee]:
+    """Return what is to be promised at each level, the cheapest first.
+
+    Args:
+        guarantee: what is to be promised, but for its alpha.
+        alphas: of each level.
+        init: whether an earlier policy was given to something that starts from none.
+
+    Raises:
+        UsageError: everything that keeps them from being levels.
+    """
+    problems = list(level_problems(alphas))
+    if guarantee.alpha is None:
+        problems.append(f"{guarantee.kind} promises no share of questions, and levels differ in that")
+    if init:
+        problems.append("what is trained for all levels at once starts from no earlier policy")
+    if problems:
+        raise UsageError("; ".join(problems) + ".")
+    return in_order(alphas, {name: replace(guarantee, alpha=alpha) for name, alpha in alphas.items()})
+
+
+def level_problems(alphas: Mapping[str, float]) -> Iterator[str]:
+    """Yield what keeps names with their alphas from being levels."""
+    if len(alphas) < 2:
+        yield "there are two levels or more; for one there is alpha"
+    yield from name_problems(alphas)
+    for name, alpha in alphas.items():
+        if not 0 < alpha < 1:
+            yield f"the alpha of level {name} lies between 0 and 1, not {alpha:g}"
+    if len(set(alphas.values())) < len(alphas):
+        yield "two levels have the same alpha"
+
+
+def middle(alphas: Mapping[str, float]) -> str:
+    """Return the level that serves where none is named: "medium", else the middle one, the stricter of two.
+
+    >>> middle({"low": 0.2, "medium": 0.1, "high": 0.05}), middle({"a": 0.2, "b": 0.1})
+    ('medium', 'b')
+    """
+    ordered = list(in_order(alphas, alphas))
+    return "medium" if "medium" in alphas else ordered[len(ordered) // 2]
+
+
+def _trained(
+    make: Conditioned, parts: Divided, wanted: Mapping[str, Guarantee], lambda_set: float
+) -> dict[str, Candidate]:
+    """Return the policy that was trained for all levels at once, at each of them."""
+    terms = {name: terms_of(parts, asked, lambda_set) for name, asked in wanted.items()}
+    return {name: _taken(policy) for name, policy in make(parts.training, terms).items()}
+
+
+def _taken(policy: LearnedPolicy) -> Candidate:
+    return Candidate(policy.method, policy.method, 0, lambda _: policy)
+
+
+def _of_level(error: NotCertifiedError, name: str, asked: Guarantee) -> NotCertifiedError:
+    """Return the error with the level that could not be certified."""
+    head = f"Level {name!r} (alpha {asked.alpha:g}): "
+    why = None if error.why is None else f"{head}{error.why}"
+    return NotCertifiedError(f"{head}{error}", needed_n=error.needed_n, why=why)
+
+
+def level_notes(fitted: Mapping[str, Fitted]) -> Iterator[str]:
+    """Yield which levels are not worth asking for: another promises more and costs no more on the same questions.
+
+    Args:
+        fitted: the levels, the cheapest first.
+    """
+    names = list(fitted)
+    for place, name in enumerate(names):
+        better = [other for other in names[place + 1 :] if _cost(fitted[other]) <= _cost(fitted[name])]
+        if better:
+            yield (
+                f"level {name} costs no less on the calibration questions than {better[-1]}, which promises more: "
+                "there is no reason to ask for it"
+            )
+
+
+def _cost(fitted: Fitted) -> float:
+    """Return what a level costs a question on the calibration questions: nano-USD, else steps."""
+    realised = fitted.calibrated.realised
+    return realised.length if realised.cost_nano_usd is None else realised.cost_nano_usd
