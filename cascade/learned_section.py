@@ -36,7 +36,7 @@ class LearnedConfig(Section):
     """
 
     kind: Literal["learned"]
-    method: Literal["net_benefit", "index2", "boosted", "threshold", "depth"]
+    method: Literal["net_benefit", "index2", "boosted", "threshold", "depth", "cpo", "cpo_batch", "cpo_online", "ccpo"]
     horizon: int = Field(ge=1, le=100)
     sources: tuple[str, ...] = Field(min_length=1)
     kappa: float = Field(allow_inf_nan=False)

@@ -65,12 +65,28 @@ AllowEverything = Annotated[
     bool, typer.Option("--allow-everything", help="With too few questions, keep every answer of every step.")
 ]
 Force = Annotated[bool, typer.Option("--force", help="Write over another policy in the directory.")]
-METHODS = ("auto", "net_benefit", "index2", "boosted", "threshold", "depth")
+METHODS = (
+    "auto", "net_benefit", "index2", "boosted", "threshold", "depth", "cpo", "cpo_batch", "cpo_online", "ccpo"
+)  # fmt: skip
+METHODS_SAID = ", ".join([one.replace("cpo_", "cpo-") for one in METHODS])
+"""As `--help` lists them; each may be written with dashes or underscores."""
+
+
+def method_named(said: str | None) -> str | None:
+    """Return a method as it is called inside; what was not given stays so.
+
+    >>> method_named("cpo-batch"), method_named("net_benefit"), method_named(None)
+    ('cpo_batch', 'net_benefit', None)
+    """
+    return None if said is None else said.replace("-", "_")
+
+
 Method = Annotated[
     str,
     typer.Option(
         "--policy",
-        help=f"What to fit: {', '.join(METHODS)}. auto tries all and takes the simplest that does as well as the best.",
+        callback=method_named,
+        help=f"What to fit: {METHODS_SAID}. auto tries all and takes the simplest that does as well as the best.",
     ),
 ]
 

@@ -14,7 +14,7 @@ import typer
 
 from cascade.checks import did_you_mean
 from cascade.cli.blocks import markdown, rendered
-from cascade.cli.options import METHODS, AsJson, Matched, Seed, Where
+from cascade.cli.options import METHODS_SAID, AsJson, Matched, Seed, Where, method_named
 from cascade.cli.output import console, notes, plain, print_json
 from cascade.cli.problems import Problems, check_method, checked_log
 from cascade.cli.progress import Shown
@@ -62,7 +62,8 @@ Tried = Annotated[
     str | None,
     typer.Option(
         "--policy",
-        help=f"What to fit: {', '.join(METHODS)}. By default {AUTO}, all of them, up to {_MANY:,} questions; beyond, "
+        callback=method_named,
+        help=f"What to fit: {METHODS_SAID}. By default {AUTO}, all of them, up to {_MANY:,} questions; beyond, "
         f"{_FAST}.",
     ),
 ]

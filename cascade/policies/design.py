@@ -181,9 +181,10 @@ class Memo:
         missing: which features are missing, bool (…, d); None where none is.
         designs: the columns of designs.
         totals: of one row, what linear forms (`estimators.Linear`) give.
+        networks: what networks (`network.Network`) give: of one row a sequence of k floats, of many float64 (…, k).
     """
 
-    __slots__ = ("designs", "missing", "raw", "totals")
+    __slots__ = ("designs", "missing", "networks", "raw", "totals")
 
     def __init__(self, raw: Floats) -> None:
         self.raw = raw
@@ -191,6 +192,7 @@ class Memo:
         self.missing: Bools | None = missing if np.count_nonzero(missing) else None  # five times as fast as any()
         self.designs: dict[Design, Designed] = {}
         self.totals: dict[Any, float] = {}
+        self.networks: dict[Any, Any] = {}
 
     def designed(self, design: Design) -> Designed:
         """Return the columns of a design."""

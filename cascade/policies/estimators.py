@@ -19,12 +19,14 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats
 from cascade.errors import ConfigError
 from cascade.policies.design import GO_ON, Design, Memo, Scored, fixed, or_go_on, weighed
+from cascade.policies.network import Action
 from cascade.policies.reading import Array, Reading
 from cascade.policies.trees import Trees
 
 __all__ = [
     "GO_ON",
     "SCORERS",
+    "Action",
     "Constant",
     "Design",
     "Gain",
@@ -335,13 +337,14 @@ class Constant(Scored):
         return None if number is None else cls(number)
 
 
-SCORERS: Mapping[str, type[Linear | Logistic | Trees | Gain | Signal | Constant]] = {
+SCORERS: Mapping[str, type[Linear | Logistic | Trees | Gain | Signal | Constant | Action]] = {
     "linear": Linear,
     "logistic": Logistic,
     "trees": Trees,
     "gain": Gain,
     "signal": Signal,
     "constant": Constant,
+    "action": Action,
 }
 """By the name that a file gives them."""
 

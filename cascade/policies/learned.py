@@ -24,12 +24,15 @@ from cascade.policies.embedding import Directions, Embedded
 from cascade.policies.estimators import Scorer
 from cascade.policies.features import FeatureSet
 from cascade.policies.history import History
+from cascade.policies.network import Action, Network, action_problems
 from cascade.policies.ranking import beside, beside_one
 from cascade.policies.seen import SHARED_PLACE
 from cascade.types import Step
 
 Confidences: TypeAlias = tuple[float | None, ...]
-METHODS = ("net_benefit", "index2", "boosted", "threshold", "depth")
+NETWORKS = ("cpo", "cpo_batch", "cpo_online", "ccpo")
+"""The methods whose rules are policy networks (`network`)."""
+METHODS = ("net_benefit", "index2", "boosted", "threshold", "depth", *NETWORKS)
 _CHUNK = 2_048
 """Rows that are scored together: their columns stay in the cache, three times as fast as all at once."""
 
@@ -45,6 +48,9 @@ class StepRule:
         confidence: P(this source's answer is right | what was seen so far); None where it is the strategy's own.
         incumbent: P(the best answer of the earlier steps is right | what was seen so far); None where it was not
             fitted, as at step 1. It says what an earlier answer is worth now; its own confidence is of then.
+
+    Raises:
+        UsageError: there are actions of a network (`network.Action`) that are not all of one, or not in their places.
     """
 
     features: FeatureSet
@@ -56,6 +62,15 @@ class StepRule:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_banks", banks(self.scorers))
+        problems = list(action_problems(self.next, self.include, (*self.confidence, self.incumbent)))
+        if problems:
+            raise UsageError(f"The actions of a step's rule do not fit it: {'; '.join(problems)}.")
+
+    @property
+    def network(self) -> Network | None:
+        """The network that its actions are of; None where it has no actions."""
+        found = (one.network for one in (self.next, *self.include) if isinstance(one, Action))
+        return next(found, None)
 
     @property
     def signals(self) -> list[str | None]:

@@ -1,9 +1,10 @@
 """The numbers of a learned policy in a file: `model.safetensors`, beside the settings in `policy.json`.
 
 The settings say how a policy was made, of which features, and the SHA-256 of the file; the file holds arrays and
-nothing else. A tensor's name says where it belongs: `step2.confidence.0.logistic.linear.weights`. Nothing in it is ever
-run, and everything is checked before anything is used: what is missing, unknown, of another type or shape, not finite,
-out of range, in a circle.
+nothing else. A tensor's name says where it belongs: `step2.confidence.0.logistic.linear.weights`. A step's network
+stands there once, `step2.network.layers.0.weights`, and its actions name their outputs, `step2.next.action.output`.
+Nothing in it is ever run, and everything is checked before anything is used: what is missing, unknown, of another type
+or shape, not finite, out of range, in a circle.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ from cascade.policies.embedding import PREFIX, Directions
 from cascade.policies.estimators import SCORERS, Scorer, kind_of
 from cascade.policies.features import FeatureSet, describe
 from cascade.policies.learned import LearnedPolicy, StepRule
+from cascade.policies.network import Action, Network
 from cascade.policies.reading import Array, Reading
 
 LAYOUT = 1
 """Of the tensors and their names; in the file as `layout`."""
+NETWORK = "network"
+"""Under which name a step's policy network stands, of which its actions are outputs."""
 _EMBEDDING = ASKED + PREFIX
 ON_MISSING = "go_on"
 """What happens where a feature is missing that never was in training (`design.GO_ON`)."""
@@ -76,10 +80,19 @@ def tensors(policy: LearnedPolicy) -> dict[str, Array]:
     """Return a policy's numbers by their names in the file."""
     arrays: dict[str, Array] = {"layout": np.array(LAYOUT, dtype=np.int64)}
     for name, scorer in _places(policy):
-        arrays |= {f"{name}.{kind_of(scorer)}.{part}": values for part, values in scorer.arrays().items()}
+        arrays |= {f"{name}.{kind_of(scorer)}.{part}": values for part, values in _own(scorer).items()}
+    for number, rule in enumerate(policy.rules, 1):
+        parts = {} if rule.network is None else rule.network.arrays()
+        arrays |= {f"step{number}.{NETWORK}.{part}": values for part, values in parts.items()}
     if policy.directions is not None:
         arrays |= {"embedding.centre": policy.directions.centre, "embedding.axes": policy.directions.axes}
     return arrays
+
+
+def _own(scorer: Scorer) -> Mapping[str, Array]:
+    """Return a scorer's arrays that stand in its place; the network of a step stands once beside all its actions."""
+    arrays = scorer.arrays()
+    return {"output": arrays["output"]} if isinstance(scorer, Action) else arrays
 
 
 def packed(arrays: Mapping[str, Array]) -> bytes:
@@ -205,17 +218,31 @@ def _rules(held: Reading, features: Sequence[FeatureSet]) -> Iterator[StepRule]:
     if layout is not None and int(layout) != LAYOUT:
         held.note(f"it is {int(layout)}, and this release reads {LAYOUT}", "layout")
     for number, one in enumerate(features, 1):
-        step, last = held.inside(f"step{number}"), number == len(features)
-        onward, incumbent = _scorer(step.inside("next"), one), _scorer(step.inside("incumbent"), one)
-        if last != (onward is None) and not (onward is None and step.inside("next").names()):
-            step.note("there is one at every step but the last", "next")
-        if number == 1 and incumbent is not None:
-            step.note("there is none at the first step", "incumbent")
-        many = {
-            name: tuple([_scorer(step.inside(f"{name}.{at}"), one) for at in range(len(one.sources))])
-            for name in ("include", "confidence")
-        }
-        yield StepRule(one, onward, many["include"], many["confidence"], incumbent)
+        yield _rule(held.inside(f"step{number}"), one, first=number == 1, last=number == len(features))
+
+
+def _rule(step: Reading, features: FeatureSet, *, first: bool, last: bool) -> StepRule:
+    """Return the rule of a step."""
+    network = Network.read(step.inside(NETWORK), len(features.names)) if step.inside(NETWORK).names() else None
+
+    def scorer(name: str) -> Scorer | None:
+        return _scorer(step.inside(name), features, network)
+
+    onward, incumbent = scorer("next"), scorer("incumbent")
+    if last != (onward is None) and not (onward is None and step.inside("next").names()):
+        step.note("there is one at every step but the last", "next")
+    if first and incumbent is not None:
+        step.note("there is none at the first step", "incumbent")
+    places = range(len(features.sources))
+    include, confidence = (tuple([scorer(f"{name}.{at}") for at in places]) for name in ("include", "confidence"))
+    try:
+        rule = StepRule(features, onward, include, confidence, incumbent)
+    except UsageError as error:
+        step.note(str(error))
+        return StepRule(features, None, (None,) * len(places), (None,) * len(places))
+    if network is not None and rule.network is None:
+        step.note("no action is of it", NETWORK)
+    return rule
 
 
 def _directions(held: Reading, model: str | None, features: Sequence[FeatureSet]) -> Directions | None:
@@ -234,7 +261,7 @@ def _directions(held: Reading, model: str | None, features: Sequence[FeatureSet]
     return found
 
 
-def _scorer(held: Reading, features: FeatureSet) -> Scorer | None:
+def _scorer(held: Reading, features: FeatureSet, network: Network | None) -> Scorer | None:
     """Return the scorer of a place; None where there is none, or, which is noted, where there is no whole one."""
     kinds = held.names()
     if not kinds:
@@ -242,4 +269,10 @@ def _scorer(held: Reading, features: FeatureSet) -> Scorer | None:
     if len(kinds) > 1 or kinds[0] not in SCORERS:
         held.note(f"one scorer belongs here, of the kinds {', '.join(SCORERS)}; there are {', '.join(kinds)}")
         return None
-    return SCORERS[kinds[0]].read(held.inside(kinds[0]), len(features.names))
+    kind = SCORERS[kinds[0]]
+    part = held.inside(kinds[0])
+    if kind is not Action:
+        return kind.read(part, len(features.names))
+    if network is None:
+        part.note(f"its step has no {NETWORK}")
+    return Action.of(part, network)

@@ -1,0 +1,368 @@
+"""A policy network as it is served: numpy alone, the same log-probabilities to the bit for one row and for many.
+
+At each step of a walk the actions are {keep candidate 1, …, keep candidate m, next}, or {stop, next} where every answer
+is kept, and an action's score is its log-probability. The sums of a layer are added input after input, bias first, for
+one row and for many; activations are those that IEEE arithmetic rounds correctly element by element; `exp` and `log`
+are `math`'s. `design` says why, and `design/network.md` what it costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.conformal.arrays import Bools, Floats
+from cascade.errors import UsageError
+from cascade.policies.design import GO_ON, Design, Memo, Scored, fixed
+from cascade.policies.reading import Array, Reading
+
+MOST_HIDDEN, MOST_UNITS = 16, 4_096
+"""Hidden layers, and units of a layer, that are served at most: a file beyond is a mistake, not a policy."""
+_LARGEST = 1e300
+"""No logit may be larger: the difference of two is then finite too."""
+_BLOCK = 1_024
+"""Rows that go through the layers together: with 64 units they stay in the second cache; 5.3 µs a row and layer of 64
+with 64 rows, 3.7 with 1,024, 4.4 with 2,048."""
+
+
+def _relu(inputs: Floats, out: Floats) -> None:
+    np.maximum(inputs, 0.0, out=out)
+    np.add(out, 0.0, out=out)  # one zero: which one maximum returns for −0 and 0 hangs on the machine
+
+
+def _softsign(inputs: Floats, out: Floats) -> None:
+    np.divide(inputs, np.abs(inputs) + 1.0, out=out)
+
+
+ACTIVATIONS: Mapping[str, Callable[[Floats, Floats], None]] = {"relu": _relu, "softsign": _softsign}
+"""By name, in the order of their codes in a file: max(x, 0) and x / (1 + |x|). Only what is rounded correctly element
+by element is here: the vector form of tanh may differ from its scalar form by a bit."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Network:
+    """A multilayer perceptron with a softmax over the actions of a step.
+
+    With h_0 the D columns of the design, h_l = activation(W_l · h_{l−1} + b_l) for the hidden layers and z the same of
+    the last layer without activation, the log-probability of output j is z_j − log Σ_i exp(z_i) over the outputs i that
+    are allowed, and −inf where j is not.
+
+    Attributes:
+        design: the raw features (d) as columns (D).
+        weights: float64 (out, in) for each layer, the hidden ones first; the last has k outputs.
+        biases: float64 (out,) for each layer.
+        activation: "relu" or "softsign".
+        allowed: bool (k,), which outputs there are at this step: "next" is none at the last.
+
+    Raises:
+        UsageError: the shapes do not chain, an output is missing, or the numbers are such that a score need not be
+            finite.
+
+    >>> design = Design(np.zeros(1), np.ones(1), np.array([-9.0]), np.array([9.0]), np.array([]), np.empty((0, 2)))
+    >>> layers = (np.array([[1.0], [-1.0]]), np.array([[0.0, 0.0], [1.0, 0.0]]))
+    >>> network = Network(design, layers, (np.zeros(2), np.zeros(2)), "relu", np.ones(2, dtype=bool))
+    >>> network.log_probabilities(np.array([[0.0], [3.0]])).round(3).tolist()
+    [[-0.693, -0.693], [-3.049, -0.049]]
+    """
+
+    design: Design
+    weights: tuple[Floats, ...]
+    biases: tuple[Floats, ...]
+    activation: str
+    allowed: Bools
+    _layers: tuple[_Layer, ...] = field(init=False, repr=False)
+    _there: tuple[int, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "weights", tuple([fixed(one, np.float64) for one in self.weights]))
+        object.__setattr__(self, "biases", tuple([fixed(one, np.float64) for one in self.biases]))
+        object.__setattr__(self, "allowed", fixed(self.allowed, np.bool_))
+        problems = list(_problems(self))
+        if problems:
+            raise UsageError(f"These numbers are no policy network: {'; '.join(problems)}.")
+        layers = [_laid(weights, bias) for weights, bias in zip(self.weights, self.biases, strict=True)]
+        object.__setattr__(self, "_layers", tuple(layers))
+        object.__setattr__(self, "_there", tuple(np.flatnonzero(self.allowed).tolist()))
+
+    @property
+    def outputs(self) -> int:
+        """The outputs k, allowed or not."""
+        return int(self.allowed.size)
+
+    def log_probabilities(self, raw: Floats, memo: Memo | None = None) -> Floats:
+        """Return the log-probabilities of the outputs, float64 (…, d) -> (…, k); the same bits for any number of rows.
+
+        −inf for outputs that are not allowed; `GO_ON` for the others where a missing feature was not foreseen. `memo`
+        is what was made of the same raw features already.
+        """
+        memo = memo or Memo(raw)
+        return np.array(self.row(memo), dtype=np.float64) if raw.ndim == 1 else self.rows(memo)
+
+    def row(self, memo: Memo) -> Sequence[float]:
+        """Return the log-probabilities of the memo's one row, k floats; made once a memo."""
+        found: Sequence[float] | None = memo.networks.get(self)
+        if found is None:
+            found = memo.networks[self] = self._of_one(memo)
+        return found
+
+    def rows(self, memo: Memo) -> Floats:
+        """Return the log-probabilities of the memo's rows, float64 (…, k); made once a memo."""
+        found: Floats | None = memo.networks.get(self)
+        if found is None:
+            found = memo.networks[self] = self._of_many(memo)
+        return found
+
+    def _of_one(self, memo: Memo) -> list[float]:
+        made, logs = memo.designed(self.design), [-math.inf] * self.outputs
+        if made.unforeseen is not None:
+            for j in self._there:
+                logs[j] = GO_ON
+            return logs
+        activate, totals = ACTIVATIONS[self.activation], np.empty(0)
+        for number, layer in enumerate(self._layers):
+            inputs = np.empty((len(layer.terms), 1))
+            inputs[0] = 1.0  # of the bias
+            if number:
+                activate(totals, inputs[1:, 0])
+            else:
+                inputs[1:, 0] = made.rows
+            totals = layer.added(np.multiply(layer.terms, inputs, order="C"))
+        logits: list[float] = totals.tolist()
+        most = max([logits[j] for j in self._there])
+        total = 0.0
+        for j in self._there:  # not sum(), which may carry what rounding lost
+            total += math.exp(logits[j] - most)
+        normaliser = math.log(total)
+        for j in self._there:
+            logs[j] = (logits[j] - most) - normaliser
+        return logs
+
+    def _of_many(self, memo: Memo) -> Floats:
+        made = memo.designed(self.design)
+        rows = made.rows.reshape(math.prod(made.rows.shape[:-1]), self.design.columns)
+        logs = np.full((len(rows), self.outputs), -np.inf)
+        for start in range(0, len(rows), _BLOCK):
+            logits = self._logits(rows[start : start + _BLOCK])
+            logs[start : start + _BLOCK, self._there] = _log_softmax(logits[list(self._there)]).T
+        logs = logs.reshape(*made.rows.shape[:-1], self.outputs)
+        if made.unforeseen is not None:
+            logs[np.logical_and(made.unforeseen[..., None], self.allowed)] = GO_ON
+        return logs
+
+    def _logits(self, rows: Floats) -> Floats:
+        """Return the logits of columns, float64 (n, D) -> (k, n): a unit's sums lie side by side."""
+        activate, held = ACTIVATIONS[self.activation], np.ascontiguousarray(rows.T)
+        for number, layer in enumerate(self._layers):
+            if number:
+                activate(held, held)
+            totals = np.repeat(layer.terms[0][:, None], held.shape[1], axis=1)  # (out, n)
+            product = np.empty_like(totals)
+            for weights, inputs in zip(layer.terms[1:], held, strict=True):
+                np.multiply(weights[:, None], inputs, out=product)
+                np.add(totals, product, out=totals)
+            held = totals
+        return held
+
+    def needs(self) -> Bools:
+        """Return the features that no indicator column stands for, bool (d,)."""
+        return ~self.design.foreseen
+
+    def arrays(self) -> dict[str, Array]:
+        """Return all that it is made of, as arrays by dotted names."""
+        code = np.array(list(ACTIVATIONS).index(self.activation), dtype=np.int64)
+        found: dict[str, Array] = {"activation": code, "allowed": self.allowed}
+        found |= {f"design.{name}": values for name, values in self.design.arrays().items()}
+        for number, (weights, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            found |= {f"layers.{number}.weights": weights, f"layers.{number}.biases": bias}
+        return found
+
+    @classmethod
+    def read(cls, held: Reading, width: int) -> Network | None:
+        """Return a network of d features from a file's arrays; None, and the problems noted, where they make none."""
+        design = Design.read(held.inside("design"), width)
+        code, allowed = held.take("activation", np.int64, ()), held.take("allowed", np.bool_, (None,))
+        if code is not None and not 0 <= int(code) < len(ACTIVATIONS):
+            held.note(f"it is one of {len(ACTIVATIONS)}, from 0: {', '.join(ACTIVATIONS)}", "activation")
+            code = None
+        parts = [held.inside("layers").inside(str(number)) for number in range(len(held.inside("layers").names()))]
+        weights = [one.take("weights", np.float64, (None, None)) for one in parts]
+        biases = [one.take("biases", np.float64, (None,)) for one in parts]
+        if design is None or any(one is None for one in (code, allowed, *weights, *biases)):
+            return None
+        try:
+            return cls(design, tuple(weights), tuple(biases), list(ACTIVATIONS)[int(code)], allowed)
+        except UsageError as error:
+            held.note(str(error))
+            return None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Action(Scored):
+    """The log-probability of one output of a network. All actions of a step are of one network, which is passed once.
+
+    Raises:
+        UsageError: the network has no such output, or does not allow it.
+    """
+
+    network: Network
+    output: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.output < self.network.outputs or not self.network.allowed[self.output]:
+            there = ", ".join(str(j) for j in np.flatnonzero(self.network.allowed).tolist())
+            raise UsageError(f"An action is one of the outputs that the network allows, {there}, not {self.output}.")
+
+    def values(self, raw: Floats, memo: Memo | None = None) -> Floats:
+        """Return the log-probabilities, float64 (…, d) -> (…)."""
+        if raw.ndim == 1:
+            return np.array(self.value(raw, memo))
+        return np.ascontiguousarray(self.network.rows(memo or Memo(raw))[..., self.output])
+
+    def value(self, raw: Sequence[float] | Floats, memo: Memo | None = None) -> float:
+        """Return the log-probability of one row."""
+        return self.network.row(memo or Memo(np.asarray(raw, dtype=np.float64)))[self.output]
+
+    def needs(self, width: int) -> Bools:  # noqa: ARG002 - as every scorer
+        """Return what the network needs, bool (d,)."""
+        return self.network.needs()
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the output and the network. In a policy's file the network stands once a step (`model_file`)."""
+        own: dict[str, Array] = {"output": np.array(self.output, dtype=np.int64)}
+        return own | {f"network.{name}": values for name, values in self.network.arrays().items()}
+
+    @classmethod
+    def read(cls, held: Reading, width: int) -> Action | None:
+        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        return cls.of(held, Network.read(held.inside("network"), width))
+
+    @classmethod
+    def of(cls, held: Reading, network: Network | None) -> Action | None:
+        """Return the action of a network that was read already; None, and the problems noted, where there is none."""
+        output = held.take("output", np.int64, ())
+        if output is None or network is None:
+            return None
+        try:
+            return cls(network, int(output))
+        except UsageError as error:
+            held.note(str(error), "output")
+            return None
+
+
+def action_problems(
+    onward: Scored | None, include: Sequence[Scored | None], others: Sequence[Scored | None]
+) -> Iterator[str]:
+    """Yield what keeps the actions of a step's rule from being those of one network.
+
+    Args:
+        onward: the score of going on.
+        include: the scores of the m answers.
+        others: all other scorers of the rule.
+    """
+    actions = {at: one for at, one in enumerate((*include, onward)) if isinstance(one, Action)}
+    networks = {id(one.network): one.network for one in actions.values()}
+    if any(isinstance(one, Action) for one in others):
+        yield "an action is the score of going on or of an answer, and no confidence"
+    if len(networks) > 1:
+        yield "all actions of a step are of one network"
+    many = len(include)
+    for at, one in actions.items():
+        outputs = one.network.outputs
+        meant = outputs - 1 if at == many else at
+        if outputs != many + 1 and (outputs != 2 or at != many):
+            yield f"a network has {many + 1} outputs, one for each answer and next, or 2, stop and next; not {outputs}"
+            return
+        if one.output != meant:
+            place = "to going on" if at == many else f"to answer {at}"
+            yield f"output {meant} belongs {place}, not output {one.output}"
+
+
+class _Layer(NamedTuple):
+    """A layer laid out for sums.
+
+    Attributes:
+        terms: float64 (in + 1, out), biases first, then the weights of each input.
+        in_order: whether numpy's reduction over the first axis adds these row after row (`_reduces_in_order`).
+    """
+
+    terms: Floats
+    in_order: bool
+
+    def added(self, products: Floats) -> Floats:
+        """Return the sums of a row's products, in C order float64 (in + 1, out) -> (out,), added input after input."""
+        if self.in_order:
+            return np.asarray(np.add.reduce(products, axis=0))
+        return np.asarray(np.add.accumulate(products, axis=0)[-1])
+
+
+def _laid(weights: Floats, biases: Floats) -> _Layer:
+    terms = np.empty((weights.shape[1] + 1, biases.size))  # in C order: along its fast axis numpy would sum pairwise
+    terms[0], terms[1:] = biases, weights.T
+    terms.setflags(write=False)
+    return _Layer(terms, _reduces_in_order(*terms.shape))
+
+
+@cache
+def _reduces_in_order(rows: int, columns: int) -> bool:
+    """Whether `np.add.reduce` over the first axis gives the bits of `np.add.accumulate`, which is sequential.
+
+    numpy sums pairwise along the fast axis in memory only, so it does for two columns and more. It takes a third of the
+    time, and is tried once for each shape, since the bits of a certified score hang on it.
+
+    Reference: the notes of `numpy.sum`.
+    """
+    if columns < 2:
+        return False
+    tried = np.random.default_rng(0).normal(size=(rows, columns))
+    return np.array_equal(np.add.reduce(tried, axis=0), np.add.accumulate(tried, axis=0)[-1])
+
+
+def _log_softmax(logits: Floats) -> Floats:
+    """Return logits less the logarithm of their sum of exponentials over the first axis: float64 (k, n) -> (k, n)."""
+    shifted = logits - logits.max(axis=0)
+    total = np.zeros(logits.shape[1])
+    for one in shifted:
+        total += np.fromiter(map(math.exp, one.tolist()), np.float64, one.size)
+    return np.asarray(shifted - np.fromiter(map(math.log, total.tolist()), np.float64, total.size))
+
+
+def _problems(network: Network) -> Iterator[str]:
+    """Yield what keeps arrays from being a network."""
+    weights, biases, allowed = network.weights, network.biases, network.allowed
+    if network.activation not in ACTIVATIONS:
+        yield f"activation: it is {' or '.join(ACTIVATIONS)}, not {network.activation!r}"
+        return
+    if not 2 <= len(weights) <= MOST_HIDDEN + 1 or len(biases) != len(weights):
+        yield f"layers: there are 1 to {MOST_HIDDEN} hidden ones and a last one, weights and biases each"
+        return
+    sizes = [network.design.columns, *(bias.size for bias in biases)]
+    chained = all(
+        (bias.shape, one.shape) == ((out,), (out, into))
+        for one, bias, into, out in zip(weights, biases, sizes[:-1], sizes[1:], strict=True)
+    )
+    if not chained:
+        yield f"layers: weights are (out, in) and biases (out,), with an input for each output before, {sizes[0]} first"
+    if any(not 1 <= size <= MOST_UNITS for size in sizes[1:]):
+        yield f"layers: each has 1 to {MOST_UNITS:,} units"
+    if sizes[-1] < 2 or allowed.shape != (sizes[-1],) or not allowed.any():
+        yield f"allowed: it says which of the {sizes[-1]} outputs there are, of at least 2 at least one"
+    elif chained and not _bounded(network):
+        yield "layers: the numbers are not finite, or so large that a score need not be finite"
+
+
+def _bounded(network: Network) -> bool:
+    """Whether no sum in the network can overflow, whatever the features are."""
+    with np.errstate(all="ignore"):
+        most = network.design.most()
+        for weights, bias in zip(network.weights, network.biases, strict=True):
+            most = np.abs(weights) @ most + np.abs(bias)
+            if not (most <= _LARGEST).all():  # nor where it is no number
+                return False
+            if network.activation == "softsign":
+                most = np.minimum(most, 1.0)
+    return True
