@@ -64,6 +64,7 @@ def run(
     abstain_below: float | None = None,
     audit: bool = False,
     warnings: Sequence[str] = (),
+    level: str | None = None,
 ) -> Run:
     """Answer one question.
 
@@ -81,6 +82,7 @@ def run(
         audit: run the steps after the decision to stop too. They keep nothing, and the answer is the same; they show
             what was missed.
         warnings: what the answer's warnings begin with.
+        level: the level of the policy, where it has some.
 
     Yields:
         Requests, to be answered by sending a `Completion` or throwing a `ProviderError` in; and decided `Step`s, to be
@@ -131,6 +133,7 @@ def run(
         certificate=certificate,
         loose_calls=tuple(record.calls),
         audited=audit,
+        level=level,
     )
 
 

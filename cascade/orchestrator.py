@@ -8,18 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from cascade import config as configuration
 from cascade.budget.ledger import QuestionBudget
-from cascade.building import build_policy, build_strategy, certified_policy, endpoints
+from cascade.building import build_policy, build_strategy, endpoints
 from cascade.checks import checked_question
 from cascade.config import CascadeConfig
 from cascade.engine import Run, adrive, drive, paid_call, run
 from cascade.episodes.follow import Trace
 from cascade.episodes.traces import TraceWriter
 from cascade.episodes.truth import Truth, judge
-from cascade.errors import BatchError, CascadeError, ProviderError, UsageError
+from cascade.errors import BatchError, CascadeError, UsageError
+from cascade.levels import at_level, in_service
 from cascade.money import Price, nano_usd
 from cascade.providers import registry
 from cascade.providers.base import Provider
@@ -27,8 +28,12 @@ from cascade.providers.guard import Guard
 from cascade.providers.registry import ProviderSettings
 from cascade.resilience.deadline import Deadline
 from cascade.sections import DirectoryConfig, ModelConfig
-from cascade.serving import Order, Serving, serving
+from cascade.serving import Order, Serving
+from cascade.streaming import astream, stream
 from cascade.types import Answer, Call, Completion, Question, Request, Step, TextDelta
+
+if TYPE_CHECKING:
+    from cascade.policies.levels import Level
 
 
 class Orchestrator:
@@ -83,7 +88,8 @@ class Orchestrator:
         self.config = config
         self.strategy = build_strategy(config)
         watched = config.guarantee is not None or isinstance(config.policy, DirectoryConfig)
-        self._serving = serving(config, self.strategy) if watched else None
+        self._service = in_service(config, self.strategy) if watched else None
+        self._serving = None if self._service is None else self._service.default
         self.policy = build_policy(config) if self._serving is None else self._serving.policy
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
@@ -119,65 +125,92 @@ class Orchestrator:
             guards |= {entry.model: guard for entry in entries}
         return guards
 
-    def ask(self, question: str | Question) -> Answer:
+    def ask(self, question: str | Question, *, budget: str | None = None, alpha: float | None = None) -> Answer:
         """Answer one question.
+
+        Args:
+            question: what is asked.
+            budget: the level to ask at, by its name ("low" is the cheapest), where the policy has levels (`levels`).
+            alpha: the same by the share of questions that may be missed: the cheapest level that promises so much.
 
         Raises:
             ProviderError: every model that could have answered failed.
             BudgetExceededError: the cap would have been passed.
-            UsageError: closed, called inside a running event loop (use `aask`), or nothing was asked.
+            UsageError: closed, called inside a running event loop (use `aask`), nothing was asked, or there is no such
+                level.
         """
         self._no_event_loop("ask", "aask")
-        deadline, (walk, trace) = self._deadline(), self._begin(question)
+        deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha)
         return trace.settle(drive(walk, lambda request: self._guard(request).complete(request, deadline)))
 
-    async def aask(self, question: str | Question) -> Answer:
+    async def aask(self, question: str | Question, *, budget: str | None = None, alpha: float | None = None) -> Answer:
         """Answer one question without blocking the event loop. Raises as `ask` does."""
-        deadline, (walk, trace) = self._deadline(), self._begin(question)
+        deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha)
         answer = await adrive(walk, lambda request: self._guard(request).acomplete(request, deadline))
         return await trace.asettle(answer)
 
-    def stream(self, question: str | Question) -> Iterator[TextDelta | Step | Answer]:
+    def stream(
+        self, question: str | Question, *, budget: str | None = None, alpha: float | None = None
+    ) -> Iterator[TextDelta | Step | Answer]:
         """Answer one question and yield text as it is written, each finished step, and at last the answer."""
         self._no_event_loop("stream", "astream")
-        deadline, (walk, trace) = self._deadline(), self._begin(question)
-        return _stream(walk, lambda request: self._guard(request).stream(request, deadline), trace)
+        deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha)
+        return stream(walk, lambda request: self._guard(request).stream(request, deadline), trace)
 
-    async def astream(self, question: str | Question) -> AsyncGenerator[TextDelta | Step | Answer, None]:
+    async def astream(
+        self, question: str | Question, *, budget: str | None = None, alpha: float | None = None
+    ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream` without blocking the event loop."""
-        deadline, (walk, trace) = self._deadline(), self._begin(question)
-        pieces = _astream(walk, lambda request: self._guard(request).astream(request, deadline), trace)
+        deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha)
+        pieces = astream(walk, lambda request: self._guard(request).astream(request, deadline), trace)
         async with aclosing(pieces) as events:
             async for event in events:
                 yield event
 
-    def ask_many(self, questions: Iterable[str | Question], *, concurrency: int = 8) -> list[Answer]:
-        """Answer questions, at most `concurrency` at a time, in the order they were asked.
+    def ask_many(
+        self,
+        questions: Iterable[str | Question],
+        *,
+        concurrency: int = 8,
+        budget: str | None = None,
+        alpha: float | None = None,
+    ) -> list[Answer]:
+        """Answer questions, at most `concurrency` at a time, in the order they were asked, all at one level.
 
         Raises:
             BatchError: some failed; `results` holds every answer and every error.
+            UsageError: it cannot be asked so.
         """
         self._no_event_loop("ask_many", "aask_many")
         _check_many(questions, concurrency)
+        self._serves(budget, alpha)
 
         def one(question: str | Question) -> Answer | CascadeError:
             try:
-                return self.ask(question)
+                return self.ask(question, budget=budget, alpha=alpha)
             except CascadeError as error:
                 return error
 
         with ThreadPoolExecutor(concurrency, thread_name_prefix="cascade-ask") as threads:
             return _all_or_batch_error(list(threads.map(one, questions)))
 
-    async def aask_many(self, questions: Iterable[str | Question], *, concurrency: int = 32) -> list[Answer]:
+    async def aask_many(
+        self,
+        questions: Iterable[str | Question],
+        *,
+        concurrency: int = 32,
+        budget: str | None = None,
+        alpha: float | None = None,
+    ) -> list[Answer]:
         """Answer questions without blocking, at most `concurrency` at a time. Raises as `ask_many` does."""
         _check_many(questions, concurrency)
+        self._serves(budget, alpha)
         places = asyncio.Semaphore(concurrency)
 
         async def one(question: str | Question) -> Answer | CascadeError:
             async with places:
                 try:
-                    return await self.aask(question)
+                    return await self.aask(question, budget=budget, alpha=alpha)
                 except CascadeError as error:
                     return error
 
@@ -186,7 +219,13 @@ class Orchestrator:
     @property
     def alarm(self) -> str | None:
         """What audits found that withdrew a certificate, in words; None while all is well."""
-        return None if self._serving is None else self._serving.alarm
+        return None if self._service is None else self._service.alarm
+
+    @property
+    def levels(self) -> Mapping[str, Level]:
+        """The levels that a question can be asked at, the cheapest first; none where the policy has none."""
+        known = None if self._service is None else self._service.levels
+        return {} if known is None else known.by_name
 
     def record_truth(
         self,
@@ -216,9 +255,9 @@ class Orchestrator:
         Raises:
             UsageError: `reference_right` is needed.
         """
-        if self._serving is None:
+        if self._service is None:
             return Truth(None, counted=False, says="nothing is guaranteed, so nothing is counted")
-        return self._serving.record(answer, judge(right, matcher), reference_right)
+        return self._service.of(answer).record(answer, judge(right, matcher), reference_right)
 
     def recalibrated(self, directory: str | Path | None = None) -> None:
         """Serve with the policy directory as it is now, or with another one, from the next question on.
@@ -232,12 +271,9 @@ class Orchestrator:
             raise UsageError("The configuration names no policy directory: recalibrated(DIR).")
         wanted = DirectoryConfig(kind="directory", path=str(directory or configured))
         config = self.config.model_copy(update={"policy": wanted})
-        policy, artifact = certified_policy(config, wanted.path)
-        if self._serving is None:
-            self._serving = Serving(config, self.strategy, policy, artifact)
-        else:
-            self._serving.replace(policy, artifact)
-        self.config, self.policy = config, policy
+        self._service = in_service(config, self.strategy, self._service)
+        self._serving = self._service.default
+        self.config, self.policy = config, self._serving.policy
 
     def complete(self, request: Request) -> Completion:
         """Make one call to one of the models, guarded as any other. Raises as `ask` does."""
@@ -278,11 +314,12 @@ class Orchestrator:
     def __repr__(self) -> str:
         return f"Orchestrator({', '.join(self.strategy.models)}, provider={self.config.provider.kind!r})"
 
-    def _begin(self, question: str | Question) -> tuple[Run, Trace]:
+    def _begin(self, question: str | Question, budget: str | None, alpha: float | None) -> tuple[Run, Trace]:
         if self._closed:
             raise UsageError("This orchestrator was closed. Make a new one.")
         asked = checked_question(question)
-        order = Order(self.strategy, self.policy) if self._serving is None else self._serving.order(asked)
+        serving = self._serves(budget, alpha)
+        order = Order(self.strategy, self.policy) if serving is None else serving.order(asked)
         trace = Trace(self._traces, order.strategy.horizon, self._paid, order.walk)
         walk = run(
             asked,
@@ -295,8 +332,15 @@ class Orchestrator:
             abstain_below=order.abstain_below,
             audit=order.audit,
             warnings=order.warnings,
+            level=order.level,
         )
         return trace.follow(asked, walk), trace
+
+    def _serves(self, budget: str | None, alpha: float | None) -> Serving | None:
+        """Return what serves at a level; at the default one where none is asked for."""
+        if budget is None and alpha is None:
+            return self._serving
+        return at_level(self._service, budget, alpha)
 
     def _paid(self, request: Request, completion: Completion) -> Call:
         return paid_call(request, completion, self._prices.get(request.model))
@@ -317,61 +361,6 @@ class Orchestrator:
             f"{name}() blocks, and it was called inside a running event loop, which would stand still. "
             f"Use: await orchestrator.{instead}(…)"
         )
-
-
-def _stream(
-    walk: Run, answer: Callable[[Request], Iterator[TextDelta | Completion]], trace: Trace
-) -> Iterator[TextDelta | Step | Answer]:
-    try:
-        item = next(walk)
-        while True:
-            if not isinstance(item, Request):
-                yield item
-                item = next(walk)
-                continue
-            try:
-                completion = None
-                for event in answer(item):
-                    if isinstance(event, Completion):
-                        completion = event
-                    else:
-                        yield event
-            except ProviderError as error:
-                item = walk.throw(error)
-            else:
-                item = walk.send(completion)
-    except StopIteration as end:
-        yield trace.settle(end.value)
-    finally:
-        walk.close()
-
-
-async def _astream(
-    walk: Run, answer: Callable[[Request], AsyncGenerator[TextDelta | Completion, None]], trace: Trace
-) -> AsyncGenerator[TextDelta | Step | Answer, None]:
-    try:
-        item = next(walk)
-        while True:
-            if not isinstance(item, Request):
-                yield item
-                item = next(walk)
-                continue
-            try:
-                completion = None
-                async with aclosing(answer(item)) as events:
-                    async for event in events:
-                        if isinstance(event, Completion):
-                            completion = event
-                        else:
-                            yield event
-            except ProviderError as error:
-                item = walk.throw(error)
-            else:
-                item = walk.send(completion)
-    except StopIteration as end:
-        yield await trace.asettle(end.value)
-    finally:
-        walk.close()
 
 
 def _check_many(questions: object, concurrency: int) -> None:

@@ -18,7 +18,6 @@ from datetime import UTC, date, datetime
 from logging import getLogger
 from typing import TYPE_CHECKING, NamedTuple
 
-from cascade.building import build_policy, certified_policy
 from cascade.config import CascadeConfig
 from cascade.conformal.audits import AuditPlan
 from cascade.conformal.guarantee import KINDS, UNWATCHED, of_group
@@ -27,7 +26,7 @@ from cascade.episodes.truth import Judge, Truth, critical_of, missed_in_set, ser
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.policies.base import Policy
 from cascade.policies.fixed import FixedPolicy
-from cascade.sections import AuditConfig, DirectoryConfig, GuaranteeConfig
+from cascade.sections import AuditConfig, GuaranteeConfig
 from cascade.strategies.base import Strategy
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.ladder import Ladder
@@ -50,7 +49,10 @@ def today_utc() -> date:
 
 
 class Order(NamedTuple):
-    """How one question is to be run. `walk` is its name on record where it is not run by the strategy configured."""
+    """How one question is to be run.
+
+    `walk` is its name on record where it is not run by the strategy configured; `level` that of the policy's levels.
+    """
 
     strategy: Strategy
     policy: Policy
@@ -59,6 +61,14 @@ class Order(NamedTuple):
     audit: bool = False
     warnings: tuple[str, ...] = ()
     walk: str | None = None
+    level: str | None = None
+
+
+class Place(NamedTuple):
+    """Which level of a policy is served, None for one without, and among how many: they share the monitors' level."""
+
+    level: str | None = None
+    among: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +104,7 @@ class _Watch:
         return _Watch(monitor, online, alarm)
 
 
-NO_WATCH = _Watch()
+NO_WATCH, NO_LEVELS = _Watch(), Place()
 
 
 class _Draws:
@@ -111,12 +121,14 @@ class _Draws:
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
+class Held:
     """What is certified: the policy, its certificates by group, and by their ids why they do not hold here, if so.
 
     `directory` says whether the policy comes from a policy directory. The questions in it are not kept in memory.
     """
 
+    config: CascadeConfig
+    place: Place
     policy: Policy
     directory: bool
     certificates: Mapping[str | None, Certificate]
@@ -131,6 +143,7 @@ class Serving:
         strategy: the strategy that it describes.
         policy: the policy that it describes, at its certified threshold where there is one.
         artifact: what is certified; None for a policy that comes from no policy directory.
+        place: which level it is, of a policy that has some.
         today: the clock.
 
     Raises:
@@ -145,19 +158,21 @@ class Serving:
         policy: Policy,
         artifact: PolicyArtifact | None,
         *,
+        place: Place = NO_LEVELS,
         today: Callable[[], date] = today_utc,
     ) -> None:
-        self._config = config
         self._wanted = config.guarantee or GuaranteeConfig()
         self._strategy = strategy
         self._today = today
         self._lock = threading.Lock()
         self._watches: dict[str, _Watch] = {}
         self._audits = _Draws(self._wanted.audit)
-        self._held = self._checked(policy, artifact)
+        self._held = self.checked(config, policy, artifact, place)
 
-    def _checked(self, policy: Policy, artifact: PolicyArtifact | None) -> _Held:
-        """Return what is certified, after looking at whether it holds here."""
+    def checked(
+        self, config: CascadeConfig, policy: Policy, artifact: PolicyArtifact | None, place: Place = NO_LEVELS
+    ) -> Held:
+        """Return what is certified, after looking at whether it holds here. Raises as when made."""
         certificates = () if artifact is None else artifact.certificates
         voided: dict[str, tuple[str, ...]] = {}
         if certificates:
@@ -166,8 +181,8 @@ class Serving:
             problems = list(watch_problems(self._wanted, certificates))
             if problems:
                 raise ConfigError(problems)
-            voided = {one.calibration_id: tuple(voids(self._config, one)) for one in certificates}
-        held = _Held(policy, artifact is not None, {one.group: one for one in certificates}, voided)
+            voided = {one.calibration_id: tuple(voids(config, one)) for one in certificates}
+        held = Held(config, place, policy, artifact is not None, {one.group: one for one in certificates}, voided)
         if self._wanted.required:
             reasons = [said for one in certificates for said in self._reasons(held, one)]
             if not certificates:
@@ -176,24 +191,16 @@ class Serving:
                 raise NotCertifiedError(_refusal(dict.fromkeys(reasons)))
         return held
 
-    def replace(self, policy: Policy, artifact: PolicyArtifact) -> None:
-        """Serve under new certificates from now on, with nothing known against them.
-
-        Raises:
-            UsageError: one of them is a certificate that audits raised an alarm about.
-            NotCertifiedError, ConfigError: as when made.
-        """
-        held = self._checked(policy, artifact)
+    def install(self, held: Held) -> None:
+        """Serve what was `checked` from now on; what audits told of certificates that stay is kept."""
         with self._lock:
-            for one in artifact.certificates:
-                if self._watches.get(one.calibration_id, NO_WATCH).alarm is not None:
-                    raise UsageError(
-                        f"The certificate {one.calibration_id} is the one that was withdrawn. Calibrate again with "
-                        "newer questions: cascade calibrate EPISODES --policy DIR"
-                    )
-            kept = {one.calibration_id for one in artifact.certificates}
-            self._watches = {name: watch for name, watch in self._watches.items() if name in kept}
+            self._watches = {name: watch for name, watch in self._watches.items() if name in held.voided}
             self._held = held
+
+    @property
+    def withdrawn(self) -> frozenset[str]:
+        """The ids of the certificates that audits raised an alarm about."""
+        return frozenset([name for name, watch in self._watches.items() if watch.alarm is not None])
 
     @property
     def policy(self) -> Policy:
@@ -226,16 +233,17 @@ class Serving:
         if watch.alarm is not None and certificate is not None:
             strategy, fallback = fallback_of(self._wanted.monitor.fallback, certificate.kind, self._strategy)
             if strategy is not self._strategy:  # no audit of it tells anything about the strategy configured
-                return Order(strategy, fallback, warnings=warnings, walk=LAST_ONLY)
-            return Order(strategy, fallback, audit=audit, warnings=warnings)
+                return Order(strategy, fallback, warnings=warnings, walk=LAST_ONLY, level=held.place.level)
+            return Order(strategy, fallback, audit=audit, warnings=warnings, level=held.place.level)
         policy = _policy_for(held.policy, question.group, watch.online)
         below: float | None = getattr(policy, "abstain_below", None)
-        return Order(self._strategy, policy, None if reasons else certificate, below, audit, warnings)
+        shown = None if reasons else certificate
+        return Order(self._strategy, policy, shown, below, audit, warnings, level=held.place.level)
 
-    def _reasons(self, held: _Held, certificate: Certificate | None, group: str | None = None) -> tuple[str, ...]:
+    def _reasons(self, held: Held, certificate: Certificate | None, group: str | None = None) -> tuple[str, ...]:
         """Return why an answer cannot be given a certificate today."""
         if certificate is None:
-            if self._config.guarantee is None and not held.directory:
+            if held.config.guarantee is None and not held.directory:
                 return ()
             whom = "the policy has none" if group is None else f"the policy has none for the group {group!r}"
             return (f"{whom}; {CALIBRATE}",)
@@ -316,7 +324,7 @@ class Serving:
         return Truth(missed, counted=True, says="missed" if missed else "not missed")
 
     def _new_monitor(self, certificate: Certificate) -> Monitor | None:
-        """Return a monitor; several certificates share the level, so that one false alarm of any is as rare.
+        """Return a monitor; the certificates of all levels share its level, so that one false alarm of any is as rare.
 
         A pool has none: its audits mix small groups in other shares than its calibration questions do, so they are not
         exchangeable with those. The promise is about one question beside the calibration's.
@@ -325,7 +333,7 @@ class Serving:
             return None
         from cascade.conformal.monitor import Monitor
 
-        watched = sum(not one.pool for one in self._held.certificates.values())
+        watched = self._held.place.among * sum(not one.pool for one in self._held.certificates.values())
         return Monitor.start(
             alpha=certificate.alpha or 0.0,  # a promise on questions has one
             n=certificate.n,
@@ -347,14 +355,6 @@ class Serving:
         from cascade.conformal.online import OnlineThreshold
 
         return OnlineThreshold.warm(kappa, certificate.n, alpha=alpha, step=asked.step, decay=asked.decay, upper=kappa)
-
-
-def serving(config: CascadeConfig, strategy: Strategy) -> Serving:
-    """Return what serves a configuration's policy, with what is certified about it. Raises as `Serving` does."""
-    wanted = config.policy
-    if isinstance(wanted, DirectoryConfig):
-        return Serving(config, strategy, *certified_policy(config, wanted.path))
-    return Serving(config, strategy, build_policy(config), None)
 
 
 def fallback_of(wanted: str | None, kind: str, strategy: Strategy) -> tuple[Strategy, Policy]:

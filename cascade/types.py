@@ -265,7 +265,7 @@ class Answer:
     "abstained" (the best answer is not sure enough to be served).
     `calls` made outside a finished step (an interrupted last one) are in `loose_calls` and in the cost. `audited` says
     that the question was drawn for an audit and run on to the last step, or as far as providers and the cap allowed;
-    those steps are in `steps` and in the cost.
+    those steps are in `steps` and in the cost. `level` is the level of the policy that served, where it has some.
     """
 
     question: Question
@@ -278,6 +278,7 @@ class Answer:
     certificate: Certificate | None = None
     loose_calls: tuple[Call, ...] = field(default=())
     audited: bool = False
+    level: str | None = None
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -315,7 +316,8 @@ class Answer:
             lines.append(f"step {step.number}: {shown} -> {step.reason}")
             lines.extend(f"  note: {note}" for note in step.notes)
         lines.extend(f"warning: {warning}" for warning in self.warnings)
-        return "\n".join([*lines, f"stopped: {self.stopped}"])
+        asked_at = [] if self.level is None else [f"level: {self.level}"]
+        return "\n".join([*lines, *asked_at, f"stopped: {self.stopped}"])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain JSON-ready values (infinite scores as strings)."""

@@ -17,11 +17,12 @@ from cascade.cli.output import console, dollars, plain, print_json
 from cascade.config import CascadeConfig, default_traces_url, environment, load, traces_url
 from cascade.episodes.store import Store, parse, sqlite
 from cascade.errors import EXTRAS, CascadeError, ConfigError, NotCertifiedError, install_command
+from cascade.levels import in_service
 from cascade.money import PriceTable, usd
 from cascade.orchestrator import Orchestrator
 from cascade.providers import weights
 from cascade.sections import DirectoryConfig, GuaranteeConfig
-from cascade.serving import CALIBRATE, serving
+from cascade.serving import CALIBRATE
 from cascade.types import Certificate
 
 _BAD_LITELLM = {"1.82.7": "carried malware", "1.82.8": "carried malware", "1.107.0": "was withdrawn"}
@@ -152,14 +153,15 @@ def _certificates(config: CascadeConfig) -> Iterator[Finding]:
     asked = (config.guarantee or GuaranteeConfig()).model_copy(update={"required": False})
     serious = "problem" if config.guarantee is not None and config.guarantee.required else "note"
     try:
-        certificates = serving(config.model_copy(update={"guarantee": asked}), build_strategy(config)).holding
+        certificates = in_service(config.model_copy(update={"guarantee": asked}), build_strategy(config)).holding
     except CascadeError as error:
         yield Finding("policy", "problem", str(error))
         return
     if not certificates:
         yield Finding("certificate", serious, f"none; {CALIBRATE}")
-    for certificate, reasons in certificates:
+    for level, certificate, reasons in certificates:
         name = "certificate" if certificate.group is None else f"certificate of {certificate.group}"
+        name = name if level is None else f"{name}, level {level}"
         yield from (Finding(name, "problem", f"does not hold: {said}") for said in reasons)
         if not reasons:
             yield from _holding(name, certificate)

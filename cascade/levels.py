@@ -1,0 +1,154 @@
+"""What serves a configuration: one `Serving`, or one for each level of its policy directory.
+
+Levels differ in what they promise, so nothing is shared between them but the models, the strategy and the chance of a
+false alarm: each has its own certificates, thresholds, audits and monitors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from typing import TYPE_CHECKING
+
+from cascade.building import build_policy, certified_policy, fitting, read_levels
+from cascade.config import CascadeConfig
+from cascade.errors import NotCertifiedError, UsageError
+from cascade.policies.base import Policy
+from cascade.sections import DirectoryConfig
+from cascade.serving import Held, Place, Serving, today_utc
+from cascade.strategies.base import Strategy
+from cascade.types import Answer, Certificate
+
+if TYPE_CHECKING:
+    from cascade.policies.artifact import PolicyArtifact
+    from cascade.policies.levels import Levels
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What serves: replaced whole.
+
+    Attributes:
+        default: serves where no level is asked for.
+        levels: which there are; None for a policy without.
+        by_name: what serves each.
+    """
+
+    default: Serving
+    levels: Levels | None = None
+    by_name: Mapping[str, Serving] = field(default_factory=dict)
+
+    def of(self, answer: Answer) -> Serving:
+        """Return what gave an answer; of a level that is no more, the default one, which does not know it either."""
+        return self.default if answer.level is None else self.by_name.get(answer.level, self.default)
+
+    @property
+    def alarm(self) -> str | None:
+        """What audits found that withdrew a certificate, in words; None while all is well."""
+        found = {name: one.alarm for name, one in self.by_name.items()}
+        return next((f"level {name}: {said}" for name, said in found.items() if said is not None), self.default.alarm)
+
+    @property
+    def holding(self) -> tuple[tuple[str | None, Certificate, tuple[str, ...]], ...]:
+        """The certificates of all levels, each with its level, and why it does not hold here today."""
+        if not self.by_name:
+            return tuple([(None, *one) for one in self.default.holding])
+        return tuple([(name, *one) for name, serving in self.by_name.items() for one in serving.holding])
+
+    @property
+    def withdrawn(self) -> frozenset[str]:
+        """The ids of the certificates that audits raised an alarm about."""
+        return self.default.withdrawn.union(*[one.withdrawn for one in self.by_name.values()])
+
+
+def at_level(service: Service | None, budget: str | None, alpha: float | None) -> Serving:
+    """Return what serves the level that is asked for.
+
+    Raises:
+        UsageError: there is none, both are given, or the policy has no levels.
+    """
+    if service is None or service.levels is None:
+        from cascade.policies.levels import MAKE
+
+        asked = f"budget={budget!r}" if budget is not None else f"alpha={alpha!r}"
+        raise UsageError(
+            f"{asked} asks for a level, and the policy has none; a directory with levels is made with: {MAKE}"
+        )
+    return service.by_name[service.levels.chosen(budget, alpha).name]
+
+
+def in_service(
+    config: CascadeConfig,
+    strategy: Strategy,
+    before: Service | None = None,
+    *,
+    today: Callable[[], date] = today_utc,
+) -> Service:
+    """Return what serves a configuration's policy, with what is certified about it.
+
+    Args:
+        config: the configuration.
+        strategy: the strategy that it describes.
+        before: what served until now: what audits told of certificates that stay is kept.
+        today: the clock.
+
+    Raises:
+        ConfigError, NotCertifiedError: as `Serving`; nothing has changed then.
+        UsageError: a certificate is one that audits raised an alarm about.
+    """
+    levels, found = _read(config)
+    default = "" if levels is None else levels.default
+    olds = {} if before is None else {**before.by_name, default: before.default}
+    withdrawn = frozenset[str]() if before is None else before.withdrawn
+    made, renewed = dict[str, Serving](), dict[str, Held]()
+    for name, (policy, artifact) in found.items():
+        own, place = _at(config, levels, name)
+        try:
+            _refuse_withdrawn(artifact, withdrawn)
+            if name in olds:
+                made[name] = olds[name]
+                renewed[name] = olds[name].checked(own, policy, artifact, place)
+            else:
+                made[name] = Serving(own, strategy, policy, artifact, place=place, today=today)
+        except NotCertifiedError as error:
+            raise (error if levels is None else NotCertifiedError(f"Level {name!r}: {error}")) from None
+    for name, held in renewed.items():  # after all were looked at: either all are served, or the old ones
+        made[name].install(held)
+    return Service(made[default], levels, {} if levels is None else made)
+
+
+def _read(config: CascadeConfig) -> tuple[Levels | None, Mapping[str, tuple[Policy, PolicyArtifact | None]]]:
+    """Return the levels of the policy, and what is to be served by their names; "" where there are none."""
+    wanted = config.policy
+    if not isinstance(wanted, DirectoryConfig):
+        return None, {"": (build_policy(config), None)}
+    held = read_levels(wanted.path)
+    if held is None:
+        return None, {"": certified_policy(config, wanted.path)}
+    for one in held.policies.values():
+        fitting(config, one, wanted.path)
+    return held.levels, {name: (one.deciding, one.artifact) for name, one in held.policies.items()}
+
+
+def _at(config: CascadeConfig, levels: Levels | None, name: str) -> tuple[CascadeConfig, Place]:
+    """Return the configuration and the place of a level.
+
+    What the section `guarantee` asks of alpha it asks of the default level; of the others, their own.
+    """
+    if levels is None:
+        return config, Place()
+    place, asked = Place(name, len(levels.by_name)), config.guarantee
+    if name == levels.default or asked is None or asked.alpha is None:
+        return config, place
+    own = asked.model_copy(update={"alpha": levels.by_name[name].alpha})
+    return config.model_copy(update={"guarantee": own}), place
+
+
+def _refuse_withdrawn(artifact: PolicyArtifact | None, withdrawn: frozenset[str]) -> None:
+    for one in () if artifact is None else artifact.certificates:
+        if one.calibration_id in withdrawn:
+            raise UsageError(
+                f"The certificate {one.calibration_id} is the one that was withdrawn. Calibrate again with "
+                "newer questions: cascade calibrate EPISODES --policy DIR"
+            )
