@@ -275,7 +275,7 @@ def action_problems(
         outputs = one.network.outputs
         meant = outputs - 1 if at == many else at
         if outputs != many + 1 and (outputs != 2 or at != many):
-            yield f"a network has {many + 1} outputs, one for each answer and next, or 2, stop and next; not {outputs}"
+            yield f"the outputs of a network are {many} answers and next, or stop and next; it has {outputs}"
             return
         if one.output != meant:
             place = "to going on" if at == many else f"to answer {at}"

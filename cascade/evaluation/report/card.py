@@ -314,10 +314,11 @@ def _looks_at(facts: Facts) -> Iterator[str]:
         yield from ("Nothing.", "")
         return
     legend = (
-        "Weight: how much the score of going on hangs on the feature, from 0 to 1, when its values are dealt out anew "
-        "among the training questions; features that tell the same share it. A feature that is missing on some "
-        "training questions is known to be missing; where one is missing that never was, the policy goes on and keeps "
-        "the answer. After the last step there is nothing to go on to: what is looked at there ranks the answers."
+        "Weight: how much the score of going on, of a network the probabilities of all its actions, hangs on the "
+        "feature, from 0 to 1, when its values are dealt out anew among the training questions; features that tell the "
+        "same share it. A feature that is missing on some training questions is known to be missing; where one is "
+        "missing that never was, the policy goes on and keeps the answer. After the last step there is nothing to go "
+        "on to: what is looked at there ranks the answers, or says which are kept."
     )
     yield from (legend, "")
     rows = [

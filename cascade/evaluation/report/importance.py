@@ -1,4 +1,9 @@
-"""How much a policy's score hangs on each of its features: a figure for readers, of whatever form the score is."""
+"""How much a policy's score hangs on each of its features: a figure for readers, of whatever form the score is.
+
+Of a rule that is a policy network it is how much the probabilities of its actions do, which after the last step are
+those of keeping answers. Not their logarithms, which are its scores: whether an action has 1e-9 or 1e-20 decides
+nothing, and would be most of their variance.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +13,18 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Floats
-from cascade.policies.estimators import Scorer
+from cascade.policies.design import GO_ON
 from cascade.policies.features import Feature, describe
 from cascade.policies.history import History
-from cascade.policies.learned import LearnedPolicy
+from cascade.policies.learned import LearnedPolicy, StepRule
+from cascade.policies.network import Action
 
 _ROWS = 2_000
 """Questions looked at: the figure has two digits."""
 
 
 class Weighed(NamedTuple):
-    """One feature of one step, and how much the score of going on hangs on it.
+    """One feature of one step, and how much the score of going on, or a network's probabilities, hang on it.
 
     Attributes:
         step: after which step it is looked at.
@@ -38,8 +44,9 @@ def weighed(policy: LearnedPolicy, history: History, seed: int = 0) -> list[Weig
     """Return what each feature does to the scores of going on, on some logged questions.
 
     A feature's values are dealt out anew among the questions; its weight is √(E[(s − r)²] / (2 Var s)), for a score s
-    that becomes r. Of a linear score that is |weight| · sd(feature) / sd(score). Where the score is +∞, for want of a
-    feature that was always there in training, a question is left out.
+    that becomes r. Of a linear score that is |weight| · sd(feature) / sd(score). Of a network, s and r are the
+    probabilities of its actions, and both means are summed over these. Where the score is +∞, for want of a feature
+    that was always there in training, a question is left out.
 
     Args:
         policy: the policy.
@@ -54,19 +61,28 @@ def weighed(policy: LearnedPolicy, history: History, seed: int = 0) -> list[Weig
         raw = rule.features.table(some, step)[some.steps >= step]
         for place, name in enumerate(rule.features.names):
             known = float((~np.isnan(raw[:, place])).mean()) if len(raw) else 0.0
-            weight = None if rule.next is None else _weight(rule.next, raw, place, seed)
-            found.append(Weighed(step, describe(name), weight, known))
+            found.append(Weighed(step, describe(name), _weight(rule, raw, place, seed), known))
     return found
 
 
-def _weight(scorer: Scorer, raw: Floats, place: int, seed: int) -> float | None:
-    if not len(raw):
-        return None
+def _weight(rule: StepRule, raw: Floats, place: int, seed: int) -> float | None:
     dealt = raw.copy()
     dealt[:, place] = np.random.default_rng([seed, place]).permutation(raw[:, place])
-    one, other = scorer.values(raw), scorer.values(dealt)
-    both = np.isfinite(one) & np.isfinite(other)
-    spread = float(np.var(one[both])) if both.any() else 0.0
+    one, other = _scored(rule, raw), _scored(rule, dealt)
+    if one is None or other is None:
+        return None
+    both = np.isfinite(one).all(axis=1) & np.isfinite(other).all(axis=1)
+    spread = float(np.var(one[both], axis=0).sum()) if both.any() else 0.0
     if not spread > 0:
         return None
-    return min(1.0, math.sqrt(float(np.mean((one[both] - other[both]) ** 2)) / (2 * spread)))
+    moved = float(np.mean((one[both] - other[both]) ** 2, axis=0).sum())
+    return min(1.0, math.sqrt(moved / (2 * spread)))
+
+
+def _scored(rule: StepRule, raw: Floats) -> Floats | None:
+    """Return what a rule's features decide, float64 (n, d) -> (n, j), +∞ where it is unknown; None where nothing is."""
+    network = rule.network
+    if network is not None and (rule.next is None or isinstance(rule.next, Action)):
+        logs = network.log_probabilities(raw)[:, network.allowed]
+        return np.where(logs == GO_ON, np.inf, np.exp(np.minimum(logs, 0.0)))
+    return None if rule.next is None else rule.next.values(raw)[:, None]

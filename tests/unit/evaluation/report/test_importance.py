@@ -13,6 +13,7 @@ from cascade.policies.design import Design
 from cascade.policies.estimators import Constant, Linear, Signal
 from cascade.policies.features import FeatureSet
 from cascade.policies.learned import LearnedPolicy, StepRule
+from cascade.policies.network import Action, Network
 
 N = 1_000
 
@@ -78,3 +79,46 @@ def test_a_constant_score_hangs_on_nothing() -> None:
 def test_the_same_questions_give_the_same_weights() -> None:
     made, history = policy("a", "b", weights=(1.0, 1.0)), history_of(table())
     assert weighed(made, history) == weighed(made, history)
+
+
+def network(weights: list[list[float]], allowed: list[bool]) -> Network:
+    """Return a network that passes a and b on: softsign changes little of what is small."""
+    plain = (np.zeros(2), np.full(2, 1e6), np.full(2, -100.0), np.full(2, 100.0))
+    design = Design(*plain, np.array([], dtype=np.int64), np.zeros((0, 2), dtype=np.int64))
+    layers = (np.eye(2), np.array(weights) * 1e6)
+    return Network(design, layers, (np.zeros(2), np.zeros(len(allowed))), "softsign", np.array(allowed))
+
+
+def of_network(*weights: list[float]) -> LearnedPolicy:
+    """Return two steps, of which the first keeps its answer or goes on as a network says."""
+    made, features = network(list(weights), [True, True]), FeatureSet(("a", "b"), ("answer",))
+    first = StepRule(features, Action(made, 1), (Action(made, 0),), (None,))
+    return LearnedPolicy("ccpo", (first, StepRule(features, None, (None,), (None,))))
+
+
+def test_of_a_network_it_is_what_all_its_probabilities_hang_on() -> None:
+    history = history_of(table())
+    # So near to 0 the probability is linear in the logit: as of the linear score a + b.
+    a, b, *last = weighed(of_network([0.0, 0.0], [0.1, 0.1]), history)
+    assert a.weight == pytest.approx(1 / np.sqrt(5), abs=0.05)
+    assert b.weight == pytest.approx(2 / np.sqrt(5), abs=0.05)
+    assert [one.weight for one in last] == [None, None]
+    a, b, *_ = weighed(of_network([3.0, 0.0], [0.0, 0.0]), history)
+    assert a.weight == pytest.approx(1, abs=0.05)
+    assert b.weight == 0
+
+
+def test_after_the_last_step_a_network_is_weighed_by_what_it_keeps() -> None:
+    features = FeatureSet(("a", "b"), ("base", "guide"))
+    first = StepRule(features, Constant(1.0), (None, None), (None, None))
+
+    def weights(keeps: list[bool]) -> list[float | None]:
+        made = network([[1.0, 0.0], [0.0, 0.0], [0.0, 0.0]], [*keeps, False])
+        include = tuple([Action(made, at) if there else None for at, there in enumerate(keeps)])
+        last = StepRule(features, None, include, (None, None))
+        return [
+            one.weight for one in weighed(LearnedPolicy("ccpo", (first, last)), history_of(table())) if one.step == 2
+        ]
+
+    assert weights([True, True]) == [pytest.approx(1, abs=0.05), 0]
+    assert weights([False, True]) == [None, None]  # the one action has probability 1
