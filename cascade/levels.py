@@ -99,7 +99,7 @@ def in_service(
     """
     levels, found = _read(config)
     default = "" if levels is None else levels.default
-    olds = {} if before is None else {**before.by_name, default: before.default}
+    olds = {} if before is None else before.by_name if levels and before.by_name else {default: before.default}
     withdrawn = frozenset[str]() if before is None else before.withdrawn
     made, renewed = dict[str, Serving](), dict[str, Held]()
     for name, (policy, artifact) in found.items():

@@ -1,0 +1,311 @@
+"""Asked at a level of a policy: which one serves, under which certificate, and what audits of one do to the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.building import build_strategy
+from cascade.calibration.fingerprint import made_for
+from cascade.config import load
+from cascade.conformal.certificate import make
+from cascade.errors import BatchError, ConfigError, NotCertifiedError, UsageError
+from cascade.levels import in_service
+from cascade.orchestrator import Orchestrator
+from cascade.policies import artifact, levels
+from cascade.policies.artifact import PolicyArtifact
+from cascade.providers.fake import FakeProvider, reply
+from cascade.types import Answer, Question, Request
+from unit.certified import INNER, certificate
+from unit.made import TWO_MODELS, roundtrip
+
+SETTINGS: Mapping[str, Any] = TWO_MODELS | {"strategy": {"kind": "base_guide", "rounds": 3}}
+QUESTION = "Which river runs through Vienna?"
+KAPPAS = {"low": 0.9, "medium": 0.4, "high": 0.1}
+ALPHAS = {"low": 0.2, "medium": 0.1, "high": 0.05}
+ALWAYS: Mapping[str, Any] = {"audit": {"probability": 1, "seed": 1}}
+
+
+def script(asked: Request) -> Any:
+    """Leave a doubt of 0.5 in the first round, of 0.3 in the second, and none in the third."""
+    if asked.purpose == "judge":
+        return reply("Yes", p_yes={1: 0.5, 2: 0.7, 3: 1.0}[asked.step])
+    return f"Answer: {('Rhine', 'Elbe', 'Danube')[asked.step - 1]}"
+
+
+def level(alpha: float, kappa: float, **fields: Any) -> PolicyArtifact:
+    """Return a policy that goes on while it doubts by kappa or more, certified with alpha."""
+    given = {"made_for": made_for(load(dict(SETTINGS)))} | fields
+    bare = PolicyArtifact(dict(INNER))
+    signed = make(replace(certificate(alpha=alpha, kappa=kappa, **given), policy_sha256=bare.policy_sha256))
+    return replace(bare, certificates=(signed,))
+
+
+def three(**fields: Any) -> dict[str, PolicyArtifact]:
+    return {name: level(ALPHAS[name], KAPPAS[name], **fields) for name in ALPHAS}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> str:
+    levels.write(tmp_path / "policy", three(), "medium")
+    return str(tmp_path / "policy")
+
+
+def made(folder: str, **changes: Any) -> Orchestrator:
+    given = {**SETTINGS, "policy": folder, **changes}
+    return Orchestrator.from_config(given, providers={"fake": FakeProvider(script)})
+
+
+def certified(answer: Answer) -> float | None:
+    return None if answer.certificate is None else answer.certificate.alpha
+
+
+# --- which level serves ---
+
+
+@pytest.mark.parametrize(("name", "steps"), [("low", 1), ("medium", 2), ("high", 3)])
+def test_a_level_serves_at_its_own_threshold_under_its_own_certificate(directory: str, name: str, steps: int) -> None:
+    with made(directory) as orchestrator:
+        answer = orchestrator.ask(QUESTION, budget=name)
+        assert orchestrator.ask(QUESTION, alpha=ALPHAS[name]).certificate == answer.certificate
+    assert (answer.level, len(answer.steps), certified(answer)) == (name, steps, ALPHAS[name])
+    assert answer.warnings == ()
+    assert answer.steps[0].decision is not None
+    assert answer.steps[0].decision.kappa == KAPPAS[name]
+
+
+def test_the_default_level_serves_where_none_is_asked_for(directory: str) -> None:
+    with made(directory) as orchestrator:
+        answer = orchestrator.ask(QUESTION)
+        assert list(orchestrator.levels) == ["low", "medium", "high"]
+        assert {name: one.alpha for name, one in orchestrator.levels.items()} == ALPHAS
+    assert (answer.level, certified(answer)) == ("medium", 0.1)
+    assert "\nlevel: medium\n" in answer.explain()
+    assert answer.to_dict()["level"] == "medium"
+    assert roundtrip(answer) == answer
+
+
+async def test_all_ways_to_ask_take_a_level(directory: str) -> None:
+    async with made(directory) as orchestrator:
+        answers = [
+            await orchestrator.aask(QUESTION, budget="low"),
+            (await asyncio.to_thread(lambda: list(orchestrator.stream(QUESTION, budget="low"))))[-1],
+            [event async for event in orchestrator.astream(QUESTION, alpha=0.2)][-1],
+            *await asyncio.to_thread(lambda: orchestrator.ask_many([QUESTION] * 3, alpha=0.3)),
+            *await orchestrator.aask_many([QUESTION] * 3, budget="low"),
+        ]
+    for answer in answers:
+        assert isinstance(answer, Answer)
+        assert (answer.level, len(answer.steps), certified(answer)) == ("low", 1, 0.2)
+
+
+def test_levels_do_not_mix_in_threads(directory: str) -> None:
+    with made(directory) as orchestrator:
+        asked = ["low", "high", "medium"] * 20
+
+        def one(name: str) -> Answer:
+            return orchestrator.ask(QUESTION, budget=name)
+
+        async def all_of_them() -> list[Answer]:
+            return await asyncio.gather(*(asyncio.to_thread(one, name) for name in asked))
+
+        answers = asyncio.run(all_of_them())
+    assert [answer.level for answer in answers] == asked
+    assert [certified(answer) for answer in answers] == [ALPHAS[name] for name in asked]
+
+
+@pytest.mark.parametrize("ways", ["ask", "stream", "ask_many"])
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"budget": "lwo"}, "There is no level 'lwo'; did you mean low?"),
+        ({"alpha": 0.01}, "No level promises an alpha of 0.01 or less. There is low (alpha 0.2), medium"),
+        ({"alpha": 0.1, "budget": "low"}, "Give a budget or an alpha, not both"),
+    ],
+)
+def test_a_level_that_there_is_not_costs_nothing(directory: str, ways: str, asked: dict[str, Any], said: str) -> None:
+    provider = FakeProvider(script)
+    config = {**SETTINGS, "policy": directory}
+    with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
+        questions = [QUESTION] if ways == "ask_many" else QUESTION
+        with pytest.raises(UsageError) as refused:
+            getattr(orchestrator, ways)(questions, **asked)
+    assert said in str(refused.value)
+    assert not provider.requests
+
+
+def test_a_policy_without_levels_says_how_to_make_some(tmp_path: Path) -> None:
+    artifact.write(tmp_path / "policy", level(0.1, 0.5))
+    for policy in (str(tmp_path / "policy"), {"kind": "fixed"}):
+        with made(policy) as orchestrator:  # type: ignore[arg-type]  # settings are a policy too
+            assert orchestrator.levels == {}
+            assert orchestrator.ask(QUESTION).level is None
+            assert "level" not in orchestrator.ask(QUESTION).explain()
+            with pytest.raises(UsageError, match=r"the policy has none; .* cascade fit EPISODES --levels"):
+                orchestrator.ask(QUESTION, budget="low")
+            with pytest.raises(UsageError, match=r"alpha=0\.1 asks for a level"):
+                orchestrator.ask(QUESTION, alpha=0.1)
+
+
+# --- what the configuration asks for ---
+
+
+def test_alpha_in_the_configuration_is_asked_of_the_default_level(directory: str) -> None:
+    with made(directory, guarantee={"kind": "coverage", "alpha": 0.1, "required": True}) as orchestrator:
+        for name, alpha in ALPHAS.items():
+            assert certified(orchestrator.ask(QUESTION, budget=name)) == alpha
+    with made(directory, guarantee={"kind": "coverage", "alpha": 0.05}) as orchestrator:
+        answer = orchestrator.ask(QUESTION)
+        assert answer.certificate is None
+        assert answer.warnings == ("no certificate: its alpha is 0.1, and 0.05 is asked for",)
+        assert certified(orchestrator.ask(QUESTION, budget="low")) == 0.2
+    with pytest.raises(NotCertifiedError, match=r"Level 'medium': .* its alpha is 0\.1, and 0\.05 is asked for"):
+        made(directory, guarantee={"kind": "coverage", "alpha": 0.05, "required": True})
+
+
+def test_a_kind_is_asked_of_every_level(directory: str) -> None:
+    with made(directory, guarantee={"kind": "solvable"}) as orchestrator:
+        for name in ALPHAS:
+            answer = orchestrator.ask(QUESTION, budget=name)
+            assert answer.certificate is None
+            assert answer.warnings[0].startswith("no certificate: it promises coverage")
+    with pytest.raises(NotCertifiedError, match="A certificate is required"):
+        made(directory, guarantee={"kind": "error", "delta": 0.1, "required": True})
+
+
+def test_a_level_that_expires_is_refused_alone_where_one_is_required(tmp_path: Path) -> None:
+    found = three()
+    found["low"] = level(0.2, 0.9, expires="2026-11-22")
+    levels.write(tmp_path, found, "medium")
+    config = load({**SETTINGS, "policy": str(tmp_path), "guarantee": {"required": True}})
+    today = [date(2026, 11, 21)]
+    served = in_service(config, build_strategy(config), today=lambda: today[0])
+    assert served.by_name["low"].order(Question(QUESTION)).certificate is not None
+    today[0] = date(2026, 11, 23)
+    with pytest.raises(NotCertifiedError, match="it expired on 2026-11-22"):
+        served.by_name["low"].order(Question(QUESTION))
+    assert served.default.order(Question(QUESTION)).certificate is not None
+
+
+def test_another_cascade_voids_every_level(directory: str) -> None:
+    with made(directory, strategy={"rounds": 2}) as orchestrator:
+        assert orchestrator.ask(QUESTION, budget="low").certificate is None
+        assert orchestrator.ask(QUESTION).certificate is None
+
+
+def test_a_damaged_level_does_not_start(directory: str) -> None:
+    (Path(directory) / "levels" / "low" / "policy.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"levels\.low"):
+        made(directory)
+
+
+# --- audits ---
+
+
+def audit(orchestrator: Orchestrator, name: str, times: int, *, missed: bool) -> None:
+    for _ in range(times):
+        answer = orchestrator.ask(QUESTION, budget=name)
+        assert answer.audited
+        orchestrator.record_truth(answer, lambda text, kept=answer.answers: (text in kept) != missed)
+
+
+def test_an_alarm_at_one_level_withdraws_that_levels_certificate_alone(directory: str) -> None:
+    with made(directory, guarantee=ALWAYS) as orchestrator:
+        audit(orchestrator, "low", 40, missed=True)
+        assert orchestrator.alarm is not None
+        assert orchestrator.alarm.startswith("level low: it was withdrawn")
+        withdrawn = orchestrator.ask(QUESTION, budget="low")
+        assert (withdrawn.certificate, withdrawn.level) == (None, "low")
+        assert "no certificate: it was withdrawn" in withdrawn.warnings[0]
+        assert set(withdrawn.answers) == {"Danube", "Elbe", "Rhine"}  # everything is kept
+        for name in ("medium", "high"):
+            assert certified(orchestrator.ask(QUESTION, budget=name)) == ALPHAS[name]
+
+
+def test_the_monitors_of_all_levels_share_the_chance_of_a_false_alarm(directory: str) -> None:
+    with made(directory, guarantee={**ALWAYS, "monitor": {"level": 0.06}}) as orchestrator:
+        assert orchestrator._service is not None
+        for name in ALPHAS:
+            audit(orchestrator, name, 1, missed=False)
+        monitors = [one.monitors[None] for one in orchestrator._service.by_name.values()]
+    assert [monitor.level for monitor in monitors] == pytest.approx([0.02] * 3)
+    assert [monitor.audits for monitor in monitors] == [1, 1, 1]
+
+
+# --- other directories, later ---
+
+
+def test_recalibrated_levels_are_served_from_the_next_question_on(directory: str, tmp_path: Path) -> None:
+    with made(directory, guarantee=ALWAYS) as orchestrator:
+        audit(orchestrator, "low", 2, missed=False)
+        early = orchestrator.ask(QUESTION, budget="high")
+        levels.write(directory, three() | {"high": level(0.04, 0.05)}, "low")
+        orchestrator.recalibrated()
+        assert orchestrator.ask(QUESTION).level == "low"
+        assert certified(orchestrator.ask(QUESTION, budget="high")) == 0.04
+        told = orchestrator.record_truth(early, "Danube")
+        assert (told.counted, told.says) == (False, "it was given under an earlier certificate")
+        artifact.write(tmp_path / "plain", level(0.1, 0.5))
+        orchestrator.recalibrated(tmp_path / "plain")
+        assert orchestrator.levels == {}
+        assert orchestrator.ask(QUESTION).level is None
+        assert orchestrator.record_truth(early, "Danube").counted is False
+        orchestrator.recalibrated(directory)
+        assert list(orchestrator.levels) == ["low", "medium", "high"]
+
+
+def test_what_audits_told_of_a_level_is_kept_where_its_certificate_stays(directory: str) -> None:
+    with made(directory, guarantee=ALWAYS) as orchestrator:
+        for name in ALPHAS:
+            audit(orchestrator, name, 2, missed=False)
+        levels.write(directory, three() | {"high": level(0.04, 0.05)}, "medium")
+        orchestrator.recalibrated()
+        assert orchestrator._service is not None
+        seen = {name: one.monitors.get(None) for name, one in orchestrator._service.by_name.items()}
+    assert [None if one is None else one.audits for one in seen.values()] == [2, 2, None]
+
+
+def broken(folder: str) -> None:
+    (Path(folder) / "levels" / "low" / "policy.json").write_text("{}")
+
+
+def void(folder: str) -> None:
+    levels.write(folder, three(made_for={"strategy": {"kind": "ladder"}}), "medium")
+
+
+@pytest.mark.parametrize(("change", "error"), [(broken, ConfigError), (void, NotCertifiedError)])
+def test_levels_that_cannot_be_served_leave_the_old_ones_in_service(
+    directory: str, change: Callable[[str], None], error: type[Exception]
+) -> None:
+    with made(directory, guarantee={"required": True}) as orchestrator:
+        before = orchestrator.ask(QUESTION, budget="low").certificate
+        change(directory)
+        with pytest.raises(error):
+            orchestrator.recalibrated()
+        assert orchestrator.ask(QUESTION, budget="low").certificate == before
+
+
+def test_a_withdrawn_certificate_comes_back_as_no_level(directory: str, tmp_path: Path) -> None:
+    with made(directory, guarantee=ALWAYS) as orchestrator:
+        audit(orchestrator, "low", 40, missed=True)
+        with pytest.raises(UsageError, match="is the one that was withdrawn"):
+            orchestrator.recalibrated()
+        artifact.write(tmp_path / "plain", three()["low"])
+        with pytest.raises(UsageError, match="is the one that was withdrawn"):
+            orchestrator.recalibrated(tmp_path / "plain")
+        levels.write(directory, three() | {"low": level(0.2, 0.8)}, "medium")
+        orchestrator.recalibrated()
+        assert certified(orchestrator.ask(QUESTION, budget="low")) == 0.2
+        assert orchestrator.alarm is None
+
+
+def test_a_batch_tells_of_questions_not_of_levels(directory: str) -> None:
+    with made(directory) as orchestrator, pytest.raises(BatchError) as failed:
+        orchestrator.ask_many([QUESTION, " "], budget="low")
+    assert [type(one).__name__ for one in failed.value.results] == ["Answer", "UsageError"]
