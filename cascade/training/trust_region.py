@@ -91,8 +91,8 @@ class Accepted:
 def conjugate_gradient(product: Product, b: Tensor, *, iterations: int = 10, tolerance: float = 1e-10) -> Tensor:
     """Return x with H x ≈ b, from products with a symmetric positive definite H.
 
-    Each iterate has x'Hx = b·x, whenever it stops. It stops early where the residual is small, and where the curvature
-    along a direction cannot be told from 0 or is negative: what lies in such directions is left out of x.
+    Each iterate has x'Hx = b·x, whenever it stops. It stops early where the residual is small, and before a direction
+    along which the curvature is negative or cannot be told from 0.
 
     Args:
         product: v ↦ Hv.
@@ -156,10 +156,9 @@ def trust_region_step(
     have not converged, x is the best step of their plane.
 
     Guarantee:
-        ½ x'Hx ≤ δ and, but in the case "recover", c + b·x ≤ 0, to rounding, however exact `solve` is. With
-        an exact one no feasible x has a lower g·x. A lost gradient (g = 0, b = 0), parallel and anti-parallel ones and
-        a c on the edge need no care. No step is made along directions in which H has no curvature; damping gives them
-        some.
+        ½ x'Hx ≤ δ and, but in the case "recover", c + b·x ≤ 0, to rounding, however inexact `solve` is. With an exact
+        one no feasible x has a lower g·x. A lost gradient (g = 0, b = 0), parallel and anti-parallel ones and a c on
+        the edge need no care. A direction in which H has no curvature at all has no bound either: damp it.
 
     Args:
         gradient: g, flat (n,).
@@ -200,7 +199,10 @@ def trust_region_step(
         _along(plane, g_unit), _along(plane, b_unit), c / b_size if b_size else math.copysign(math.inf, c or -1), radius
     )
     x = found.at[0] * plane[0] + found.at[1] * plane[1]
-    return Step(x, found.case, float(g_unit @ x) * g_size, float(b_unit @ x) * b_size, 0.5 * float(x @ product(x)))
+    quadratic = 0.5 * float(x @ product(x))
+    if quadratic > delta:  # by rounding; by far, where H is singular to its dtype
+        x, quadratic = x * math.sqrt(delta / quadratic), delta
+    return Step(x, found.case, float(g_unit @ x) * g_size, float(b_unit @ x) * b_size, quadratic)
 
 
 def backtrack(
