@@ -33,8 +33,8 @@ Product = Callable[[Tensor], Tensor]
 Case = Literal["recover", "inactive", "active"]
 
 KL_SLACK = 1.05
-"""A full step has ½ x'Hx = δ, and a KL divergence that is off by terms of third order. Held to δ itself, half of all
-full steps would be shortened by a fifth for a hair's breadth."""
+"""A full step has ½ x'Hx = δ, and a KL divergence that is off by terms of third order. Held to δ itself, every full
+step whose terms are above 0 would be shortened by a fifth for a hair's breadth."""
 
 _ROUNDING = 1e-12
 """What a surrogate of order one may be worse by and still count as equal: a step along the constraint's edge leaves it
