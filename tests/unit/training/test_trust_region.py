@@ -22,6 +22,8 @@ from cascade.training.trust_region import (  # noqa: E402
     KL_SLACK,
     Measured,
     Step,
+    _best,
+    _Pair,
     backtrack,
     conjugate_gradient,
     trust_region_step,
@@ -180,7 +182,9 @@ class TestCorners:
         assert (step.case, step.x.tolist(), step.quadratic) == ("recover", [0.0, 0.0], 0.0)
 
     def test_without_an_objective_it_is_the_shortest_way_to_the_constraint(self) -> None:
-        assert step_of([0.0, 0.0], [1.0, 2.0], -0.1).x.tolist() == [0.0, 0.0]
+        for c in (-0.1, 0.0):
+            step = step_of([0.0, 0.0], [1.0, 2.0], c)
+            assert (step.case, step.x.tolist()) == ("inactive", [0.0, 0.0])
         step = step_of([0.0, 0.0], [1.0, 2.0], 0.1)
         assert step.case == "active"
         close(step.x, vector([-0.02, -0.04]))
@@ -201,6 +205,17 @@ class TestCorners:
         step = step_of([-0.3, -0.6], [1.0, 2.0], c)
         assert step.case == "active"
         close(step.x, vector([x, 2 * x]))
+
+    @pytest.mark.parametrize("n", [2, 5, 8])
+    def test_opposed_gradients_make_no_step_along_the_edge_out_of_rounding(self, n: int) -> None:
+        for seed in range(40):
+            fisher, b = definite(seed, n), definite(seed + 100, n)[0]
+            step = trust_region_step(-0.3 * b, b, 0.0, by(fisher), 0.01, solve=partial(torch.linalg.solve, fisher))
+            assert step.case == "active"
+            assert step.quadratic < 1e-20
+
+    def test_of_a_chord_whose_ends_are_equally_good_it_takes_the_middle(self) -> None:
+        assert _best(_Pair(1.0, 0.0), _Pair(-1.0, 0.0), 0.5, 1.0).at == (0.5, 0.0)
 
     @pytest.mark.parametrize("sign", [1, -1])
     def test_a_constraint_that_the_region_just_touches(self, sign: int) -> None:
