@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -21,6 +21,10 @@ def ask(
     config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
     context: Annotated[Path | None, typer.Option("--context", help="A file with a text to answer from.")] = None,
     group: Annotated[str | None, typer.Option("--group", help="The group that a certificate knows it by.")] = None,
+    level: Annotated[
+        str | None,
+        typer.Option("--level", help="The level to ask at, by its name or its alpha, of a policy with levels."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON document.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say what happened, step by step.")] = False,
     stream: Annotated[bool, typer.Option("--stream", help="Show the models' text as it is written.")] = False,
@@ -31,8 +35,12 @@ def ask(
     """
     text = sys.stdin.read().strip() if question == "-" else question
     asked = Question(text, _read(context), group)
+    at = _level(level)
     with Orchestrator.from_config(config) as orchestrator:
-        answer = _streamed(orchestrator, asked) if stream else orchestrator.ask(asked)
+        if stream:
+            answer = _streamed(orchestrator, asked, at)
+        else:
+            answer = orchestrator.ask(asked, budget=at.name, alpha=at.alpha)
     if as_json:
         print_json(_document(answer))
     else:
@@ -64,10 +72,27 @@ def _promise(certificate: Certificate) -> str:
     return statement(certificate)
 
 
-def _streamed(orchestrator: Orchestrator, question: Question) -> Answer:
+class _Level(NamedTuple):
+    """The level that is asked for, by its name or by its alpha; by neither for the default one."""
+
+    name: str | None = None
+    alpha: float | None = None
+
+
+def _level(given: str | None) -> _Level:
+    """Read a level: what starts with a letter is a name, and "nan" is one too."""
+    if given is None or given[:1].isalpha():
+        return _Level(given)
+    try:
+        return _Level(alpha=float(given))
+    except ValueError:
+        return _Level(given)
+
+
+def _streamed(orchestrator: Orchestrator, question: Question, at: _Level) -> Answer:
     """Show text on stderr as it comes, headed by who writes it; return the answer."""
     out, heading = notes(), ""
-    for event in orchestrator.stream(question):
+    for event in orchestrator.stream(question, budget=at.name, alpha=at.alpha):
         if isinstance(event, TextDelta):
             if heading != (heading := f"{event.role}, step {event.step}"):
                 out.print(f"\n[dim]{plain(heading)}[/]")

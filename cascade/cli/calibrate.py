@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from cascade.calibration.calibrating import calibrate_policy
+from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.cli.again import Promise, changes, days_held, held_before, lost, prices_held
+from cascade.cli.calibrate_levels import LevelGiven, levels_given, write_and_say_calibrated
 from cascade.cli.certificates import calibrated_document, calibrated_report
 from cascade.cli.logs import open_log, refuse_other_prices, say_pooled, tables_for
 from cascade.cli.options import (
@@ -38,7 +39,7 @@ from cascade.cli.output import console, notes, plain, print_json
 from cascade.cli.policies import GivenPolicy, check_target, given_policy
 from cascade.config import CascadeConfig, load
 from cascade.conformal.guarantee import Guarantee
-from cascade.errors import UsageError
+from cascade.errors import NotCertifiedError, UsageError
 from cascade.evaluation.logs import Log
 from cascade.policies.artifact import PolicyArtifact, write
 
@@ -65,37 +66,80 @@ def calibrate_log(
 ) -> None:
     """Set a policy's threshold on a log so that a promise about fresh questions holds, and certify it.
 
+    Of a policy with levels all are calibrated, each with the alpha that it has.
+
     Example: cascade calibrate episodes.parquet --policy "{kind: threshold, keep: both}" -o policy
     """
     given = given_policy(policy, certificates=False)
     target = _target(given, output, force=force)
     settings = given.config if config is None else load(config)
     asked = Asked(guarantee, alpha, delta, budget, most, by_group, abstain)
-    before = held_before(given, anew=guarantee is not None)
-    wanted = _promise(asked, expires_days, before, settings)
+    levels = levels_given(given, asked)
+    each = {"": LevelGiven(given, asked)} if levels is None else levels.each
+    parts = {name: _part(one, expires_days, settings, name) for name, one in each.items()}
     log = open_log(episodes, where or (), matcher)
     say_pooled(log.tables)
-    _demand_prices(log, settings, before)
-    done = calibrate_policy(
-        tables_for(log, wanted.asked.kind, given.bare),
-        given.bare,
-        given.section,
-        wanted.asked,
-        config=settings,
-        seed=seed,
-        expires_days=wanted.days,
-        held=before or given.artifact,
-        allow_everything=allow_everything,
-    )
-    write(target, done.artifact)
-    _say_lost(before, done.artifact)
+    how = _How(log, settings, seed, allow_everything)
+    done = {name: _calibrated(part, how, name) for name, part in parts.items()}
+    first = next(iter(parts))  # all levels are of one cascade
+    _say_lost(parts[first].before, done[first].artifact)
+    if levels is not None:
+        write_and_say_calibrated(done, levels.default, target, as_json=as_json)
+        return
+    write(target, done[""].artifact)
     if as_json:
-        print_json({"output": str(target), **calibrated_document(done)})
+        print_json({"output": str(target), **calibrated_document(done[""])})
         return
     out = console()
-    for part in calibrated_report(done, out.width):
-        out.print(part)
+    for report in calibrated_report(done[""], out.width):
+        out.print(report)
     out.print(f"written: {plain(str(target))}", soft_wrap=True)
+
+
+class _Part(NamedTuple):
+    """A policy to calibrate, what its directory held before, and what is to be promised."""
+
+    given: GivenPolicy
+    before: PolicyArtifact | None
+    wanted: Promise
+
+
+class _How(NamedTuple):
+    """What all levels of a policy have in common when they are calibrated."""
+
+    log: Log
+    settings: CascadeConfig | None
+    seed: int
+    allow_everything: bool
+
+
+def _part(one: LevelGiven, days: int | None, settings: CascadeConfig | None, level: str) -> _Part:
+    """Return what is to be calibrated; what is promised, and what of it changes, is said."""
+    before = held_before(one.given, anew=one.asked.kind is not None)
+    return _Part(one.given, before, _promise(one.asked, days, before, settings, level))
+
+
+def _calibrated(part: _Part, how: _How, level: str) -> Calibrated:
+    """Calibrate one policy. The level is named where that fails, if it is one."""
+    given, before, wanted = part
+    _demand_prices(how.log, how.settings, before)
+    try:
+        done = calibrate_policy(
+            tables_for(how.log, wanted.asked.kind, given.bare),
+            given.bare,
+            given.section,
+            wanted.asked,
+            config=how.settings,
+            seed=how.seed,
+            expires_days=wanted.days,
+            held=before or given.artifact,
+            allow_everything=how.allow_everything,
+        )
+    except NotCertifiedError as error:
+        if not level:
+            raise
+        raise NotCertifiedError(f"Level {level!r}: {error}", needed_n=error.needed_n) from None
+    return done
 
 
 def _target(given: GivenPolicy, output: Path | None, *, force: bool) -> Path:
@@ -108,7 +152,9 @@ def _target(given: GivenPolicy, output: Path | None, *, force: bool) -> Path:
     return target
 
 
-def _promise(asked: Asked, days: int | None, before: PolicyArtifact | None, config: CascadeConfig | None) -> Promise:
+def _promise(
+    asked: Asked, days: int | None, before: PolicyArtifact | None, config: CascadeConfig | None, level: str
+) -> Promise:
     """Return what is to be promised: what a directory promised before, but for what was given; and say what changes."""
     if before is None or before.asked is None:
         return Promise(wanted_guarantee(asked, config), days)
@@ -117,7 +163,7 @@ def _promise(asked: Asked, days: int | None, before: PolicyArtifact | None, conf
         now = Promise(wanted_guarantee(asked, config), days)
     else:
         now = Promise(_taken_over(asked, before.asked, config), was.days if days is None else days)
-    notes().print(plain(changes(was, now)), soft_wrap=True)
+    notes().print(plain(f"{level and f'{level}: '}{changes(was, now)}"), soft_wrap=True)
     return now
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from cascade.cli.fit_asked import Given, Reading, Ready, checked
 from cascade.cli.fit_crossed import write_and_say
+from cascade.cli.fit_levels import DefaultLevel, LevelsAsked, cards, write_and_say_levels
 from cascade.cli.fit_tables import Found, fitted_document, fitted_report
 from cascade.cli.options import (
     Abstain,
@@ -34,8 +35,7 @@ from cascade.cli.options import (
 from cascade.cli.output import console, notes, print_json
 from cascade.episodes.embeddings import vectors_of
 from cascade.evaluation.logs import Log
-from cascade.evaluation.report import plots
-from cascade.evaluation.report.card import Facts, card_files, facts_of
+from cascade.evaluation.report.card import Facts, facts_of
 from cascade.policies.artifact import PLOT_FILE, write
 from cascade.policies.embedding import Embedder
 from cascade.strategies.embedding import sentence_model
@@ -44,6 +44,7 @@ from cascade.training.crossing import fit_crossed
 from cascade.training.dividing import SHARE
 from cascade.training.embedding import Embedding
 from cascade.training.fitting import Fitted, fit_policy
+from cascade.training.levels import fit_levels
 from cascade.training.notes import starts_from
 
 Directory = Annotated[
@@ -92,6 +93,8 @@ def fit_log(
     init: Annotated[Path | None, typer.Option("--init", help="A fitted policy to start from.")] = None,
     embed: Embed = False,
     cross_calibrate: Cross = False,
+    levels: LevelsAsked = None,
+    default_level: DefaultLevel = None,
     config: Configured = None,
     expires_days: ExpiresDays = None,
     where: Where = None,
@@ -115,6 +118,8 @@ def fit_log(
         sentence_model if embed else None,
         cross=cross_calibrate,
         everything=allow_everything,
+        levels=levels,
+        default_level=default_level,
     )
     promise = Asked(guarantee, alpha, delta, budget, most, by_group, abstain)
     reading = Reading(episodes, where or (), matcher, config)
@@ -127,20 +132,25 @@ def fit_log(
             )
         write_and_say(done, Path(output), asked, as_json=as_json)
         return
+    how: dict[str, Any] = {
+        "method": policy,
+        "config": ready.settings,
+        "seed": seed,
+        "calibration_share": calibration_share,
+        "lambda_set": lambda_set,
+        "init": ready.init,
+        "embedding": None if ready.embedder is None else _embedding(ready.log, ready.embedder),
+        "expires_days": expires_days,
+        "allow_everything": allow_everything,
+    }
+    if ready.levels is not None:
+        with notes().status("choosing, fitting and certifying, level by level"):
+            each = fit_levels(ready.tables, ready.wanted, ready.levels.alphas, **how)
+        told = {name: {**asked, **dict(_took_effect(given, ready, one))} for name, one in each.items()}
+        write_and_say_levels(each, ready.levels.default, Path(output), told, as_json=as_json)
+        return
     with notes().status("choosing, fitting and certifying"):
-        fitted = fit_policy(
-            ready.tables,
-            ready.wanted,
-            method=policy,
-            config=ready.settings,
-            seed=seed,
-            calibration_share=calibration_share,
-            lambda_set=lambda_set,
-            init=ready.init,
-            embedding=None if ready.embedder is None else _embedding(ready.log, ready.embedder),
-            expires_days=expires_days,
-            allow_everything=allow_everything,
-        )
+        fitted = fit_policy(ready.tables, ready.wanted, **how)
     _write_and_say(fitted, Path(output), {**asked, **dict(_took_effect(given, ready, fitted))}, as_json=as_json)
 
 
@@ -176,8 +186,7 @@ def _embedding(log: Log, embedder: Embedder) -> Embedding:
 
 def _write(output: Path, fitted: Fitted, facts: Facts) -> bool:
     """Write the directory, and return whether there is a plot in it; an older one that the card does not show goes."""
-    plot = plots.plot_fit(facts.drawing) if facts.drawing is not None and plots.available() else None
-    files = card_files(facts, plot)
+    files = cards(facts)
     write(output, fitted.artifact, files=files)
     if PLOT_FILE not in files:
         (output / PLOT_FILE).unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cascade.calibration.crossing import KINDS as CROSSABLE
+from cascade.cli.fit_levels import Wanted, check_places, wanted_levels
 from cascade.cli.logs import refuse_other_prices, say_pooled, tables_for
 from cascade.cli.options import Asked, wanted_guarantee
 from cascade.cli.policies import check_target, policy_directory
@@ -36,6 +37,8 @@ class Given(NamedTuple):
     sentences: Callable[[], Embedder] | None
     cross: bool
     everything: bool
+    levels: str | None = None
+    default_level: str | None = None
 
     def check(self) -> Iterator[str]:
         """Yield what is wrong with it."""
@@ -43,6 +46,8 @@ class Given(NamedTuple):
             yield f"The share of questions that certify lies between 0 and 1, not {self.calibration_share:g}."
         if not 0 <= self.lambda_set < math.inf:
             yield f"--lambda-set is a share of a step, 0 or more, not {self.lambda_set:g}."
+        if self.cross and self.levels is not None:
+            yield "--levels sets the same questions aside for each level, and --cross-calibrate none; leave one out."
 
     def uncrossed(self) -> list[str]:
         """Return the options that do not go with --cross-calibrate."""
@@ -69,6 +74,7 @@ class Ready(NamedTuple):
     tables: Sequence[EpisodeTable]
     init: Init | None
     embedder: Embedder | None
+    levels: Wanted | None = None
 
 
 def checked(given: Given, promise: Asked, reading: Reading, output: str, *, force: bool) -> Ready:
@@ -81,7 +87,9 @@ def checked(given: Given, promise: Asked, reading: Reading, output: str, *, forc
         problems.add(said)
     config = reading.config
     settings = None if config is None else problems.of(lambda: load(config))
-    wanted = problems.of(lambda: wanted_guarantee(promise, settings))
+    levels = wanted_levels(problems, given.levels, given.default_level, promise)
+    check_places(problems, Path(output), levels, force=force)
+    wanted = problems.of(lambda: wanted_guarantee(_at_default(promise, levels), settings))
     if given.cross:
         with problems.noted():
             _check_crossable(wanted, promise, given.uncrossed())
@@ -99,7 +107,12 @@ def checked(given: Given, promise: Asked, reading: Reading, output: str, *, forc
     assert log is not None  # noqa: S101 - the same
     assert tables is not None  # noqa: S101 - the same
     say_pooled(tables)
-    return Ready(wanted, settings, log, tables, started, embedder)
+    return Ready(wanted, settings, log, tables, started, embedder, levels)
+
+
+def _at_default(promise: Asked, levels: Wanted | None) -> Asked:
+    """Return what is promised at the default level, where there are levels."""
+    return promise if levels is None else promise._replace(alpha=levels.alphas[levels.default])
 
 
 def _check_output(problems: Problems, output: str, *, force: bool) -> None:

@@ -8,7 +8,14 @@ from typing import NamedTuple
 from cascade.building import HeldPolicy, policy_of, read_policy
 from cascade.config import CascadeConfig, load, policy_section
 from cascade.errors import ConfigError, UsageError
-from cascade.policies.artifact import CERTIFICATE_FILE, POLICY_FILE, PolicyArtifact, is_policy
+from cascade.policies.artifact import (
+    CERTIFICATE_FILE,
+    LEVELS_FILE,
+    LEVELS_FOLDER,
+    POLICY_FILE,
+    PolicyArtifact,
+    is_policy,
+)
 from cascade.policies.base import Policy
 from cascade.policies.files import damaged, there, writable
 from cascade.sections import DirectoryConfig, PolicyConfig
@@ -115,8 +122,20 @@ def check_target(target: Path, *, same: bool, force: bool, otherwise: str) -> No
     Raises:
         UsageError: it cannot be written there.
     """
+    _refuse_level(target)
     writable(target)
     if (target / POLICY_FILE).exists() and not same and not force:
         if not is_policy(target):
             raise UsageError(f"{target} holds a {POLICY_FILE} that is no policy of ours; choose another --output.")
         raise UsageError(f"{target} holds a policy already. {otherwise} another --output, or --force to write over it.")
+
+
+def _refuse_level(target: Path) -> None:
+    """Refuse to write into a level of a policy with several: `levels.json` names what stands there by its hash."""
+    within = target.resolve().parent
+    if within.name == LEVELS_FOLDER and (within.parent / LEVELS_FILE).exists():
+        shown = target.parent.parent
+        raise UsageError(
+            f"{target} is a level of the policy {shown}, whose levels are calibrated together: --policy {shown}. "
+            "For one by itself choose another --output."
+        )

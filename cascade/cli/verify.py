@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 from rich.text import Text
 
+from cascade.building import HeldPolicy, read_levels
 from cascade.calibration.verifying import Check, Verdict, not_whole, verify_held
 from cascade.cli.certificates import plain_text
 from cascade.cli.logs import open_log, other_prices, say_pooled, tables_for
@@ -17,6 +19,9 @@ from cascade.cli.policies import policy_directory
 from cascade.config import CascadeConfig, load
 from cascade.errors import ConfigError, NotCertifiedError
 from cascade.evaluation.logs import Log
+
+if TYPE_CHECKING:
+    from cascade.policies.levels import Levels
 
 
 def verify_log(
@@ -29,29 +34,53 @@ def verify_log(
 ) -> None:
     """Check a policy's certificates on a log: hashes, dates, models, the same threshold from the same data.
 
-    On questions that it was not made from, it counts the misses and says whether they refute the promise.
+    On questions that it was not made from, it counts the misses and says whether they refute the promise. Of a policy
+    with levels every level is checked.
 
     Example: cascade verify policy episodes.parquet
     """
     settings = None if config is None else load(config)
     log = open_log(episodes, where or (), matcher)
+    levels: Levels | None = None
     try:
         held = policy_directory(directory)
+        several = read_levels(directory)
     except ConfigError as error:
-        verdict = not_whole(error)
+        verdicts = {"": not_whole(error)}
     else:
-        kind = held.artifact.certificates[0].kind if held.artifact.certificates else None
+        levels = None if several is None else several.levels
         say_pooled(log.tables)
-        verdict = verify_held(held, tables_for(log, kind, held.policy), config=settings)
-        if settings is not None:
-            verdict = Verdict((*verdict.checks, prices_check(log, settings)))
+        each = {"": held} if several is None else several.policies
+        verdicts = {name: _verdict(one, log, settings) for name, one in each.items()}
     if as_json:
-        print_json(verdict_document(verdict))
+        print_json(_document(verdicts, levels))
     else:
-        console().print(verdict_table(verdict))
-    failed = [check.name for check in verdict.checks if not check.ok]
+        for name, verdict in verdicts.items():
+            if levels is not None:
+                console().print(f"level {name}, alpha {levels.by_name[name].alpha:g}", style="bold")
+            console().print(verdict_table(verdict))
+    failed = [_called(name, check) for name, one in verdicts.items() for check in one.checks if not check.ok]
     if failed:
         raise NotCertifiedError(f"The certificate does not hold: {', '.join(dict.fromkeys(failed))}.")
+
+
+def _called(level: str, check: Check) -> str:
+    return f"{check.name} of {level}" if level else check.name
+
+
+def _verdict(held: HeldPolicy, log: Log, settings: CascadeConfig | None) -> Verdict:
+    kind = held.artifact.certificates[0].kind if held.artifact.certificates else None
+    verdict = verify_held(held, tables_for(log, kind, held.policy), config=settings)
+    return verdict if settings is None else Verdict((*verdict.checks, prices_check(log, settings)))
+
+
+def _document(verdicts: Mapping[str, Verdict], levels: Levels | None) -> dict[str, Any]:
+    """Return a document of one verdict; with levels that of the default one, and of each by its name."""
+    if levels is None:
+        return verdict_document(verdicts[""])
+    each = {name: verdict_document(one) for name, one in verdicts.items()}
+    ok = all(one.ok for one in verdicts.values())
+    return {"ok": ok, "checks": each[levels.default]["checks"], "default": levels.default, "levels": each}
 
 
 def prices_check(log: Log, config: CascadeConfig) -> Check:

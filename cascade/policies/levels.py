@@ -165,7 +165,8 @@ def write(
     levels, folder, beside = Levels.of(artifacts, default), Path(directory), files or {}
     if linked := _linked(folder, levels.by_name):
         raise UsageError(f"{linked} is a link, and levels are written into the directory itself; choose another one.")
-    contents = levels_gone(folder)
+    kept = tuple(f"{levels.directory(name)}/" for name in levels.by_name)
+    contents = {file: data for file, data in levels_gone(folder).items() if not file.startswith(kept)}
     for name in [*(one for one in levels.by_name if one != default), default]:
         within = levels.directory(name)
         own = contents_of(folder / within, artifacts[name], beside.get(name))

@@ -1,0 +1,263 @@
+"""`fit --levels`: what is asked of the levels, what is written of them, and one table with a row for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cascade.calibration.calibrating import Calibrated
+from cascade.cli.certificates import plain_text
+from cascade.cli.fit_tables import Found, fitted_document
+from cascade.cli.options import Asked
+from cascade.cli.output import console, print_json
+from cascade.cli.problems import Problems
+from cascade.cli.tables import per_thousand
+from cascade.conformal.certificate import statement
+from cascade.errors import UsageError
+from cascade.evaluation.report import plots
+from cascade.evaluation.report.card import Facts, card_files, facts_of
+from cascade.evaluation.report.worth import worth_of
+from cascade.policies.artifact import CARD_FILE, LEVELS_FILE, PLOT_FILE, POLICY_FILE
+from cascade.policies.levels import in_order, write
+from cascade.text import capital, counted
+from cascade.training.fitting import Fitted
+from cascade.training.levels import level_notes, level_problems, middle
+
+_WIDE = 100
+_BARE = {2: ("low", "high"), 3: ("low", "medium", "high")}
+"""What levels are called that were given by their alphas alone, the cheapest first."""
+APART = (
+    "Each level's promise holds by itself, of questions that are as those of the log. Choose a level by what a "
+    "question may cost, not by what it looks like: asked hard questions only, a level promises nothing about them."
+)
+
+LevelsAsked = Annotated[
+    str | None,
+    typer.Option(
+        "--levels",
+        metavar="NAME=ALPHA,…",
+        help="Several levels in one directory, each certified, and one chosen for each question: "
+        "low=0.2,medium=0.1,high=0.05, or 0.2,0.1,0.05.",
+    ),
+]
+DefaultLevel = Annotated[
+    str | None,
+    typer.Option("--default-level", metavar="NAME", help="The level where none is named. By default the middle one."),
+]
+
+
+class Wanted(NamedTuple):
+    """The levels that are asked for: their alphas by name, the cheapest first, and the default one."""
+
+    alphas: Mapping[str, float]
+    default: str
+
+
+def wanted_levels(problems: Problems, given: str | None, default: str | None, promise: Asked) -> Wanted | None:
+    """Return what levels are asked for; None where none are, or all that is wrong with them is noted."""
+    if given is None:
+        if default is not None:
+            problems.add("--default-level is one of --levels, and there are none.")
+        return None
+    found = list(_conflicts(promise))
+    alphas = dict[str, float]()
+    try:
+        alphas = parsed(given)
+        found += [f"--levels: {said}." for said in level_problems(alphas)]
+    except UsageError as error:
+        found.append(str(error))
+    if alphas and default is not None and default not in alphas:
+        found.append(f"--default-level is {default!r}, and --levels has {', '.join(alphas)}.")
+    for said in found:
+        problems.add(said)
+    return None if found else Wanted(alphas, middle(alphas) if default is None else default)
+
+
+def _conflicts(promise: Asked) -> Iterator[str]:
+    if promise.alpha is not None:
+        yield "--alpha is one share for all questions, and --levels has one for each level; leave one of them out."
+    if promise.kind == "budget" or (promise.kind is None and promise.budget is not None):
+        yield "--levels are shares of questions that may be missed, and a budget promises none; leave one of them out."
+
+
+def parsed(given: str) -> dict[str, float]:
+    """Return the alphas of levels as they were written, the cheapest first.
+
+    Raises:
+        UsageError: that cannot be read; with everything that is wrong.
+
+    >>> parsed("high=0.05, low=0.2"), parsed("0.2,0.1,0.05")
+    ({'low': 0.2, 'high': 0.05}, {'low': 0.2, 'medium': 0.1, 'high': 0.05})
+    """
+    parts = [one.strip() for one in given.split(",")]
+    named = [one.partition("=") for one in parts]
+    wrong = [one for one, (_, _, value) in zip(parts, named, strict=True) if "=" in one and _number(value) is None]
+    wrong += [one for one in parts if "=" not in one and _number(one) is None]
+    if wrong:
+        raise UsageError(f"--levels: {', '.join(map(repr, wrong))} is no NAME=ALPHA, as in low=0.2,high=0.05.")
+    bare = [_number(one) or 0.0 for one in parts if "=" not in one]
+    if bare and len(bare) < len(parts):
+        raise UsageError("--levels: name all of them, or none.")
+    if bare:
+        if len(bare) not in _BARE:
+            said = f"--levels: {counted(len(bare), 'alpha')} without names; name them, as in low=0.2,high=0.05."
+            raise UsageError(said)
+        return dict(zip(_BARE[len(bare)], sorted(bare, reverse=True), strict=True))
+    found = {name.strip(): _number(value) or 0.0 for name, _, value in named}
+    if len(found) < len(parts):
+        raise UsageError("--levels: a name stands twice.")
+    return in_order(found, found)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def check_places(problems: Problems, output: Path, wanted: Wanted | None, *, force: bool) -> None:
+    """Note what stands where a level is to be written and is none of this directory's."""
+    if wanted is None or force or (output / LEVELS_FILE).exists():
+        return
+    for name in wanted.alphas:
+        place = output / "levels" / name
+        if name != wanted.default and any((place / one).exists() for one in (POLICY_FILE, CARD_FILE)):
+            problems.add(f"{place} holds files that are no level of {output}; choose another --output, or --force.")
+
+
+# --- what is written and printed ---
+
+
+class LevelsFound(NamedTuple):
+    """Levels as they were fitted, by name, which is the default one, and where they were written."""
+
+    found: Mapping[str, Found]
+    default: str
+    output: str
+
+    @property
+    def fitted(self) -> dict[str, Fitted]:
+        """The levels, the cheapest first."""
+        return {name: one.fitted for name, one in self.found.items()}
+
+
+def write_and_say_levels(
+    fitted: Mapping[str, Fitted], default: str, output: Path, asked: Mapping[str, Mapping[str, str]], *, as_json: bool
+) -> None:
+    """Write the directory with a model card for each level, and print what is in it."""
+    facts = {name: facts_of(one, {"level": name, **asked[name]}) for name, one in fitted.items()}
+    files = {name: cards(one) for name, one in facts.items()}
+    levels = write(output, {name: one.artifact for name, one in fitted.items()}, default, files=files)
+    places = {name: output / levels.directory(name) for name in fitted}
+    for name, place in places.items():
+        if PLOT_FILE not in files[name]:
+            (place / PLOT_FILE).unlink(missing_ok=True)  # an older one, which the card does not show
+    found = {
+        name: Found(one, facts[name].baselines, str(places[name]), drawn=PLOT_FILE in files[name])
+        for name, one in fitted.items()
+    }
+    done = LevelsFound(found, default, str(output))
+    if as_json:
+        print_json(levels_document(done))
+        return
+    out = console()
+    for part in levels_report(done, out.width):
+        out.print(part)
+
+
+def cards(facts: Facts) -> dict[str, bytes]:
+    """Return the model card and, where it can be drawn, its plot."""
+    plot = plots.plot_fit(facts.drawing) if facts.drawing is not None and plots.available() else None
+    return card_files(facts, plot)
+
+
+def levels_report(done: LevelsFound, width: int) -> Iterator[RenderableType]:
+    """Yield what is said about levels, for a terminal of so many columns."""
+    fitted = done.fitted
+    sizes = fitted[done.default].sizes
+    asked = f"{counted(sizes.questions, 'question')}: {sizes.training:,} to choose and fit on"
+    yield Text(f"{asked}, {sizes.calibration:,} to certify, the same for all levels", style="bold")
+    for note in dict.fromkeys([*level_notes(fitted), *(said for one in fitted.values() for said in one.notes)]):
+        yield Text(plain_text(f"{capital(note)}."))
+    yield ""
+    chosen = {name: one.choice.chosen.name for name, one in fitted.items()}
+    yield from certified_levels({name: one.calibrated for name, one in fitted.items()}, done.default, width, chosen)
+    output = plain_text(done.output)
+    yield Text(f"written: {output}, and {output}/levels: what each level is in its README.md")
+    for name, one in fitted.items():
+        against = worth_of(one.calibrated).says("the guide, or a ladder's last model, alone")
+        if against is not None:
+            yield Text(plain_text(f"{name}: {against}"), style="bold yellow")
+    path = output if output.startswith(("/", ".")) else f"./{output}"
+    yield Text(f'next: policy: {path} in cascade.yaml; ask(question, budget="{next(iter(fitted))}")')
+
+
+def certified_levels(
+    levels: Mapping[str, Calibrated], default: str, width: int, chosen: Mapping[str, str] | None = None
+) -> Iterator[RenderableType]:
+    """Yield what is certified at each level: one table with a row a certificate, and the promises in words."""
+    priced = all(one.realised.cost_nano_usd is not None for one in levels.values())
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("level", no_wrap=True, overflow="ellipsis")
+    for head in ("alpha", "n", "kappa", "cost/1k" if priced else "len", "cover"):
+        table.add_column(head, justify="right", no_wrap=True)
+    table.add_column("certificate", no_wrap=True)
+    named = chosen if chosen is not None and width >= _WIDE else {}
+    if named:
+        table.add_column("chosen", overflow="fold")
+    for name, one in levels.items():
+        for cells in _rows(name, one, priced=priced):
+            first = Text(f"{'*' if name == default else ' '} {plain_text(cells[0])}")
+            last = [Text(plain_text(named[name]))] if named else []
+            table.add_row(first, *cells[1:], *last, style="bold" if name == default else "")
+    yield table
+    yield Text(_legend(priced=priced), style="dim")
+    yield ""
+    for name, one in levels.items():
+        yield Text(plain_text(f"{name}: {statement(one.artifact.certificates[0])}"))
+    yield ""
+    yield Text(APART)
+    yield ""
+
+
+def _rows(name: str, done: Calibrated, *, priced: bool) -> Iterator[tuple[str, ...]]:
+    """Yield the cells of a level: a row a certificate."""
+    for result in done.groups:
+        certificate, realised = result.certificate, result.realised
+        cost = coverage = "-"
+        if realised is not None:
+            known = None if realised.cost_nano_usd is None else realised.cost_nano_usd / 1e9
+            cost = per_thousand(known) if priced else f"{realised.length:.2f}"
+            coverage = f"{realised.coverage:.3f}"
+        called = name if certificate.group is None else f"{name}, {certificate.group}"
+        kappa = "all kept" if certificate.keeps_everything else f"{certificate.kappa:.4g}"
+        yield called, f"{certificate.alpha:g}", f"{certificate.n:,}", kappa, cost, coverage, certificate.calibration_id
+
+
+def _legend(*, priced: bool) -> str:
+    cost = "cost/1k: USD per 1,000 questions" if priced else "len: steps a question"
+    return (
+        f"alpha: the share that may be missed; n: questions that the threshold kappa was set on; {cost}; cover: a "
+        "right answer is kept, or no step has one. Cost and cover are those of the calibration questions themselves. "
+        "*: serves where no level is named."
+    )
+
+
+def levels_document(done: LevelsFound) -> dict[str, Any]:
+    """Return levels as plain values: the contract of `fit --levels --json`, each level as `fit --json` has it."""
+    return {
+        "output": done.output,
+        "default": done.default,
+        "level_notes": list(level_notes(done.fitted)),
+        "levels": {
+            name: {"alpha": one.fitted.calibrated.guarantee.alpha, **fitted_document(one)}
+            for name, one in done.found.items()
+        },
+    }
