@@ -31,8 +31,8 @@ with 64 rows, 3.7 with 1,024, 4.4 with 2,048."""
 
 
 def _relu(inputs: Floats, out: Floats) -> None:
+    # Which zero it returns for −0 hangs on the machine, and nothing on the zero: see `_log_softmax`.
     np.maximum(inputs, 0.0, out=out)
-    np.add(out, 0.0, out=out)  # one zero: which one maximum returns for −0 and 0 hangs on the machine
 
 
 def _softsign(inputs: Floats, out: Floats) -> None:
@@ -323,7 +323,11 @@ def _reduces_in_order(rows: int, columns: int) -> bool:
 
 
 def _log_softmax(logits: Floats) -> Floats:
-    """Return logits less the logarithm of their sum of exponentials over the first axis: float64 (k, n) -> (k, n)."""
+    """Return logits less the logarithm of their sum of exponentials over the first axis: float64 (k, n) -> (k, n).
+
+    A sum that is ±0 changes no bit by its sign: in the next layer only a sum that is ±0 itself, and here the difference
+    to the largest is ±0 for that one, and −0 only where two are 0, so that the logarithm is none of 1.
+    """
     shifted = logits - logits.max(axis=0)
     total = np.zeros(logits.shape[1])
     for one in shifted:
