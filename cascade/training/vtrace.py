@@ -87,15 +87,13 @@ def vtrace(
 
 
 def _ratio(log_rho: Tensor, clip: float | None, name: str) -> Tensor:
-    """Return min(ρ, clip); the clip comes before the exponential, so that no ratio is too large for it."""
-    if clip is None:
-        ratio = log_rho.exp()
-        if not bool(torch.isfinite(ratio).all()):
-            raise UsageError(f"log_rho is too large to go without a clip: give {name}_clip.")
-        return ratio
-    if not 0 < clip < math.inf:
+    """Return min(ρ, clip)."""
+    if clip is not None and not 0 < clip < math.inf:
         raise UsageError(f"{name}_clip is above 0 and finite, or None for no clip, not {clip}.")
-    return log_rho.clamp(max=math.log(clip)).exp()
+    ratio = log_rho.exp().clamp(max=clip if clip is not None else math.inf)
+    if not bool(torch.isfinite(ratio).all()):
+        raise UsageError(f"log_rho is too large to go without a clip: give {name}_clip.")
+    return ratio
 
 
 def _check(steps: dict[str, Tensor], bootstrap: Tensor) -> None:
