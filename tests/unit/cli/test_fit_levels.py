@@ -1,0 +1,274 @@
+"""`cascade fit --levels` and what the other commands do with its directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.building import read_levels
+from cascade.cli.fit_levels import parsed
+from cascade.episodes.files import write_rows
+from cascade.errors import UsageError
+from cascade.policies.artifact import read
+from unit.cli.certified import hard_rows
+
+Cli = Callable[..., Any]
+LEVELS = "low=0.3,medium=0.2,high=0.05"
+COMPLETE = {"README.md", "certificate.json", "frontier.svg", "model.safetensors", "policy.json"}
+CONFIG = """\
+models:
+  base: {model: small, price: {input: 1, output: 1}}
+  guide: {model: large, price: {input: 1, output: 1}}
+provider: {kind: fake, options: {replies: {small: ['Answer: Danube'], large: ['Yes']}}}
+strategy: {kind: ladder, models: [base, guide]}
+policy: ./depth
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    write_rows(tmp_path / "log.jsonl", hard_rows(200, range(0, 160, 2)))
+    return str(tmp_path / "log.jsonl")
+
+
+@pytest.fixture
+def policy(cli: Cli, log: str) -> str:
+    ran = cli("fit", log, "--levels", LEVELS, "--policy", "threshold", "-o", "policy")
+    assert ran.code == 0, ran.err
+    return "policy"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(one.relative_to(folder)): one.read_bytes() for one in sorted(folder.rglob("*")) if one.is_file()}
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+# --- what is written and printed ---
+
+
+def test_every_level_is_a_complete_policy_directory(cli: Cli, policy: str, tmp_path: Path) -> None:
+    assert {one.name for one in (tmp_path / "policy").iterdir()} == COMPLETE | {"levels", "levels.json"}
+    for name in ("low", "high"):
+        assert {one.name for one in (tmp_path / "policy" / "levels" / name).iterdir()} == COMPLETE
+        assert f"level | {name}" in (tmp_path / "policy" / "levels" / name / "README.md").read_text()
+    held = read_levels(policy)
+    assert held is not None
+    assert held.levels.default == "medium"
+    assert read(policy).certificates[0].alpha == 0.2
+
+
+def test_one_table_says_what_each_level_promises_and_costs(cli: Cli, log: str) -> None:
+    ran = cli("fit", log, "--levels", LEVELS, "--policy", "threshold", "-o", "policy")
+    said = words(ran.out)
+    assert "200 questions: 140 to choose and fit on, 60 to certify, the same for all levels" in said
+    assert "level alpha n kappa cost/1k cover certificate chosen" in said
+    rows = [line.split() for line in ran.out.splitlines() if line.strip().startswith(("low ", "* medium", "high "))]
+    assert [row[:3] for row in rows] == [["low", "0.3", "60"], ["*", "medium", "0.2"], ["high", "0.05", "60"]]
+    assert "low: With probability at least 70 %" in said
+    assert "high: With probability at least 95 %" in said
+    assert "promise holds by itself" in said
+    assert 'ask(question, budget="low")' in said
+
+
+def test_json_has_each_level_as_a_fit_alone_has_it(cli: Cli, log: str) -> None:
+    arguments = ("fit", log, "--policy", "threshold", "--json")
+    document = json.loads(cli(*arguments, "--levels", LEVELS, "--default-level", "high", "-o", "policy").out)
+    assert list(document["levels"]) == ["low", "medium", "high"]
+    assert (document["output"], document["default"]) == ("policy", "high")
+    alone = json.loads(cli(*arguments, "--alpha", "0.2", "-o", "alone").out)
+    level = document["levels"]["medium"]
+    assert level.pop("alpha") == 0.2
+    assert level.pop("output") == "policy/levels/medium"
+    for one in (level, alone):
+        one.pop("output", None)
+        for candidate in one["candidates"]:
+            candidate.pop("fit_seconds")
+    assert level == alone
+    low, medium, high = (one["realised"]["cost_usd"] for one in document["levels"].values())
+    assert low < high < medium  # another signal was chosen for it, at another loss: that is said
+    (said,) = document["level_notes"]
+    assert said.startswith("level medium costs no less on the calibration questions than high")
+    assert len({one["groups"][0]["certificate"]["calibration_id"] for one in document["levels"].values()}) == 3
+
+
+def test_a_refit_takes_the_place_of_levels_and_levels_that_of_a_refit(
+    cli: Cli, log: str, policy: str, tmp_path: Path
+) -> None:
+    again = ("fit", log, "--policy", "threshold", "-o", "policy", "--force")
+    assert cli(*again, "--levels", "0.3,0.1").code == 0
+    assert [one.name for one in (tmp_path / "policy" / "levels").iterdir()] == ["low"]
+    assert cli(*again, "--alpha", "0.1").code == 0
+    assert {one.name for one in (tmp_path / "policy").iterdir()} == COMPLETE
+
+
+# --- what is refused ---
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--levels", LEVELS, "--alpha", "0.1"), ["--alpha is one share for all questions"]),
+        (("--levels", LEVELS, "--budget", "0.01", "--most", "1"), ["--levels are shares of questions"]),
+        (("--levels", LEVELS, "--guarantee", "budget", "--budget", "1", "--most", "1"), ["a budget promises none"]),
+        (("--levels", LEVELS, "--cross-calibrate"), ["--cross-calibrate none; leave one out"]),
+        (("--levels", LEVELS, "--default-level", "hihg"), ["'hihg', and --levels has low, medium, high"]),
+        (("--default-level", "low"), ["--default-level is one of --levels, and there are none"]),
+        (("--levels", "0.1"), ["1 alpha without names; name them"]),
+        (("--levels", "a=0.1"), ["there are two levels or more"]),
+        (("--levels", "low=0.2,0.1"), ["name all of them, or none"]),
+        (("--levels", "low=0.2,low=0.1"), ["a name stands twice"]),
+        (("--levels", "low=0.2,high=x,"), ["'high=x', '' is no NAME=ALPHA"]),
+        (("--levels", "low=0.2,Hi=0.2"), ["'Hi' is no name for a level", "two levels have the same alpha"]),
+        (
+            ("--levels", "low=2,high=0.1", "--alpha", "0.1", "--cross-calibrate", "--policy", "nothing"),
+            ["4 problems:", "alpha of level low", "--alpha is one", "--cross-calibrate none", "no policy 'nothing'"],
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused_at_once(
+    cli: Cli, log: str, tmp_path: Path, options: tuple[str, ...], said: list[str]
+) -> None:
+    ran = cli("fit", log, *options, "-o", "policy")
+    assert (ran.code, ran.out) == (2, "")
+    assert not [one for one in said if one not in words(ran.err)], ran.err
+    assert not (tmp_path / "policy").exists()
+
+
+def test_a_level_that_cannot_be_certified_writes_nothing(cli: Cli, log: str, tmp_path: Path) -> None:
+    ran = cli("fit", log, "--levels", "low=0.3,high=0.002", "--policy", "depth", "-o", "policy")
+    assert ran.code == 3
+    assert "Level 'high' (alpha 0.002)" in words(ran.err)
+    assert not (tmp_path / "policy").exists()
+
+
+def test_levels_are_not_written_over_other_files(cli: Cli, log: str, tmp_path: Path) -> None:
+    (tmp_path / "project" / "levels" / "low").mkdir(parents=True)
+    (tmp_path / "project" / "levels" / "low" / "README.md").write_text("mine")
+    ran = cli("fit", log, "--levels", LEVELS, "-o", "project")
+    assert ran.code == 2
+    assert "project/levels/low holds files that are no level of project" in words(ran.err)
+
+
+def test_levels_that_are_numbers_are_named() -> None:
+    assert parsed(" 0.05 ,0.2, 0.1") == {"low": 0.2, "medium": 0.1, "high": 0.05}
+    assert parsed("0.05,0.2") == {"low": 0.2, "high": 0.05}
+    with pytest.raises(UsageError, match="4 alphas without names"):
+        parsed("0.1,0.2,0.3,0.4")
+
+
+# --- the other commands ---
+
+
+@pytest.fixture
+def served(cli: Cli, log: str, tmp_path: Path) -> None:
+    """Write a configuration whose models give what its policy looks at: nothing but the step."""
+    assert cli("fit", log, "--levels", LEVELS, "--policy", "depth", "-o", "depth").code == 0
+    (tmp_path / "cascade.yaml").write_text(CONFIG)
+
+
+@pytest.mark.usefixtures("served")
+def test_ask_at_a_level(cli: Cli) -> None:
+    asked = ("ask", "Which river?", "--json")
+    assert json.loads(cli(*asked).out)["level"] == "medium"
+    assert json.loads(cli(*asked, "--level", "low").out)["level"] == "low"
+    assert json.loads(cli(*asked, "--level", "0.1").out)["level"] == "high"
+    assert "level: low" in cli("ask", "Which river?", "--explain", "--level", "low").out
+    assert "level: high" in cli("ask", "Which river?", "--explain", "--stream", "--level", "high").out
+    for level, said in (("nan", "There is no level 'nan'"), ("0.01", "No level promises an alpha of 0.01 or less")):
+        ran = cli(*asked, "--level", level)
+        assert (ran.code, ran.out) == (2, "")
+        assert said in words(ran.err)
+
+
+def test_verify_checks_every_level(cli: Cli, log: str, policy: str, tmp_path: Path) -> None:
+    ran = cli("verify", policy, log)
+    assert ran.code == 0, ran.err
+    assert [line for line in ran.out.splitlines() if line.startswith("level ")] == [
+        "level low, alpha 0.3",
+        "level medium, alpha 0.2",
+        "level high, alpha 0.05",
+    ]
+    document = json.loads(cli("verify", policy, log, "--json").out)
+    assert document["ok"] is True
+    assert document["default"] == "medium"
+    assert document["checks"] == document["levels"]["medium"]["checks"]
+    assert cli("verify", "policy/levels/low", log).code == 0
+    write_rows(tmp_path / "other.jsonl", hard_rows(200, range(0, 200, 2)))  # the same questions, answered otherwise
+    ran = cli("verify", policy, "other.jsonl")
+    assert ran.code == 3
+    assert "threshold of low, threshold of medium, threshold of high" in words(ran.err)
+    (tmp_path / "policy" / "levels" / "low" / "policy.json").write_text("{}")
+    ran = cli("verify", policy, log, "--json")
+    assert ran.code == 3
+    assert "levels.low" in json.loads(ran.out)["checks"][0]["said"]
+
+
+def test_calibrate_certifies_every_level_anew_with_its_alpha(cli: Cli, policy: str, tmp_path: Path) -> None:
+    write_rows(tmp_path / "new.jsonl", hard_rows(150, range(0, 100, 2), about="letter"))
+    before = contents(tmp_path / "policy")
+    ran = cli("calibrate", "new.jsonl", "--policy", "policy")
+    assert ran.code == 0, ran.err
+    for name, alpha in (("low", 0.3), ("medium", 0.2), ("high", 0.05)):
+        assert f"{name}: promised as before: coverage, alpha {alpha:g}" in words(ran.err)
+    assert "150 calibration questions, the same for all levels" in ran.out
+    held = read_levels("policy")
+    assert held is not None
+    assert [one.artifact.certificates[0].alpha for one in held.policies.values()] == [0.3, 0.2, 0.05]
+    assert [one.artifact.certificates[0].n for one in held.policies.values()] == [150] * 3
+    after = contents(tmp_path / "policy")
+    assert {name for name in before if before[name] != after[name]} == {
+        "certificate.json",
+        "levels/low/certificate.json",
+        "levels/high/certificate.json",
+    }
+    assert cli("verify", "policy", "new.jsonl").code == 0
+
+
+def test_calibrate_writes_levels_elsewhere_for_another_promise(cli: Cli, policy: str, tmp_path: Path) -> None:
+    write_rows(tmp_path / "new.jsonl", hard_rows(150, range(0, 100, 2), about="letter"))
+    before = contents(tmp_path / "policy")
+    arguments = ("calibrate", "new.jsonl", "--policy", "policy", "-o", "other", "--json")
+    document = json.loads(cli(*arguments, "--guarantee", "error", "--delta", "0.2", "--abstain").out)
+    assert document["output"] == "other"
+    assert [one["alpha"] for one in document["levels"].values()] == [0.3, 0.2, 0.05]
+    held = read_levels("other")
+    assert held is not None
+    assert {one.artifact.certificates[0].kind for one in held.policies.values()} == {"error"}
+    assert contents(tmp_path / "policy") == before
+
+
+def test_calibrate_refuses_what_is_no_promise_of_all_levels(cli: Cli, log: str, policy: str, tmp_path: Path) -> None:
+    before = contents(tmp_path / "policy")
+    for options, said in (
+        (("--policy", policy, "--alpha", "0.1"), "policy has levels, each with an alpha of its own: low (alpha 0.3)"),
+        (("--policy", policy, "--guarantee", "budget", "--budget", "1", "--most", "1"), "a budget promises none"),
+        (("--policy", "policy/levels/low"), "policy/levels/low is a level of the policy policy"),
+    ):
+        ran = cli("calibrate", log, *options)
+        assert (ran.code, ran.out) == (2, "")
+        assert said in words(ran.err)
+    write_rows(tmp_path / "few.jsonl", hard_rows(12, (), about="letter"))
+    ran = cli("calibrate", "few.jsonl", "--policy", policy)
+    assert ran.code == 3
+    assert "Level 'high': " in words(ran.err)
+    assert contents(tmp_path / "policy") == before
+
+
+def test_the_default_level_is_what_other_commands_read(cli: Cli, log: str, policy: str) -> None:
+    own = json.loads(cli("evaluate", log, "--policy", policy, "--json").out)
+    low = json.loads(cli("evaluate", log, "--policy", "policy/levels/low", "--json").out)
+    assert own["n"] == low["n"] == 200
+    assert own["rows"][0]["coverage"] > low["rows"][0]["coverage"]
+
+
+@pytest.mark.usefixtures("served")
+def test_doctor_looks_at_every_level(cli: Cli) -> None:
+    said = words(cli("doctor").out)
+    assert all(f"certificate, level {name}" in said for name in ("low", "medium", "high"))

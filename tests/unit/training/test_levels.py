@@ -1,0 +1,154 @@
+"""`fit_levels`: each level as `fit_policy` would make it, certified by the same questions, or trained all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date
+from typing import Any
+
+import pytest
+
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import NotCertifiedError, UsageError
+from cascade.policies import model_file
+from cascade.policies.learned import LearnedPolicy
+from cascade.training.choice.measuring import Terms
+from cascade.training.choice.simple import fixed_depth
+from cascade.training.fitting import Fitted, fit_policy
+from cascade.training.levels import fit_levels, level_notes, middle
+from cascade.training.notes import Init
+from unit.calibration.logs import log
+
+ALPHAS = {"medium": 0.1, "high": 0.05, "low": 0.2}
+COVERAGE = Guarantee("coverage")
+DAY = date(2026, 11, 21)
+
+
+def fit(table: EpisodeTable, guarantee: Guarantee = COVERAGE, **more: Any) -> dict[str, Fitted]:
+    given = {"method": "threshold", "today": DAY} | more
+    return fit_levels([table], guarantee, given.pop("alphas", ALPHAS), **given)
+
+
+def test_each_level_is_certified_at_its_alpha_on_the_same_questions() -> None:
+    found = fit(log(600))
+    assert list(found) == ["low", "medium", "high"]
+    assert [one.calibrated.guarantee.alpha for one in found.values()] == [0.2, 0.1, 0.05]
+    assert len({one.artifact.questions for one in found.values()}) == 1
+    ids = {one.artifact.certificates[0].calibration_id for one in found.values()}
+    assert len(ids) == 3
+    costs = [one.calibrated.realised.cost_nano_usd or 0 for one in found.values()]
+    assert costs == sorted(costs)
+    assert costs[0] < costs[-1]
+
+
+def test_no_question_that_certifies_one_level_makes_another() -> None:
+    found = fit(log(60), alphas={"low": 0.3, "high": 0.03})  # 32 questions certify 0.03; 18, the share, would 0.3
+    certify = set[str]().union(*[one.artifact.questions for one in found.values()])
+    assert found["high"].sizes.calibration >= 32
+    assert not certify & set[str]().union(*[one.artifact.seen.all for one in found.values()])
+
+
+def test_a_level_is_what_fit_policy_makes_of_the_same_questions() -> None:
+    table = log(600)
+    alone = fit_policy([table], Guarantee("coverage", 0.1), method="net_benefit", today=DAY)
+    level = fit(table, method="net_benefit")["medium"]
+    assert level.artifact == alone.artifact
+
+
+def test_the_same_log_gives_the_same_bytes() -> None:
+    first, again = fit(log(300)), fit(log(300))
+    assert {name: one.artifact for name, one in first.items()} == {name: one.artifact for name, one in again.items()}
+
+
+def test_a_level_that_cannot_be_certified_is_named() -> None:
+    with pytest.raises(NotCertifiedError, match=r"Level 'high' \(alpha 0\.01\): .* logged questions would do") as error:
+        fit(log(60), alphas={"low": 0.3, "high": 0.01})
+    assert error.value.needed_n is not None
+    assert error.value.needed_n >= 99
+    found = fit(log(60), alphas={"low": 0.3, "high": 0.01}, allow_everything=True)
+    assert found["high"].artifact.certificates[0].keeps_everything
+
+
+@pytest.mark.parametrize(
+    ("alphas", "guarantee", "said"),
+    [
+        ({"low": 0.2}, COVERAGE, "there are two levels or more"),
+        ({}, COVERAGE, "there are two levels or more"),
+        ({"low": 0.2, "high": 0.2}, COVERAGE, "two levels have the same alpha"),
+        (
+            {"low": 1.5, "high": float("nan")},
+            COVERAGE,
+            "the alpha of level low lies between 0 and 1, not 1.5; the alpha",
+        ),
+        ({"Low": 0.2, "high": 0.1}, COVERAGE, "'Low' is no name for a level"),
+        (ALPHAS, Guarantee("budget", budget_nano_usd=10, most_nano_usd=20), "budget promises no share of questions"),
+    ],
+)
+def test_what_are_no_levels_is_refused(alphas: dict[str, float], guarantee: Guarantee, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        fit(log(60), guarantee, alphas=alphas)
+    assert said in str(refused.value)
+
+
+def test_levels_start_from_an_earlier_policy() -> None:
+    earlier = fit_policy([log(300)], Guarantee("coverage", 0.1), method="net_benefit", today=DAY)
+    init = Init(earlier.policy, earlier.artifact.seen)
+    found = fit(log(600), method="net_benefit", init=init)
+    for one in found.values():
+        assert not set(one.artifact.questions) & earlier.artifact.seen.all
+        assert any("start from those of the earlier policy" in said for said in one.notes)
+    with pytest.raises(UsageError, match="starts from no earlier policy"):
+        fit(log(600), init=init, make=lambda table, terms: {})
+
+
+# --- one policy for all levels ---
+
+
+class Conditioned:
+    """Trains one policy for all levels: here a fixed depth that only differs in nothing but its threshold."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[EpisodeTable, Mapping[str, Terms]]] = []
+
+    def __call__(self, table: EpisodeTable, terms: Mapping[str, Terms]) -> Mapping[str, LearnedPolicy]:
+        self.calls.append((table, terms))
+        return dict.fromkeys(terms, fixed_depth(table))
+
+
+@pytest.mark.parametrize("kind", ["coverage", "error"])
+def test_a_policy_for_all_levels_is_trained_once_and_certified_at_each(kind: str) -> None:
+    make, table = Conditioned(), log(600)
+    guarantee = Guarantee(kind, 0.1, None if kind == "coverage" else 0.1)
+    found = fit(table, guarantee, alphas={"low": 0.9, "high": 0.8}, make=make)
+    ((seen, terms),) = make.calls
+    assert list(terms) == ["low", "high"]
+    assert [one.guarantee.alpha for one in terms.values()] == [0.9, 0.8]
+    assert terms["low"].alpha is not None
+    assert terms["high"].alpha is not None
+    assert terms["low"].alpha > terms["high"].alpha
+    certify = {question for one in found.values() for question in one.artifact.questions}
+    assert not certify & set(seen.questions)
+    for one in found.values():
+        assert model_file.dumps(one.policy) == model_file.dumps(fixed_depth(seen))
+        assert (one.choice.folds, one.choice.winner.name) == (0, "depth")
+        assert set(one.artifact.seen.training) == set(seen.questions)
+
+
+# --- what is said of them ---
+
+
+def test_a_level_that_costs_more_than_a_stricter_one_is_said() -> None:
+    found = fit(log(600))
+    assert list(level_notes(found)) == []
+    turned = {"low": found["high"], "high": found["low"]}
+    (said,) = level_notes(turned)
+    assert said.startswith("level low costs no less on the calibration questions than high, which promises more")
+
+
+@pytest.mark.parametrize(
+    ("alphas", "name"),
+    [(ALPHAS, "medium"), ({"a": 0.3, "b": 0.2, "c": 0.1}, "b"), ({"a": 0.1, "b": 0.2}, "a")],
+)
+def test_the_middle_level_serves_where_none_is_named(alphas: dict[str, float], name: str) -> None:
+    assert middle(alphas) == name
