@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
+from unit import networks
 from unit.policies import learned_made as made
 
 from cascade.building import read_policy
@@ -38,7 +39,7 @@ from cascade.policies.model_file import settings as settings_of
 from cascade.text import normalize_answer
 from cascade.types import Answer, Question
 
-KINDS = ("linear", "trees", "gain", "signal")
+KINDS = ("linear", "trees", "gain", "signal", "network")
 _KAPPA = {"signal": -0.5, "gain": 0.3}
 
 
@@ -70,6 +71,8 @@ def settings(demo: Demo, **changes: Any) -> dict[str, Any]:
 
 
 def policy_on(demo: Demo, kind: str = "linear") -> LearnedPolicy:
+    if kind == "network":
+        return networks.on_log(history_of(demo.table))
     return replace(made.on_log(history_of(demo.table), kind), kappa=_KAPPA.get(kind, 0.0))
 
 

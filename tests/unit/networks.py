@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
+from cascade.conformal.arrays import Floats
 from cascade.policies.design import Design
 from cascade.policies.estimators import Logistic
 from cascade.policies.features import FeatureSet, offered
@@ -50,12 +52,20 @@ def rule(
     keeps: bool | None = None,
     hidden: Sequence[int] | None = None,
     activation: str = "",
+    raw: Floats | None = None,
 ) -> StepRule:
-    """Return a step's rule of one network; `keeps` says whether every answer is kept, None: by chance."""
+    """Return a step's rule of one network; `keeps` says whether every answer is kept, None: by chance.
+
+    With raw features, float64 (n, d), all actions are as likely at the median.
+    """
     many = len(features.sources)
     everything = bool(rng.random() < 0.3) if keeps is None else keeps
     allowed = [True, not last] if everything else [True] * many + [not last]
     shared = network(rng, design, allowed, hidden=hidden, activation=activation)
+    if raw is not None:
+        usual = np.median(shared.log_probabilities(raw), axis=0)
+        last_bias = shared.biases[-1] - np.where(shared.allowed, usual, 0.0)
+        shared = replace(shared, biases=(*shared.biases[:-1], last_bias))
     onward = None if last else Action(shared, shared.outputs - 1)
     include = (None,) * many if everything else tuple([Action(shared, at) for at in range(many)])
     chances: list[Logistic | None] = [made.logistic(rng, design) if judges else None for _ in range(many)]
@@ -97,13 +107,14 @@ def on_log(
         told = [name for name in offered(history, number) if not name.startswith("asked.")][:9]
         names = tuple(dict.fromkeys((*told, "asked.words", "cost_so_far", "tokens_so_far")))
         features = FeatureSet(names, history.sources)
-        full = made.scaled(features.table(history, number))
+        raw = features.table(history, number)
+        full = made.scaled(raw)
         shared = Design(full.centre, full.scale, full.low, full.high, full.indicators, np.empty((0, 2), dtype=np.int64))
         last, first = number == history.horizon, number == 1
         rules.append(
             rule(
                 rng, features, shared, last=last, first=first, judges=judges, keeps=keeps, hidden=hidden,
-                activation=activation,
+                activation=activation, raw=raw,
             )
         )  # fmt: skip
     return LearnedPolicy("ccpo", tuple(rules), kappa=float(np.log(0.3)))
