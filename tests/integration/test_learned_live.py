@@ -176,10 +176,11 @@ def _nan(values: Any) -> list[str]:
     ],
     ids=["coverage", "pac", "error"],
 )
+@pytest.mark.parametrize("kind", ["linear", "network"])
 def test_a_certificate_of_a_learned_policy_is_made_served_and_verified(
-    demo: Demo, guarantee: Guarantee, tmp_path: Path
+    demo: Demo, guarantee: Guarantee, kind: str, tmp_path: Path
 ) -> None:
-    held = read_policy(directory(tmp_path / "fitted", policy_on(demo)))
+    held = read_policy(directory(tmp_path / "fitted", policy_on(demo, kind)))
     config = load(settings(demo))
     done = calibrate_policy([demo.table], held.policy, held.section, guarantee, config=config, held=held.artifact)
     write(tmp_path / "certified", done.artifact)
@@ -266,8 +267,9 @@ def run(*args: object) -> Result:
 
 
 @pytest.mark.timeout(180)
-def test_every_command_takes_a_learned_directory(demo: Demo, tmp_path: Path) -> None:
-    policy, fitted, other = policy_on(demo), tmp_path / "fitted", tmp_path / "other"
+@pytest.mark.parametrize("kind", ["linear", "network"])
+def test_every_command_takes_a_learned_directory(demo: Demo, kind: str, tmp_path: Path) -> None:
+    policy, fitted, other = policy_on(demo, kind), tmp_path / "fitted", tmp_path / "other"
     directory(fitted, policy)
     config = tmp_path / "cascade.yaml"
     config.write_text(json.dumps(settings(demo, policy=str(other), traces="off")))
