@@ -162,6 +162,13 @@ def test_a_score_is_finite_up_to_the_bound() -> None:
     assert replace(NETWORK, **deep).log_probabilities(rows[0]) == pytest.approx([-math.log(3)] * 3)
 
 
+def test_softsign_bounds_what_the_next_layer_is_given() -> None:
+    large = (LAYERS[0] * 1e200, LAYERS[1] * 1e200)
+    assert np.isfinite(replace(NETWORK, weights=large, activation="softsign").log_probabilities(np.ones(2))).all()
+    with pytest.raises(UsageError, match="so large"):
+        replace(NETWORK, weights=large)
+
+
 @pytest.mark.parametrize(("network", "output"), [(NETWORK, 3), (NETWORK, -1), (ENDS, 2)])
 def test_an_action_is_an_output_that_is_there(network: Network, output: int) -> None:
     with pytest.raises(UsageError, match=f"that the network allows, 0, 1.*, not {output}"):
