@@ -105,6 +105,16 @@ def test_no_feature_and_no_row_are_served_too() -> None:
     assert NETWORK.log_probabilities(np.empty((0, 2))).shape == (0, 3)
 
 
+def test_a_layer_of_one_unit_is_added_up_in_order_too() -> None:
+    narrow = Network(DESIGN, (LAYERS[0][1:], LAYERS[1][:, 1:]), (BIASES[0][1:], BIASES[1]), "relu", ALL)
+    raw = np.array([2.0, 4.0])  # hidden −2 + 4 + 0.5
+    assert [layer.in_order for layer in narrow._layers] == [False, True]
+    assert narrow.log_probabilities(raw) == pytest.approx(log_softmax(0.0, 2.5, 1.0), rel=1e-14)
+    alone = Action(narrow, 1).values(raw)
+    assert alone.shape == ()
+    assert float(alone) == Action(narrow, 1).value(raw) == Action(narrow, 1).values(raw[None])[0]
+
+
 def test_what_is_served_cannot_be_changed() -> None:
     weights = LAYERS[0].copy()
     network = Network(DESIGN, (weights, LAYERS[1]), BIASES, "relu", ALL)
