@@ -42,8 +42,7 @@ LevelsAsked = Annotated[
     typer.Option(
         "--levels",
         metavar="NAME=ALPHA,…",
-        help="Several levels in one directory, each certified, and one chosen for each question: "
-        "low=0.2,medium=0.1,high=0.05, or 0.2,0.1,0.05.",
+        help="Several levels in one directory, each certified, to choose from for each question: low=0.2,high=0.05.",
     ),
 ]
 DefaultLevel = Annotated[
@@ -205,7 +204,7 @@ def certified_levels(
     """Yield what is certified at each level: one table with a row a certificate, and the promises in words."""
     priced = all(one.realised.cost_nano_usd is not None for one in levels.values())
     table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column("level", no_wrap=True, overflow="ellipsis")
+    table.add_column("  level", no_wrap=True, overflow="ellipsis")
     for head in ("alpha", "n", "kappa", "cost/1k" if priced else "len", "cover"):
         table.add_column(head, justify="right", no_wrap=True)
     table.add_column("certificate", no_wrap=True)

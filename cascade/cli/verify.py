@@ -34,8 +34,9 @@ def verify_log(
 ) -> None:
     """Check a policy's certificates on a log: hashes, dates, models, the same threshold from the same data.
 
-    On questions that it was not made from, it counts the misses and says whether they refute the promise. Of a policy
-    with levels every level is checked.
+    On questions that it was not made from, it counts the misses and says whether they refute the promise.
+
+    Of a policy with levels every level is checked.
 
     Example: cascade verify policy episodes.parquet
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, assert_type
@@ -33,6 +33,7 @@ from cascade import (
 from cascade.engine import Run, adrive, drive
 from cascade.policies.base import Observation, Policy, Scores
 from cascade.policies.fixed import FixedPolicy, RandomPolicy
+from cascade.policies.levels import Level
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.providers.base import Payload, Provider, Streams
 from cascade.providers.fake import FakeProvider
@@ -67,12 +68,18 @@ def asks(orchestrator: Orchestrator) -> None:
     assert_type(orchestrator.ask(Question("Which river?", context=None)), Answer)
     assert_type(orchestrator.stream("Which river?"), Iterator[TextDelta | Step | Answer])
     assert_type(orchestrator.ask_many(["a", Question("b")], concurrency=2), list[Answer])
+    assert_type(orchestrator.ask("Which river?", budget="low"), Answer)
+    assert_type(orchestrator.stream("Which river?", alpha=0.05), Iterator[TextDelta | Step | Answer])
+    assert_type(orchestrator.ask_many(["a"], budget="low"), list[Answer])
+    assert_type(orchestrator.levels, Mapping[str, Level])
 
 
 async def asks_without_blocking(orchestrator: Orchestrator) -> None:
     assert_type(await orchestrator.aask("Which river?"), Answer)
     assert_type(orchestrator.astream("Which river?"), AsyncGenerator[TextDelta | Step | Answer, None])
     assert_type(await orchestrator.aask_many(["a"]), list[Answer])
+    assert_type(await orchestrator.aask("Which river?", alpha=0.05), Answer)
+    assert_type(orchestrator.astream("Which river?", budget="low"), AsyncGenerator[TextDelta | Step | Answer, None])
     async with orchestrator as opened:
         assert_type(opened, Orchestrator)
     await orchestrator.aclose()
@@ -88,6 +95,7 @@ def reads(answer: Answer) -> None:
     assert_type(answer.steps, tuple[Step, ...])
     assert_type(answer.calls, tuple[Call, ...])
     assert_type(answer.certificate, Certificate | None)
+    assert_type(answer.level, str | None)
     assert_type(answer.stopped, str)
     assert_type(answer.warnings, tuple[str, ...])
     assert_type(answer.explain(), str)

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("page", ["docs/index.md", "docs/python.md"])
+@pytest.mark.parametrize("page", ["docs/index.md", "docs/python.md", "docs/levels.md"])
 def test_the_python_on_the_page_runs(page: str) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
     assert blocks
