@@ -66,12 +66,15 @@ _METHODS = {
     "boosted": "optimal stopping as net_benefit, with boosted trees instead of ridge regressions",
     "threshold": "it goes on while one number says that there is doubt",
     "depth": "it looks at nothing: a fixed number of steps",
-    "cpo": "constrained policy optimisation: a network gives the probabilities of keeping an answer and of going on, "
-    "and is improved step by step within a trust region, where the expected misses stay below their bound",
-    "cpo_batch": "constrained policy optimisation as cpo, with one bound for each batch of questions",
-    "cpo_online": "constrained policy optimisation as cpo, with a bound that follows the misses so far",
-    "ccpo": "conformal constrained policy optimisation: as cpo, with the threshold that the calibration will set, and "
-    "so the answers that it will keep, already in the training",
+    "cpo": "constrained policy optimisation: a network gives the probabilities of keeping each answer and of going on, "
+    "and was trained, within a trust region, to cost little while misses stay within a bound; trained for the likeliest "
+    "action alone",
+    "cpo_batch": "constrained policy optimisation: the network of cpo, and every action is taken whose probability "
+    "reaches the threshold that the calibration sets",
+    "cpo_online": "constrained policy optimisation: the network of cpo, and every action is taken whose probability "
+    "reaches a threshold; in training it followed the misses",
+    "ccpo": "conformal constrained policy optimisation: a network as that of cpo, trained together with the threshold on "
+    "its probabilities, and so for the answers that a threshold keeps",
 }
 
 
