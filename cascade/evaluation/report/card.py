@@ -67,14 +67,14 @@ _METHODS = {
     "threshold": "it goes on while one number says that there is doubt",
     "depth": "it looks at nothing: a fixed number of steps",
     "cpo": "constrained policy optimisation: a network gives the probabilities of keeping each answer and of going on, "
-    "and was trained, within a trust region, to cost little while misses stay within a bound; trained for the likeliest "
-    "action alone",
+    "and was trained, within a trust region, to cost little while misses stay within a bound, for its likeliest action "
+    "alone",
     "cpo_batch": "constrained policy optimisation: the network of cpo, and every action is taken whose probability "
     "reaches the threshold that the calibration sets",
     "cpo_online": "constrained policy optimisation: the network of cpo, and every action is taken whose probability "
     "reaches a threshold; in training it followed the misses",
-    "ccpo": "conformal constrained policy optimisation: a network as that of cpo, trained together with the threshold on "
-    "its probabilities, and so for the answers that a threshold keeps",
+    "ccpo": "conformal constrained policy optimisation: a network as that of cpo, trained together with a threshold on "
+    "its probabilities, and so for all the answers that one keeps",
 }
 
 
