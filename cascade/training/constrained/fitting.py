@@ -1,0 +1,193 @@
+"""From a log to a policy network as it is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
+from cascade.policies.estimators import Scorer
+from cascade.policies.learned import LearnedPolicy
+from cascade.policies.network import Action, Network
+from cascade.training.constrained.config import CCPOConfig
+from cascade.training.constrained.goal import Goal
+from cascade.training.constrained.mlp import DTYPE
+from cascade.training.constrained.training import Row, Setting, State, Trained, served_weights, train
+from cascade.training.constrained.walks import Encoding, encoding_of, walks_of
+from cascade.training.osc.problem import Poser, Problem, policy_of, pose
+from cascade.training.osc.targets import Asked, allowed
+
+NETWORKS = ("cpo", "cpo_batch", "cpo_online", "ccpo")
+"""The methods whose policies are networks."""
+_ARGMAX_ONLY = 1.0
+"""Of log-probabilities: a threshold that none reaches."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A policy network, and how it was trained.
+
+    Attributes:
+        policies: as served, by level; one level is called "".
+        trained: the run.
+        setting: what it was trained on.
+    """
+
+    policies: Mapping[str, LearnedPolicy]
+    trained: Trained
+    setting: Setting
+
+    @property
+    def policy(self) -> LearnedPolicy:
+        """The policy of the only level, or of the first."""
+        return next(iter(self.policies.values()))
+
+
+def fit_constrained(
+    table: EpisodeTable,
+    asked: Asked,
+    *,
+    method: str = "ccpo",
+    config: CCPOConfig | None = None,
+    confidences: bool = True,
+    seed: int = 0,
+    poser: Poser = pose,
+    run: Callable[[Setting], Trained] = train,
+) -> Learned:
+    """Train a policy network.
+
+    Args:
+        table: the training questions.
+        asked: what the policy is for. Of promises on the set of answers each answer has a score of its own; for those
+            on the single answer, and f1, every answer is kept and stopping alone is learned.
+        method: "ccpo" trains policy and threshold together; "cpo" a policy of one action a step, served at its argmax;
+            "cpo_batch" the same, whose threshold is left to calibration; "cpo_online" the same with a threshold that
+            follows the misses of the training questions, and promises nothing.
+        config: how it is trained; the defaults of `CCPOConfig` otherwise.
+        confidences: whether to fit how likely answers are right, as `error` and `regret` always do.
+        seed: draws weights and batches, and the folds of the confidences.
+        poser: poses the problem; `osc.problem.Posed` shares it with other estimators.
+        run: trains; another one shows progress, or goes on from a checkpoint.
+
+    Guarantee: none; any scores are valid, and the threshold is certified on other questions.
+
+    Raises:
+        UsageError: there is no question, nothing to decide, no such method, or the log lacks what the kind needs.
+    """
+    return fit_levels(
+        table, {"": asked}, method=method, config=config, confidences=confidences, seed=seed, poser=poser, run=run
+    )
+
+
+def fit_levels(
+    table: EpisodeTable,
+    asked: Mapping[str, Asked],
+    *,
+    method: str = "ccpo",
+    config: CCPOConfig | None = None,
+    confidences: bool = True,
+    seed: int = 0,
+    poser: Poser = pose,
+    run: Callable[[Setting], Trained] = train,
+) -> Learned:
+    """Train one policy network for several levels, each with a limit of its own, and serve it at each.
+
+    The network sees the level beside the features; what is served at a level has it in its biases. All levels are of
+    one kind of promise. Otherwise as `fit_constrained`.
+    """
+    if method not in NETWORKS:
+        raise UsageError(f"There is no policy network {method!r}; there are {', '.join(NETWORKS)}.")
+    if table.arrays.horizon < 2:
+        raise UsageError(f"{table.dataset} has one step a question: there is nothing to decide.")
+    first = next(iter(asked.values()))
+    problem = poser(table, first, confidences=confidences, seed=seed)
+    problem = problem._replace(inclusion=None)
+    settings = config or CCPOConfig()
+    encoding = encoding_of(problem.stages, len(asked))
+    setting = Setting(
+        walks_of(problem, encoding, settings.device),
+        _goal(problem, list(asked.values()), settings),
+        settings,
+        joint=method == "ccpo",
+        online=method in {"ccpo", "cpo_online"},
+        seed=seed,
+    )
+    with one_torch_thread():
+        trained = run(setting)
+    return Learned(dict(_served(problem, encoding, setting, trained.state, method, tuple(asked))), trained, setting)
+
+
+def _goal(problem: Problem, asked: Sequence[Asked], config: CCPOConfig) -> Goal:
+    """Return what is asked in the units of training: mean losses, mean steps."""
+    limits = [_limit(problem, one) * config.aim for one in asked]
+    charged = asked[0].lambda_set if config.lambda_set is None else config.lambda_set
+    return Goal(torch.tensor(limits, dtype=DTYPE, device=config.device), charged, asked[0].kind == "budget")
+
+
+def _limit(problem: Problem, asked: Asked) -> float:
+    if asked.budget_nano_usd is None:
+        return allowed(problem.table, asked)
+    return asked.budget_nano_usd / (problem.cost.unit_nano_usd or asked.budget_nano_usd)
+
+
+class _Layers(NamedTuple):
+    """The network's weights and biases, as numpy arrays."""
+
+    weights: list[np.ndarray[tuple[int, ...], np.dtype[np.float64]]]
+    biases: list[np.ndarray[tuple[int, ...], np.dtype[np.float64]]]
+
+
+def _served(
+    problem: Problem, encoding: Encoding, setting: Setting, state: State, method: str, levels: tuple[str, ...]
+) -> Iterator[tuple[str, LearnedPolicy]]:
+    """Yield the policy of each level."""
+    parts = setting.net.parts(served_weights(setting, state).cpu())
+    layers = _Layers(*([one.numpy().copy() for one in some] for some in parts))
+    for level, name in enumerate(levels):
+        networks = [_network(problem, encoding, setting, layers, step, level) for step in range(len(problem.stages))]
+        onward: list[Scorer | None] = [Action(one, one.outputs - 1) for one in networks[:-1]]
+        include = None
+        if setting.walks.right is not None:
+            places = range(len(problem.table.sources))
+            include = [tuple([Action(one, place) for place in places]) for one in networks]
+        yield name, policy_of(problem, method, onward, include, _kappa(method, float(state.kappa[level])))
+
+
+def _network(problem: Problem, encoding: Encoding, setting: Setting, layers: _Layers, step: int, level: int) -> Network:
+    """Return what is served at a step: its own columns, and what is always there in the biases."""
+    first, places = layers.weights[0], encoding.places[step]
+    bias = layers.biases[0] + first[:, encoding.always(step, level)].sum(axis=1)
+    there = np.ones(setting.walks.actions, dtype=np.bool_)
+    there[-1] = step < len(problem.stages) - 1
+    return Network(
+        problem.stages[step].design,
+        (np.ascontiguousarray(first[:, places]), *layers.weights[1:]),
+        (bias, *layers.biases[1:]),
+        setting.config.activation,
+        there,
+    )
+
+
+def _kappa(method: str, trained: float) -> float:
+    """Return the threshold where none is certified, of log-probabilities."""
+    return _ARGMAX_ONLY if method in {"cpo", "cpo_batch"} or trained <= 0 else float(np.log(trained))
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Let torch use one thread: sums come in one order, and small batches are no slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+__all__ = ["NETWORKS", "Learned", "Row", "fit_constrained", "fit_levels"]

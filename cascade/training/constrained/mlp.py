@@ -1,0 +1,129 @@
+"""A multilayer perceptron whose weights are one flat vector, with its derivatives written out.
+
+Trust regions work on flat vectors, and need J v and Jᵀu of the same pass many times: written out, one of them takes a
+dozen operations, and nothing of the first pass is done again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+DTYPE = torch.float64
+"""Of all training: batches are small, and rounding would be seen in the comparison with convex solvers."""
+_LAST = 0.1
+"""How much smaller the last layer starts: the first policy is near uniform, where no action is out of reach."""
+
+
+class Tape(NamedTuple):
+    """What one pass leaves for its derivatives: weights and biases, each layer's inputs, the activations' slopes."""
+
+    weights: list[Tensor]
+    biases: list[Tensor]
+    inputs: list[Tensor]
+    slopes: list[Tensor]
+
+    def rows(self, chosen: Tensor) -> Tape:
+        """Return the tape of some rows, int64 (r,)."""
+        return self._replace(inputs=[one[chosen] for one in self.inputs], slopes=[one[chosen] for one in self.slopes])
+
+
+class Pass(NamedTuple):
+    """The outputs, (N, k), and the tape."""
+
+    outputs: Tensor
+    tape: Tape
+
+
+@dataclass(frozen=True, slots=True)
+class Mlp:
+    """The shape of a network: inputs, units of each hidden layer, outputs.
+
+    >>> net = Mlp((2, 3, 1), "relu")
+    >>> net.size, net.forward(net.initial(seed=0), torch.ones(4, 2, dtype=DTYPE)).outputs.shape
+    (13, torch.Size([4, 1]))
+    """
+
+    sizes: tuple[int, ...]
+    activation: Literal["softsign", "relu"] = "softsign"
+
+    @property
+    def size(self) -> int:
+        """How many weights there are."""
+        return sum(fan * out + out for fan, out in zip(self.sizes, self.sizes[1:], strict=False))
+
+    def initial(self, seed: int) -> Tensor:
+        """Return weights to start from, (P,): He's or Glorot's scale, biases 0, the last layer a tenth of that."""
+        chance, parts = torch.Generator().manual_seed(seed), list[Tensor]()
+        for number, (fan, out) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
+            last = number == len(self.sizes) - 2
+            scale = _LAST if last else math.sqrt(2.0)
+            weights = torch.randn(out * fan, generator=chance, dtype=DTYPE) * (scale / math.sqrt(fan))
+            parts += [weights, torch.zeros(out, dtype=DTYPE)]
+        return torch.cat(parts)
+
+    def parts(self, flat: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the weights (out, in) and biases (out,) of each layer, views of a flat vector."""
+        weights, biases, start = list[Tensor](), list[Tensor](), 0
+        for fan, out in zip(self.sizes, self.sizes[1:], strict=False):
+            weights.append(flat[start : start + fan * out].view(out, fan))
+            biases.append(flat[start + fan * out : start + fan * out + out])
+            start += fan * out + out
+        return weights, biases
+
+    def forward(self, flat: Tensor, rows: Tensor) -> Pass:
+        """Return the outputs of rows, (N, in) -> (N, k)."""
+        weights, biases = self.parts(flat)
+        inputs, slopes, held = [rows], list[Tensor](), rows
+        for number, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            held = torch.addmm(bias, held, weight.T)
+            if number < len(weights) - 1:
+                held, slope = self._activated(held)
+                inputs.append(held)
+                slopes.append(slope)
+        return Pass(held, Tape(weights, biases, inputs, slopes))
+
+    def _activated(self, totals: Tensor) -> tuple[Tensor, Tensor]:
+        if self.activation == "relu":
+            return totals.clamp(min=0.0), (totals > 0).to(totals.dtype)
+        part = 1.0 / (1.0 + totals.abs())
+        return totals * part, part * part
+
+    def jvp(self, tape: Tape, direction: Tensor) -> Tensor:
+        """Return J v: how the outputs change along a direction of the weights, (P,) -> (N, k)."""
+        weights, biases = self.parts(direction)
+        found = torch.addmm(biases[0], tape.inputs[0], weights[0].T)
+        for number in range(1, len(weights)):
+            moved = tape.slopes[number - 1] * found
+            found = torch.addmm(biases[number], tape.inputs[number], weights[number].T)
+            found = torch.addmm(found, moved, tape.weights[number].T)
+        return found
+
+    def vjp(self, tape: Tape, sensitivity: Tensor) -> Tensor:
+        """Return Jᵀu: the gradient of Σ u·outputs, (N, k) -> (P,)."""
+        parts = list[Tensor]()
+        for number in range(len(tape.weights) - 1, -1, -1):
+            parts += [sensitivity.sum(0), (sensitivity.T @ tape.inputs[number]).reshape(-1)]
+            if number:
+                sensitivity = (sensitivity @ tape.weights[number]) * tape.slopes[number - 1]
+        return torch.cat(parts[::-1])
+
+    def gram(self, tape: Tape, sensitivity: Tensor) -> Tensor:
+        """Return (Jᵀu_i)·(Jᵀu_j) for c vectors u of each row, (N, c, k) -> (N c, N c), without making any of them.
+
+        A layer's gradient is an outer product of what comes back and what went in, so that inner products of gradients
+        are products of inner products.
+        """
+        n, c, k = sensitivity.shape
+        back, found = sensitivity.reshape(n * c, k), torch.zeros(n * c, n * c, dtype=sensitivity.dtype)
+        found = found.to(sensitivity.device)
+        for number in range(len(tape.weights) - 1, -1, -1):
+            inputs = tape.inputs[number] @ tape.inputs[number].T + 1.0  # 1 of the bias
+            found += (back @ back.T) * inputs.repeat_interleave(c, 0).repeat_interleave(c, 1)
+            if number:
+                back = (back @ tape.weights[number]) * tape.slopes[number - 1].repeat_interleave(c, 0)
+        return found

@@ -1,0 +1,120 @@
+"""How a policy's weights are updated: Adam on the Lagrangian with dual ascent, or CPO's trust-region step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cascade.training.constrained.config import CCPOConfig
+from cascade.training.constrained.fisher import Fisher
+from cascade.training.constrained.goal import Values
+from cascade.training.constrained.mlp import Mlp, Pass
+from cascade.training.trust_region import Measured, backtrack, conjugate_gradient, trust_region_step
+
+_DECAYS = 0.9, 0.999
+_EPSILON = 1e-8
+
+
+class Moments(NamedTuple):
+    """Adam's running means of gradients and of their squares, (P,) each (Kingma & Ba 2015)."""
+
+    first: Tensor
+    second: Tensor
+
+    @classmethod
+    def zeros(cls, like: Tensor) -> Moments:
+        """Return the moments of no gradient yet."""
+        return cls(torch.zeros_like(like), torch.zeros_like(like))
+
+    def step(self, gradient: Tensor, rate: float, number: int) -> tuple[Tensor, Moments]:
+        """Return what to add to the weights, and the new moments; `number` counts the updates from 1."""
+        first = _DECAYS[0] * self.first + (1 - _DECAYS[0]) * gradient
+        second = _DECAYS[1] * self.second + (1 - _DECAYS[1]) * gradient * gradient
+        mean, square = first / (1 - _DECAYS[0] ** number), second / (1 - _DECAYS[1] ** number)
+        return -rate * mean / (square.sqrt() + _EPSILON), Moments(first, second)
+
+
+class Taken(NamedTuple):
+    """An update.
+
+    Attributes:
+        change: to be added to the weights, (P,).
+        case: "dual", or what became of the trust-region step.
+        factor: its length over the one proposed.
+    """
+
+    change: Tensor
+    case: str
+    factor: float = 1.0
+
+
+class Question(NamedTuple):
+    """What an update starts from.
+
+    Attributes:
+        net: the network.
+        weights: its weights, (P,).
+        rows: the inputs of the batch's states, (N, inputs).
+        now: the pass at these weights.
+        values: from logits (N, k) to what each question brings, with a gradient.
+        kl: from logits to the mean KL divergence from the policy at these weights.
+    """
+
+    net: Mlp
+    weights: Tensor
+    rows: Tensor
+    now: Pass
+    values: Callable[[Tensor], Values]
+    kl: Callable[[Tensor], Tensor]
+
+    def gradients(self, *combine: Callable[[Values], Tensor]) -> tuple[Values, list[Tensor]]:
+        """Return the values, and the gradient of each combination of them, (P,) each."""
+        logits = self.now.outputs.detach().requires_grad_()
+        found = self.values(logits)
+        totals = [one(found) for one in combine]
+        pulled = [torch.autograd.grad(one, logits, retain_graph=True)[0] for one in totals]
+        back = [self.net.vjp(self.now.tape, one) for one in pulled]
+        return Values(*(one.detach() for one in found)), back
+
+
+def trust_region(asked: Question, fisher: Fisher, constraint: float | None, delta: float, config: CCPOConfig) -> Taken:
+    """Return CPO's step: through the Fisher matrix, then shortened until the batch itself bears it out.
+
+    Args:
+        asked: the batch.
+        fisher: of some of its states.
+        constraint: the mean violation, smoothed over batches; None takes the batch's own.
+        delta: δ.
+        config: the solver, the line search.
+    """
+    found, (g, b) = asked.gradients(lambda one: one.objective.mean(), lambda one: one.constraint.mean())
+    objective, own = float(found.objective.mean()), float(found.constraint.mean())
+    held = own if constraint is None else constraint
+    step = trust_region_step(g, b, held, fisher.product, delta, damping=config.damping, solve=_solver(fisher, config))
+
+    def measure(x: Tensor) -> Measured:
+        with torch.no_grad():
+            logits = asked.net.forward(asked.weights + x, asked.rows).outputs
+            there = asked.values(logits)
+            # The batch says how far the step moves the constraint, the smoothed value where it moves from.
+            moved = float(there.constraint.mean()) - own + held
+            return Measured(float(there.objective.mean()), moved, float(asked.kl(logits)))
+
+    taken = backtrack(
+        step.x, measure, step.case, Measured(objective, held, 0.0), delta, shrink=config.shrink, tries=config.backtracks
+    )
+    return Taken(taken.x, taken.case, taken.factor)
+
+
+def _solver(fisher: Fisher, config: CCPOConfig) -> Callable[[Tensor], Tensor]:
+    if config.solver == "exact":
+        return fisher.solve
+
+    def damped(v: Tensor) -> Tensor:
+        return fisher.product(v) + config.damping * v
+
+    return partial(conjugate_gradient, damped, iterations=config.cg_iterations)
