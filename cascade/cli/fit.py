@@ -143,15 +143,16 @@ def fit_log(
         "expires_days": expires_days,
         "allow_everything": allow_everything,
     }
-    if ready.levels is not None:
-        with notes().status("choosing, fitting and certifying, level by level"):
-            each = fit_levels(ready.tables, ready.wanted, ready.levels.alphas, **how)
-        told = {name: {**asked, **dict(_took_effect(given, ready, one))} for name, one in each.items()}
-        write_and_say_levels(each, ready.levels.default, Path(output), told, as_json=as_json)
-        return
     with notes().status("choosing, fitting and certifying"):
-        fitted = fit_policy(ready.tables, ready.wanted, **how)
-    _write_and_say(fitted, Path(output), {**asked, **dict(_took_effect(given, ready, fitted))}, as_json=as_json)
+        if ready.levels is None:
+            each = {"": fit_policy(ready.tables, ready.wanted, **how)}
+        else:
+            each = fit_levels(ready.tables, ready.wanted, ready.levels.alphas, **how)
+    told = {name: {**asked, **dict(_took_effect(given, ready, one))} for name, one in each.items()}
+    if ready.levels is None:
+        _write_and_say(each[""], Path(output), told[""], as_json=as_json)
+    else:
+        write_and_say_levels(each, ready.levels.default, Path(output), told, as_json=as_json)
 
 
 # --- what is written ---

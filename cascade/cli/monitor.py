@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from cascade.building import read_levels
 from cascade.calibration.monitoring import Watch, Watched, logged, watch
 from cascade.cli.logs import open_log, say_pooled, tables_for
 from cascade.cli.options import AsJson, Episodes, Matched, Where
@@ -28,26 +29,46 @@ def monitor_log(
 ) -> None:
     """Go through audited questions in the order they were asked, and say whether the promise still holds.
 
+    An audit runs every step, so that it is one for each level of a policy with levels; they share --level.
+
     Example: cascade monitor policy audits.jsonl
     """
     given = certified_directory(directory)
+    levels = read_levels(directory)
+    each = {"": given} if levels is None else levels.policies
     log = open_log(episodes, where or (), matcher)
     say_pooled(log.tables)
-    found = watch(given.artifact, given.policy, tables_for(log, None, given.policy), logged(log.rows()), level)
-    for said in _besides(found):
+    about = logged(log.rows())
+    found = {
+        name: watch(one.artifact, one.policy, tables_for(log, None, one.policy), about, level / len(each))
+        for name, one in each.items()
+    }
+    for said in dict.fromkeys(said for one in found.values() for said in _besides(one)):
         notes().print(said, style="yellow", soft_wrap=True, markup=False)
     if as_json:
-        print_json({"level": level, **watch_document(found)})
+        print_json({"level": level, **_document(found, None if levels is None else levels.levels.default)})
     else:
-        for one in found.watched:
-            console().print(plain(says(one)), soft_wrap=True)
-        for said in _beyond(found):
+        for name, result in found.items():
+            for one in result.watched:
+                console().print(plain(f"{name and f'level {name}: '}{says(one)}"), soft_wrap=True)
+        for said in dict.fromkeys(said for one in found.values() for said in _beyond(one)):
             console().print(said, soft_wrap=True)
-    if found.alarmed:
+    alarmed = sum(len(one.alarmed) for one in found.values())
+    if alarmed:
+        many = sum(len(one.watched) for one in found.values())
         raise NotCertifiedError(
-            f"{len(found.alarmed)} of {len(found.watched)} certificates no longer hold by these audits. Serve with "
+            f"{alarmed} of {many} certificates no longer hold by these audits. Serve with "
             f"another policy, and calibrate on newer questions: cascade calibrate EPISODES --policy {directory}"
         )
+
+
+def _document(found: Mapping[str, Watch], default: str | None) -> dict[str, Any]:
+    """Return a document of one policy; with levels that of the default one, and of each by its name."""
+    if default is None:
+        return watch_document(found[""])
+    each = {name: watch_document(one) for name, one in found.items()}
+    alarmed = any(one.alarmed for one in found.values())
+    return {**each[default], "alarmed": alarmed, "default": default, "levels": each}
 
 
 def says(one: Watched) -> str:

@@ -268,6 +268,26 @@ def test_the_default_level_is_what_other_commands_read(cli: Cli, log: str, polic
     assert own["rows"][0]["coverage"] > low["rows"][0]["coverage"]
 
 
+def test_monitor_holds_every_audit_against_every_level(cli: Cli, policy: str, tmp_path: Path) -> None:
+    asked = {"about": "letter", "split": "audit"}
+    write_rows(tmp_path / "audits.jsonl", hard_rows(60, range(0, 48, 2), **asked))
+    document = json.loads(cli("monitor", policy, "audits.jsonl", "--json").out)
+    assert (document["alarmed"], document["default"], document["audits"]) == (False, "medium", 60)
+    certificates = {name: one["certificates"][0] for name, one in document["levels"].items()}
+    assert {name: (one["alpha"], one["audits"]) for name, one in certificates.items()} == {
+        "low": (0.3, 60),
+        "medium": (0.2, 60),
+        "high": (0.05, 60),
+    }
+    assert [one["alarm_at"] for one in certificates.values()] == pytest.approx([60.0] * 3)  # 1 / (0.05 / 3)
+    assert certificates["low"]["misses"] > certificates["high"]["misses"]
+    write_rows(tmp_path / "bad.jsonl", hard_rows(200, range(200), **asked))
+    ran = cli("monitor", policy, "bad.jsonl")
+    assert ran.code == 3
+    assert [line.split(":")[0] for line in ran.out.splitlines()[:3]] == ["level low", "level medium", "level high"]
+    assert "of 3 certificates no longer hold" in words(ran.err)
+
+
 @pytest.mark.usefixtures("served")
 def test_doctor_looks_at_every_level(cli: Cli) -> None:
     said = words(cli("doctor").out)
