@@ -1,1 +1,1 @@
-"""Constrained policy optimisation: CPO and CCPO, pointwise and with a threshold, sampled and exact (`design/ccpo.md`)."""
+"""Constrained policy optimisation: CPO, CCPO, with a threshold and without, sampled and exact (`design/ccpo.md`)."""

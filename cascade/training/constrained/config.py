@@ -1,6 +1,6 @@
 """How policy networks are trained: every number with its symbol, where its default comes from, and the printed one.
 
-"Paper" is Conformal Constrained Policy Optimization (arXiv 2511.11828). Where the default differs, `design/ccpo.md` says
+"Paper" is Conformal Constrained Policy Optimization (arXiv 2511.11828). Where a default differs, `design/ccpo.md` says
 why; `CCPOConfig.literal()` is the text as it is printed.
 """
 
@@ -27,7 +27,7 @@ class CCPOConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     # --- the network ---
-    layers: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field((64, 64, 64), min_length=1, max_length=16)
+    layers: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(default=(64, 64, 64), min_length=1, max_length=16)
     """Units of each hidden layer, of the policy and of both critics. Paper: three of 64."""
     activation: Literal["softsign", "relu"] = "softsign"
     """Paper: not said. Both are served to the bit (`policies.network`); softsign costs less at the same coverage."""
@@ -36,11 +36,11 @@ class CCPOConfig(BaseModel):
     estimator: Literal["exact", "sampled"] = "exact"
     """"exact": logs are full information, so cost and coverage of a soft policy are multilinear in its inclusions and
     are differentiated as they are. "sampled", the paper's: rollouts, importance weights, critics."""
-    steps: int = Field(2_000, ge=1, le=10_000_000)
+    steps: int = Field(default=2_000, ge=1, le=10_000_000)
     """Policy updates. Paper: 1,500 to 2,000."""
-    batch: int | None = Field(None, ge=1)
+    batch: int | None = Field(default=None, ge=1)
     """Questions an update; None: 10 sampled (paper), 100 exact."""
-    exploration: float = Field(0.3, ge=0, lt=1)
+    exploration: float = Field(default=0.3, ge=0, lt=1)
     """Share of uniform actions in the behaviour policy, sampled. Paper: 0. Without it ratios vanish as π sharpens."""
     rho_clip: Positive | None = None
     """ρ̄ of V-trace; None: unclipped. Paper: 1, which learns the value of another policy (min(S, μ))."""
@@ -65,7 +65,7 @@ class CCPOConfig(BaseModel):
     Paper: [0, 1]."""
     eta: Positive = 0.1
     """η₁ of η_t = η₁ t^(−½−ξ), the step of κ. Paper: not said."""
-    xi: float = Field(0.1, gt=0, lt=0.5)
+    xi: float = Field(default=0.1, gt=0, lt=0.5)
     """ξ of the same. Paper: 0.1."""
     kappa_sign: Literal["corrected", "printed"] = "corrected"
     """Eq. 9 lowers κ after a miss; as it is printed it raises it, and κ runs to an end."""
@@ -100,23 +100,23 @@ class CCPOConfig(BaseModel):
     """Added to the Fisher matrix. Paper: not said."""
     solver: Literal["exact", "cg"] = "exact"
     """H⁻¹v: exactly, through the Gram matrix of the states, or by conjugate gradients."""
-    cg_iterations: int = Field(10, ge=1, le=1000)
+    cg_iterations: int = Field(default=10, ge=1, le=1000)
     """Conjugate-gradient iterations. Paper: not said; 10 is usual."""
-    fisher_states: int = Field(100, ge=1)
+    fisher_states: int = Field(default=100, ge=1)
     """States that the Fisher matrix is averaged over, at most."""
     trust_region_of: Literal["policy", "soft_mask"] = "policy"
     """Whose KL divergence is bounded: π's, or S's, the paper's, whose Fisher matrix vanishes on confident states."""
-    backtracks: int = Field(10, ge=1, le=100)
+    backtracks: int = Field(default=10, ge=1, le=100)
     """Lengths of a step that are tried. Paper: not said."""
-    shrink: float = Field(0.8, gt=0, lt=1)
+    shrink: float = Field(default=0.8, gt=0, lt=1)
     """By how much each is shorter. Paper: not said; 0.8 is usual."""
-    smoothing: float = Field(0.9, ge=0, lt=1)
+    smoothing: float = Field(default=0.9, ge=0, lt=1)
     """How much of the constraint's value is that of earlier batches. Paper: 0: a batch of 10 says little."""
     average_from: Share = 0.5
     """From which share of the steps weights are averaged; 1: the last ones are taken. Paper: 1."""
 
     # --- the machine ---
-    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
+    device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     """Where tensors live. On "cpu" the same seed gives the same bytes."""
 
     @property

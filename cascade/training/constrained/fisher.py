@@ -1,7 +1,7 @@
 """The Fisher matrix of a softmax policy, as products with it and with its inverse.
 
-Of a state whose action logits are z, with distribution p(z) and a metric M = G' (diag p − p p') G on the logits, G being
-the identity for the policy itself, the Fisher matrix is F = mean over states of J' M J, J the network's Jacobian.
+Of a state with action logits z, distribution p(z) and a metric M = G' (diag p − p p') G on the logits, G being the
+identity for the policy itself, the Fisher matrix is F = mean over states of J' M J, J the network's Jacobian.
 
 With M = B B' per state, F = A'A for A the rows B'J/√N, and for H = F + d·I
 
@@ -56,7 +56,8 @@ class Fisher:
     def _factor(self) -> Tensor:
         gram = self.net.gram(self.tape, self.root.transpose(1, 2)) / len(self.root)
         gram.diagonal().add_(self.damping)
-        return torch.linalg.cholesky(gram)
+        factor: Tensor = torch.linalg.cholesky(gram)
+        return factor
 
 
 def policy_root(policy: Tensor) -> Tensor:

@@ -13,18 +13,17 @@ import torch
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.policies.estimators import Scorer
-from cascade.policies.learned import LearnedPolicy
+from cascade.policies.learned import NETWORKS, LearnedPolicy
 from cascade.policies.network import Action, Network
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.constrained.goal import Goal
 from cascade.training.constrained.mlp import DTYPE
-from cascade.training.constrained.training import Row, Setting, State, Trained, served_weights, train
+from cascade.training.constrained.setting import Row, Setting, State, served_weights
+from cascade.training.constrained.training import Trained, train
 from cascade.training.constrained.walks import Encoding, encoding_of, walks_of
 from cascade.training.osc.problem import Poser, Problem, policy_of, pose
 from cascade.training.osc.targets import Asked, allowed
 
-NETWORKS = ("cpo", "cpo_batch", "cpo_online", "ccpo")
-"""The methods whose policies are networks."""
 _ARGMAX_ONLY = 1.0
 """Of log-probabilities: a threshold that none reaches."""
 

@@ -1,4 +1,4 @@
-"""What is minimised, and what is held: cost under an allowed loss, or loss under a budget; for each level its own limit."""
+"""What is minimised, and what is held: cost under an allowed loss, or loss under a budget; each level has its limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEAST_LIMIT = 0.01
 
 
 class Values(NamedTuple):
-    """Of each question, (B,): the objective, and how far it is above its level's limit; held if the mean is at most 0."""
+    """Of each question, (B,): the objective, and how far it is above its level's limit; held at a mean of 0 or less."""
 
     objective: Tensor
     constraint: Tensor

@@ -1,7 +1,7 @@
 """What a soft policy brings on logged questions, exactly: soft inclusions, and recursions over the steps.
 
 m_t(a) in (0, 1) says how far action a is in the set at step t; at 0 and 1 everything here is what the hard sets of
-`conformal.rollout` bring (but for the argmax, which is always in). Each result is linear in every single m_t(a), so that
+`conformal.rollout` bring (but for the argmax, which is always in). Each result is linear in every m_t(a) alone, so that
 gradients are exact and nothing is sampled. From the last step back, with B_t(a) whether answer a is right:
 
     covered_t = 1 − Π_a (1 − m_t(a) B_t(a)) · (1 − m_t(n) covered_{t+1})

@@ -116,7 +116,7 @@ def _loss(included: Tensor, path: Tensor, walks: Walks, config: CCPOConfig, miss
 
 
 class Seen(NamedTuple):
-    """What the rollouts tell of a functional at the weights that they were drawn with: constants, (B, T) but level (B,).
+    """What the rollouts tell of a functional at the weights that they were drawn with: constants, (B, T), level (B,).
 
     Attributes:
         before: ω_{t−1}, 0 where the path has ended.
@@ -161,7 +161,7 @@ def seen(functional: Functional, rollouts: Rollouts, values: Tensor, onward: Ten
 
 
 def estimate(functional: Functional, rollouts: Rollouts, told: Seen, clip: float | None = None) -> Tensor:
-    """Return the estimate at weights near those of the rollouts, (B,): its gradient there is ∇J's, its value `level`."""
+    """Return the estimate at weights near the rollouts' own, (B,): there its gradient is ∇J's, its value `level`."""
     taken = functional.weights.gather(-1, rollouts.actions[..., None])[..., 0]
     ratio = taken / rollouts.chance
     if clip is not None:  # min(ρ, clip) ∇log w: the ratio is cut, its logarithm's gradient is not

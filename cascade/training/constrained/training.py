@@ -10,8 +10,8 @@ The multiplier μ starts at `config.multiplier` over the limit (α), in mean ste
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -20,316 +20,84 @@ from torch import Tensor
 
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.constrained.fisher import Fisher, masked_root, policy_root
-from cascade.training.constrained.goal import Goal, Values
-from cascade.training.constrained.mlp import DTYPE, Mlp, Pass
-from cascade.training.constrained.recursions import Hard, at_threshold, brought, drawn_from, policy_of, soft_mask
-from cascade.training.constrained.sampled import Functional, estimate, functionals, roll_out, seen, values_of
+from cascade.training.constrained.looking import Look, drawn
+from cascade.training.constrained.mlp import Pass
+from cascade.training.constrained.recursions import Hard, drawn_from
+from cascade.training.constrained.setting import Row, Setting, State, average_after, start
+from cascade.training.constrained.surrogates import surrogate
 from cascade.training.constrained.updates import Moments, Question, Taken, trust_region
-from cascade.training.constrained.walks import Walks
 
 _MULTIPLIERS = 1e-3, 1e4
 """What μ is kept in."""
-_ABOVE_ALL = 2.0
-"""A threshold that no probability reaches: the argmax alone is taken."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What is trained on, and how.
-
-    Attributes:
-        walks: the training questions.
-        goal: what is asked, for each level.
-        config: how.
-        joint: whether a threshold is trained along (CCPO), or the policy takes one action a step (CPO).
-        online: whether κ follows the misses; with `joint`, and for CPO online, whose policy does not look at it.
-        seed: draws weights, batches, rollouts.
-    """
-
-    walks: Walks
-    goal: Goal
-    config: CCPOConfig
-    joint: bool = True
-    online: bool = True
-    seed: int = 0
-
-    @property
-    def levels(self) -> int:
-        """How many levels the policy is conditioned on."""
-        return len(self.goal.limits)
-
-    @property
-    def inputs(self) -> int:
-        """The inputs of the network, those of the levels included."""
-        return int(self.walks.inputs.shape[2]) + (self.levels if self.levels > 1 else 0)
-
-    @property
-    def net(self) -> Mlp:
-        """The policy network."""
-        return Mlp((self.inputs, *self.config.layers, self.walks.actions), self.config.activation)
-
-    @property
-    def critic(self) -> Mlp:
-        """The critics: one network with two heads, cost and loss."""
-        return Mlp((self.inputs, *self.config.layers, 2), self.config.activation)
-
-    @property
-    def kappa_range(self) -> tuple[float, float]:
-        """What κ is kept in."""
-        actions = self.walks.actions
-        return self.config.kappa_range or (0.3 / actions, 1.0 / actions)
-
-
-class State(NamedTuple):
-    """All that a run is after a step; tensors of float64, so that it can be written and read without loss.
-
-    Attributes:
-        step: updates done, int64 ().
-        weights, average: of the policy, (P,); the average is over the updates from `config.average_from` on.
-        first, second: Adam's moments, (P,).
-        kappa, multiplier, violation: (L,); the violation is smoothed, in limits, NaN before the first step.
-        critic, critic_first, critic_second: of the critics, (Pc,); empty where nothing is sampled.
-    """
-
-    step: Tensor
-    weights: Tensor
-    average: Tensor
-    first: Tensor
-    second: Tensor
-    kappa: Tensor
-    multiplier: Tensor
-    violation: Tensor
-    critic: Tensor
-    critic_first: Tensor
-    critic_second: Tensor
-
-
-class Row(NamedTuple):
-    """What one step showed, of its batch; at several levels means over them.
-
-    Attributes:
-        step: its number, from 1.
-        cost: of the sets at κ, in mean steps.
-        coverage: 1 − loss of the sets at κ, under the policy before its update.
-        violation: of the surrogate, in limits: above 0 it does not keep what it should.
-        kappa, multiplier: before the step; μ is NaN in a trust region.
-        kl: mean KL divergence of the new policy from the old one, nats.
-        onward: mean π(next) where there is a next step.
-        slack: coverage as the surrogate has it minus that of the sets at κ; large where repeated answers are counted.
-        case: "dual", or what became of the trust-region step.
-    """
-
-    step: int
-    cost: float
-    coverage: float
-    violation: float
-    kappa: float
-    multiplier: float
-    kl: float
-    onward: float
-    slack: float
-    case: str
-
-
-def start(setting: Setting) -> State:
-    """Return the state before the first step."""
-    config, levels, device = setting.config, setting.levels, setting.config.device
-    weights = setting.net.initial(setting.seed).to(device)
-    low, high = setting.kappa_range
-    middle = 0.6 / setting.walks.actions if config.kappa_start is None else config.kappa_start
-    each = torch.ones(levels, dtype=DTYPE, device=device)
-    worth = 0.1 * each if setting.goal.budget else config.multiplier / setting.goal.scale
-    sampled = config.estimator == "sampled"
-    critic = setting.critic.initial(setting.seed + 1).to(device) if sampled else torch.zeros(0, dtype=DTYPE)
-    nothing = torch.zeros_like(weights)
-    return State(
-        torch.zeros((), dtype=torch.int64), weights, nothing, nothing, nothing, each * min(max(middle, low), high),
-        worth, each * torch.nan, critic, torch.zeros_like(critic), torch.zeros_like(critic),
-    )  # fmt: skip
-
-
-def served_weights(setting: Setting, state: State) -> Tensor:
-    """Return the weights to serve: the average, where one has begun."""
-    return state.average if int(state.step) > _average_after(setting.config) else state.weights
-
-
-def _average_after(config: CCPOConfig) -> int:
-    return min(int(config.average_from * config.steps), config.steps)
-
-
-class _Batch(NamedTuple):
-    """What one step looks at: questions, (B,) levels, the inputs of their states, uniform draws for rollouts."""
-
-    walks: Walks
-    level: Tensor
-    rows: Tensor
-    draws: Tensor
-
-
-def _drawn(setting: Setting, number: int) -> _Batch:
-    """Return the batch of a step: it hangs on the seed and the step's number alone."""
-    chance = np.random.default_rng([setting.seed, number])
-    n, size, horizon = len(setting.walks.counts), setting.config.batch_size, setting.walks.cost.shape[1]
-    chosen = np.arange(n) if size >= n else chance.choice(n, size, replace=False)
-    walks = setting.walks.take(torch.from_numpy(np.sort(chosen)).to(setting.config.device))
-    many = len(chosen)
-    draws = torch.from_numpy(chance.random((many * setting.levels, horizon))).to(setting.config.device)
-    level = torch.arange(setting.levels, device=setting.config.device).repeat_interleave(many)
-    if setting.levels > 1:  # every question at every level
-        walks = Walks(*[None if one is None else one.repeat(setting.levels, *[1] * (one.dim() - 1)) for one in walks])  # type: ignore[arg-type]
-        told = torch.nn.functional.one_hot(level, setting.levels).to(DTYPE)[:, None, :].expand(-1, horizon, -1)
-        walks = walks._replace(inputs=torch.cat([walks.inputs, told], dim=2))
-    return _Batch(walks, level, walks.inputs.reshape(-1, setting.inputs), draws)
 
 
 def advance(setting: Setting, state: State) -> tuple[State, Row]:
     """Return the state after one more step, and what it showed."""
     config, number = setting.config, int(state.step) + 1
-    batch = _drawn(setting, number)
+    batch = drawn(setting, number)
     now = setting.net.forward(state.weights, batch.rows)
-    look = _Look(setting, batch, state.kappa[batch.level])
-    logs = look.log_policy(now.outputs.detach())
+    look = Look(setting, batch, state.kappa[batch.level])
+    logs = look.log_policy(now.outputs)
     measured = look.hard(logs)
-    values, learned = _surrogate(setting, batch, look, logs, state)
+    values, critics = surrogate(setting, batch, look, logs, state)
     asked = Question(setting.net, state.weights, batch.rows, now, values, lambda logits: look.divergence(logs, logits))
-    found = values(now.outputs.detach())
-    violation = _by_level(found.constraint, batch.level, setting.levels) / setting.goal.scale
-    smoothed = torch.where(
-        state.violation.isnan(), violation, config.smoothing * state.violation + (1 - config.smoothing) * violation
-    )
-    left = 1.0 - (number - 1) / config.steps
-    moments = Moments(state.first, state.second)
-    if config.update == "dual":
-        taken, moments = _dual(asked, state.multiplier[batch.level], moments, config.learning_rate * left, number)
-        multiplier = _ascended(state.multiplier, violation, config)
-    else:
-        delta = config.delta * (left if config.anneal else 1.0)
-        fisher = _fisher(setting, now, logs, look, number)
-        held = float((smoothed * setting.goal.scale).mean()) if config.smoothing else None
-        taken, multiplier = trust_region(asked, fisher, held, delta, config), state.multiplier
-    weights = state.weights + taken.change
+    found = values(now.outputs)
+    violation = _by_level(found.constraint, setting.levels) / setting.goal.scale
+    smoothed = _smoothed(state.violation, violation, config.smoothing)
+    change = _updated(setting, state, asked, batch.level, smoothed, lambda: _fisher(setting, now, logs, look, number))
+    weights = state.weights + change.taken.change
     after = setting.net.forward(weights, batch.rows).outputs
-    if config.kappa_timing == "after":
-        judged = look.hard(look.log_policy(after))
-    else:
-        judged = measured
-    kappa = _threshold(setting, state.kappa, judged, batch.level, number)
-    row = Row(
-        number, float(measured.cost.mean()), 1.0 - float(measured.loss.mean()), float(violation.mean()),
-        float(state.kappa.mean()), float(state.multiplier.mean()) if config.update == "dual" else float("nan"),
-        float(look.divergence(logs, after)), look.onward(logs), look.slack(found, measured), taken.case,
-    )  # fmt: skip
-    done = number - _average_after(config)
+    judged = look.hard(look.log_policy(after)) if config.kappa_timing == "after" else measured
+    done = number - average_after(config)
     average = state.average if done < 1 else state.average + (weights - state.average) / done
     new = State(
-        state.step + 1,
-        weights,
-        average,
-        *moments,
-        kappa,
-        multiplier,
-        smoothed,
-        *learned,
-    )
+        state.step + 1, weights, average, *change.moments, _threshold(setting, state.kappa, judged, number),
+        _ascended(state.multiplier, violation, config), smoothed, *critics,
+    )  # fmt: skip
+    dual = config.update == "dual"
+    row = Row(
+        number, float(measured.cost.mean()), 1.0 - float(measured.loss.mean()), float(violation.mean()),
+        float(state.kappa.mean()), float(state.multiplier.mean()) if dual else math.nan,
+        float(look.divergence(logs, after)), look.onward(logs), look.slack(found, measured), change.taken.case,
+    )  # fmt: skip
     return new, row
 
 
-class _Look:
-    """A policy on a batch at its thresholds."""
-
-    def __init__(self, setting: Setting, batch: _Batch, kappa: Tensor) -> None:
-        self._setting, self._batch, self._kappa = setting, batch, kappa
-
-    def log_policy(self, logits: Tensor) -> Tensor:
-        """Return log π, (N, k) -> (B, T, k)."""
-        walks = self._batch.walks
-        return policy_of(logits.view(*walks.onward.shape, -1), walks.onward)
-
-    def included(self, logs: Tensor) -> Tensor:
-        """Return how far each action is in the set; π itself where one action a step is taken."""
-        config = self._setting.config
-        if not self._setting.joint:
-            return logs.exp()
-        soft = soft_mask(logs, self._kappa[:, None, None], config.mask_width, config.mask_space)
-        if self._batch.walks.right is None:  # every answer is kept
-            return torch.cat([torch.ones_like(soft[..., :1]), soft[..., 1:]], dim=-1)
-        return soft
-
-    def hard(self, logs: Tensor) -> Hard:
-        """Return what the sets at κ bring; of CPO without a threshold, the argmax."""
-        kappa = self._kappa if self._setting.online or self._setting.joint else torch.full_like(self._kappa, _ABOVE_ALL)
-        return at_threshold(logs, self._batch.walks, kappa)
-
-    def divergence(self, logs: Tensor, logits: Tensor) -> Tensor:
-        """Return the mean KL divergence of the policy of logits from that of logs."""
-        new = self.log_policy(logits)
-        if self._setting.config.trust_region_of == "soft_mask" and self._setting.joint:
-            new, logs = (drawn_from(self.included(one)).clamp(min=1e-300).log() for one in (new, logs))
-        gap = torch.where(new == -torch.inf, 0.0, new.exp() * (new - logs.clamp(min=-1e300)))
-        return gap.sum(-1).mean()
-
-    def onward(self, logs: Tensor) -> float:
-        """Return the mean π(next) where there is a next step."""
-        there = self._batch.walks.onward
-        return float(logs[..., -1].exp()[there].mean()) if bool(there.any()) else 0.0
-
-    def slack(self, found: Values, measured: Hard) -> float:
-        """Return coverage as the surrogate has it minus that of the sets."""
-        goal = self._setting.goal
-        loss = found.objective if goal.budget else found.constraint + goal.limits[self._batch.level]
-        return float((measured.loss - loss).mean())
+def _smoothed(before: Tensor, now: Tensor, share: float) -> Tensor:
+    """Return the running mean of violations, (L,); the first one is taken as it is."""
+    return torch.where(before.isnan(), now, share * before + (1.0 - share) * now)
 
 
-def _surrogate(
-    setting: Setting, batch: _Batch, look: _Look, logs: Tensor, state: State
-) -> tuple[Callable[[Tensor], Values], tuple[Tensor, Tensor, Tensor]]:
-    """Return objective and constraint as functions of the logits, and the critics after they have learned."""
-    config, goal = setting.config, setting.goal
-    critics = (state.critic, state.critic_first, state.critic_second)
-    if config.estimator == "exact":
-        counted, path = config.constraint_form == "paper", config.cost_form == "path"
-
-        def exact(logits: Tensor) -> Values:
-            included = look.included(look.log_policy(logits))
-            return goal.values(brought(included, batch.walks, counted=counted, path=path), batch.level)
-
-        return exact, critics
-    walks = batch.walks
-    rollouts = roll_out(logs, walks.onward, config.exploration, batch.draws)
-    judged = setting.critic.forward(state.critic, batch.rows)
-    heads = judged.outputs.view(*walks.onward.shape, 2)
-    missed = look.hard(logs).loss
-
-    def parts(logits: Tensor) -> list[Functional]:
-        return functionals(look.included(look.log_policy(logits)), walks, config, goal, missed)
-
-    with torch.no_grad():
-        now = parts(setting.net.forward(state.weights, batch.rows).outputs)
-    told = [seen(one, rollouts, heads[..., head], walks.onward, config) for head, one in enumerate(now)]
-    clips = [config.gradient_clip, None]
-
-    def sampled(logits: Tensor) -> Values:
-        each = zip(parts(logits), told, clips, strict=True)
-        return values_of([estimate(one, rollouts, seen_, clip) for one, seen_, clip in each], goal, batch.level)
-
-    wrong = (heads - torch.stack([one.targets for one in told], dim=-1)) * rollouts.alive[..., None]
-    gradient = setting.critic.vjp(judged.tape, (2.0 * wrong / wrong.numel()).reshape(-1, 2))
-    change, moments = Moments(*critics[1:]).step(gradient, config.critic_rate, int(state.step) + 1)
-    return sampled, (state.critic + change, *moments)
+class _Change(NamedTuple):
+    taken: Taken
+    moments: Moments
 
 
-def _dual(asked: Question, price: Tensor, moments: Moments, rate: float, number: int) -> tuple[Taken, Moments]:
+def _updated(
+    setting: Setting, state: State, asked: Question, level: Tensor, smoothed: Tensor, fisher: Callable[[], Fisher]
+) -> _Change:
+    """Return the update of the weights."""
+    config, number, moments = setting.config, int(state.step) + 1, Moments(state.first, state.second)
+    left = 1.0 - (number - 1) / config.steps
+    if config.update == "dual":
+        return _dual(asked, state.multiplier[level], moments, config.learning_rate * left, number)
+    held = float((smoothed * setting.goal.scale).mean()) if config.smoothing else None
+    delta = config.delta * (left if config.anneal else 1.0)
+    return _Change(trust_region(asked, fisher(), held, delta, config), moments)
+
+
+def _dual(asked: Question, price: Tensor, moments: Moments, rate: float, number: int) -> _Change:
     """Return Adam's step on the Lagrangian; price is μ of each question's level, (B,)."""
     _, (gradient,) = asked.gradients(lambda found: (found.objective + price * found.constraint).mean())
     change, moments = moments.step(gradient, rate, number)
-    return Taken(change, "dual"), moments
+    return _Change(Taken(change, "dual"), moments)
 
 
 def _ascended(multiplier: Tensor, violation: Tensor, config: CCPOConfig) -> Tensor:
     return (multiplier * (config.multiplier_rate * violation.clamp(-1.0, 1.0)).exp()).clamp(*_MULTIPLIERS)
 
 
-def _fisher(setting: Setting, now: Pass, logs: Tensor, look: _Look, number: int) -> Fisher:
+def _fisher(setting: Setting, now: Pass, logs: Tensor, look: Look, number: int) -> Fisher:
     """Return the Fisher matrix of some of the batch's states."""
     config, policy = setting.config, logs.exp().reshape(-1, logs.shape[-1])
     chance = np.random.default_rng([setting.seed, number, 1])
@@ -347,21 +115,22 @@ def _fisher(setting: Setting, now: Pass, logs: Tensor, look: _Look, number: int)
     return Fisher(setting.net, now.tape.rows(rows), policy_root(policy[rows]), config.damping)
 
 
-def _threshold(setting: Setting, kappa: Tensor, judged: Hard, level: Tensor, number: int) -> Tensor:
+def _threshold(setting: Setting, kappa: Tensor, judged: Hard, number: int) -> Tensor:
     """Return κ after Eq. 9."""
     if not (setting.joint or setting.online):
         return kappa
     config, goal = setting.config, setting.goal
     if goal.budget:
-        over = -(_by_level(judged.cost, level, setting.levels) - goal.limits) / goal.scale
+        over = -(_by_level(judged.cost, setting.levels) - goal.limits) / goal.scale
     else:
-        over = _by_level(judged.loss, level, setting.levels) - goal.limits
+        over = _by_level(judged.loss, setting.levels) - goal.limits
     sign = 1.0 if config.kappa_sign == "printed" else -1.0
     moved = kappa + sign * config.eta * number ** (-0.5 - config.xi) * over
-    return moved.clamp(*setting.kappa_range)
+    low, high = setting.kappa_range
+    return moved.clamp(low, high)
 
 
-def _by_level(values: Tensor, level: Tensor, levels: int) -> Tensor:
+def _by_level(values: Tensor, levels: int) -> Tensor:
     """Return the mean of each level, (B,) -> (L,)."""
     return values.view(levels, -1).mean(dim=1) if levels > 1 else values.mean()[None]
 
@@ -428,6 +197,6 @@ def diverged(setting: Setting, state: State, rows: list[Row]) -> str | None:
     if not setting.goal.budget and wanted - coverage > _LOST:
         return (
             f"step {len(rows)}: over the last {_WINDOW} steps {100 * coverage:.0f} % were covered, where "
-            f"{100 * wanted:.0f} % are asked for, and kappa is {last[-1].kappa:.3g}: it runs away from what it should keep"
+            f"{100 * wanted:.0f} % are asked for, and kappa is {last[-1].kappa:.3g}: it does not find back"
         )
     return None

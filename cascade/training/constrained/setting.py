@@ -1,0 +1,139 @@
+"""What a run of training is: what is trained on, its state after a step, and what a step showed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from cascade.training.constrained.config import CCPOConfig
+from cascade.training.constrained.goal import Goal
+from cascade.training.constrained.mlp import DTYPE, Mlp
+from cascade.training.constrained.walks import Walks
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is trained on, and how.
+
+    Attributes:
+        walks: the training questions.
+        goal: what is asked, for each level.
+        config: how.
+        joint: whether a threshold is trained along (CCPO), or the policy takes one action a step (CPO).
+        online: whether κ follows the misses; with `joint`, and for CPO online, whose policy does not look at it.
+        seed: draws weights, batches, rollouts.
+    """
+
+    walks: Walks
+    goal: Goal
+    config: CCPOConfig
+    joint: bool = True
+    online: bool = True
+    seed: int = 0
+
+    @property
+    def levels(self) -> int:
+        """How many levels the policy is conditioned on."""
+        return len(self.goal.limits)
+
+    @property
+    def inputs(self) -> int:
+        """The inputs of the network, those of the levels included."""
+        return int(self.walks.inputs.shape[2]) + (self.levels if self.levels > 1 else 0)
+
+    @property
+    def net(self) -> Mlp:
+        """The policy network."""
+        return Mlp((self.inputs, *self.config.layers, self.walks.actions), self.config.activation)
+
+    @property
+    def critic(self) -> Mlp:
+        """The critics: one network with two heads, cost and loss."""
+        return Mlp((self.inputs, *self.config.layers, 2), self.config.activation)
+
+    @property
+    def kappa_range(self) -> tuple[float, float]:
+        """What κ is kept in."""
+        actions = self.walks.actions
+        return self.config.kappa_range or (0.3 / actions, 1.0 / actions)
+
+
+class State(NamedTuple):
+    """All that a run is after a step; tensors of float64, so that it can be written and read without loss.
+
+    Attributes:
+        step: updates done, int64 ().
+        weights, average: of the policy, (P,); the average is over the updates from `config.average_from` on.
+        first, second: Adam's moments, (P,).
+        kappa, multiplier, violation: (L,); the violation is smoothed, in limits, NaN before the first step.
+        critic, critic_first, critic_second: of the critics, (Pc,); empty where nothing is sampled.
+    """
+
+    step: Tensor
+    weights: Tensor
+    average: Tensor
+    first: Tensor
+    second: Tensor
+    kappa: Tensor
+    multiplier: Tensor
+    violation: Tensor
+    critic: Tensor
+    critic_first: Tensor
+    critic_second: Tensor
+
+
+class Row(NamedTuple):
+    """What one step showed, of its batch; at several levels means over them.
+
+    Attributes:
+        step: its number, from 1.
+        cost: of the sets at κ, in mean steps.
+        coverage: 1 − loss of the sets at κ, under the policy before its update.
+        violation: of the surrogate, in limits: above 0 it does not keep what it should.
+        kappa, multiplier: before the step; μ is NaN in a trust region.
+        kl: mean KL divergence of the new policy from the old one, nats.
+        onward: mean π(next) where there is a next step.
+        slack: coverage as the surrogate has it minus that of the sets at κ; large where repeated answers are counted.
+        case: "dual", or what became of the trust-region step.
+    """
+
+    step: int
+    cost: float
+    coverage: float
+    violation: float
+    kappa: float
+    multiplier: float
+    kl: float
+    onward: float
+    slack: float
+    case: str
+
+
+def start(setting: Setting) -> State:
+    """Return the state before the first step."""
+    config, levels, device = setting.config, setting.levels, setting.config.device
+    weights = setting.net.initial(setting.seed).to(device)
+    low, high = setting.kappa_range
+    middle = 0.6 / setting.walks.actions if config.kappa_start is None else config.kappa_start
+    each = torch.ones(levels, dtype=DTYPE, device=device)
+    worth = 0.1 * each if setting.goal.budget else config.multiplier / setting.goal.scale
+    sampled = config.estimator == "sampled"
+    critic = setting.critic.initial(setting.seed + 1).to(device) if sampled else torch.zeros(0, dtype=DTYPE)
+    nothing = torch.zeros_like(weights)
+    return State(
+        torch.zeros((), dtype=torch.int64), weights, nothing, nothing, nothing, each * min(max(middle, low), high),
+        worth, each * torch.nan, critic, torch.zeros_like(critic), torch.zeros_like(critic),
+    )  # fmt: skip
+
+
+def served_weights(setting: Setting, state: State) -> Tensor:
+    """Return the weights to serve: the average, where one has begun."""
+    return state.average if int(state.step) > average_after(setting.config) else state.weights
+
+
+def average_after(config: CCPOConfig) -> int:
+    """Return how many updates are made before weights are averaged."""
+    return min(int(config.average_from * config.steps), config.steps)
