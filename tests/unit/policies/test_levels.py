@@ -307,6 +307,75 @@ def test_without_certificates_the_alphas_are_those_of_the_file(tmp_path: Path) -
     assert held.levels.by_name["low"].alpha == 0.2
 
 
+def test_no_edit_of_one_byte_is_believed(tmp_path: Path) -> None:
+    levels.write(tmp_path, three(), "medium")
+    before, file = levels.read(tmp_path), tmp_path / LEVELS_FILE
+    whole = file.read_bytes()
+    believed = 0
+    for place in range(len(whole)):
+        for other in b'1f"-,}':
+            edited_file = whole[:place] + bytes([other]) + whole[place + 1 :]
+            file.write_bytes(edited_file)
+            try:
+                held = read_levels(tmp_path)
+            except ConfigError:
+                continue
+            assert held is not None
+            assert held.levels == before
+            believed += edited_file != whole
+    assert believed == 0
+
+
+@pytest.mark.parametrize("before", ["levels", "policy", "nothing"])
+def test_a_machine_that_stops_half_way_mixes_no_levels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """What stands there after each single file of a write is refused, or is the old levels or the new ones, whole."""
+    if before == "levels":
+        levels.write(tmp_path / "old", {"low": made(0.3), "high": made(0.2)}, "low")
+    elif before == "policy":
+        artifact.write(tmp_path / "old", made(0.3))
+    old = contents(tmp_path / "old")
+    order: list[dict[str, bytes | None]] = []
+    monkeypatch.setattr(levels, "write_whole", lambda folder, written: order.append(dict(written)))
+    (tmp_path / "now").mkdir()
+    for name, data in old.items():
+        (tmp_path / "now" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "now" / name).write_bytes(data)
+    levels.write(tmp_path / "now", three(), "medium")
+    monkeypatch.undo()
+    states = []
+    for name, data in order[0].items():
+        if data is None:
+            (tmp_path / "now" / name).unlink(missing_ok=True)
+        else:
+            (tmp_path / "now" / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "now" / name).write_bytes(data)
+        states.append(served(tmp_path / "now"))
+    new, default = served_by(three()), {"": three()["medium"].certificates}
+    was = {"levels": served_by({"low": made(0.3), "high": made(0.2)}), "policy": {"": made(0.3).certificates}}
+    assert all(one in (None, was.get(before), default, new) for one in states)
+    assert states[-1] == new
+    assert new not in states[:-1]
+    assert states[-2] == (default if before != "levels" else None)  # complete by itself, or of other levels
+
+
+def served_by(artifacts: dict[str, PolicyArtifact]) -> dict[str, Any]:
+    return {name: one.certificates for name, one in artifacts.items()}
+
+
+def served(folder: Path) -> dict[str, Any] | None:
+    """Return what a directory serves under a certificate, by its levels; None where it is refused, or has none."""
+    try:
+        held = read_levels(folder)
+        if held is None:
+            found = artifact.read(folder).certificates
+            return {"": found} if found else None
+    except ConfigError:
+        return None
+    return served_by({name: one.artifact for name, one in held.policies.items()})
+
+
 # --- which one ---
 
 KNOWN = Levels("medium", {name: Level(name, alpha, "0" * 64) for name, alpha in ALPHAS.items()})
