@@ -117,6 +117,7 @@ EXTRAS: Mapping[str, str] = {
     "pyarrow": "parquet",
     "scikit-learn": "fit",
     "tokenizers": "embed",
+    "torch": "train",
     "xllamacpp": "local",
 }
 """Which extra of pyproject.toml has a package; "": no extra, every installation has it."""

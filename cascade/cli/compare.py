@@ -17,9 +17,12 @@ from cascade.cli.tables import compare_table, evaluation_table, legend, rounds_t
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.compare import Comparison, Row, compare
-from cascade.evaluation.contestants import Portfolio
+from cascade.evaluation.contestants import Contestant, Portfolio
 from cascade.evaluation.evaluate import Evaluation, evaluate
 from cascade.evaluation.intervals import Interval
+
+_NETWORKS = "Also train policy networks, CPO and CCPO: 10 to 30 seconds a split, extra train."
+_STEPS = "Updates of each network; fewer are quicker."
 
 
 def compare_log(
@@ -33,6 +36,8 @@ def compare_log(
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw cost against coverage: .svg, .png or .pdf.")] = None,
     rounds: Annotated[bool, typer.Option("--rounds", help="Also print what each step brought.")] = False,
     fit: Annotated[bool, typer.Option("--fit", help="Also choose and fit a policy as cascade fit does.")] = False,
+    networks: Annotated[bool, typer.Option("--networks", help=_NETWORKS)] = False,
+    steps: Annotated[int | None, typer.Option("--steps", min=1, help=_STEPS)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare every way to answer on the same splits of a log.
@@ -42,9 +47,10 @@ def compare_log(
     log = open_log(episodes, where or (), matcher)
     if plot is not None:
         _check_plot(log.tables, plot)
-    others = [Portfolio()] if fit else []
+    others = [_others(one, fit=fit, networks=networks, steps=steps) for one in log.tables]
     found = [
-        compare(one, alpha=alpha, count=splits, seed=seed, others=others, reference=reference) for one in log.tables
+        compare(one, alpha=alpha, count=splits, seed=seed, others=more, reference=reference)
+        for one, more in zip(log.tables, others, strict=True)
     ]
     if plot is not None:
         _plot(found[0], plot)
@@ -85,6 +91,19 @@ def evaluate_log(
     for one in found:
         out.print(evaluation_table(one))
         out.print()
+
+
+def _others(table: EpisodeTable, *, fit: bool, networks: bool, steps: int | None) -> list[Contestant]:
+    """Return the contestants that are played only where they are asked for."""
+    if steps is not None and not networks:
+        raise UsageError("--steps says how long networks are trained; give --networks too.")
+    found: list[Contestant] = [Portfolio()] if fit else []
+    if networks:
+        from cascade.evaluation.network_contestants import network_contestants
+        from cascade.training.constrained.config import CCPOConfig
+
+        found += network_contestants(table, CCPOConfig() if steps is None else CCPOConfig(steps=steps))
+    return found
 
 
 def _check_plot(tables: Sequence[EpisodeTable], path: Path) -> None:

@@ -133,8 +133,8 @@ def _all_kept(table: EpisodeTable, onward: Floats) -> ScoreArrays:
     return ScoreArrays(np.full(table.arrays.answer.shape, np.inf), onward)
 
 
-def _calibrated(scores: Scorer, calibration: EpisodeTable, alpha: float) -> Ready:
-    """Set the threshold of scores on the calibration questions."""
+def calibrated(scores: Scorer, calibration: EpisodeTable, alpha: float) -> Ready:
+    """Return a contestant of scores whose threshold is set on the calibration questions, by split conformal."""
     critical = critical_kappa(calibration.arrays, levels(calibration.arrays, scores(calibration)))
     kappa = split_kappa(critical, alpha)
     return Ready(lambda table: played_at(table, scores(table), kappa), scores)
@@ -154,7 +154,7 @@ class Mixture:
             coin = np.random.default_rng([seed, crc32("\n".join(table.ids).encode("utf-8", "replace"))]).random(table.n)
             return _all_kept(table, -np.arange(table.arrays.horizon)[None, :] - coin[:, None])
 
-        return _calibrated(scores, calibration, alpha)
+        return calibrated(scores, calibration, alpha)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Threshold:
 
     def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
         """Set the threshold on the calibration questions."""
-        return _calibrated(lambda table: _all_kept(table, self.doubt.read(table)), calibration, alpha)
+        return calibrated(lambda table: _all_kept(table, self.doubt.read(table)), calibration, alpha)
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ class Portfolio:
 
 
 def _served(policy: Policy, calibration: EpisodeTable, alpha: float) -> Ready:
-    return _calibrated(lambda table: scored(policy, table)[1], calibration, alpha)
+    return calibrated(lambda table: scored(policy, table)[1], calibration, alpha)
 
 
 def _very_last(steps: StepArrays) -> Bools:

@@ -521,3 +521,31 @@ def test_what_fit_would_choose_is_a_row_where_it_is_asked_for(cli: Any) -> None:
         rows[bool(more)] = [row["policy"] for row in json.loads(ran.out)["rows"]]
     assert [one for one in rows[True] if one not in rows[False]] == ["cascade fit, conformal"]
     assert rows[True][-2:] == ["cascade fit, conformal", "clairvoyant bound"]
+
+
+# --- policy networks ---
+
+
+def test_networks_are_rows_of_their_own(cli: Cli, log: str) -> None:
+    pytest.importorskip("torch")
+    quick = ("--splits", "1", "--json")
+    found = documents(cli("compare", log, "--networks", "--steps", "5", *quick))
+    plain = documents(cli("compare", log, *quick))
+    before = [one["policy"] for one in plain["rows"]]
+    more = [one["policy"] for one in found["rows"] if one["policy"] not in before]
+    assert more == ["CPO", "CPO batch, conformal", "CPO online", "CCPO, conformal"]
+
+
+def test_steps_without_networks_is_an_error(cli: Cli, log: str) -> None:
+    ran = cli("compare", log, "--steps", "5")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--networks" in ran.err
+
+
+def test_networks_without_torch_name_the_extra(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cascade.evaluation import network_contestants
+
+    monkeypatch.setattr(network_contestants, "find_spec", lambda name: None)
+    ran = cli("compare", log, "--networks")
+    assert (ran.code, ran.out) == (2, "")
+    assert "[train]" in ran.err

@@ -1,0 +1,132 @@
+"""Policy networks as contestants: CPO, CPO batch, CPO online and CCPO (`training.constrained`).
+
+They need the package torch and take 10 to 30 seconds a split, so that they are not among `contestants.contestants`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Literal
+
+from cascade.calibration.scores import scored
+from cascade.conformal.arrays import ScoreArrays
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import MissingExtraError
+from cascade.evaluation.contestants import Contestant, Ready, Scorer, calibrated
+from cascade.evaluation.played import played_at
+from cascade.policies.learned import LearnedPolicy
+from cascade.training.constrained.config import CCPOConfig
+from cascade.training.dividing import allowed_loss
+from cascade.training.osc.targets import Asked
+
+CPO, CPO_BATCH, CPO_ONLINE, CCPO = "CPO", "CPO batch, conformal", "CPO online", "CCPO, conformal"
+Served = Literal["argmax", "trained", "calibrated"]
+
+
+def network_contestants(table: EpisodeTable, config: CCPOConfig | None = None) -> list[Contestant]:
+    """Return the policy networks that a log can be used to train; none where a question has one step.
+
+    Args:
+        table: one data set's episodes.
+        config: how they are trained.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+
+    >>> from cascade.evaluation.simulate import simulate
+    >>> from cascade.evaluation.worlds import WORLDS
+    >>> [one.name for one in network_contestants(simulate(WORLDS["mmlu/llama-2-7b"], n=50, seed=1))]
+    ['CPO', 'CPO batch, conformal', 'CPO online', 'CCPO, conformal']
+    """
+    if find_spec("torch") is None:
+        raise MissingExtraError("torch", "Training a policy network")
+    if table.arrays.horizon < 2:
+        return []
+    training = Training(config or CCPOConfig())
+    return [
+        PolicyNetwork(CPO, training, "cpo_online", "argmax"),
+        PolicyNetwork(CPO_BATCH, training, "cpo_online", "calibrated"),
+        PolicyNetwork(CPO_ONLINE, training, "cpo_online", "trained"),
+        PolicyNetwork(CCPO, training),
+    ]
+
+
+def charged_name(charge: str, name: str = CCPO) -> str:
+    """Return what CCPO is called where every answer kept is charged for.
+
+    >>> charged_name("0.5")
+    'CCPO λ = 0.5, conformal'
+    """
+    first, *rest = name.split(", ", 1)
+    return ", ".join([f"{first} λ = {charge}", *rest])
+
+
+@dataclass(slots=True)
+class Training:
+    """Trains networks, and keeps those of the training questions it saw last, so that contestants share them.
+
+    CPO, CPO batch and CPO online are one network: CPO online moves a threshold along, which the network does not look
+    at. Who asks first is who pays for the time.
+
+    Args:
+        config: how networks are trained.
+    """
+
+    config: CCPOConfig
+    _of: EpisodeTable | None = field(default=None, init=False)
+    _learned: dict[tuple[str, Asked, int], LearnedPolicy] = field(default_factory=dict, init=False)
+
+    def policy(self, table: EpisodeTable, method: str, asked: Asked, seed: int) -> LearnedPolicy:
+        """Return the policy of a method (`fit_constrained`), trained at most once."""
+        from cascade.training.constrained.fitting import fit_constrained
+
+        if self._of is not table:
+            self._of, self._learned = table, {}
+        key = (method, asked, seed)
+        if key not in self._learned:
+            found = fit_constrained(table, asked, method=method, config=self.config, confidences=False, seed=seed)
+            self._learned[key] = found.policy
+        return self._learned[key]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyNetwork:
+    """A policy network, trained on the training questions.
+
+    Args:
+        name: what it is called in the table.
+        training: trains it; shared by those that may have the same network.
+        method: as in `fit_constrained`.
+        served: "argmax": one action a step, the likeliest; "trained": the set at the threshold that training ended
+            with; "calibrated": at the one set on the calibration questions.
+        lambda_set: what each answer kept is charged with, in mean steps.
+    """
+
+    name: str
+    training: Training
+    method: str = "ccpo"
+    served: Served = "calibrated"
+    lambda_set: float = 0.0
+
+    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:
+        """Train on the training questions; only "calibrated" looks at the calibration questions."""
+        loss = allowed_loss(Guarantee("coverage", alpha), calibration.n)
+        asked = Asked("coverage", loss, lambda_set=self.lambda_set)
+        policy = self.training.policy(train, self.method, asked, seed)
+        scores = _scorer(policy)
+        if self.served == "calibrated":
+            return calibrated(scores, calibration, alpha)
+        kappa = math.inf if self.served == "argmax" else policy.kappa
+        # The argmax has no dial: a threshold is what makes sets of its one action.
+        dial = scores if self.served == "trained" else None
+        return Ready(lambda table: played_at(table, scores(table), kappa), dial)
+
+
+def _scorer(policy: LearnedPolicy) -> Scorer:
+    def scores(table: EpisodeTable) -> ScoreArrays:
+        return scored(policy, table)[1]
+
+    return scores
