@@ -1,0 +1,1 @@
+"""Constrained policy optimisation: each part against something that shares no code with it."""
