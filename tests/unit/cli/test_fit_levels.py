@@ -15,6 +15,7 @@ from cascade.episodes.files import write_rows
 from cascade.errors import UsageError
 from cascade.policies.artifact import read
 from unit.cli.certified import hard_rows
+from unit.embedder import Embedder, logged
 
 Cli = Callable[..., Any]
 LEVELS = "low=0.3,medium=0.2,high=0.05"
@@ -161,6 +162,54 @@ def test_levels_that_are_numbers_are_named() -> None:
     assert parsed("0.05,0.2") == {"low": 0.2, "high": 0.05}
     with pytest.raises(UsageError, match="4 alphas without names"):
         parsed("0.1,0.2,0.3,0.4")
+
+
+# --- any promise that has an alpha ---
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--guarantee", "regret", "--delta", "0.1"),
+        ("--guarantee", "error", "--delta", "0.1", "--abstain", "--budget", "1", "--most", "1"),
+        ("--guarantee", "solvable", "--delta", "0.1", "--calibration-share", "0.5"),
+        ("--groups", "--calibration-share", "0.5"),
+        ("--lambda-set", "0.1", "--expires-days", "30"),
+    ],
+    ids=lambda options: " ".join(options[:2]),
+)
+def test_levels_of_any_promise_with_an_alpha_are_fitted_and_verified(
+    cli: Cli, tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    grouped = "--groups" in options
+    for about in ("number", "letter"):
+        rows = hard_rows(240, range(0, 160, 4), about=about)
+        named = [row | {"group": f"g{int(row['episode_id'][1:]) % 2}" if grouped else None} for row in rows]
+        write_rows(tmp_path / f"{about}.jsonl", named)
+    arguments = ("--levels", "low=0.3,high=0.1", "--policy", "threshold", "-o", "policy", "--json")
+    ran = cli("fit", "number.jsonl", *arguments, *options)
+    assert ran.code == 0, ran.err
+    for level in json.loads(ran.out)["levels"].values():
+        assert {one["certificate"]["alpha"] for one in level["groups"]} == {level["alpha"]}
+        assert (len(level["groups"]) > 1) == grouped
+    assert cli("verify", "policy", "number.jsonl").code == 0
+    again = cli("calibrate", "letter.jsonl", "--policy", "policy")
+    assert again.code == 0, again.err
+    assert again.err.count("promised as before") == 2
+    assert cli("verify", "policy", "letter.jsonl").code == 0
+
+
+def test_levels_look_at_what_questions_are_about(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cascade.strategies.embedding.sentence_model", Embedder)
+    monkeypatch.setattr("cascade.cli.fit.sentence_model", Embedder)
+    write_rows(tmp_path / "log.jsonl", logged(400))
+    asked = ("--levels", "0.2,0.1", "--guarantee", "regret", "--delta", "0.1", "--embed", "--policy", "net_benefit")
+    ran = cli("fit", "log.jsonl", *asked, "-o", "policy")
+    assert ran.code == 0, ran.err
+    held = read_levels("policy")
+    assert held is not None
+    assert [one.artifact.policy["embedding"] for one in held.policies.values()] == ["fake:1"] * 2
+    assert cli("verify", "policy", "log.jsonl").code == 0
 
 
 # --- the other commands ---
