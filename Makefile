@@ -55,7 +55,7 @@ $(VENV)/demo.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	@touch $@
 
 $(VENV)/dev.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
-	$(PIP) --editable ".[local,parquet,report,sql,math,dev]"
+	$(PIP) --editable ".[local,parquet,report,sql,math,dev,dev-train]"
 	@touch $@
 
 $(VENV)/tiny.done: $(VENV)/dev.done

@@ -6,4 +6,8 @@ from importlib.util import find_spec
 os.environ["CASCADE_TRACES"] = "off"
 
 if find_spec("torch") is None:  # of the extra `train`: without it these modules cannot even be imported
-    collect_ignore_glob = ["cascade/training/trust_region.py", "cascade/training/vtrace.py"]
+    collect_ignore_glob = [
+        "cascade/training/trust_region.py",
+        "cascade/training/vtrace.py",
+        "cascade/training/constrained/*.py",
+    ]

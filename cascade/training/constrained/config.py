@@ -91,7 +91,10 @@ class CCPOConfig(BaseModel):
     multiplier: Positive = 5.0
     """μ at the start, in mean steps for a missed question at α = 1; it is divided by α (`training`)."""
     multiplier_rate: Positive = 0.05
-    """How fast μ follows the violation: log μ rises by this times the violation relative to α, cut at ±1."""
+    """How fast μ follows the violation: log μ rises by this times the violation, smoothed, in limits, cut at ±1."""
+    multiplier_gain: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
+    """What the violation adds to log μ at once: a proportional part beside the integral one damps the swings
+    (Stooke et al., Responsive Safety in Reinforcement Learning by PID Lagrangian Methods, ICML 2020)."""
     delta: Positive = 0.01
     """δ of the trust region, nats. Paper: 0.01."""
     anneal: bool = True

@@ -52,7 +52,7 @@ def advance(setting: Setting, state: State) -> tuple[State, Row]:
     average = state.average if done < 1 else state.average + (weights - state.average) / done
     new = State(
         state.step + 1, weights, average, *change.moments, _threshold(setting, state.kappa, judged, number),
-        _ascended(state.multiplier, violation, config), smoothed, *critics,
+        _ascended(state.multiplier, smoothed, config), smoothed, *critics,
     )  # fmt: skip
     dual = config.update == "dual"
     row = Row(
@@ -80,7 +80,8 @@ def _updated(
     config, number, moments = setting.config, int(state.step) + 1, Moments(state.first, state.second)
     left = 1.0 - (number - 1) / config.steps
     if config.update == "dual":
-        return _dual(asked, state.multiplier[level], moments, config.learning_rate * left, number)
+        price = state.multiplier * (config.multiplier_gain * smoothed.clamp(-1.0, 1.0)).exp()
+        return _dual(asked, price[level], moments, config.learning_rate * left, number)
     held = float((smoothed * setting.goal.scale).mean()) if config.smoothing else None
     delta = config.delta * (left if config.anneal else 1.0)
     return _Change(trust_region(asked, fisher(), held, delta, config), moments)
@@ -93,8 +94,8 @@ def _dual(asked: Question, price: Tensor, moments: Moments, rate: float, number:
     return _Change(Taken(change, "dual"), moments)
 
 
-def _ascended(multiplier: Tensor, violation: Tensor, config: CCPOConfig) -> Tensor:
-    return (multiplier * (config.multiplier_rate * violation.clamp(-1.0, 1.0)).exp()).clamp(*_MULTIPLIERS)
+def _ascended(multiplier: Tensor, smoothed: Tensor, config: CCPOConfig) -> Tensor:
+    return (multiplier * (config.multiplier_rate * smoothed.clamp(-1.0, 1.0)).exp()).clamp(*_MULTIPLIERS)
 
 
 def _fisher(setting: Setting, now: Pass, logs: Tensor, look: Look, number: int) -> Fisher:
@@ -125,9 +126,8 @@ def _threshold(setting: Setting, kappa: Tensor, judged: Hard, number: int) -> Te
     else:
         over = _by_level(judged.loss, setting.levels) - goal.limits
     sign = 1.0 if config.kappa_sign == "printed" else -1.0
-    moved = kappa + sign * config.eta * number ** (-0.5 - config.xi) * over
-    low, high = setting.kappa_range
-    return moved.clamp(low, high)
+    moved: Tensor = kappa + sign * config.eta * number ** (-0.5 - config.xi) * over
+    return moved.clamp(*setting.kappa_range)
 
 
 def _by_level(values: Tensor, levels: int) -> Tensor:

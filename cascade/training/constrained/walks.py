@@ -1,8 +1,8 @@
 """A log as a network is trained on it: questions × steps × numbers, as tensors.
 
 All steps share one network. A feature of the same name is the same input at every step, scaled as that step's own
-design scales it (`training.osc.stages`); what a step does not have is 0 there, and inputs say which step it is. Served is each
-step's own columns alone (`fitting`): the inputs that are always 0 or 1 there go into the biases.
+design scales it (`training.osc.stages`); what a step does not have is 0 there, and inputs say which step it is. Each
+step is served with its own columns alone (`fitting`): inputs that are always 0 or 1 there go into the biases.
 """
 
 from __future__ import annotations
