@@ -91,11 +91,14 @@ def functionals(included: Tensor, walks: Walks, config: CCPOConfig, goal: Goal, 
         goal: λ.
         covered: (B,), whether the hard sets miss the question: the loss of the form "indicator".
     """
-    rewards = torch.zeros_like(included)
-    rewards[:, :-1, -1] = walks.cost[:, 1:]
-    rewards[..., :-1] = goal.lambda_set
+    rewards, step = torch.zeros_like(included), walks.cost
+    if walks.right is None:  # every answer is kept: a step's are charged with the step
+        step = step + goal.lambda_set * walks.leaves
+    else:
+        rewards[..., :-1] = goal.lambda_set
+    rewards[:, :-1, -1] = step[:, 1:]
     path = drawn_from(included)
-    paid = Functional(path if config.cost_form == "path" else included, rewards, walks.cost[:, 0])
+    paid = Functional(path if config.cost_form == "path" else included, rewards, step[:, 0])
     return [paid, _loss(included, path, walks, config, covered)]
 
 
