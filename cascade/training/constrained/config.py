@@ -6,19 +6,20 @@ why; `CCPOConfig.literal()` is the text as it is printed.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
-SAMPLED_BATCH, EXACT_BATCH = 10, 100
+_SAMPLED = {"batch": 10, "learning_rate": 1e-3, "multiplier_rate": 0.01, "smoothing": 0.97}
+"""What is otherwise where rollouts are sampled: ten of them swing ten times as much as a hundred questions do."""
 
 
 class CCPOConfig(BaseModel):
     """All settings of CPO and CCPO. Frozen; unknown names are refused.
 
-    >>> CCPOConfig().layers, CCPOConfig(estimator="sampled").batch_size
+    >>> CCPOConfig().layers, CCPOConfig(estimator="sampled").batch
     ((64, 64, 64), 10)
     >>> CCPOConfig.literal().mask_width
     0.01
@@ -38,12 +39,13 @@ class CCPOConfig(BaseModel):
     are differentiated as they are. "sampled", the paper's: rollouts, importance weights, critics."""
     steps: int = Field(default=2_000, ge=1, le=10_000_000)
     """Policy updates. Paper: 1,500 to 2,000."""
-    batch: int | None = Field(default=None, ge=1)
-    """Questions an update; None: 10 sampled (paper), 100 exact."""
+    batch: int = Field(default=100, ge=1)
+    """Questions an update; sampled: 10. Paper: 10."""
     exploration: float = Field(default=0.3, ge=0, lt=1)
     """Share of uniform actions in the behaviour policy, sampled. Paper: 0. Without it ratios vanish as π sharpens."""
-    rho_clip: Positive | None = None
-    """ρ̄ of V-trace; None: unclipped. Paper: 1, which learns the value of another policy (min(S, μ))."""
+    rho_clip: Positive | None = 1.0
+    """ρ̄ of V-trace; None: unclipped. Paper: 1. The critic then learns the value of another policy, min(S, μ) rescaled;
+    as a control variate it may, and it swings less."""
     c_clip: Positive | None = 1.0
     """c̄ of V-trace: how fast values travel back, not what they become. Paper: 1."""
     gradient_clip: Positive | None = None
@@ -87,11 +89,12 @@ class CCPOConfig(BaseModel):
     update: Literal["dual", "trust_region"] = "dual"
     """"dual": Adam on cost + μ·violation, μ by dual ascent. "trust_region": CPO's step, the paper's."""
     learning_rate: Positive = 2e-3
-    """Of Adam under "dual"; falls to 0 over the steps."""
+    """Of Adam under "dual"; falls to 0 over the steps. Sampled: 1e-3."""
     multiplier: Positive = 5.0
     """μ at the start, in mean steps for a missed question at α = 1; it is divided by α (`training`)."""
     multiplier_rate: Positive = 0.05
-    """How fast μ follows the violation: log μ rises by this times the violation, smoothed, in limits, cut at ±1."""
+    """How fast μ follows the violation: log μ rises by this times the violation, smoothed, in limits, cut at ±1.
+    Sampled: 0.01."""
     multiplier_gain: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
     """What the violation adds to log μ at once: a proportional part beside the integral one damps the swings
     (Stooke et al., Responsive Safety in Reinforcement Learning by PID Lagrangian Methods, ICML 2020)."""
@@ -114,20 +117,13 @@ class CCPOConfig(BaseModel):
     shrink: float = Field(default=0.8, gt=0, lt=1)
     """By how much each is shorter. Paper: not said; 0.8 is usual."""
     smoothing: float = Field(default=0.9, ge=0, lt=1)
-    """How much of the constraint's value is that of earlier batches. Paper: 0: a batch of 10 says little."""
+    """How much of the constraint's value is that of earlier batches. Sampled: 0.97. Paper: 0; ten rollouts say little."""
     average_from: Share = 0.5
     """From which share of the steps weights are averaged; 1: the last ones are taken. Paper: 1."""
 
     # --- the machine ---
     device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
     """Where tensors live. On "cpu" the same seed gives the same bytes."""
-
-    @property
-    def batch_size(self) -> int:
-        """Questions an update."""
-        if self.batch is not None:
-            return self.batch
-        return EXACT_BATCH if self.estimator == "exact" else SAMPLED_BATCH
 
     @classmethod
     def literal(cls) -> Self:
@@ -138,6 +134,13 @@ class CCPOConfig(BaseModel):
             constraint_form="paper", cost_form="path", update="trust_region", anneal=False, solver="cg",
             trust_region_of="soft_mask", smoothing=0.0, average_from=1.0,
         )  # fmt: skip
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_estimator(cls, given: Any) -> Any:
+        """Fill in what hangs on the estimator and was not given."""
+        sampled = isinstance(given, dict) and given.get("estimator") == "sampled"
+        return {**_SAMPLED, **given} if sampled else given
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

@@ -30,7 +30,7 @@ class Batch(NamedTuple):
 def drawn(setting: Setting, number: int) -> Batch:
     """Return the batch of a step: it hangs on the seed and the step's number alone."""
     chance = np.random.default_rng([setting.seed, number])
-    n, size, horizon = len(setting.walks.counts), setting.config.batch_size, setting.walks.cost.shape[1]
+    n, size, horizon = len(setting.walks.counts), setting.config.batch, setting.walks.cost.shape[1]
     chosen = np.arange(n) if size >= n else chance.choice(n, size, replace=False)
     walks = setting.walks.take(torch.from_numpy(np.sort(chosen)).to(setting.config.device))
     many = len(chosen)
@@ -66,7 +66,8 @@ class Look:
 
     def hard(self, logs: Tensor) -> Hard:
         """Return what the sets at κ bring; of CPO without a threshold, the argmax."""
-        kappa = self._kappa if self._setting.online or self._setting.joint else torch.full_like(self._kappa, _ABOVE_ALL)
+        likeliest = _ABOVE_ALL if self._batch.walks.right is not None else 0.5  # "stop" is no member of any set
+        kappa = self._kappa if self._setting.online or self._setting.joint else torch.full_like(self._kappa, likeliest)
         return at_threshold(logs, self._batch.walks, kappa)
 
     def divergence(self, logs: Tensor, logits: Tensor) -> Tensor:
