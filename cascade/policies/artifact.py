@@ -36,8 +36,9 @@ from cascade.policies.whole import write_whole
 from cascade.types import Certificate
 
 POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE = "policy.json", "certificate.json", "model.safetensors"
-CARD_FILE, PLOT_FILE = "README.md", "frontier.svg"
-"""A fitted policy's model card, and the plot in it."""
+CARD_FILE, PLOT_FILE, CURVES_FILE, CURVES_PLOT_FILE = "README.md", "frontier.svg", "curves.csv", "curves.svg"
+"""A fitted policy's model card, and the plot in it; how a policy network learned, as a table and as a plot."""
+_OURS = (MODEL_FILE, CARD_FILE, PLOT_FILE, CURVES_FILE, CURVES_PLOT_FILE)
 LEVELS_FILE, LEVELS_FOLDER = "levels.json", "levels"
 """What says that a directory has several levels, and where all but its own are (`levels`)."""
 SCHEMA_VERSION = 1
@@ -145,7 +146,7 @@ def contents_of(
         if Path(name).name != name or name in {POLICY_FILE, CERTIFICATE_FILE, LEVELS_FILE, "", ".", ".."}:
             raise UsageError(f"{name!r} is no name for a file beside {POLICY_FILE}.")
     written = json_bytes(_policy_document(artifact))
-    gone = (MODEL_FILE, CARD_FILE, PLOT_FILE) if _holds_another(folder, json.loads(written)["policy"]) else ()
+    gone = _OURS if _holds_another(folder, json.loads(written)["policy"]) else ()
     contents: dict[str, bytes | None] = {**dict.fromkeys(gone), **more, POLICY_FILE: written}
     contents[CERTIFICATE_FILE] = json_bytes(_certificate_document(artifact)) if artifact.certificates else None
     return contents
@@ -159,7 +160,7 @@ def levels_gone(folder: Path) -> dict[str, bytes | None]:
     within = folder / LEVELS_FOLDER
     if not (folder / LEVELS_FILE).exists() or within.is_symlink() or not within.is_dir():
         return dict.fromkeys([LEVELS_FILE]) if (folder / LEVELS_FILE).exists() else {}
-    names = (POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE, CARD_FILE, PLOT_FILE)
+    names = (POLICY_FILE, CERTIFICATE_FILE, *_OURS)
     found = [one for one in sorted(within.iterdir()) if not one.is_symlink() and (one / POLICY_FILE).exists()]
     inner = [f"{LEVELS_FOLDER}/{one.name}/{name}" for one in found for name in names if (one / name).exists()]
     return dict.fromkeys([LEVELS_FILE, *inner])

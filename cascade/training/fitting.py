@@ -33,10 +33,12 @@ from cascade.training.choice.choosing import Choice, choose, unchosen
 from cascade.training.choice.crossfit import Candidate
 from cascade.training.choice.measuring import Terms
 from cascade.training.choice.portfolio import AUTO, DEPTH, portfolio
+from cascade.training.constrained.curves import Training
 from cascade.training.dividing import SHARE, Divided, allowed_budget, allowed_by, bonds, divided
 from cascade.training.embedding import ROWS_EACH, Embedding
 from cascade.training.estimators.threads import one_thread
-from cascade.training.notes import LEAST_TRAINING, Init, in_logged, notes
+from cascade.training.networks import Networks
+from cascade.training.notes import LEAST_TRAINING, Init, ended_early, in_logged, notes
 
 
 class Sizes(NamedTuple):
@@ -59,6 +61,7 @@ class Fitted:
         sizes: how many questions did what.
         training: the questions that it was chosen and fitted on.
         notes: what else has to be known, in words.
+        learning: of a policy network, how it was trained.
     """
 
     policy: LearnedPolicy
@@ -68,6 +71,7 @@ class Fitted:
     sizes: Sizes
     training: EpisodeTable = field(repr=False)
     notes: tuple[str, ...] = ()
+    learning: Training | None = None
 
 
 class How(NamedTuple):
@@ -82,6 +86,7 @@ class How(NamedTuple):
     expires_days: int | None = None
     allow_everything: bool = False
     today: date | None = None
+    networks: Networks | None = None
 
 
 @one_thread()
@@ -99,6 +104,7 @@ def fit_policy(
     expires_days: int | None = None,
     allow_everything: bool = False,
     today: date | None = None,
+    networks: Networks | None = None,
 ) -> Fitted:
     """Fit a policy on a log, choose it honestly, and certify it.
 
@@ -119,6 +125,7 @@ def fit_policy(
         expires_days: how long the certificates hold; without end by default.
         allow_everything: accept that everything is kept where the questions are too few for a threshold.
         today: the day of the certificates, UTC.
+        networks: how policy networks are trained, and whether "auto" tries them; by default it does not.
 
     Guarantee: that of `calibrate_policy`. The certifying questions are used for nothing else.
 
@@ -132,7 +139,7 @@ def fit_policy(
     """
     seen = frozenset[str]() if init is None else init.seen.all
     parts = divided(tables, guarantee, share=calibration_share, seed=seed, seen=seen)
-    how = How(method, config, seed, lambda_set, init, embedding, expires_days, allow_everything, today)
+    how = How(method, config, seed, lambda_set, init, embedding, expires_days, allow_everything, today, networks)
     try:
         return fit_parts(parts, guarantee, how)
     except NotCertifiedError as error:
@@ -157,19 +164,20 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
     Raises:
         UsageError, NotCertifiedError: as `fit_policy`; `needed_n` counts the questions that certify.
     """
-    init, embedding = how.init, how.embedding
-    _check(parts, guarantee, how.config, how.lambda_set)
+    init, embedding, networks = how.init, how.embedding, how.networks or Networks()
+    check_parts(parts, guarantee, how.config, how.lambda_set)
     before = None if init is None else init.policy
     directions = None if embedding is None else embedding.directions(parts.training, before)
     if embedding is not None and directions is not None:
         parts = parts.of(lambda table: embedded(table, embedding.vectors, directions))
     terms = terms_of(parts, guarantee, how.lambda_set)
     if taken is None:
-        choice = choice_on(parts.training, terms, how.method, how.seed)
-        policy = _made(parts.training, terms, choice, how.method, how.seed, before)
+        choice = choice_on(parts.training, terms, how.method, how.seed, networks)
+        policy = _made(parts.training, terms, choice, how, networks)
     else:
         choice = unchosen(bonds(parts.training, guarantee), taken, [taken], terms)
         policy = _whole(taken, parts.training)
+    learning = networks.training_of(policy)
     if embedding is not None and directions is not None:
         policy = embedding.attached(policy, directions)
     held = _held(policy, choice, parts, guarantee, Seen() if init is None else init.seen, how.seed)
@@ -190,11 +198,16 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
     said = tuple(notes(parts, terms, how.lambda_set, policy, init))
     if embedding is not None and directions is None:
         said = (*said, f"embeddings are not offered: fewer than {ROWS_EACH} training questions have a text on record")
-    return Fitted(policy, calibrated.artifact, calibrated, choice, sizes, parts.training, said)
+    said = (*said, *ended_early(learning))
+    return Fitted(policy, calibrated.artifact, calibrated, choice, sizes, parts.training, said, learning)
 
 
-def _check(parts: Divided, guarantee: Guarantee, config: CascadeConfig | None, lambda_set: float) -> None:
-    """Refuse what cannot be fitted before time is spent on it."""
+def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | None, lambda_set: float) -> None:
+    """Refuse what cannot be fitted before time is spent on it.
+
+    Raises:
+        UsageError: everything that stands in the way.
+    """
     table = parts.training if parts.training.n else parts.calibration
     problems = [] if lambda_set >= 0 else [f"lambda is what an answer is charged with, 0 or more, not {lambda_set:g}"]
     if guarantee.budget_nano_usd is not None and not table.cost_known:
@@ -225,7 +238,9 @@ def terms_of(parts: Divided, guarantee: Guarantee, lambda_set: float = 0.0) -> T
 
 
 @one_thread()
-def choice_on(training: EpisodeTable, terms: Terms, method: str = AUTO, seed: int = 0) -> Choice:
+def choice_on(
+    training: EpisodeTable, terms: Terms, method: str = AUTO, seed: int = 0, networks: Networks | None = None
+) -> Choice:
     """Choose on training questions; where they are too few, the fixed depth, or what was asked for.
 
     No candidate starts from an earlier policy here. That one may have seen these very questions: its candidates would
@@ -234,7 +249,8 @@ def choice_on(training: EpisodeTable, terms: Terms, method: str = AUTO, seed: in
     Raises:
         UsageError: there is no such method, or nothing that it could look at.
     """
-    table, candidates = bonds(training, terms.guarantee), _candidates(training, terms, method, seed)
+    table = bonds(training, terms.guarantee)
+    candidates = _candidates(training, terms, method, seed, networks=networks)
     if len(candidates) == 1 or table.n < LEAST_TRAINING or len(set(table.groups)) < 2:
         taken = next((one for one in candidates if one.name == DEPTH), candidates[0])
         return unchosen(table, taken, candidates, terms)
@@ -242,19 +258,22 @@ def choice_on(training: EpisodeTable, terms: Terms, method: str = AUTO, seed: in
 
 
 def _candidates(
-    training: EpisodeTable, terms: Terms, method: str, seed: int, init: LearnedPolicy | None = None
+    training: EpisodeTable,
+    terms: Terms,
+    method: str,
+    seed: int,
+    init: LearnedPolicy | None = None,
+    networks: Networks | None = None,
 ) -> list[Candidate]:
     # Without a question there is nothing to look at: only what looks at nothing can be fitted.
-    return portfolio(training, terms, method if training.n else "depth", seed=seed, init=init)
+    return portfolio(training, terms, method if training.n else "depth", seed=seed, init=init, networks=networks)
 
 
-def _made(
-    training: EpisodeTable, terms: Terms, choice: Choice, method: str, seed: int, init: LearnedPolicy | None
-) -> LearnedPolicy:
+def _made(training: EpisodeTable, terms: Terms, choice: Choice, how: How, networks: Networks) -> LearnedPolicy:
     """Fit what was chosen on all training questions; from the earlier policy, where there is one."""
     chosen = choice.chosen
-    if init is not None:
-        again = _candidates(training, terms, method, seed, init)
+    if how.init is not None:
+        again = _candidates(training, terms, how.method, how.seed, how.init.policy, networks)
         chosen = next(one for one in again if one.name == chosen.name)
     return _whole(chosen, training)
 

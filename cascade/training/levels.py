@@ -25,6 +25,7 @@ from cascade.training.dividing import SHARE, Divided, divided, needed_of
 from cascade.training.embedding import Embedding
 from cascade.training.estimators.threads import one_thread
 from cascade.training.fitting import Fitted, How, fit_parts, logged_in, terms_of
+from cascade.training.networks import Networks
 from cascade.training.notes import Init, in_logged
 
 Conditioned: TypeAlias = Callable[[EpisodeTable, Mapping[str, Terms]], Mapping[str, LearnedPolicy]]
@@ -48,6 +49,7 @@ def fit_levels(
     expires_days: int | None = None,
     allow_everything: bool = False,
     today: date | None = None,
+    networks: Networks | None = None,
 ) -> dict[str, Fitted]:
     """Fit a policy for each level on a log, and certify each.
 
@@ -68,6 +70,7 @@ def fit_levels(
         expires_days: how long the certificates hold; without end by default.
         allow_everything: accept that a level keeps everything where the questions are too few for a threshold.
         today: the day of the certificates, UTC.
+        networks: how policy networks are trained; what `make` trained by it is known to each level.
 
     Returns:
         The levels by name, the cheapest first: alpha falls.
@@ -85,7 +88,7 @@ def fit_levels(
     strictest = max(wanted.values(), key=needed_of)
     seen = frozenset[str]() if init is None else init.seen.all
     parts = divided(tables, strictest, share=calibration_share, seed=seed, seen=seen)
-    how = How(method, config, seed, lambda_set, init, embedding, expires_days, allow_everything, today)
+    how = How(method, config, seed, lambda_set, init, embedding, expires_days, allow_everything, today, networks)
     trained = None if make is None else _trained(make, parts, wanted, lambda_set)
     found: dict[str, Fitted] = {}
     for name, asked in reversed(wanted.items()):  # the strictest first: it is the likeliest to fail

@@ -13,9 +13,10 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
 from cascade.policies.artifact import Seen
 from cascade.policies.features import offered
-from cascade.policies.learned import LearnedPolicy
+from cascade.policies.learned import NETWORKS, LearnedPolicy
 from cascade.text import counted
 from cascade.training.choice.measuring import Terms
+from cascade.training.constrained.curves import Training
 from cascade.training.dividing import Divided, needed_of
 
 LEAST_TRAINING = 20
@@ -69,19 +70,31 @@ def notes(parts: Divided, terms: Terms, lambda_set: float, policy: LearnedPolicy
         yield from _about_init(init, policy, table)
 
 
+def ended_early(learning: Training | None) -> Iterator[str]:
+    """Yield that the training of a network was ended before its last step, where it was."""
+    if learning is not None and learning.diverged is not None:
+        yield (
+            f"the training of the network was ended early, at {learning.diverged}. What is certified holds all the "
+            "same, for any network: it will cost more than it need"
+        )
+
+
 def _few(many: int) -> str:
     return f"{counted(many, 'training question')} {'is' if many == 1 else 'are'}"
 
 
 def starts_from(init: Init, policy: LearnedPolicy) -> bool:
     """Whether a policy's weights start from those of the earlier one."""
-    return policy.method not in _WEIGHTLESS and init.policy.sources == policy.sources
+    return policy.method not in {*_WEIGHTLESS, *NETWORKS} and init.policy.sources == policy.sources
 
 
 def _about_init(init: Init, policy: LearnedPolicy, table: EpisodeTable) -> Iterator[str]:
     """Yield what the earlier policy was used for: in full, in part, or only to know which questions it has seen."""
     old = init.policy
     seen = f"none of the {counted(len(init.seen.all), 'question')} that made the earlier policy certifies this one"
+    if policy.method in NETWORKS:
+        yield f"{seen}; nothing else of it was used: a policy network is trained anew"
+        return
     if policy.method in _WEIGHTLESS:
         yield f"{seen}; nothing else of it was used: a {policy.method} has no weights to start from"
         return

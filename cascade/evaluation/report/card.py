@@ -17,11 +17,14 @@ from cascade.conformal.certificate import percent, statement
 from cascade.evaluation.baselines import BaselineFigures, baseline_figures, label
 from cascade.evaluation.report.drawing import Drawing, Mark, drawing
 from cascade.evaluation.report.importance import Weighed, weighed
+from cascade.evaluation.report.learning_card import learning_files, trained
+from cascade.evaluation.report.markdown import markdown_table, plain_line
 from cascade.evaluation.report.worth import worth_of
 from cascade.policies.artifact import CARD_FILE, CERTIFICATE_FILE, MODEL_FILE, PLOT_FILE, POLICY_FILE
 from cascade.text import capital
 from cascade.training.choice.choosing import RULE, Choice, Judged
 from cascade.training.choice.measuring import Unit
+from cascade.training.constrained.curves import Training
 from cascade.training.fitting import Fitted
 from cascade.types import Certificate
 
@@ -44,6 +47,8 @@ class Facts(NamedTuple):
         calibrated: what is certified.
         baselines: the baselines' figures on the training questions; none where nothing was compared.
         drawing: what the plot shows; None where there is none.
+        learning: of a policy network, how it was trained.
+        learning_drawn: whether its curves were drawn.
     """
 
     method: str
@@ -56,9 +61,11 @@ class Facts(NamedTuple):
     calibrated: Calibrated
     baselines: Sequence[BaselineFigures]
     drawing: Drawing | None
+    learning: Training | None = None
+    learning_drawn: bool = False
 
 
-_METHODS = {
+METHODS_IN_WORDS = {
     "net_benefit": "optimal stopping: after each step it goes on where what going on is expected to bring, at the "
     "price of a miss, is more than what it is expected to cost (ridge regressions, backward over the steps)",
     "index2": "optimal stopping by look-ahead: after each step it goes on where the chance of a right answer still to "
@@ -102,6 +109,7 @@ def facts_of(fitted: Fitted, settings: Mapping[str, str]) -> Facts:
         calibrated=done,
         baselines=baselines,
         drawing=drawing(choice, baselines, _certified(done)) if choice.folds else None,
+        learning=fitted.learning,
     )
 
 
@@ -118,11 +126,11 @@ def _certified(done: Calibrated) -> Mark | None:
     return Mark("certified, on the calibration questions", kept, cost)
 
 
-def card_files(facts: Facts, plot: bytes | None) -> dict[str, bytes]:
-    """Return the card and, where one was drawn of `facts.drawing`, its plot, by the names of their files."""
-    if plot is None:
-        return {CARD_FILE: card(facts._replace(drawing=None))}
-    return {CARD_FILE: card(facts), PLOT_FILE: plot}
+def card_files(facts: Facts, plot: bytes | None, curves: bytes | None = None) -> dict[str, bytes]:
+    """Return the card, the plots that were drawn of `facts.drawing` and `facts.learning`, and the curves, by file."""
+    told = facts._replace(drawing=None if plot is None else facts.drawing, learning_drawn=curves is not None)
+    files = {} if facts.learning is None else learning_files(facts.learning, curves)
+    return {CARD_FILE: card(told), **({} if plot is None else {PLOT_FILE: plot}), **files}
 
 
 def card(facts: Facts) -> bytes:
@@ -136,12 +144,14 @@ def _lines(facts: Facts) -> Iterator[str]:
         f"`{POLICY_FILE}` says what it looks at, `{MODEL_FILE}` holds its numbers, `{CERTIFICATE_FILE}` its promise."
     )
     yield from (f"# A policy for {plain_line(facts.dataset)}", "")
-    yield from (f"Method `{facts.method}`: {_METHODS[facts.method]}. {made}", "", files, "")
+    yield from (f"Method `{facts.method}`: {METHODS_IN_WORDS[facts.method]}. {made}", "", files, "")
     yield from _made_from(facts)
     yield from promised(facts.calibrated)
     yield from _chosen(facts)
     if facts.drawing is not None:
         yield from (f"![What keeping the promise costs]({PLOT_FILE})", "")
+    if facts.learning is not None:
+        yield from trained(facts.learning, drawn=facts.learning_drawn)
     yield from _looks_at(facts)
     yield from limits(facts.calibrated, _AGAIN)
 
@@ -369,19 +379,3 @@ def limits(done: Calibrated, again: Sequence[str]) -> Iterator[str]:
     yield from (f"- {said}" for said in _LIMITS)
     yield from ("", "## To make it hold again", "")
     yield from (f"- {said}" for said in again)
-
-
-def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield a table, and an empty line after it."""
-    yield f"| {' | '.join(heads)} |"
-    yield f"|{'|'.join(['---'] * len(heads))}|"
-    yield from (f"| {' | '.join(row)} |" for row in rows)
-    yield ""
-
-
-def plain_line(text: str) -> str:
-    """Return foreign text for one line of Markdown: printable, and nothing of it read as a link, a tag or a table."""
-    said = " ".join("".join([letter if letter.isprintable() else " " for letter in text]).split())
-    for letter in "\\`*[]<>|":
-        said = said.replace(letter, f"\\{letter}")
-    return said

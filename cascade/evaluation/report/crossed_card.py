@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from cascade.calibration.crossing import bound
-from cascade.evaluation.report.card import WHAT, figure, limits, markdown_table, models_of, plain_line, promised
+from cascade.evaluation.report.card import WHAT, figure, limits, models_of, promised
+from cascade.evaluation.report.markdown import markdown_table, plain_line
 from cascade.policies.artifact import CARD_FILE, CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE
 from cascade.training.crossing import Crossed
 

@@ -112,7 +112,7 @@ def walk_of(sample: Sample, guarantee: Guarantee, prices: Prices) -> Descent:
     Raises:
         UsageError: the log lacks what the guarantee needs.
     """
-    loss, cost = _losses(sample, guarantee.kind), _costs(sample, prices)
+    loss, cost = losses_of(sample, guarantee.kind), _costs(sample, prices)
     if guarantee.kind == "budget":
         return descent(StepFunctions(-cost.start, cost.level, -cost.jump), loss)
     return descent(loss, cost)
@@ -132,7 +132,12 @@ def allowed_of(table: EpisodeTable, guarantee: Guarantee, alpha: float | None) -
     return alpha * float(spoken_of(table, guarantee.kind).mean())
 
 
-def _losses(sample: Sample, kind: str) -> StepFunctions:
+def losses_of(sample: Sample, kind: str) -> StepFunctions:
+    """Return what each question loses as the threshold falls, by kind of promise; under a budget, whether it is missed.
+
+    Raises:
+        UsageError: the log lacks what the kind needs.
+    """
     table = sample.table
     if kind in {"error", "regret"}:
         return served_losses(sample.served(kind))

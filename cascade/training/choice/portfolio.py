@@ -9,6 +9,7 @@
 | `index2` | 4 | as `net benefit` |
 | `boosted trees` | 5 | scikit-learn is installed, and there are 2,000 training questions |
 | `…, embeddings` | 6 to 9 | each learned one again, with the questions' sentence embeddings, where these are offered |
+| `cpo_batch`, `ccpo` | 10, 11 | policy networks, where they are asked for: to train one takes seconds, in every fold |
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from cascade.policies.learned import METHODS, LearnedPolicy
 from cascade.training.choice.crossfit import Candidate
 from cascade.training.choice.measuring import Terms
 from cascade.training.choice.simple import VERDICT, doubtful_verdict, fixed_depth, one_threshold, signals_of
+from cascade.training.networks import BARE, CERTIFIABLE, Networks, require_torch
 from cascade.training.osc.boosting import fit_boosted
 from cascade.training.osc.index2 import fit_index2
 from cascade.training.osc.net_benefit import fit_net_benefit
@@ -42,12 +44,20 @@ BOOSTED_ROWS = 2_000
 """Training questions from which trees are tried: with fewer they are behind the linear rules."""
 _EMBEDDINGS = 4
 """What a sentence model adds to the complexity: it has to be served too."""
+_NETWORK = 10
+"""The complexity of the simpler network: more than all else, for one has to be trained and served."""
 _CHOICE_ROWS = 20_000
 """Questions that slow candidates are fitted on in each fold: what they gain from more does not change the choice."""
 
 
 def portfolio(
-    table: EpisodeTable, terms: Terms, method: str = AUTO, *, seed: int = 0, init: LearnedPolicy | None = None
+    table: EpisodeTable,
+    terms: Terms,
+    method: str = AUTO,
+    *,
+    seed: int = 0,
+    init: LearnedPolicy | None = None,
+    networks: Networks | None = None,
 ) -> list[Candidate]:
     """Return the candidates that a log has the numbers for, simple ones first.
 
@@ -56,25 +66,41 @@ def portfolio(
         terms: what will be promised, and what steps cost.
         method: "auto", or one of `policies.learned.METHODS`: the candidates of that method alone.
         seed: draws what the learned ones draw.
-        init: an earlier policy that they start from.
+        init: an earlier policy that they start from; networks start anew.
+        networks: how networks are trained, and whether "auto" has them; without it not.
 
     Raises:
         UsageError: there is no such method, or none of its candidates can be tried on this log.
     """
     if method not in {AUTO, *METHODS}:
         raise UsageError(f"There is no policy {method!r} to fit{did_you_mean(method, (AUTO, *METHODS))}.")
+    if method in BARE:
+        raise UsageError(
+            f"A {method} carries no certificate, so that there is nothing to compare or to promise: cascade fit "
+            f"--policy {method.replace('_', '-')} writes one without. cpo-batch calibrates the network of cpo."
+        )
+    trains = networks or Networks()
+    if method in CERTIFIABLE or (method == AUTO and trains.offered):
+        require_torch(trains.config.device)
     many = table.n >= BOOSTED_ROWS and find_spec("sklearn") is not None
     found = [
         one
-        for one in _all(table, terms, seed, init)
-        if one.method == method or (method == AUTO and (many or one.method != "boosted"))
+        for one in _all(table, terms, seed, init, trains)
+        if one.method == method or (method == AUTO and _tried(one, many=many, networks=trains.offered))
     ]
     if not found:
         raise UsageError(f"{table.dataset} has nothing that a policy of the method {method} could look at.")
     return found
 
 
-def _all(table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy | None) -> Iterator[Candidate]:
+def _tried(one: Candidate, *, many: bool, networks: bool) -> bool:
+    """Whether "auto" tries a candidate."""
+    return many if one.method == "boosted" else networks or one.method not in CERTIFIABLE
+
+
+def _all(
+    table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy | None, networks: Networks
+) -> Iterator[Candidate]:
     yield Candidate(DEPTH, "depth", 0, fixed_depth)
     if table.n and table.arrays.horizon > 1:
         yield from _thresholds(table, terms)
@@ -83,6 +109,7 @@ def _all(table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy | Non
             yield one if bare is table else _without_embeddings(one)
         for one in _learned(table, terms, seed, init) if bare is not table else ():
             yield replace(one, name=f"{one.name}, embeddings", complexity=one.complexity + _EMBEDDINGS)
+        yield from _trained(table, terms, seed, networks)
 
 
 def _without_embeddings(one: Candidate) -> Candidate:
@@ -108,7 +135,7 @@ def _learned(table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy |
     """Yield what is fitted to features. The choice does without confidences where they do not bear on it."""
     if not _most_features(table):
         return
-    asked, shared = _asked(terms), Posed()
+    asked, shared = asked_of(terms), Posed()
 
     def linear(table: EpisodeTable, **how: Any) -> Policy:
         return fit_net_benefit(table, asked, init=init, seed=seed, **how)
@@ -127,6 +154,25 @@ def _learned(table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy |
         yield _candidate("net benefit, products", "net_benefit", 3, products, shared)
     yield _candidate("index2", "index2", 4, index2, shared)
     yield _candidate("boosted trees", "boosted", 5, boosted, shared)
+
+
+def _trained(table: EpisodeTable, terms: Terms, seed: int, networks: Networks) -> Iterator[Candidate]:
+    """Yield the policy networks; they look at all that there is, embeddings too."""
+    if not _most_features(table):
+        return
+    asked, shared = asked_of(terms), Posed()
+
+    def candidate(method: str, complexity: int) -> Candidate:
+        return Candidate(
+            method,
+            method,
+            complexity,
+            lambda table: networks.sketch(table, asked, method, seed=seed, poser=shared),
+            most_rows=_CHOICE_ROWS,
+            finish=lambda table: networks.policy(table, asked, method, seed=seed),
+        )
+
+    yield from (candidate(method, _NETWORK + place) for place, method in enumerate(CERTIFIABLE))
 
 
 def sees_something(table: EpisodeTable) -> bool:
@@ -150,7 +196,7 @@ def _candidate(name: str, method: str, complexity: int, fit: Callable[..., Polic
     )
 
 
-def _asked(terms: Terms) -> Asked:
+def asked_of(terms: Terms) -> Asked:
     """Return what a policy is fitted for."""
     budget = terms.guarantee.budget_nano_usd if terms.guarantee.kind == "budget" else None
     return Asked(terms.guarantee.kind, terms.alpha, budget, terms.lambda_set)

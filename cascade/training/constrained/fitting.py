@@ -155,7 +155,7 @@ def _served(
         if setting.walks.right is not None:
             places = range(len(problem.table.sources))
             include = [tuple([Action(one, place) for place in places]) for one in networks]
-        yield name, policy_of(problem, method, onward, include, _kappa(method, float(state.kappa[level])))
+        yield name, policy_of(problem, method, onward, include, _kappa(method, setting, float(state.kappa[level])))
 
 
 def _network(problem: Problem, encoding: Encoding, setting: Setting, layers: _Layers, step: int, level: int) -> Network:
@@ -173,9 +173,14 @@ def _network(problem: Problem, encoding: Encoding, setting: Setting, layers: _La
     )
 
 
-def _kappa(method: str, trained: float) -> float:
-    """Return the threshold where none is certified, of log-probabilities."""
-    return _ARGMAX_ONLY if method in {"cpo", "cpo_batch"} or trained <= 0 else float(np.log(trained))
+def _kappa(method: str, setting: Setting, trained: float) -> float:
+    """Return the threshold where none is certified, of log-probabilities.
+
+    Where every answer is kept, going on is the likelier of two actions from one half.
+    """
+    if method in {"cpo", "cpo_batch"}:
+        return float(np.log(0.5)) if setting.walks.right is None else _ARGMAX_ONLY
+    return _ARGMAX_ONLY if trained <= 0 else float(np.log(trained))
 
 
 @contextmanager

@@ -50,19 +50,23 @@ class Look:
         self._setting, self._batch, self._kappa = setting, batch, kappa
 
     def log_policy(self, logits: Tensor) -> Tensor:
-        """Return log π, (N, k) -> (B, T, k)."""
-        walks = self._batch.walks
-        return policy_of(logits.view(*walks.onward.shape, -1), walks.onward)
+        """Return log π as it is served, (N, k) -> (B, T, k): "next" is masked at step T alone.
+
+        A question may end earlier, which a served network is not told.
+        """
+        before = torch.ones_like(self._batch.walks.onward)
+        before[:, -1] = False
+        return policy_of(logits.view(*before.shape, -1), before)
 
     def included(self, logs: Tensor) -> Tensor:
-        """Return how far each action is in the set; π itself where one action a step is taken."""
-        config = self._setting.config
+        """Return how far each action is in the set; π itself where one action a step is taken, of those that are there."""
+        config, walks = self._setting.config, self._batch.walks
         if not self._setting.joint:
-            return logs.exp()
+            return policy_of(logs, walks.onward).exp()
         soft = soft_mask(logs, self._kappa[:, None, None], config.mask_width, config.mask_space)
-        if self._batch.walks.right is None:  # every answer is kept
-            return torch.cat([torch.ones_like(soft[..., :1]), soft[..., 1:]], dim=-1)
-        return soft
+        onward = soft[..., -1:] * walks.onward[..., None]
+        kept = soft[..., :-1] if walks.right is not None else torch.ones_like(soft[..., :-1])  # every answer is kept
+        return torch.cat([kept, onward], dim=-1)
 
     def hard(self, logs: Tensor) -> Hard:
         """Return what the sets at κ bring; of CPO without a threshold, the argmax."""

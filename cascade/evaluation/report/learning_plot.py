@@ -1,0 +1,106 @@
+"""The learning curves of a policy network as one plot. matplotlib is imported when one is made."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cascade.conformal.arrays import Floats
+from cascade.training.constrained.curves import Training, columns_of
+
+_WINDOWS = 40
+"""Parts of a run over which the shares of the cases of steps are counted, and means are drawn."""
+_CASES = ("inactive", "active", "recover", "rejected")
+_SHOWN = {"inactive": "constraint not in the way", "active": "on the constraint", "recover": "back to the constraint"}
+_FAINT = {"color": "tab:blue", "linewidth": 0.5, "alpha": 0.3}
+_TARGET = {"color": "0.4", "linewidth": 1, "linestyle": "--"}
+
+
+def plot_learning(training: Training) -> bytes:
+    """Return the plot as SVG: cost, coverage, violation, threshold, divergence, and what became of the steps.
+
+    The same run gives the same bytes with the same matplotlib, whatever its settings.
+    """
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
+    out = io.BytesIO()
+    with style.context(["default", {"svg.hashsalt": "cascade", "svg.fonttype": "path", "font.size": 9}]):
+        figure = Figure(figsize=(9.0, 8.0), layout="constrained")
+        curves = _Curves(training)
+        for axes, panel in zip(figure.subplots(3, 2, sharex=True).flat, curves.panels(), strict=True):
+            panel(axes)
+            axes.grid(alpha=0.25)
+        figure.supxlabel("step", fontsize=9)
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return out.getvalue()
+
+
+class _Curves:
+    """What is drawn, panel by panel."""
+
+    def __init__(self, training: Training) -> None:
+        self._training, columns = training, columns_of(training.curves)
+        self._cases = np.array(columns.pop("case"), dtype=str)
+        self._found: dict[str, Floats] = {name: np.array(values, float) for name, values in columns.items()}
+        count = max(1, min(_WINDOWS, self._cases.size))
+        self._windows = np.array_split(np.arange(self._cases.size), count)
+
+    def panels(self) -> list[Callable[[Any], None]]:
+        """Return what draws each panel, row by row."""
+        last = self._multiplier if self._training.settings.get("update") == "dual" else self._shares
+        return [self._cost, self._coverage, self._violation, self._kappa, self._divergence, last]
+
+    def _cost(self, axes: Any) -> None:
+        self._line(axes, "cost", "cost of a question, mean steps")
+        if self._training.cost is not None:
+            axes.axhline(self._training.cost, label="budget", **_TARGET)
+            axes.legend(frameon=False, fontsize=8)
+
+    def _coverage(self, axes: Any) -> None:
+        self._line(axes, "coverage", "covered at κ, share of the batch")
+        if self._training.covered is not None:
+            axes.axhline(self._training.covered, label=f"aimed at: {self._training.covered:.3g}", **_TARGET)
+            axes.legend(frameon=False, fontsize=8, loc="lower right")
+
+    def _violation(self, axes: Any) -> None:
+        self._line(axes, "violation", "constraint", label="surrogate: above its limit, in limits")
+        self._line(axes, "slack", "constraint", label="surrogate coverage − that of the sets", color="tab:orange")
+        axes.axhline(0.0, **_TARGET)
+        axes.legend(frameon=False, fontsize=8)
+
+    def _kappa(self, axes: Any) -> None:
+        axes.plot(self._found["step"], self._found["kappa"], color="tab:blue", linewidth=1.4)
+        axes.set_title("threshold κ", fontsize=9)
+
+    def _divergence(self, axes: Any) -> None:
+        self._line(axes, "kl", "KL divergence of a step, nats")
+        if self._training.settings.get("update") == "trust_region":
+            axes.axhline(self._training.settings["delta"], label="δ at the start", **_TARGET)
+            axes.legend(frameon=False, fontsize=8)
+
+    def _multiplier(self, axes: Any) -> None:
+        axes.plot(self._found["step"], self._found["multiplier"], color="tab:blue", linewidth=1.4)
+        axes.set_title("multiplier μ, mean steps for a missed question", fontsize=9)
+
+    def _shares(self, axes: Any) -> None:
+        there = [case for case in _CASES if (self._cases == case).any()]
+        there += sorted(set(self._cases.tolist()) - set(there))
+        shares = [[float((self._cases[some] == case).mean()) for some in self._windows] for case in there]
+        axes.stackplot(self._middles(), shares, labels=[_SHOWN.get(case, case) for case in there], alpha=0.75)
+        axes.set_ylim(0, 1)
+        axes.set_title("what became of the steps, shares", fontsize=9)
+        axes.legend(frameon=False, fontsize=8)
+
+    def _line(self, axes: Any, name: str, title: str, *, label: str | None = None, color: str = "tab:blue") -> None:
+        """Draw a column faintly, and its means over windows."""
+        values = self._found[name]
+        axes.plot(self._found["step"], values, **{**_FAINT, "color": color})
+        axes.plot(self._middles(), [float(values[some].mean()) for some in self._windows], color=color, label=label)
+        axes.set_title(title, fontsize=9)
+
+    def _middles(self) -> list[float]:
+        return [float(self._found["step"][some].mean()) for some in self._windows]

@@ -1,0 +1,197 @@
+"""Policy networks among the other ways to make a policy: their settings, who is told, and how each was trained.
+
+torch is imported where one is trained, and nowhere before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cascade.conformal.arrays import StepArrays
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import MissingExtraError, UsageError
+from cascade.policies.learned import LearnedPolicy
+from cascade.training.constrained.config import CCPOConfig
+from cascade.training.constrained.curves import Training, csv_of
+from cascade.training.constrained.progress import Following, Tell, silent
+from cascade.training.osc.problem import Poser, pose
+from cascade.training.osc.targets import Asked
+
+if TYPE_CHECKING:
+    from cascade.training.constrained.fitting import Learned
+    from cascade.training.constrained.setting import Setting
+    from cascade.training.constrained.training import Trained
+
+CERTIFIABLE = ("cpo_batch", "ccpo")
+"""The networks that a certificate is made for, the simpler one first."""
+BARE = ("cpo", "cpo_online")
+"""Those that carry none: one is served at its likeliest action, one at the threshold of its own training."""
+CHECKPOINT_FILE = "checkpoint.json"
+EVERY = 500
+"""Steps from one checkpoint to the next: 3 s of training on 1,000 questions."""
+
+
+def _unsaid(_: str) -> None:
+    """Say nothing."""
+
+
+class Kept(NamedTuple):
+    """Where a run of training is kept on the disk.
+
+    Attributes:
+        folder: of this run alone.
+        every: steps from one checkpoint to the next.
+        resume: whether to go on from what is there.
+        say: is told, in words, where it goes on.
+    """
+
+    folder: Path
+    every: int = EVERY
+    resume: bool = False
+    say: Callable[[str], None] = _unsaid
+
+
+class _Made(NamedTuple):
+    """A network that was made to be served: of which questions, for what, and how it was trained."""
+
+    arrays: StepArrays
+    key: tuple[object, ...]
+    policy: LearnedPolicy
+    training: Training
+
+
+class Networks:
+    """Trains policy networks, and knows of each that it made how it was trained.
+
+    Args:
+        config: how they are trained.
+        offered: whether "auto" tries them too.
+        kept: where the run is kept on the disk; for one network alone.
+        tell: is told how far training is.
+    """
+
+    def __init__(
+        self, config: CCPOConfig | None = None, *, offered: bool = False, kept: Kept | None = None, tell: Tell = silent
+    ) -> None:
+        self.config, self.offered = config or CCPOConfig(), offered
+        self._kept, self._tell = kept, tell
+        self._made: list[_Made] = []
+
+    def sketch(
+        self, table: EpisodeTable, asked: Asked, method: str, *, seed: int = 0, poser: Poser = pose
+    ) -> LearnedPolicy:
+        """Train a network to be compared with others: without confidences where they do not bear on it.
+
+        Raises:
+            MissingExtraError, UsageError: as `policy`.
+        """
+        return self._learned(table, {"": asked}, method, confidences=False, seed=seed, poser=poser).policy
+
+    def policy(
+        self, table: EpisodeTable, asked: Asked, method: str, *, seed: int = 0, poser: Poser = pose
+    ) -> LearnedPolicy:
+        """Train a network to be served; once, however often the same is asked for.
+
+        Raises:
+            MissingExtraError: torch is not installed.
+            UsageError: the log has nothing to learn from, or lacks what is needed; a checkpoint is of another run.
+        """
+        for one in self._made:
+            if one.arrays is table.arrays and one.key == (asked, method, seed):
+                return one.policy
+        learned = self._learned(table, {"": asked}, method, confidences=True, seed=seed, poser=poser)
+        self._made.append(_Made(table.arrays, (asked, method, seed), learned.policy, _training(learned, method)))
+        return learned.policy
+
+    def levels(
+        self, table: EpisodeTable, asked: Mapping[str, Asked], method: str, *, seed: int = 0
+    ) -> Mapping[str, LearnedPolicy]:
+        """Train one network for several levels, each with what is asked for at it.
+
+        Raises:
+            MissingExtraError, UsageError: as `policy`.
+        """
+        learned = self._learned(table, asked, method, confidences=True, seed=seed, poser=pose)
+        told = _training(learned, method)
+        self._made += [
+            _Made(table.arrays, (asked[name], method, seed, "levels"), policy, told)
+            for name, policy in learned.policies.items()
+        ]
+        return learned.policies
+
+    def training_of(self, policy: LearnedPolicy) -> Training | None:
+        """Return how a policy was trained; None where it is none of those made here to be served."""
+        return next((one.training for one in self._made if one.policy is policy), None)
+
+    def _learned(
+        self,
+        table: EpisodeTable,
+        asked: Mapping[str, Asked],
+        method: str,
+        *,
+        confidences: bool,
+        seed: int,
+        poser: Poser,
+    ) -> Learned:
+        require_torch(self.config.device)
+        from cascade.training.constrained.fitting import fit_levels
+
+        return fit_levels(
+            table,
+            asked,
+            method=method,
+            config=self.config,
+            confidences=confidences,
+            seed=seed,
+            poser=poser,
+            run=lambda setting: self._trained(setting, method, whole=confidences),
+        )
+
+    def _trained(self, setting: Setting, method: str, *, whole: bool) -> Trained:
+        from cascade.training.constrained.checkpoint import train_kept
+        from cascade.training.constrained.training import train
+
+        following = Following(method, setting.config.steps, self._tell)
+        if self._kept is None or not whole:
+            return train(setting, tell=following)
+        return train_kept(setting, self._kept, following)
+
+
+def require_torch(device: str = "cpu") -> None:
+    """Refuse to train where there is nothing to train with.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+        UsageError: torch finds no such device.
+    """
+    if find_spec("torch") is None:
+        raise MissingExtraError("torch", "Training a policy network")
+    if device == "cpu":
+        return
+    import torch
+
+    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    number = int(device.partition(":")[2] or 0)
+    if number >= there:
+        found = "finds no GPU" if not there else f"finds {there} of them, counted from 0"
+        raise UsageError(f"Device {device}: torch {found} here. Without --device it is trained on the CPU.")
+
+
+def _training(learned: Learned, method: str) -> Training:
+    """Return how a network was trained, for those who read of it."""
+    setting, trained = learned.setting, learned.trained
+    limit = float(setting.goal.limits.mean())
+    return Training(
+        method=method,
+        settings=setting.config.model_dump(mode="json"),
+        steps=len(trained.rows),
+        questions=len(setting.walks.counts),
+        levels=setting.levels,
+        covered=None if setting.goal.budget else 1.0 - limit,
+        cost=limit if setting.goal.budget else None,
+        diverged=trained.diverged,
+        curves=csv_of(trained.rows),
+    )

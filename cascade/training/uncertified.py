@@ -1,0 +1,170 @@
+"""From a log to a policy network without a certificate: those that promise nothing by their nature.
+
+CPO takes the likeliest action, and has no threshold that could be certified. CPO online has the threshold of its own
+training, learned from questions that the network was fitted to. Both are trained on the questions that `fitting` trains
+on, and judged on those that would certify, which they have not seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from cascade.calibration.realised import Realised, play, realised
+from cascade.calibration.thresholds import Sample, reference_cost, sample_of, spoken_of
+from cascade.conformal.arrays import Floats
+from cascade.conformal.binomial import lower_bound, upper_bound
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.embeddings import embedded
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
+from cascade.policies import model_file
+from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
+from cascade.policies.calibrated import Threshold
+from cascade.policies.learned import LearnedPolicy
+from cascade.training.choice.measuring import losses_of
+from cascade.training.choice.portfolio import asked_of, sees_something
+from cascade.training.constrained.curves import Training
+from cascade.training.dividing import SHARE, divided
+from cascade.training.embedding import Embedding
+from cascade.training.estimators.threads import one_thread
+from cascade.training.fitting import Sizes, check_parts, terms_of
+from cascade.training.networks import BARE, Networks
+from cascade.training.notes import ended_early
+
+DELTA = 0.05
+"""One less the confidence of the interval, half of it on each side."""
+
+
+class Kept(NamedTuple):
+    """The share of questions on which what was asked for came true, with its 95 % interval.
+
+    Attributes:
+        n: questions that it speaks of, which the policy has not seen.
+        share, low, high: of them; the interval is Clopper and Pearson's, of graded losses Hoeffding's.
+    """
+
+    n: int
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertified:
+    """A policy network without a certificate.
+
+    Attributes:
+        policy: as trained, at the threshold that it has.
+        artifact: to be written with `policies.artifact.write`: settings and numbers, no certificate.
+        learning: how it was trained.
+        wanted: what was asked for, and is not promised.
+        sizes: how many questions did what; `calibration` counts those that it was judged on.
+        kept: how often what was asked for came true on them.
+        realised: what the policy does on them.
+        reference_cost_nano_usd: the mean cost of the guide alone, or of a ladder's last model, on them, where known.
+        training: the questions that it was trained on.
+        notes: what else has to be known, in words.
+    """
+
+    policy: LearnedPolicy
+    artifact: PolicyArtifact
+    learning: Training
+    wanted: Guarantee
+    sizes: Sizes
+    kept: Kept
+    realised: Realised
+    reference_cost_nano_usd: float | None
+    training: EpisodeTable
+    notes: tuple[str, ...] = ()
+
+
+@one_thread()
+def fit_uncertified(
+    tables: Sequence[EpisodeTable],
+    guarantee: Guarantee,
+    *,
+    method: str,
+    networks: Networks | None = None,
+    seed: int = 0,
+    calibration_share: float = SHARE,
+    lambda_set: float = 0.0,
+    embedding: Embedding | None = None,
+) -> Uncertified:
+    """Train a policy network that carries no certificate, and judge it on questions that it has not seen.
+
+    Args:
+        tables: the log; several data sets of one cascade are taken as one.
+        guarantee: what it is to come to; it is trained for it, and promises nothing.
+        method: "cpo" or "cpo_online".
+        networks: how it is trained.
+        seed: draws the parts, the weights and the batches.
+        calibration_share: of the questions that it is judged on: those that would certify another policy.
+        lambda_set: what a further answer in the set is charged with, as a share of a step.
+        embedding: offers where each question's sentence embedding lies.
+
+    Guarantee: none.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+        UsageError: another method, or the log cannot be fitted on.
+    """
+    if method not in BARE:
+        raise UsageError(f"Without a certificate there are {' and '.join(BARE)}, not {method}.")
+    trains = networks or Networks()
+    parts = divided(tables, guarantee, share=calibration_share, seed=seed)
+    check_parts(parts, guarantee, None, lambda_set)
+    directions = None if embedding is None else embedding.directions(parts.training, None)
+    if embedding is not None and directions is not None:
+        parts = parts.of(lambda table: embedded(table, embedding.vectors, directions))
+    if not parts.training.n or not sees_something(parts.training):
+        raise UsageError(f"{parts.calibration.dataset} has nothing that a network could learn from.")
+    policy = trains.policy(parts.training, asked_of(terms_of(parts, guarantee, lambda_set)), method, seed=seed)
+    learning = trains.training_of(policy)
+    assert learning is not None  # noqa: S101 - it was made to be served
+    if embedding is not None and directions is not None:
+        policy = embedding.attached(policy, directions)
+    sample = sample_of(parts.calibration, policy)
+    played = play(sample.table, sample.scores, Threshold(policy.kappa))
+    done = realised(sample.table, played)
+    assert done is not None  # noqa: S101 - `check_parts` wants a question
+    numbers = model_file.dumps(policy)
+    told = {"chosen": method, "training": parts.training.n, "judged_on": parts.calibration.n}
+    settings = model_file.settings(policy, numbers, told)
+    seen = Seen(tuple(sorted(parts.training.questions)))
+    return Uncertified(
+        policy,
+        PolicyArtifact(settings, seen, files={MODEL_FILE: numbers}),
+        learning,
+        guarantee,
+        Sizes(parts.questions, parts.training.n, parts.calibration.n),
+        kept_at(sample, guarantee.kind, policy.kappa),
+        done,
+        reference_cost(sample.table),
+        parts.training,
+        tuple(ended_early(learning)),
+    )
+
+
+def kept_at(sample: Sample, kind: str, kappa: float) -> Kept:
+    """Return how often what a promise of a kind says came true at a threshold, on questions not seen before.
+
+    Raises:
+        UsageError: the log lacks what the kind needs.
+    """
+    some = spoken_of(sample.table, kind)
+    losses = losses_of(sample, kind)
+    lost: Floats = (losses.at(kappa) / losses.units)[some]
+    n = int(lost.size)
+    if not n:
+        return Kept(0, math.nan, 0.0, 1.0)
+    total = float(lost.sum())
+    if kind != "f1":
+        missed = round(total)
+        low, high = lower_bound(missed, n, DELTA / 2), upper_bound(missed, n, DELTA / 2)
+        return Kept(n, 1 - missed / n, 1 - high, 1 - low)
+    half = math.sqrt(math.log(2 / DELTA) / (2 * n))
+    share = 1 - total / n
+    return Kept(n, share, max(0.0, share - half), min(1.0, share + half))
