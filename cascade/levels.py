@@ -71,10 +71,8 @@ def at_level(service: Service | None, budget: str | None, alpha: float | None) -
     if service is None or service.levels is None:
         from cascade.policies.levels import MAKE
 
-        asked = f"budget={budget!r}" if budget is not None else f"alpha={alpha!r}"
-        raise UsageError(
-            f"{asked} asks for a level, and the policy has none; a directory with levels is made with: {MAKE}"
-        )
+        asked = f"the level {budget!r}" if budget is not None else f"alpha {alpha!r}"
+        raise UsageError(f"The policy has no levels, and {asked} was asked for; one with levels is made with: {MAKE}")
     return service.by_name[service.levels.chosen(budget, alpha).name]
 
 

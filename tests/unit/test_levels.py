@@ -147,9 +147,11 @@ def test_a_policy_without_levels_says_how_to_make_some(tmp_path: Path) -> None:
             assert orchestrator.levels == {}
             assert orchestrator.ask(QUESTION).level is None
             assert "level" not in orchestrator.ask(QUESTION).explain()
-            with pytest.raises(UsageError, match=r"the policy has none; .* cascade fit EPISODES --levels"):
+            with pytest.raises(
+                UsageError, match=r"no levels, and the level 'low' was asked for; .* cascade fit EPISODES --levels"
+            ):
                 orchestrator.ask(QUESTION, budget="low")
-            with pytest.raises(UsageError, match=r"alpha=0\.1 asks for a level"):
+            with pytest.raises(UsageError, match=r"no levels, and alpha 0\.1 was asked for"):
                 orchestrator.ask(QUESTION, alpha=0.1)
 
 
