@@ -117,7 +117,7 @@ class CCPOConfig(BaseModel):
     shrink: float = Field(default=0.8, gt=0, lt=1)
     """By how much each is shorter. Paper: not said; 0.8 is usual."""
     smoothing: float = Field(default=0.9, ge=0, lt=1)
-    """How much of the constraint's value is that of earlier batches. Sampled: 0.97. Paper: 0; ten rollouts say little."""
+    """How much of the constraint's value is that of earlier batches. Sampled: 0.97. Paper: 0."""
     average_from: Share = 0.5
     """From which share of the steps weights are averaged; 1: the last ones are taken. Paper: 1."""
 
