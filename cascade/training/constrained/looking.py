@@ -59,7 +59,7 @@ class Look:
         return policy_of(logits.view(*before.shape, -1), before)
 
     def included(self, logs: Tensor) -> Tensor:
-        """Return how far each action is in the set; π itself where one action a step is taken, of those that are there."""
+        """Return how far each action is in the set; π of the actions that are there, where one a step is taken."""
         config, walks = self._setting.config, self._batch.walks
         if not self._setting.joint:
             return policy_of(logs, walks.onward).exp()

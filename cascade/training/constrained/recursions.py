@@ -132,12 +132,13 @@ def at_threshold(log_policy: Tensor, walks: Walks, kappa: Tensor) -> Hard:
     """Return what the hard sets {a : π(a) ≥ κ} and the argmax bring, as they are served.
 
     Args:
-        log_policy: log π, (B, T, k).
+        log_policy: log π, (B, T, k); that of "next" is passed over where there is nothing to go on to.
         walks: the questions.
         kappa: (B,); above 1 the argmax alone is taken.
     """
     policy = log_policy.exp()
-    best = policy.argmax(dim=-1, keepdim=True)  # the first of several, as `conformal.actions`
+    able = torch.cat([policy[..., :-1], policy[..., -1:].masked_fill(~walks.onward[..., None], -1.0)], dim=-1)
+    best = able.argmax(dim=-1, keepdim=True)  # the first of several, as `conformal.actions`
     kept = (policy >= kappa[:, None, None]).scatter(-1, best, value=True)
     onward = kept[..., -1] & walks.onward
     if walks.right is None:  # every answer is kept: stopping is never the last resort

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cascade.training.constrained.goal import Values
 from cascade.training.constrained.looking import Batch, Look
-from cascade.training.constrained.recursions import brought
+from cascade.training.constrained.recursions import brought, policy_of
 from cascade.training.constrained.sampled import Functional, estimate, functionals, roll_out, seen, values_of
 from cascade.training.constrained.setting import Setting, State
 from cascade.training.constrained.updates import Moments
@@ -45,7 +45,8 @@ def surrogate(setting: Setting, batch: Batch, look: Look, logs: Tensor, state: S
 
 def _exact(setting: Setting, batch: Batch, look: Look) -> Surrogate:
     config = setting.config
-    counted, path = config.constraint_form == "paper", config.cost_form == "path"
+    # One action a step keeps one answer: nothing is counted twice, and two right ones add up.
+    counted, path = config.constraint_form == "paper" or not setting.joint, config.cost_form == "path"
 
     def values(logits: Tensor) -> Values:
         included = look.included(look.log_policy(logits))
@@ -58,7 +59,9 @@ def _sampled(
     setting: Setting, batch: Batch, look: Look, logs: Tensor, critics: Critics, number: int
 ) -> tuple[Surrogate, Critics]:
     config, goal, walks = setting.config, setting.goal, batch.walks
-    rollouts = roll_out(logs, walks.onward, config.exploration, batch.draws)
+    if config.constraint_form == "exact" and not setting.joint:  # as in `_exact`
+        config = config.model_copy(update={"constraint_form": "paper"})
+    rollouts = roll_out(policy_of(logs, walks.onward), walks.onward, config.exploration, batch.draws)
     judged = setting.critic.forward(critics.weights, batch.rows)
     heads = judged.outputs.view(*walks.onward.shape, 2)
     missed = look.hard(logs).loss

@@ -239,7 +239,7 @@ def drawn(walks: Walks, logits: torch.Tensor, many: int, exploration: float) -> 
 @pytest.mark.parametrize("form", ["exact", "paper", "indicator"])
 def test_rollouts_bring_level_and_gradient_within_their_noise(form: str) -> None:
     walks, logits, critics = world()
-    told, many = config(constraint_form=form), 4_000
+    told, many = config(constraint_form=form), 1_500
     question, rollouts = drawn(walks, logits, many, told.exploration)
     repeated = walks.take(question)
     at = logits[question].requires_grad_()
