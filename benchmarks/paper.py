@@ -1,6 +1,6 @@
 """Tables 2 to 9 of the CCPO paper on simulated worlds: every row beside the printed one, and what agrees.
 
-    python benchmarks/paper.py                              all tables, 20 splits, about an hour and a half of two cores
+    python benchmarks/paper.py                              all tables, 20 splits: about an hour of two cores
     python benchmarks/paper.py --quick                      3 splits, shorter training: about 5 minutes
     python benchmarks/paper.py --table 2 --splits 5
     python benchmarks/paper.py --record paper.jsonl --minutes 45     what is done is kept; the next call goes on from it
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from fitted.report import head
 from published.claims import Rows, claims, column
-from published.contest import LIMIT, Figures, Settings, play_limit, play_split
+from published.contest import LIMIT, Figures, Settings, play_limit, play_split, sampled
 from published.pages import into, pages
 from published.printed import TABLES
 
@@ -122,8 +122,8 @@ def _done(given: Mapping[str, Any]) -> Done:
 
 def setting_document(settings: Settings) -> dict[str, Any]:
     """Return the settings, the day and the machine, as plain values."""
-    config = settings.config.model_dump(mode="json")
-    return {"config": config, "many": settings.many, "fresh": settings.fresh, "head": head()}
+    config, rollouts = (one.model_dump(mode="json") for one in (settings.config, sampled(settings.config)))
+    return {"config": config, "sampled": rollouts, "many": settings.many, "fresh": settings.fresh, "head": head()}
 
 
 def write(path: Path | None, document: Mapping[str, Any]) -> None:

@@ -179,12 +179,17 @@ def charge_in_steps(table: Table, train: EpisodeTable) -> float:
     return table.charge * 1e9 / unit
 
 
+def sampled(config: CCPOConfig) -> CCPOConfig:
+    """Return the paper's estimator, with its own defaults and what was set otherwise."""
+    return CCPOConfig(**(config.model_dump(exclude_unset=True) | {"estimator": "sampled"}))
+
+
 def contestants(table: Table, split: Split, config: CCPOConfig) -> dict[str, Contestant]:
     """Return who plays a split, by row."""
     doubt = doubt_of(split.train)
     if doubt is None:
         raise SystemExit("a simulated world has verdicts")
-    exact, sampled = Training(config), Training(CCPOConfig(**(config.model_dump() | {"estimator": "sampled"})))
+    exact = Training(config)
     uala, charge = Uala(doubt), charge_in_steps(table, split.train)
     return {
         EXIT_GUIDE: Logged("LLM-exit, guide"),
@@ -201,7 +206,7 @@ def contestants(table: Table, split: Split, config: CCPOConfig) -> dict[str, Con
         CPO_ONLINE: PolicyNetwork(CPO_ONLINE, exact, "cpo_online", "trained"),
         CCPO: PolicyNetwork(CCPO, exact),
         CHARGED: PolicyNetwork(CHARGED, exact, lambda_set=charge),
-        SAMPLED: PolicyNetwork(SAMPLED, sampled),
+        SAMPLED: PolicyNetwork(SAMPLED, Training(sampled(config))),
         OSC: Stopping(OSC),
     }
 

@@ -35,11 +35,6 @@ def network_contestants(table: EpisodeTable, config: CCPOConfig | None = None) -
 
     Raises:
         MissingExtraError: torch is not installed.
-
-    >>> from cascade.evaluation.simulate import simulate
-    >>> from cascade.evaluation.worlds import WORLDS
-    >>> [one.name for one in network_contestants(simulate(WORLDS["mmlu/llama-2-7b"], n=50, seed=1))]
-    ['CPO', 'CPO batch, conformal', 'CPO online', 'CCPO, conformal']
     """
     if find_spec("torch") is None:
         raise MissingExtraError("torch", "Training a policy network")

@@ -106,6 +106,12 @@ def test_the_charge_is_the_printed_one_in_usd() -> None:
     assert 0.5 < steps < 1.5  # a round of HotpotQA is printed as 4.6 cents for 200 questions, 2.3e-4 USD
 
 
+def test_sampled_rollouts_have_defaults_of_their_own_and_what_was_set() -> None:
+    found = contest.sampled(CCPOConfig(steps=9))
+    assert found == CCPOConfig(estimator="sampled", steps=9)
+    assert (found.steps, found.batch) == (9, 10)
+
+
 @pytest.fixture(scope="module")
 def split() -> dict[str, Figures]:
     return play_split(TABLES[2], 0, TINY)
