@@ -11,7 +11,6 @@ from pydantic import BaseModel, ValidationError
 
 from cascade.checks import did_you_mean, is_secret_name
 from cascade.errors import redact
-from cascade.section import Section
 from cascade.sections import (
     POLICIES,
     STRATEGIES,
@@ -29,7 +28,7 @@ from cascade.sections import (
 )
 
 
-def problems_in(model: type[Section], error: ValidationError) -> list[str]:
+def problems_in(model: type[BaseModel], error: ValidationError) -> list[str]:
     """Return what keeps settings from being a model, each problem as "path: what is wrong"."""
     found = []
     for problem in error.errors(include_url=False, include_input=True):
@@ -53,7 +52,7 @@ _PASSES = 3
 """A misspelt kind hides what is wrong with its settings, and those what does not go with other sections."""
 
 
-def problems_behind(model: type[Section], document: Mapping[str, Any], error: ValidationError) -> list[str]:
+def problems_behind(model: type[BaseModel], document: Mapping[str, Any], error: ValidationError) -> list[str]:
     """Return what is wrong besides, seen once the settings that are wrong by themselves are left out."""
     rest, left_out, found = copy.deepcopy(dict(document)), set[str](), list[str]()
     for _ in range(_PASSES):
@@ -110,7 +109,7 @@ def _settings(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
     return (location[0], *location[2:]) if tagged else location
 
 
-def _fields_at(model: type[Section], location: tuple[int | str, ...]) -> Iterable[str]:
+def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> Iterable[str]:
     """Return the settings that exist where an unknown one stands."""
     sections: dict[str, type[BaseModel]] = {
         **STRATEGIES,

@@ -232,8 +232,8 @@ def calibrated_document(done: Calibrated) -> dict[str, Any]:
         "selection": done.selection,
         "notes": list(done.notes),
         "groups": [_group_document(result) for result in done.groups],
-        "realised": _realised_document(done.realised),
-        "everything": _realised_document(done.everything),
+        "realised": realised_document(done.realised),
+        "everything": realised_document(done.everything),
         "reference_cost_usd": None if reference is None else reference / 1e9,
     }
 
@@ -245,12 +245,13 @@ def _group_document(result: GroupResult) -> dict[str, Any]:
         "misses": result.found.misses,
         "kappa": number(result.certificate.kappa),
         "statement": statement(result.certificate),
-        "realised": _realised_document(result.realised),
+        "realised": realised_document(result.realised),
         "certificate": to_document(result.certificate),
     }
 
 
-def _realised_document(found: Realised | None) -> dict[str, Any] | None:
+def realised_document(found: Realised | None) -> dict[str, Any] | None:
+    """Return what a policy does on logged questions as plain values; its cost in USD a question."""
     if found is None:
         return None
     plain = found._asdict()

@@ -11,7 +11,20 @@ import typer
 from cascade.cli.fit_asked import Given, Reading, Ready, checked
 from cascade.cli.fit_crossed import write_and_say
 from cascade.cli.fit_levels import DefaultLevel, LevelsAsked, cards, write_and_say_levels
+from cascade.cli.fit_networks import (
+    Checkpoint,
+    CheckpointEvery,
+    Device,
+    NetworkConfig,
+    NetworksAsked,
+    Offered,
+    Resume,
+    Showing,
+    Steps,
+    ended_gently,
+)
 from cascade.cli.fit_tables import Found, fitted_document, fitted_report
+from cascade.cli.fit_uncertified import write_and_say_uncertified
 from cascade.cli.options import (
     Abstain,
     AllowEverything,
@@ -36,7 +49,7 @@ from cascade.cli.output import console, notes, print_json
 from cascade.episodes.embeddings import vectors_of
 from cascade.evaluation.logs import Log
 from cascade.evaluation.report.card import Facts, facts_of
-from cascade.policies.artifact import PLOT_FILE, write
+from cascade.policies.artifact import CURVES_PLOT_FILE, PLOT_FILE, write
 from cascade.policies.embedding import Embedder
 from cascade.strategies.embedding import sentence_model
 from cascade.training.choice.portfolio import AUTO
@@ -44,8 +57,10 @@ from cascade.training.crossing import fit_crossed
 from cascade.training.dividing import SHARE
 from cascade.training.embedding import Embedding
 from cascade.training.fitting import Fitted, fit_policy
-from cascade.training.levels import fit_levels
+from cascade.training.levels import conditioned, fit_levels
+from cascade.training.networks import BARE, CERTIFIABLE
 from cascade.training.notes import starts_from
+from cascade.training.uncertified import fit_uncertified
 
 Directory = Annotated[
     str, typer.Option("--output", "-o", metavar="PATH", help="The policy directory to write.")
@@ -95,6 +110,13 @@ def fit_log(
     cross_calibrate: Cross = False,
     levels: LevelsAsked = None,
     default_level: DefaultLevel = None,
+    networks: Offered = False,
+    network_config: NetworkConfig = None,
+    steps: Steps = None,
+    device: Device = None,
+    checkpoint: Checkpoint = None,
+    checkpoint_every: CheckpointEvery = None,
+    resume: Resume = False,
     config: Configured = None,
     expires_days: ExpiresDays = None,
     where: Where = None,
@@ -120,10 +142,11 @@ def fit_log(
         everything=allow_everything,
         levels=levels,
         default_level=default_level,
+        networks=NetworksAsked(networks, network_config, steps, device, checkpoint, checkpoint_every, resume),
     )
     promise = Asked(guarantee, alpha, delta, budget, most, by_group, abstain)
     reading = Reading(episodes, where or (), matcher, config)
-    ready = checked(given, promise, reading, output, force=force)
+    ready = checked(given, promise, reading, output, force=force, expires_days=expires_days)
     asked = {"method asked for": policy, "seed": str(seed)}
     if cross_calibrate:
         with notes().status("choosing, fitting and certifying, five times"):
@@ -138,21 +161,35 @@ def fit_log(
         "seed": seed,
         "calibration_share": calibration_share,
         "lambda_set": lambda_set,
-        "init": ready.init,
         "embedding": None if ready.embedder is None else _embedding(ready.log, ready.embedder),
+    }
+    if policy in BARE:
+        with Showing() as showing, ended_gently(given.networks):
+            how["networks"] = given.networks.networks(ready.network, showing.tell)
+            bare = fit_uncertified(ready.tables, ready.wanted, **how)
+        write_and_say_uncertified(bare, Path(output), asked, as_json=as_json)
+        return
+    how |= {
+        "init": ready.init,
         "expires_days": expires_days,
         "allow_everything": allow_everything,
     }
-    with notes().status("choosing, fitting and certifying"):
-        if ready.levels is None:
-            each = {"": fit_policy(ready.tables, ready.wanted, **how)}
-        else:
-            each = fit_levels(ready.tables, ready.wanted, ready.levels.alphas, **how)
+    each = _fitted(given, ready, how)
     told = {name: {**asked, **dict(_took_effect(given, ready, one))} for name, one in each.items()}
     if ready.levels is None:
         _write_and_say(each[""], Path(output), told[""], as_json=as_json)
     else:
         write_and_say_levels(each, ready.levels.default, Path(output), told, as_json=as_json)
+
+
+def _fitted(given: Given, ready: Ready, how: dict[str, Any]) -> Mapping[str, Fitted]:
+    """Fit and certify: each level by its name; without levels one, called ""."""
+    with Showing() as showing, ended_gently(given.networks):
+        networks = given.networks.networks(ready.network, showing.tell)
+        if ready.levels is None:
+            return {"": fit_policy(ready.tables, ready.wanted, networks=networks, **how)}
+        make = conditioned(networks, given.policy, how["seed"]) if given.policy in CERTIFIABLE else None
+        return fit_levels(ready.tables, ready.wanted, ready.levels.alphas, make=make, networks=networks, **how)
 
 
 # --- what is written ---
@@ -189,6 +226,6 @@ def _write(output: Path, fitted: Fitted, facts: Facts) -> bool:
     """Write the directory, and return whether there is a plot in it; an older one that the card does not show goes."""
     files = cards(facts)
     write(output, fitted.artifact, files=files)
-    if PLOT_FILE not in files:
-        (output / PLOT_FILE).unlink(missing_ok=True)
+    for plot in {PLOT_FILE, CURVES_PLOT_FILE} - set(files):
+        (output / plot).unlink(missing_ok=True)
     return PLOT_FILE in files

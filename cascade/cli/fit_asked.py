@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from cascade.calibration.crossing import KINDS as CROSSABLE
 from cascade.cli.fit_levels import Wanted, check_places, wanted_levels
+from cascade.cli.fit_networks import NetworksAsked, bare_conflicts, wanted_config
 from cascade.cli.logs import refuse_other_prices, say_pooled, tables_for
 from cascade.cli.options import Asked, wanted_guarantee
 from cascade.cli.policies import check_target, policy_directory
@@ -22,8 +23,10 @@ from cascade.policies.artifact import CARD_FILE, POLICY_FILE
 from cascade.policies.cross import CrossPolicy
 from cascade.policies.embedding import Embedder
 from cascade.policies.learned import LearnedPolicy
+from cascade.training.constrained.config import CCPOConfig
 from cascade.training.crossing import check_crossable
 from cascade.training.dividing import SHARE
+from cascade.training.networks import CERTIFIABLE
 from cascade.training.notes import Init
 
 
@@ -39,6 +42,7 @@ class Given(NamedTuple):
     everything: bool
     levels: str | None = None
     default_level: str | None = None
+    networks: NetworksAsked = NetworksAsked()
 
     def check(self) -> Iterator[str]:
         """Yield what is wrong with it."""
@@ -48,12 +52,20 @@ class Given(NamedTuple):
             yield f"--lambda-set is a share of a step, 0 or more, not {self.lambda_set:g}."
         if self.cross and self.levels is not None:
             yield "--levels sets the same questions aside for each level, and --cross-calibrate none; leave one out."
+        if self.levels is not None and self.policy in CERTIFIABLE and self.sentences is not None:
+            yield "--embed does not go with one network for several levels."
 
     def uncrossed(self) -> list[str]:
         """Return the options that do not go with --cross-calibrate."""
         there = {"--lambda-set": self.lambda_set, "--init": self.init, "--embed": self.sentences}
         there |= {"--allow-everything": self.everything, "--calibration-share": self.calibration_share != SHARE}
-        return [name for name, one in there.items() if one]
+        return [*(name for name, one in there.items() if one), *self.networks.options]
+
+    def besides(self, promise: Asked, expires_days: int | None) -> dict[str, bool]:
+        """Return the options that are of a certificate, and whether they were given."""
+        there = {"--cross-calibrate": self.cross, "--levels": self.levels is not None, "--init": self.init is not None}
+        there |= {"--groups": promise.by_group, "--abstain": promise.abstain, "--delta": promise.delta is not None}
+        return there | {"--allow-everything": self.everything, "--expires-days": expires_days is not None}
 
 
 class Reading(NamedTuple):
@@ -75,16 +87,20 @@ class Ready(NamedTuple):
     init: Init | None
     embedder: Embedder | None
     levels: Wanted | None = None
+    network: CCPOConfig | None = None
 
 
-def checked(given: Given, promise: Asked, reading: Reading, output: str, *, force: bool) -> Ready:
+def checked(
+    given: Given, promise: Asked, reading: Reading, output: str, *, force: bool, expires_days: int | None = None
+) -> Ready:
     """Return what a fit starts from, or refuse, with everything that is wrong."""
     problems = Problems()
     _check_output(problems, output, force=force)
     with problems.noted():
         check_method(given.policy)
-    for said in given.check():
+    for said in (*given.check(), *bare_conflicts(given.policy, given.besides(promise, expires_days))):
         problems.add(said)
+    network = wanted_config(problems, given.networks, given.policy)
     config = reading.config
     settings = None if config is None else problems.of(lambda: load(config))
     levels = wanted_levels(problems, given.levels, given.default_level, promise)
@@ -107,7 +123,7 @@ def checked(given: Given, promise: Asked, reading: Reading, output: str, *, forc
     assert log is not None  # noqa: S101 - the same
     assert tables is not None  # noqa: S101 - the same
     say_pooled(tables)
-    return Ready(wanted, settings, log, tables, started, embedder, levels)
+    return Ready(wanted, settings, log, tables, started, embedder, levels, network)
 
 
 def _at_default(promise: Asked, levels: Wanted | None) -> Asked:

@@ -22,8 +22,9 @@ from cascade.conformal.certificate import statement
 from cascade.errors import UsageError
 from cascade.evaluation.report import plots
 from cascade.evaluation.report.card import Facts, card_files, facts_of
+from cascade.evaluation.report.learning_plot import plot_learning
 from cascade.evaluation.report.worth import worth_of
-from cascade.policies.artifact import CARD_FILE, LEVELS_FILE, PLOT_FILE, POLICY_FILE
+from cascade.policies.artifact import CARD_FILE, CURVES_PLOT_FILE, LEVELS_FILE, PLOT_FILE, POLICY_FILE
 from cascade.policies.levels import in_order, write
 from cascade.text import capital, counted
 from cascade.training.fitting import Fitted
@@ -156,8 +157,8 @@ def write_and_say_levels(
     levels = write(output, {name: one.artifact for name, one in fitted.items()}, default, files=files)
     places = {name: output / levels.directory(name) for name in fitted}
     for name, place in places.items():
-        if PLOT_FILE not in files[name]:
-            (place / PLOT_FILE).unlink(missing_ok=True)  # an older one, which the card does not show
+        for plot in {PLOT_FILE, CURVES_PLOT_FILE} - set(files[name]):
+            (place / plot).unlink(missing_ok=True)  # an older one, which the card does not show
     found = {
         name: Found(one, facts[name].baselines, str(places[name]), drawn=PLOT_FILE in files[name])
         for name, one in fitted.items()
@@ -172,9 +173,10 @@ def write_and_say_levels(
 
 
 def cards(facts: Facts) -> dict[str, bytes]:
-    """Return the model card and, where it can be drawn, its plot."""
-    plot = plots.plot_fit(facts.drawing) if facts.drawing is not None and plots.available() else None
-    return card_files(facts, plot)
+    """Return the model card, how a network learned and, where they can be drawn, the plots of both."""
+    drawn = plots.available()
+    plot = plots.plot_fit(facts.drawing) if facts.drawing is not None and drawn else None
+    return card_files(facts, plot, plot_learning(facts.learning) if facts.learning is not None and drawn else None)
 
 
 def levels_report(done: LevelsFound, width: int) -> Iterator[RenderableType]:

@@ -13,10 +13,13 @@ from cascade.cli.certificates import calibrated_document, calibrated_report, pla
 from cascade.cli.tables import per_thousand
 from cascade.errors import install_command
 from cascade.evaluation.baselines import CLAIRVOYANT, MIXTURE, NAMES, BaselineFigures, label
+from cascade.evaluation.report import plots
 from cascade.evaluation.report.worth import worth_of
 from cascade.text import capital, counted
 from cascade.training.choice.choosing import Judged
+from cascade.training.constrained.curves import Training
 from cascade.training.fitting import Fitted
+from cascade.training.notes import ended_early
 
 _WIDE, _MIDDLE = 118, 100
 _LEAST_NAME = 22
@@ -58,8 +61,9 @@ def fitted_report(found: Found, width: int) -> Iterator[RenderableType]:
     """Yield what is said about a fit, for a terminal of so many columns."""
     fitted = found.fitted
     yield Text(_divided(fitted), style="bold")
+    loud = set(ended_early(fitted.learning))
     for note in fitted.notes:
-        yield Text(plain_text(f"{capital(note)}."))
+        yield Text(plain_text(f"{capital(note)}."), style="bold yellow" if note in loud else "")
     yield ""
     if fitted.choice.folds:
         yield _table(found, width)
@@ -73,7 +77,7 @@ def fitted_report(found: Found, width: int) -> Iterator[RenderableType]:
     if compared:
         yield from (Text(plain_text(compared), style="bold"), "")
     output = plain_text(found.output)
-    undrawn = "" if found.drawn else f" No plot: it needs matplotlib: {install_command('report')}"
+    undrawn = "" if found.drawn or plots.available() else f" No plot: it needs matplotlib: {install_command('report')}"
     yield Text(f"written: {output}, what it is and how it was chosen in {output}/README.md.{undrawn}")
     against = worth_of(fitted.calibrated).says(_reference(found))
     served = f"policy: {plain_text(_path(found.output))} in cascade.yaml serves it"
@@ -304,6 +308,7 @@ def fitted_document(found: Found) -> dict[str, Any]:
         "chosen": choice.chosen.name,
         "sizes": fitted.sizes._asdict(),
         "fit_notes": list(fitted.notes),
+        **({} if fitted.learning is None else {"training": training_document(fitted.learning)}),
         "worth": worth_of(fitted.calibrated)._asdict(),
         "unit": {"nano_usd": "usd"}.get(choice.unit, choice.unit),
         "loss_compared_at": choice.alpha,
@@ -312,6 +317,11 @@ def fitted_document(found: Found) -> dict[str, Any]:
         "baselines": [one._asdict() for one in found.baselines],
         **calibrated_document(fitted.calibrated),
     }
+
+
+def training_document(learning: Training) -> dict[str, Any]:
+    """Return how a policy network was trained as plain values."""
+    return {"steps": learning.steps, "diverged": learning.diverged, "settings": dict(learning.settings)}
 
 
 def _judged_document(one: Judged, unit: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from cascade.policies.learned import LearnedPolicy
 from cascade.policies.levels import in_order, name_problems
 from cascade.training.choice.crossfit import Candidate
 from cascade.training.choice.measuring import Terms
-from cascade.training.choice.portfolio import AUTO
+from cascade.training.choice.portfolio import AUTO, asked_of
 from cascade.training.dividing import SHARE, Divided, divided, needed_of
 from cascade.training.embedding import Embedding
 from cascade.training.estimators.threads import one_thread
@@ -98,6 +98,15 @@ def fit_levels(
             told = in_logged(error, parts, asked, calibration_share, logged_in(tables))
             raise _of_level(told, name, asked) from None
     return in_order(alphas, found)
+
+
+def conditioned(networks: Networks, method: str, seed: int) -> Conditioned:
+    """Return what trains one policy network for all levels: each level's policy knows of it in its biases."""
+
+    def make(training: EpisodeTable, terms: Mapping[str, Terms]) -> Mapping[str, LearnedPolicy]:
+        return networks.levels(training, {name: asked_of(one) for name, one in terms.items()}, method, seed=seed)
+
+    return make
 
 
 def wanted_levels(guarantee: Guarantee, alphas: Mapping[str, float], *, init: bool = False) -> dict[str, Guarantee]:

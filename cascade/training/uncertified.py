@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from cascade.calibration.realised import Realised, play, realised
 from cascade.calibration.thresholds import Sample, reference_cost, sample_of, spoken_of
+from cascade.config import CascadeConfig
 from cascade.conformal.arrays import Floats
 from cascade.conformal.binomial import lower_bound, upper_bound
 from cascade.conformal.guarantee import Guarantee
@@ -88,6 +89,7 @@ def fit_uncertified(
     *,
     method: str,
     networks: Networks | None = None,
+    config: CascadeConfig | None = None,
     seed: int = 0,
     calibration_share: float = SHARE,
     lambda_set: float = 0.0,
@@ -100,6 +102,7 @@ def fit_uncertified(
         guarantee: what it is to come to; it is trained for it, and promises nothing.
         method: "cpo" or "cpo_online".
         networks: how it is trained.
+        config: the cascade that will serve; the log must be of it.
         seed: draws the parts, the weights and the batches.
         calibration_share: of the questions that it is judged on: those that would certify another policy.
         lambda_set: what a further answer in the set is charged with, as a share of a step.
@@ -115,7 +118,7 @@ def fit_uncertified(
         raise UsageError(f"Without a certificate there are {' and '.join(BARE)}, not {method}.")
     trains = networks or Networks()
     parts = divided(tables, guarantee, share=calibration_share, seed=seed)
-    check_parts(parts, guarantee, None, lambda_set)
+    check_parts(parts, guarantee, config, lambda_set)
     directions = None if embedding is None else embedding.directions(parts.training, None)
     if embedding is not None and directions is not None:
         parts = parts.of(lambda table: embedded(table, embedding.vectors, directions))

@@ -152,7 +152,7 @@ def _lines(facts: Facts) -> Iterator[str]:
         yield from (f"![What keeping the promise costs]({PLOT_FILE})", "")
     if facts.learning is not None:
         yield from trained(facts.learning, drawn=facts.learning_drawn)
-    yield from _looks_at(facts)
+    yield from looks_at(facts.weights)
     yield from limits(facts.calibrated, _AGAIN)
 
 
@@ -321,9 +321,10 @@ def _mark(one: Judged) -> str:
 # --- what it looks at ---
 
 
-def _looks_at(facts: Facts) -> Iterator[str]:
+def looks_at(weights: Sequence[Weighed]) -> Iterator[str]:
+    """Yield what a policy looks at, Markdown."""
     yield from ("## What it looks at", "")
-    if not facts.weights:
+    if not weights:
         yield from ("Nothing.", "")
         return
     legend = (
@@ -344,7 +345,7 @@ def _looks_at(facts: Facts) -> Iterator[str]:
             "-" if one.weight is None else f"{one.weight:.2f}",
             plain_line(one.feature.what),
         ]
-        for one in sorted(facts.weights, key=lambda one: (one.step, -(one.weight or 0.0), one.feature.name))
+        for one in sorted(weights, key=lambda one: (one.step, -(one.weight or 0.0), one.feature.name))
     ]
     yield from markdown_table(["after step", "feature", "unit", "range", "known", "weight", "is"], rows)
 

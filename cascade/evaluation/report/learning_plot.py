@@ -20,7 +20,7 @@ _TARGET = {"color": "0.4", "linewidth": 1, "linestyle": "--"}
 
 
 def plot_learning(training: Training) -> bytes:
-    """Return the plot as SVG: cost, coverage, violation, threshold, divergence, and what became of the steps.
+    """Return the plot as SVG: cost, coverage, violation, slack, threshold, divergence, π(next), and how steps ended.
 
     The same run gives the same bytes with the same matplotlib, whatever its settings.
     """
@@ -29,9 +29,9 @@ def plot_learning(training: Training) -> bytes:
 
     out = io.BytesIO()
     with style.context(["default", {"svg.hashsalt": "cascade", "svg.fonttype": "path", "font.size": 9}]):
-        figure = Figure(figsize=(9.0, 8.0), layout="constrained")
+        figure = Figure(figsize=(9.0, 9.5), layout="constrained")
         curves = _Curves(training)
-        for axes, panel in zip(figure.subplots(3, 2, sharex=True).flat, curves.panels(), strict=True):
+        for axes, panel in zip(figure.subplots(4, 2, sharex=True).flat, curves.panels(), strict=True):
             panel(axes)
             axes.grid(alpha=0.25)
         figure.supxlabel("step", fontsize=9)
@@ -52,7 +52,9 @@ class _Curves:
     def panels(self) -> list[Callable[[Any], None]]:
         """Return what draws each panel, row by row."""
         last = self._multiplier if self._training.settings.get("update") == "dual" else self._shares
-        return [self._cost, self._coverage, self._violation, self._kappa, self._divergence, last]
+        return [
+            self._cost, self._coverage, self._violation, self._slack, self._kappa, self._divergence, self._onward, last,
+        ]  # fmt: skip
 
     def _cost(self, axes: Any) -> None:
         self._line(axes, "cost", "cost of a question, mean steps")
@@ -67,10 +69,15 @@ class _Curves:
             axes.legend(frameon=False, fontsize=8, loc="lower right")
 
     def _violation(self, axes: Any) -> None:
-        self._line(axes, "violation", "constraint", label="surrogate: above its limit, in limits")
-        self._line(axes, "slack", "constraint", label="surrogate coverage − that of the sets", color="tab:orange")
+        self._line(axes, "violation", "surrogate of the constraint: how far above its limit, in limits")
         axes.axhline(0.0, **_TARGET)
-        axes.legend(frameon=False, fontsize=8)
+
+    def _slack(self, axes: Any) -> None:
+        self._line(axes, "slack", "slack: coverage of the surrogate − that of the sets")
+        axes.axhline(0.0, **_TARGET)
+
+    def _onward(self, axes: Any) -> None:
+        self._line(axes, "onward", "mean probability of going on")
 
     def _kappa(self, axes: Any) -> None:
         axes.plot(self._found["step"], self._found["kappa"], color="tab:blue", linewidth=1.4)
@@ -93,13 +100,13 @@ class _Curves:
         axes.stackplot(self._middles(), shares, labels=[_SHOWN.get(case, case) for case in there], alpha=0.75)
         axes.set_ylim(0, 1)
         axes.set_title("what became of the steps, shares", fontsize=9)
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(fontsize=8, loc="lower left")
 
-    def _line(self, axes: Any, name: str, title: str, *, label: str | None = None, color: str = "tab:blue") -> None:
+    def _line(self, axes: Any, name: str, title: str) -> None:
         """Draw a column faintly, and its means over windows."""
         values = self._found[name]
-        axes.plot(self._found["step"], values, **{**_FAINT, "color": color})
-        axes.plot(self._middles(), [float(values[some].mean()) for some in self._windows], color=color, label=label)
+        axes.plot(self._found["step"], values, **_FAINT)
+        axes.plot(self._middles(), [float(values[some].mean()) for some in self._windows], color="tab:blue")
         axes.set_title(title, fontsize=9)
 
     def _middles(self) -> list[float]:
