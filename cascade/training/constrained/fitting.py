@@ -24,6 +24,8 @@ from cascade.training.constrained.walks import Encoding, encoding_of, walks_of
 from cascade.training.osc.problem import Poser, Problem, policy_of, pose
 from cascade.training.osc.targets import Asked, allowed
 
+_LEAST = 1e-300
+"""A probability below which no threshold is served: its logarithm is to be finite."""
 _ARGMAX_ONLY = 1.0
 """Of log-probabilities: a threshold that none reaches."""
 
@@ -126,6 +128,8 @@ def _goal(problem: Problem, asked: Sequence[Asked], config: CCPOConfig) -> Goal:
     """Return what is asked in the units of training: mean losses, mean steps."""
     limits = [_limit(problem, one) * config.aim for one in asked]
     charged = asked[0].lambda_set if config.lambda_set is None else config.lambda_set
+    if asked[0].single:  # one answer is served whatever is kept (`Asked.lambda_set`)
+        charged = 0.0
     return Goal(torch.tensor(limits, dtype=DTYPE, device=config.device), charged, asked[0].kind == "budget")
 
 
@@ -180,7 +184,7 @@ def _kappa(method: str, setting: Setting, trained: float) -> float:
     """
     if method in {"cpo", "cpo_batch"}:
         return float(np.log(0.5)) if setting.walks.right is None else _ARGMAX_ONLY
-    return _ARGMAX_ONLY if trained <= 0 else float(np.log(trained))
+    return float(np.log(max(trained, _LEAST)))
 
 
 @contextmanager

@@ -56,9 +56,9 @@ class Setting:
 
     @property
     def kappa_range(self) -> tuple[float, float]:
-        """What κ is kept in."""
+        """What κ is kept in; anywhere, where the policy is not trained through it."""
         actions = self.walks.actions
-        return self.config.kappa_range or (0.3 / actions, 1.0 / actions)
+        return self.config.kappa_range or ((0.3 / actions, 1.0 / actions) if self.joint else (0.0, 1.0))
 
 
 class State(NamedTuple):

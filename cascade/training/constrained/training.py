@@ -27,8 +27,9 @@ from cascade.training.constrained.setting import Row, Setting, State, average_af
 from cascade.training.constrained.surrogates import surrogate
 from cascade.training.constrained.updates import Moments, Question, Taken, trust_region
 
-_MULTIPLIERS = 1e-3, 1e4
-"""What μ is kept in."""
+_MULTIPLIERS = 1e-3, 200.0
+"""What μ is kept in. A policy of one action a step may be unable to keep its promise at any price; beyond some hundred
+steps for a miss nothing changes but the size of the gradient."""
 
 
 def advance(setting: Setting, state: State) -> tuple[State, Row]:
