@@ -21,7 +21,7 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
 from pathlib import Path
@@ -62,6 +62,16 @@ BATCH, BATCH_SAMPLED, ONLINE, CPO, LAMBDA = (
     "CPO",
     "CCPO, exact, λ = 0.02",
 )
+THRESHOLD = "threshold"
+SETTINGS: Mapping[str, Mapping[str, object]] = {
+    CCPO: {},
+    REGION: {"update": "trust_region"},
+    SAMPLED: {"estimator": "sampled"},
+    LAMBDA: {"lambda_set": 0.02},
+}
+"""Of CCPO, what is not the default."""
+WAYS = (THRESHOLD, CPO, BATCH, BATCH_SAMPLED, ONLINE, *SETTINGS, OSC)
+ON_LOGS = (THRESHOLD, BATCH, ONLINE, CCPO, SAMPLED, OSC)
 GAP, MOST, AIM = 0.12, 1.20, 1.05
 """CCPO below CPO batch at least, and over the limit at most; what is aimed at."""
 
@@ -96,49 +106,66 @@ class Made(NamedTuple):
     diverged: bool = False
 
 
-Maker = Callable[[EpisodeTable, float, int], Made]
+Maker = Callable[[EpisodeTable, float, int], Mapping[str, Made]]
+"""From training questions, the loss that calibration will allow and a seed to one policy or several, by name."""
 
 
-def network(train: EpisodeTable, loss: float, seed: int, *, method: str, config: CCPOConfig, own: bool) -> Made:
-    """Train a policy network; `own`: it is served at its own threshold."""
+def network(train: EpisodeTable, loss: float, seed: int, *, name: str, config: CCPOConfig) -> dict[str, Made]:
+    """Train CCPO."""
+    return {name: _trained(train, loss, seed, "ccpo", config)}
+
+
+def pointwise(
+    train: EpisodeTable, loss: float, seed: int, *, names: Sequence[str], config: CCPOConfig
+) -> dict[str, Made]:
+    """Train CPO once, for CPO, CPO batch and CPO online, as far as asked for: one network, three thresholds."""
+    online = _trained(train, loss, seed, "cpo_online", config)
+    kappas = {CPO: 1.0, ONLINE: online.kappa}  # no log-probability is above 0: the argmax
+    return {name: online._replace(kappa=kappas.get(name)) for name in names}
+
+
+def _trained(train: EpisodeTable, loss: float, seed: int, method: str, config: CCPOConfig) -> Made:
     found = fit_constrained(train, Asked("coverage", loss), method=method, config=config, confidences=False, seed=seed)
     policy: LearnedPolicy = found.policy
-    return Made(partial(scores_of, policy), policy.kappa if own else None, found.trained.diverged is not None)
+    kappa = policy.kappa if method == "cpo_online" else None
+    return Made(partial(scores_of, policy), kappa, found.trained.diverged is not None)
 
 
-def osc(train: EpisodeTable, loss: float, seed: int) -> Made:
+def osc(train: EpisodeTable, loss: float, seed: int) -> dict[str, Made]:
     """Fit net benefit with products."""
     policy = fit_net_benefit(train, Asked("coverage", loss), products=True, confidences=False, seed=seed)
-    return Made(partial(scores_of, policy), None)
+    return {OSC: Made(partial(scores_of, policy), None)}
 
 
-def threshold(train: EpisodeTable, loss: float, seed: int) -> Made:  # noqa: ARG001 - as every maker
-    """Go on while the log's measure of doubt is high."""
+def threshold(train: EpisodeTable, loss: float, seed: int) -> dict[str, Made]:  # noqa: ARG001 - as every maker
+    """Go on while the log's measure of doubt is high; where it has none, a fixed depth."""
     doubt = doubt_of(train)
-    return Made(
-        lambda some: going_on(some, np.zeros(some.arrays.cost.shape) if doubt is None else doubt.read(some)), None
-    )
+
+    def scores(table: EpisodeTable) -> ScoreArrays:
+        nothing = -np.arange(table.arrays.horizon) * np.ones((table.n, 1))
+        return going_on(table, nothing if doubt is None else doubt.read(table))
+
+    return {THRESHOLD: Made(scores, None)}
 
 
-def makers(steps: int | None) -> Mapping[str, Maker]:
-    """Return the ways to make a policy."""
+def makers(ways: Sequence[str], steps: int | None) -> Iterator[Maker]:
+    """Yield what makes the policies of these names."""
 
-    def trained(method: str = "ccpo", *, own: bool = False, **more: object) -> Maker:
-        settings = more if steps is None else {**more, "steps": steps}
-        return partial(network, method=method, config=CCPOConfig.model_validate(settings), own=own)
+    def config(**more: object) -> CCPOConfig:
+        return CCPOConfig.model_validate(more if steps is None else {**more, "steps": steps})
 
-    return {
-        "threshold": threshold,
-        CPO: trained("cpo", own=True),
-        BATCH: trained("cpo_batch"),
-        BATCH_SAMPLED: trained("cpo_batch", estimator="sampled"),
-        ONLINE: trained("cpo_online", own=True),
-        CCPO: trained(),
-        REGION: trained(update="trust_region"),
-        SAMPLED: trained(estimator="sampled"),
-        LAMBDA: trained(lambda_set=0.02),
-        OSC: osc,
-    }
+    if THRESHOLD in ways:
+        yield threshold
+    family = [name for name in (CPO, BATCH, ONLINE) if name in ways]
+    if family:
+        yield partial(pointwise, names=family, config=config())
+    if BATCH_SAMPLED in ways:
+        yield partial(pointwise, names=[BATCH_SAMPLED], config=config(estimator="sampled"))
+    for name, more in SETTINGS.items():
+        if name in ways:
+            yield partial(network, name=name, config=config(**more))
+    if OSC in ways:
+        yield osc
 
 
 def judge(made: Made, calibration: EpisodeTable, fresh: EpisodeTable, alpha: float) -> Judged:
@@ -153,12 +180,14 @@ def judge(made: Made, calibration: EpisodeTable, fresh: EpisodeTable, alpha: flo
 
 def judged(
     way: Maker, train: EpisodeTable, calibration: EpisodeTable, fresh: EpisodeTable, alpha: float, seed: int
-) -> Judged:
-    """Make a policy and play it."""
+) -> dict[str, Judged]:
+    """Make policies and play them."""
     started = time.perf_counter()
-    made = way(train, allowed_loss(Guarantee("coverage", alpha), calibration.n), seed)
+    loss = allowed_loss(Guarantee("coverage", alpha), calibration.n)
+    made = way(train, alpha if loss is None else loss, seed)
     seconds = time.perf_counter() - started
-    return judge(made, calibration, fresh, alpha)._replace(seconds=seconds, diverged=made.diverged)
+    played = {name: judge(one, calibration, fresh, alpha) for name, one in made.items()}
+    return {name: one._replace(seconds=seconds, diverged=made[name].diverged) for name, one in played.items()}
 
 
 @cache
@@ -172,8 +201,9 @@ def on_seed(world: str, alpha: float, seed: int, ways: tuple[str, ...], steps: i
     """Judge every way on one draw."""
     train, fresh = simulate(WORLDS[world], TRAIN, seed=100 + seed), fresh_of(world)
     calibration = simulate(WORLDS[world], CALIBRATION, seed=10_000 + seed)
-    made = makers(steps)
-    found = {name: judged(made[name], train, calibration, fresh, alpha, seed) for name in ways}
+    found: dict[str, Judged] = {}
+    for way in makers(ways, steps):
+        found |= judged(way, train, calibration, fresh, alpha, seed)
     print(f"{world}, alpha {alpha:g}, seed {seed}: done", file=sys.stderr, flush=True)
     return found
 
@@ -181,7 +211,7 @@ def on_seed(world: str, alpha: float, seed: int, ways: tuple[str, ...], steps: i
 @one_thread()
 def limit_of(world: str, alpha: float) -> float:
     """Return what 150,000 questions bring, USD at exactly 1 − alpha."""
-    made = osc(simulate(WORLDS[world], MANY, seed=1), alpha, 0)
+    made = osc(simulate(WORLDS[world], MANY, seed=1), alpha, 0)[OSC]
     return matched(fresh_of(world).arrays, made.scores(fresh_of(world)), (alpha,))[0]
 
 
@@ -189,10 +219,10 @@ def limit_of(world: str, alpha: float) -> float:
 def on_cell(cell: Cell, alpha: float, splits: int, ways: tuple[str, ...], steps: int | None) -> dict[str, list[Judged]]:
     """Judge every way on the splits of a log."""
     found: dict[str, list[Judged]] = {name: [] for name in ways}
-    made = makers(steps)
     for number, part in enumerate(parts(cell.table, splits, 0)):
-        for name in ways:
-            found[name].append(judged(made[name], part.train, part.calibration, part.test, alpha, number))
+        for way in makers(ways, steps):
+            for name, one in judged(way, part.train, part.calibration, part.test, alpha, number).items():
+                found[name].append(one)
     print(f"{cell.name}: done", file=sys.stderr, flush=True)
     return found
 
@@ -295,7 +325,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--logs", type=Path, nargs="?", const=Path(), help="judge on logs instead: a folder")
     parser.add_argument("--only", action="append", default=[], help="part of a log's name; may be given again")
     parser.add_argument("--splits", type=int, default=SPLITS, help="of each log")
-    parser.add_argument("--way", action="append", choices=list(makers(None)), help="may be given again")
+    parser.add_argument("--way", action="append", choices=WAYS, help="may be given again")
     parser.add_argument("--steps", type=int, help="of training; by default the configuration's")
     parser.add_argument("--quick", action="store_true", help="2 seeds, 300 steps")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
@@ -309,13 +339,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(head())
     with ProcessPoolExecutor(given.jobs) as pool:
         if given.logs is not None:
-            ways = tuple(given.way or ("threshold", BATCH, ONLINE, CCPO, SAMPLED, OSC))
+            ways = tuple(given.way or ON_LOGS)
             some, _ = cells(given.logs, tuple(given.only))
             play = partial(on_cell, alpha=given.alpha, splits=given.splits, ways=ways, steps=steps)
             show_logs(list(zip(some, pool.map(play, some), strict=True)), given.alpha, ways)
             return 0
         met = True
-        ways = tuple(given.way or makers(None))
+        ways = tuple(given.way or WAYS)
         for world in given.world or [WORLD]:
             limit = pool.submit(limit_of, world, given.alpha)
             seeds = range(2 if given.quick else given.seeds)
