@@ -303,31 +303,60 @@ def _best(g: _Pair, b: _Pair, c: float, radius: float) -> _Found:
     return _Found(_Pair(middle * normal.first + aside.first, middle * normal.second + aside.second), "active")
 
 
+class _Seen(NamedTuple):
+    """A vector v and Hv."""
+
+    v: Tensor
+    image: Tensor
+
+    @property
+    def norm(self) -> float:
+        """√(v'Hv), 0 where H has no positive curvature along v."""
+        return math.sqrt(max(float(self.v @ self.image), 0.0))
+
+    def without(self, unit: _Seen) -> _Seen:
+        """Return what is left of it beside another one, of norm 1."""
+        along = self.v @ unit.image
+        return _Seen(self.v - along * unit.v, self.image - along * unit.image)
+
+
+_CLEAR = 0.01
+"""With less than this share left of a vector, the difference of two images has lost too many digits to be one."""
+
+
 def _plane(spanning: list[Tensor], product: Product) -> list[Tensor]:
-    """Return vectors e₁, e₂ with eᵢ'He_j = 1[i = j] that span what was given; zeros for one that is not there."""
-    basis: list[Tensor] = []
-    images: list[Tensor] = []
+    """Return vectors e₁, e₂ with eᵢ'He_j = 1[i = j] that span what was given; zeros for one that is not there.
+
+    Gram–Schmidt, twice: after a second pass what is left is orthogonal to rounding (Parlett 1980, section 6.9). The
+    second pass asks H itself; the first one makes do with differences of images where little is lost.
+    """
+    basis: list[_Seen] = []
     for v in spanning:
-        whole = e = _over(v, _length(v))
-        size = _norm(whole, product)
-        # Gram–Schmidt, twice: after a second pass what is left is orthogonal to rounding (Parlett 1980, section 6.9).
-        for _ in range(2):
-            for unit, image in zip(basis, images, strict=True):
-                e = e - (e @ image) * unit
-            left = _norm(e, product)
-            # What is nearly parallel is noise; to drop it costs at most this share of the objective.
-            if not left > 100 * torch.finfo(v.dtype).eps * size:
-                e = torch.zeros_like(e)
-                break
-            e, size = e / left, 1.0
-        basis.append(e)
-        images.append(product(e))
-    return basis
+        direction = _over(v, _length(v))
+        whole = _Seen(direction, product(direction))
+        first = whole
+        for unit in basis:
+            first = first.without(unit)
+        if first.norm < _CLEAR * whole.norm:
+            first = _Seen(first.v, product(first.v))
+        basis.append(_second(first, basis, product, 100 * torch.finfo(v.dtype).eps, whole.norm))
+    return [one.v for one in basis]
 
 
-def _norm(v: Tensor, product: Product) -> float:
-    """Return √(v'Hv), 0 where H has no positive curvature along v."""
-    return math.sqrt(max(float(v @ product(v)), 0.0))
+def _second(first: _Seen, basis: list[_Seen], product: Product, noise: float, size: float) -> _Seen:
+    """Return what a second pass leaves, at norm 1; zeros where either pass left noise.
+
+    What is nearly parallel is noise; to drop it costs at most this share of the objective.
+    """
+    nothing = _Seen(torch.zeros_like(first.v), torch.zeros_like(first.v))
+    if not first.norm > noise * size:
+        return nothing
+    e = first.v / first.norm
+    for unit in basis:
+        e = e - (e @ unit.image) * unit.v
+    image = product(e)
+    left = _Seen(e, image).norm
+    return _Seen(e / left, image / left) if left > noise else nothing
 
 
 def _along(plane: list[Tensor], v: Tensor) -> _Pair:

@@ -90,7 +90,7 @@ class Mlp:
     def _activated(self, totals: Tensor) -> tuple[Tensor, Tensor]:
         if self.activation == "relu":
             return totals.clamp(min=0.0), (totals > 0).to(totals.dtype)
-        part = 1.0 / (1.0 + totals.abs())
+        part = totals.abs().add_(1.0).reciprocal_()
         return totals * part, part * part
 
     def jvp(self, tape: Tape, direction: Tensor) -> Tensor:
@@ -119,11 +119,10 @@ class Mlp:
         are products of inner products.
         """
         n, c, k = sensitivity.shape
-        back, found = sensitivity.reshape(n * c, k), torch.zeros(n * c, n * c, dtype=sensitivity.dtype)
-        found = found.to(sensitivity.device)
+        back, found = sensitivity.reshape(n * c, k), sensitivity.new_zeros(n, c, n, c)
         for number in range(len(tape.weights) - 1, -1, -1):
-            inputs = tape.inputs[number] @ tape.inputs[number].T + 1.0  # 1 of the bias
-            found += (back @ back.T) * inputs.repeat_interleave(c, 0).repeat_interleave(c, 1)
+            inputs = torch.addmm(sensitivity.new_ones(1), tape.inputs[number], tape.inputs[number].T)  # 1 of the bias
+            found.addcmul_((back @ back.T).view(n, c, n, c), inputs[:, None, :, None])
             if number:
-                back = (back @ tape.weights[number]) * tape.slopes[number - 1].repeat_interleave(c, 0)
-        return found
+                back = ((back @ tape.weights[number]).view(n, c, -1) * tape.slopes[number - 1][:, None]).view(n * c, -1)
+        return found.view(n * c, n * c)

@@ -32,10 +32,10 @@ class Moments(NamedTuple):
 
     def step(self, gradient: Tensor, rate: float, number: int) -> tuple[Tensor, Moments]:
         """Return what to add to the weights, and the new moments; `number` counts the updates from 1."""
-        first = _DECAYS[0] * self.first + (1 - _DECAYS[0]) * gradient
-        second = _DECAYS[1] * self.second + (1 - _DECAYS[1]) * gradient * gradient
-        mean, square = first / (1 - _DECAYS[0] ** number), second / (1 - _DECAYS[1] ** number)
-        return -rate * mean / (square.sqrt() + _EPSILON), Moments(first, second)
+        first = (_DECAYS[0] * self.first).add_(gradient, alpha=1 - _DECAYS[0])
+        second = (_DECAYS[1] * self.second).addcmul_(gradient, gradient, value=1 - _DECAYS[1])
+        spread = (second / (1 - _DECAYS[1] ** number)).sqrt_().add_(_EPSILON)
+        return (first / spread).mul_(-rate / (1 - _DECAYS[0] ** number)), Moments(first, second)
 
 
 class Taken(NamedTuple):
