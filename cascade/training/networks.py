@@ -171,9 +171,9 @@ def require_torch(device: str = "cpu") -> None:
         raise MissingExtraError("torch", "Training a policy network")
     if device == "cpu":
         return
-    import torch
+    from cascade.training.constrained.devices import gpus
 
-    there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    there = gpus()
     number = int(device.partition(":")[2] or 0)
     if number >= there:
         found = "finds no GPU" if not there else f"finds {there} of them, counted from 0"

@@ -101,7 +101,8 @@ def write(folder: Path, identity: Mapping[str, Any], found: Found) -> None:
         UsageError: it cannot be written there.
     """
     number = int(found.state.step)
-    held = {name: value.cpu().contiguous() for name, value in found.state._asdict().items()}
+    # Copies: what was never touched, as Adam's moments in a trust region, may be one tensor under several names.
+    held = {name: value.cpu().clone().contiguous() for name, value in found.state._asdict().items()}
     state, curves = bytes_of(held), csv_of(found.rows)
     document = {
         "schema_version": SCHEMA_VERSION,
