@@ -43,6 +43,10 @@ bench: $(VENV)/dev.done  ## the numbers of the README and the design pages
 	$(BIN)/python benchmarks/cross_calibration.py --quick
 	$(BIN)/python benchmarks/fit_speed.py --quick
 	$(BIN)/python benchmarks/decision_speed.py
+	$(BIN)/python benchmarks/trust_region.py --quick
+	$(BIN)/python benchmarks/ccpo.py --quick
+	$(BIN)/python benchmarks/ccpo_levels.py --seeds 2 --steps 300
+	$(BIN)/python benchmarks/paper.py --quick
 
 docs: $(VENV)/docs.done  ## the user documentation as a site, in site/
 	$(BIN)/mkdocs build --quiet --strict
