@@ -7,8 +7,8 @@ With M = B B' per state, F = A'A for A the rows B'J/√N, and for H = F + d·I
 
     H⁻¹ v = (v − A' (d·I + A A')⁻¹ A v) / d                          (Woodbury)
 
-A A' has a side of states times actions, 300 for 100 states of three actions, where H has one of 10,000 weights: the
-exact solution costs less than ten iterations of conjugate gradients.
+Of k actions B has k − 1 columns: probabilities sum to 1. A A' has a side of 200 for 100 states of three actions, where
+H has one of 10,000 weights: the exact solution costs less than ten iterations of conjugate gradients.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Fisher:
     Attributes:
         net: the network.
         tape: of the states' pass, N rows.
-        root: (N, k, k), B with B B' the metric of each state.
+        root: (N, k, c), B with B B' the metric of each state.
         damping: d > 0.
     """
 
@@ -47,9 +47,9 @@ class Fisher:
 
     def solve(self, v: Tensor) -> Tensor:
         """Return (F + d·I)⁻¹ v exactly, (P,) -> (P,)."""
-        n, k, _ = self.root.shape
-        seen = (self.root.transpose(1, 2) @ self.net.jvp(self.tape, v)[:, :, None]).reshape(n * k, 1) / math.sqrt(n)
-        inner = torch.cholesky_solve(seen, self._factor).view(n, k, 1)
+        n, _, c = self.root.shape
+        seen = (self.root.transpose(1, 2) @ self.net.jvp(self.tape, v)[:, :, None]).reshape(n * c, 1) / math.sqrt(n)
+        inner = torch.cholesky_solve(seen, self._factor).view(n, c, 1)
         return (v - self.net.vjp(self.tape, (self.root @ inner)[:, :, 0] / math.sqrt(n))) / self.damping
 
     @cached_property
@@ -61,13 +61,21 @@ class Fisher:
 
 
 def policy_root(policy: Tensor) -> Tensor:
-    """Return B of the policy's own metric diag p − p p', (N, k) -> (N, k, k)."""
+    """Return B of the policy's own metric diag p − p p', (N, k) -> (N, k, k − 1).
+
+    With s = √p, of length 1, the metric is diag(s) (I − s s') diag(s), and I − s s' = Q Q' for any orthonormal basis Q
+    of what is orthogonal to s: the columns but the first of the reflection that takes s to the first axis.
+    """
     spread = policy.sqrt()
-    return torch.diag_embed(spread) - policy[:, :, None] * spread[:, None, :]
+    first = torch.zeros_like(spread)
+    first[:, 0] = 1.0
+    axes = torch.eye(spread.shape[1], dtype=spread.dtype, device=spread.device)[:, 1:]
+    share = spread[:, 1:] / (1.0 + spread[:, :1])
+    return spread[:, :, None] * (axes - (spread + first)[:, :, None] * share[:, None, :])
 
 
 def masked_root(policy: Tensor, drawn: Tensor, slope: Tensor) -> Tensor:
-    """Return B of the metric of what is drawn from the soft mask, S = m/Σm.
+    """Return B of the metric of what is drawn from the soft mask, S = m/Σm, (N, k, k − 1).
 
     Args:
         policy: π, (N, k).
