@@ -125,6 +125,22 @@ def table(
     return replace(whole, arrays=cut, signals=told, confidence=sure, paid=np.where(there, cut.cost, np.nan))
 
 
+def hinted(n: int, seed: int = 4) -> Walks:
+    """Return questions of two steps: half are hard, the first input says which, and the second step is always right."""
+    rng = np.random.default_rng(seed)
+    hard = rng.random(n) < 0.5
+    first = np.stack([~hard, ~hard & (rng.random(n) < 0.5)], axis=1)
+    right = np.stack([first, np.ones((n, 2), dtype=np.bool_)], axis=1).astype(np.float64)
+    inputs = np.zeros((n, 2, 3))
+    inputs[:, :, 0] = (2.0 * hard - 1.0)[:, None]
+    inputs[:, 0, 1] = inputs[:, 1, 2] = 1.0
+    ones = torch.ones(n, dtype=DTYPE)
+    onward = torch.tensor([[True, False]] * n)
+    lost = torch.from_numpy(np.stack([hard.astype(np.float64), np.zeros(n)], axis=1))
+    cost = torch.ones(n, 2, dtype=DTYPE)
+    return Walks(torch.from_numpy(inputs), torch.from_numpy(right), lost, ones, cost, 2 * cost, onward)
+
+
 # --- oracles: one question, plain Python, trees followed node by node
 
 
