@@ -1,20 +1,23 @@
 """What the printed tables say, held against the simulated ones by rules: it agrees, it does not, or noise decides.
 
-No verdict is written by hand. A ratio is "the same" where it lies within 3 % (what printed costs of one and the same
-round vary by) with two standard errors of it, "less" or "more" where two standard errors say so, else undecided.
+No verdict is written by hand. A ratio is "the same" where its 95 % interval (Student's t over the splits) lies within
+3 %, which is what printed costs of one and the same round vary by; "less" or "more" where all of it lies on that side
+of 1; else undecided.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
+from cascade.evaluation.intervals import student_t_quantile
 from cascade.evaluation.marginals import MONEY_TOLERANCE
 
-from .contest import FIRST, LIMIT, OSC, SAMPLED, THRESHOLD, Figures
+from .contest import LIMIT, OSC, SAMPLED, THRESHOLD, Figures
 from .printed import (
     BASE_POLICY,
     CCPO,
@@ -34,16 +37,27 @@ from .printed import (
 
 AGREES, DIFFERS, UNDECIDED, OURS = "agrees", "does not", "undecided", "ours alone"
 LESS, SAME, MORE = "less", "the same", "more"
-_SURE = 2.0
-"""Standard errors that decide."""
+_APART = 2.0
+"""Standard deviations by which a printed figure is off."""
 
 
 class Mean(NamedTuple):
-    """A mean over splits, its standard error and the spread of one split; NaN of a single one."""
+    """A mean over so many splits, its standard error and the spread of one split; NaN of a single one."""
 
     mean: float
     error: float
     sd: float
+    many: int
+
+    @property
+    def noise(self) -> float:
+        """Half the length of the mean's 95 % interval; infinite of a single split."""
+        return math.inf if self.many < 2 else _quantile(self.many - 1) * self.error
+
+
+@cache
+def _quantile(df: int) -> float:
+    return student_t_quantile(0.975, df)
 
 
 class Claim(NamedTuple):
@@ -73,11 +87,11 @@ def mean_of(values: Sequence[float]) -> Mean:
     """Return the mean over splits.
 
     >>> mean_of([1.0, 3.0])
-    Mean(mean=2.0, error=1.0, sd=1.4142135623730951)
+    Mean(mean=2.0, error=1.0, sd=1.4142135623730951, many=2)
     """
     many = len(values)
     sd = float(np.std(values, ddof=1)) if many > 1 else math.nan
-    return Mean(float(np.mean(values)), sd / math.sqrt(many), sd)
+    return Mean(float(np.mean(values)), sd / math.sqrt(many), sd, many)
 
 
 def column(rows: Rows, name: str, figure: str) -> Mean | None:
@@ -101,15 +115,14 @@ def ratio(rows: Rows, name: str, other: str, figure: str) -> Mean | None:
 def side(found: Mean) -> str:
     """Return what a ratio says.
 
-    >>> side(Mean(0.9, 0.01, 0.1)), side(Mean(1.0, 0.005, 0.1)), side(Mean(0.98, 0.02, 0.1))
+    >>> side(Mean(0.9, 0.01, 0.04, 20)), side(Mean(1.0, 0.005, 0.02, 20)), side(Mean(0.98, 0.02, 0.08, 20))
     ('less', 'the same', 'undecided')
     """
-    noise = 0.0 if math.isnan(found.error) else _SURE * found.error
-    if abs(found.mean - 1.0) + noise <= MONEY_TOLERANCE:
+    if abs(found.mean - 1.0) + found.noise <= MONEY_TOLERANCE:
         return SAME
-    if found.mean + noise < 1.0:
+    if found.mean + found.noise < 1.0:
         return LESS
-    return MORE if found.mean - noise > 1.0 else UNDECIDED
+    return MORE if found.mean - found.noise > 1.0 else UNDECIDED
 
 
 def printed_side(value: float) -> str:
@@ -129,7 +142,8 @@ def claims(table: Table, rows: Rows) -> list[Claim]:
         _pointwise(table, rows),
         *(_compared(table, rows, *pair, "cents") for pair in AS_PLAYED),
         _compared(table, rows, CHARGED, CCPO, "leaves"),
-        *(_alone(rows, *pair) for pair in PAIRS),
+        _compared(table, rows, CCPO, CPO_BATCH, "matched"),
+        *(_alone(rows, *pair) for pair in PAIRS if pair != (CCPO, CPO_BATCH)),
     ]
     return [one for one in found if one is not None]
 
@@ -169,10 +183,10 @@ def _reaching(table: Table, rows: Rows) -> Iterator[Claim | None]:
 
 
 def _at_least(found: Mean, wanted: float) -> bool | None:
-    """Return whether a mean is at least so much, within two standard errors; None of a single split that is not."""
-    if math.isnan(found.error):
-        return True if found.mean >= wanted else None
-    return found.mean >= wanted - _SURE * found.error
+    """Return whether a mean is at least so much, as far as noise can tell; None of a single split that is not."""
+    if found.many < 2 and found.mean < wanted:
+        return None
+    return found.mean >= wanted - (found.noise if found.many > 1 else 0.0)
 
 
 def _same(printed: bool, ours: bool | None) -> str:
@@ -184,8 +198,7 @@ def _pointwise(table: Table, rows: Rows) -> Claim | None:
     ours, printed, wanted = column(rows, CPO, "coverage"), table.rows[CPO].coverage, 1.0 - table.alpha
     if ours is None:
         return None
-    noise = math.inf if math.isnan(ours.error) else _SURE * ours.error
-    here = LESS if ours.mean + noise < wanted else MORE if ours.mean - noise >= wanted else UNDECIDED
+    here = LESS if ours.mean + ours.noise < wanted else MORE if ours.mean - ours.noise >= wanted else UNDECIDED
     there = LESS if printed < wanted else MORE
     says = f"CPO, one action a step, covers {there} than {wanted:g}"
     found = verdict(there, here)
@@ -194,8 +207,15 @@ def _pointwise(table: Table, rows: Rows) -> Claim | None:
 
 _WORDS = {
     "cents": {LESS: "costs less than", SAME: "costs the same as", MORE: "costs more than"},
+    "matched": {
+        LESS: "costs less at 1 − α than",
+        SAME: "costs the same at 1 − α as",
+        MORE: "costs more at 1 − α than",
+    },
     "leaves": {LESS: "keeps fewer answers than", SAME: "keeps as many answers as", MORE: "keeps more answers than"},
 }
+
+_KINDS = {"cents": "cents as played", "matched": "cents at 1 − α", "leaves": "leaves"}
 
 
 def printed_ratio(table: Table, name: str, other: str, figure: str) -> float:
@@ -208,20 +228,21 @@ def _compared(table: Table, rows: Rows, name: str, other: str, figure: str) -> C
     ours = ratio(rows, name, other, figure)
     if ours is None:
         return None
-    value = printed_ratio(table, name, other, figure)
+    value = printed_ratio(table, name, other, "cents" if figure == "matched" else figure)
     here, there = side(ours), printed_side(value)
     found = verdict(there, here)
     why = "" if found == AGREES else _parted(table, rows, name, other)
     says = f"{name} {_WORDS[figure][there]} {other}"
-    return Claim(f"{name} beside {other}, {figure}", says, f"× {value:.3f}", f"× {told(ours, 3)}: {here}", found, why)
+    kind = f"{name} beside {other}, {_KINDS[figure]}"
+    return Claim(kind, says, f"× {value:.3f}", f"× {told(ours, 3)}: {here}", found, why)
 
 
 def _parted(table: Table, rows: Rows, *names: str) -> str:
     """Return where printed and simulated rows part."""
     said = [f"printed {name}: {IMPOSSIBLE[table.number, name]}" for name in names if (table.number, name) in IMPOSSIBLE]
-    first = column(rows, FIRST, "coverage")
-    if first is not None and first.mean >= 1.0 - table.alpha:
-        said.append(f"one round with both answers covers {first.mean:.3f} here: nothing is left to be saved")
+    least = column(rows, THRESHOLD, "reached")
+    if least is not None and least.mean > 1.0 - table.alpha + 1e-6:
+        said.append(f"one round with both answers covers {least.mean:.3f} here: nothing is left to be saved")
     return "; ".join([*said, *(_rounds(table, rows, name) for name in names)])
 
 
@@ -246,12 +267,12 @@ def _alone(rows: Rows, name: str, other: str) -> Claim | None:
 def told(found: Mean | None, digits: int = 2) -> str:
     """Return a mean with its standard error.
 
-    >>> told(Mean(1.234, 0.056, 0.1)), told(Mean(1.2, float("nan"), float("nan"))), told(None)
+    >>> told(Mean(1.234, 0.056, 0.1, 3)), told(Mean(1.2, math.nan, math.nan, 1)), told(None)
     ('1.23 ± 0.06', '1.20', '–')
     """
     if found is None:
         return "–"
-    error = "" if math.isnan(found.error) else f" ± {found.error:.{digits}f}"
+    error = "" if found.many < 2 else f" ± {found.error:.{digits}f}"
     return f"{found.mean:.{digits}f}{error}"
 
 
@@ -285,8 +306,8 @@ def _row_gaps(table: Table, rows: Rows, name: str, printed: Row) -> Iterator[Gap
         ours, value = column(rows, name, figure), getattr(printed, figure)
         if ours is None:
             continue
-        sd = 0.0 if math.isnan(ours.sd) else ours.sd
-        if abs(ours.mean - value) > _SURE * math.hypot(sd, least(value)):
+        sd = 0.0 if ours.many < 2 else ours.sd
+        if abs(ours.mean - value) > _APART * math.hypot(sd, least(value)):
             yield Gap(name, figure, value, ours, _reason(table, rows, name, figure))
 
 
@@ -304,7 +325,7 @@ def _reason(table: Table, rows: Rows, name: str, figure: str) -> str:
     cents = column(rows, name, "cents")
     if figure == "cents" and length is not None and cents is not None:
         there, here = printed.cents / printed.length, cents.mean / length.mean
-        if abs(here / there - 1.0) > _SURE * MONEY_TOLERANCE:
+        if abs(here / there - 1.0) > 2 * MONEY_TOLERANCE:
             return f"a round costs {there:.2f} there, {here:.2f} here"
     return _rounds(table, rows, name)
 

@@ -167,12 +167,15 @@ def of(said: Sequence[claims_module.Claim], kind: str) -> claims_module.Claim:
     return found
 
 
-def test_a_side_needs_two_standard_errors() -> None:
-    assert side(Mean(0.95, 0.02, 0.1)) == "less"
-    assert side(Mean(0.95, 0.026, 0.1)) == "undecided"
-    assert side(Mean(1.05, 0.02, 0.1)) == "more"
-    assert side(Mean(0.98, 0.004, 0.1)) == "the same"
-    assert side(Mean(0.98, 0.006, 0.1)) == "less"  # more than noise, and perhaps more than 3 %
+def test_a_side_needs_the_interval_of_so_many_splits() -> None:
+    """Student's t: 2.09 standard errors of 20 splits, 12.7 of two."""
+    assert side(Mean(0.95, 0.02, 0.1, 20)) == "less"
+    assert side(Mean(0.95, 0.024, 0.1, 20)) == "undecided"
+    assert side(Mean(0.95, 0.02, 0.03, 2)) == "undecided"
+    assert side(Mean(0.5, math.nan, math.nan, 1)) == "undecided"
+    assert side(Mean(1.05, 0.02, 0.1, 20)) == "more"
+    assert side(Mean(0.98, 0.0045, 0.02, 20)) == "the same"
+    assert side(Mean(0.98, 0.0055, 0.02, 20)) == "less"  # more than noise, and perhaps more than 3 %
     assert verdict("less", "less") == AGREES
     assert verdict("less", "more") == DIFFERS
     assert verdict("less", "undecided") == UNDECIDED
@@ -190,9 +193,12 @@ def test_a_ratio_is_paired_over_the_splits() -> None:
 def test_the_same_gain_agrees_and_a_loss_does_not() -> None:
     table = TABLES[2]
     said = claims(table, {CCPO: several(6.5, 6.6, 6.5), CPO_BATCH: several(7.8, 7.9, 7.8)})
-    assert of(said, "CCPO (λ = 0) beside CPO batch, cents").verdict == AGREES
-    assert of(said, "CCPO (λ = 0) ÷ CPO batch").ours.startswith("× 0.8")
-    lost = of(claims(table, {CCPO: several(8.5, 8.6, 8.5), CPO_BATCH: several(7.8, 7.9, 7.8)}), said[-2].kind)
+    assert of(said, "CCPO (λ = 0) beside CPO batch, cents as played").verdict == AGREES
+    at_the_same = of(said, "CCPO (λ = 0) beside CPO batch, cents at 1 − α")
+    assert at_the_same.verdict == AGREES
+    assert at_the_same.ours == "× 0.834 ± 0.000: less"  # the gap is 1.3 in each split
+    assert at_the_same.says == "CCPO (λ = 0) costs less at 1 − α than CPO batch"
+    lost = of(claims(table, {CCPO: several(8.5, 8.6, 8.5), CPO_BATCH: several(7.8, 7.9, 7.8)}), at_the_same.kind)
     assert lost.verdict == DIFFERS
     assert "1.34 rounds" in lost.why
     assert "1.40" in lost.why
@@ -217,9 +223,9 @@ def test_where_one_round_covers_enough_the_reason_says_so() -> None:
     rows = {
         CCPO: several(7.6, 7.61, 7.6),
         CPO_BATCH: several(7.6, 7.61, 7.6),
-        contest.FIRST: [figures(7.6, coverage=0.91)] * 3,
+        contest.THRESHOLD: [figures(7.6)._replace(reached=0.901)] * 3,
     }
-    found = of(claims(TABLES[4], rows), "CCPO (λ = 0) beside CPO batch, cents")
+    found = of(claims(TABLES[4], rows), "CCPO (λ = 0) beside CPO batch, cents as played")
     assert found.verdict == DIFFERS
     assert "nothing is left to be saved" in found.why
 
