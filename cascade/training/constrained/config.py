@@ -105,7 +105,7 @@ class CCPOConfig(BaseModel):
     damping: Positive = 0.1
     """Added to the Fisher matrix. Paper: not said."""
     solver: Literal["exact", "cg"] = "exact"
-    """H⁻¹v: exactly, through the Gram matrix of the states, or by conjugate gradients."""
+    """H⁻¹v: exactly, through the Gram matrix of the states, or by conjugate gradients. Paper: the latter."""
     cg_iterations: int = Field(default=10, ge=1, le=1000)
     """Conjugate-gradient iterations. Paper: not said; 10 is usual."""
     fisher_states: int = Field(default=100, ge=1)

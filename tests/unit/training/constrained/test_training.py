@@ -19,7 +19,7 @@ from cascade.training.constrained.recursions import Hard, at_threshold, brought,
 from cascade.training.constrained.setting import Row, Setting, State, served_weights, start  # noqa: E402
 from cascade.training.constrained.surrogates import surrogate  # noqa: E402
 from cascade.training.constrained.training import advance, diverged, train  # noqa: E402
-from cascade.training.constrained.updates import Moments, Question  # noqa: E402
+from cascade.training.constrained.updates import Moments  # noqa: E402
 from cascade.training.constrained.walks import Walks  # noqa: E402
 from cascade.training.trust_region import KL_SLACK  # noqa: E402
 from unit.training.constrained import made  # noqa: E402
@@ -202,12 +202,12 @@ def test_what_a_level_asks_for_does_not_move_what_tells_another_level() -> None:
     now = whole.net.forward(state.weights, batch.rows)
     look = Look(whole, batch, state.kappa[batch.level])
     values, _ = surrogate(whole, batch, look, look.log_policy(now.outputs), state)
-    asked = Question(whole.net, state.weights, batch.rows, now, values, lambda logits: logits.sum())
+    logits = now.outputs.detach().requires_grad_()
+    found = values(logits)
     for level in range(3):
         own = batch.level == level
-        _, gradients = asked.gradients(
-            lambda found, own=own: found.objective[own].sum(), lambda found, own=own: found.constraint[own].sum()
-        )
+        pulled = [torch.autograd.grad(one[own].sum(), logits, retain_graph=True)[0] for one in found]
+        gradients = [whole.net.vjp(now.tape, one) for one in pulled]
         for gradient in gradients:
             told = whole.net.parts(gradient)[0][0][:, -3:].abs().amax(0)
             assert [bool(one > 0) for one in told] == [one == level for one in range(3)]
