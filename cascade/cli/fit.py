@@ -45,7 +45,7 @@ from cascade.cli.options import (
     Seed,
     Where,
 )
-from cascade.cli.output import console, notes, print_json
+from cascade.cli.output import console, print_json
 from cascade.episodes.embeddings import vectors_of
 from cascade.evaluation.logs import Log
 from cascade.evaluation.report.card import Facts, facts_of
@@ -149,7 +149,7 @@ def fit_log(
     ready = checked(given, promise, reading, output, force=force, expires_days=expires_days)
     asked = {"method asked for": policy, "seed": str(seed)}
     if cross_calibrate:
-        with notes().status("choosing, fitting and certifying, five times"):
+        with Showing("choosing, fitting and certifying, five times"):
             done = fit_crossed(
                 ready.tables, ready.wanted, method=policy, config=ready.settings, seed=seed, expires_days=expires_days
             )

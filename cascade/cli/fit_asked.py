@@ -59,7 +59,8 @@ class Given(NamedTuple):
         """Return the options that do not go with --cross-calibrate."""
         there = {"--lambda-set": self.lambda_set, "--init": self.init, "--embed": self.sentences}
         there |= {"--allow-everything": self.everything, "--calibration-share": self.calibration_share != SHARE}
-        return [*(name for name, one in there.items() if one), *self.networks.options]
+        network = [f"--policy {self.policy.replace('_', '-')}"] if self.policy in CERTIFIABLE else []
+        return [*(name for name, one in there.items() if one), *network, *self.networks.options]
 
     def besides(self, promise: Asked, expires_days: int | None) -> dict[str, bool]:
         """Return the options that are of a certificate, and whether they were given."""

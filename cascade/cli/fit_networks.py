@@ -31,8 +31,8 @@ Offered = Annotated[
     bool,
     typer.Option(
         "--networks",
-        help="Offer --policy auto two policy networks, CCPO and CPO batch. Each is trained six times, for seconds to "
-        "minutes. Needs the extra train.",
+        help="Offer --policy auto two policy networks, CCPO and CPO batch. Each is trained five times, for seconds to "
+        "minutes each. Needs the extra train.",
     ),
 ]
 NetworkConfig = Annotated[
@@ -172,14 +172,14 @@ _REDRAWN_S = 0.1
 class Showing:
     """How far a fit is, on stderr: a bar while a network is trained on a terminal, a line now and then elsewhere."""
 
-    def __init__(self) -> None:
-        self._out = notes()
+    def __init__(self, working: str = _WORKING) -> None:
+        self._out, self._working = notes(), working
         self._bar: Progress | None = None
         self._said, self._last = time.monotonic(), 0
         if self._out.is_terminal:
             parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._bar = Progress(*parts, TextColumn("{task.fields[said]}"), console=self._out, transient=True)
-            self._task = self._bar.add_task(_WORKING, total=None, said="")
+            self._task = self._bar.add_task(working, total=None, said="")
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -206,7 +206,7 @@ class Showing:
         else:
             self._bar.update(self._task, completed=now.step, said=_figures(now))
             if ended:
-                self._bar.reset(self._task, total=None, description=_WORKING, said="")
+                self._bar.reset(self._task, total=None, description=self._working, said="")
 
 
 def _figures(now: progress.Progress) -> str:

@@ -32,7 +32,7 @@ def trained(training: Training, *, drawn: bool) -> Iterator[str]:
     several = f", for {training.levels} levels at once" if training.levels > 1 else ""
     asked = f"{training.steps:,} of {config.steps:,} steps" if training.diverged else counted(training.steps, "step")
     yield (
-        f"On {training.questions:,} training questions{several}: {asked} of {config.batch_size:,} questions each, on "
+        f"On {training.questions:,} training questions{several}: {asked} of {config.batch:,} questions each, on "
         f"{config.device}. {_UPDATES[config.update].capitalize()}; {_ESTIMATORS[config.estimator]}. {_aim(training)}"
     )
     if config.device != "cpu":

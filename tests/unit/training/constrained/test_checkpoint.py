@@ -28,13 +28,6 @@ from .made import SMALL, random_walks, setting  # noqa: E402
 
 STEPS = 24
 LEVELS = Goal(torch.tensor([0.3, 0.1], dtype=DTYPE))
-RUNS: dict[str, Callable[[], Setting]] = {
-    "exact": lambda: made(),
-    "sampled": lambda: made(SMALL.model_copy(update={"estimator": "sampled", "steps": STEPS})),
-    "trust region": lambda: made(SMALL.model_copy(update={"update": "trust_region", "steps": STEPS})),
-    "levels": lambda: made(goal=LEVELS),
-    "single answer": lambda: setting(random_walks(40, 3, 2, keeps=True), SMALL.model_copy(update={"steps": STEPS})),
-}
 
 
 class Interrupted(BaseException):
@@ -43,6 +36,15 @@ class Interrupted(BaseException):
 
 def made(config: CCPOConfig | None = None, **more: Any) -> Setting:
     return setting(random_walks(40, 3, 2), config or SMALL.model_copy(update={"steps": STEPS}), **more)
+
+
+RUNS: dict[str, Callable[[], Setting]] = {
+    "exact": made,
+    "sampled": lambda: made(SMALL.model_copy(update={"estimator": "sampled", "steps": STEPS})),
+    "trust region": lambda: made(SMALL.model_copy(update={"update": "trust_region", "steps": STEPS})),
+    "levels": lambda: made(goal=LEVELS),
+    "single answer": lambda: setting(random_walks(40, 3, 2, keeps=True), SMALL.model_copy(update={"steps": STEPS})),
+}
 
 
 def kept(folder: Path, *, resume: bool = True, every: int = 5, **more: Any) -> Kept:

@@ -1,0 +1,116 @@
+"""The plot of learning curves: what is in each panel, for each way to train; the same bytes each time."""
+
+from __future__ import annotations
+
+import io
+import math
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib")
+
+from cascade.evaluation.report.learning_plot import plot_learning
+from cascade.training.constrained.config import CCPOConfig
+from cascade.training.constrained.curves import FIELDS, Training, csv_of
+
+
+def rows(steps: int, case: str | None = None) -> Iterator[tuple[Any, ...]]:
+    chance = random.Random(0)
+    for step in range(1, steps + 1):
+        values = [chance.random() for _ in FIELDS[1:-1]]
+        yield (step, *values, case or ("inactive", "active", "recover", "rejected")[step // 25 % 4])
+
+
+def training(steps: int = 100, case: str | None = None, **more: Any) -> Training:
+    settings = CCPOConfig(update="dual" if case == "dual" else "trust_region").model_dump(mode="json")
+    plain = Training("ccpo", settings, steps, 50, 1, 0.9, None, None, csv_of(rows(steps, case)))  # type: ignore[arg-type]
+    return plain._replace(**more)
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the figure of a run as matplotlib has it."""
+    from matplotlib.figure import Figure
+
+    def draw(one: Training) -> Any:
+        held: list[Any] = []
+        save = Figure.savefig
+
+        def saved(self: Any, *given: Any, **named: Any) -> None:
+            held.append(self)
+            save(self, *given, **named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Figure, "savefig", saved)
+            plot_learning(one)
+        return held[0]
+
+    return draw
+
+
+def titles(figure: Any) -> list[str]:
+    return [axes.get_title() for axes in figure.axes]
+
+
+def labels(figure: Any, panel: str) -> list[str]:
+    (axes,) = [axes for axes in figure.axes if panel in axes.get_title()]
+    legend = axes.get_legend()
+    return [] if legend is None else [one.get_text() for one in legend.get_texts()]
+
+
+def test_the_same_run_gives_the_same_bytes() -> None:
+    assert plot_learning(training()) == plot_learning(training())
+    assert plot_learning(training()).startswith(b"<?xml")
+
+
+def test_a_trust_region_shows_what_became_of_its_steps(drawn: Any) -> None:
+    figure = drawn(training())
+    assert [one.split()[0] for one in titles(figure)] == [
+        "cost", "covered", "surrogate", "slack:", "threshold", "KL", "mean", "what",
+    ]  # fmt: skip
+    wanted = ["constraint not in the way", "on the constraint", "back to the constraint", "rejected"]
+    assert labels(figure, "what became") == wanted
+    assert labels(figure, "KL") == ["δ at the start"]
+    (axes,) = [axes for axes in figure.axes if "what became" in axes.get_title()]
+    tops = [one.get_paths()[0].vertices[:, 1].max() for one in axes.collections]
+    assert max(tops) == pytest.approx(1.0)  # shares
+
+
+def test_a_run_with_a_multiplier_shows_it(drawn: Any) -> None:
+    figure = drawn(training(case="dual"))
+    assert "multiplier μ, mean steps for a missed question" in titles(figure)
+    assert not any("what became" in one for one in titles(figure))
+    assert labels(figure, "KL") == []
+
+
+def test_the_target_stands_where_it_is(drawn: Any) -> None:
+    figure = drawn(training(covered=0.85))
+    assert labels(figure, "covered") == ["aimed at: 0.85"]
+    (axes,) = [axes for axes in figure.axes if "covered" in axes.get_title()]
+    assert axes.lines[-1].get_ydata()[0] == 0.85
+    budget = drawn(training(covered=None, cost=1.5))
+    assert labels(budget, "covered") == []
+    assert labels(budget, "cost") == ["budget"]
+
+
+def test_each_column_is_drawn_in_its_panel(drawn: Any) -> None:
+    one = training(60)
+    figure = drawn(one)
+    for name, panel in (("cost", "cost"), ("coverage", "covered"), ("violation", "surrogate"), ("slack", "slack:"),
+                        ("kappa", "threshold"), ("kl", "KL"), ("onward", "going on")):  # fmt: skip
+        axes = next(axes for axes in figure.axes if panel in axes.get_title())
+        wanted = [row[FIELDS.index(name)] for row in rows(60)]
+        assert list(axes.lines[0].get_ydata()) == pytest.approx(wanted), name
+
+
+@pytest.mark.parametrize("steps", [1, 3, 41])
+def test_short_runs_are_drawn_too(steps: int) -> None:
+    assert io.BytesIO(plot_learning(training(steps))).read(5) == b"<?xml"
+
+
+def test_what_is_not_known_is_left_out(drawn: Any) -> None:
+    unknown = [(*row[:5], math.nan, *row[6:]) for row in rows(30, "dual")]
+    assert drawn(training(30, "dual", curves=csv_of(unknown))) is not None  # type: ignore[arg-type]
