@@ -44,8 +44,8 @@ class CCPOConfig(BaseModel):
     exploration: float = Field(default=0.3, ge=0, lt=1)
     """Share of uniform actions in the behaviour policy, sampled. Paper: 0. Without it ratios vanish as π sharpens."""
     rho_clip: Positive | None = 1.0
-    """ρ̄ of V-trace; None: unclipped. Paper: 1. The critic then learns the value of another policy, min(S, μ) rescaled;
-    as a control variate it may, and it swings less."""
+    """ρ̄ of V-trace; None: unclipped. Paper: 1. The critic then learns the value of another policy, min(S, μ)
+    rescaled, and gradients swing less and are off: by 2 to 9 % in small worlds where they are known, once it has."""
     c_clip: Positive | None = 1.0
     """c̄ of V-trace: how fast values travel back, not what they become. Paper: 1."""
     gradient_clip: Positive | None = None

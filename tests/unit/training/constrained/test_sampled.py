@@ -210,6 +210,42 @@ def test_what_is_clipped_or_left_out_biases_it(printed: dict[str, Any]) -> None:
     assert gap.abs().max() > 1e-3
 
 
+def converged(walks: Walks, logits: torch.Tensor, told: CCPOConfig) -> torch.Tensor:
+    """Return what both critics say once their targets no longer move them, (B, T, 2)."""
+    paths = every(behaviour(policy_of(logits, walks.onward), told.exploration))
+    repeated = walks.take(paths.question)
+    logs = policy_of(logits, walks.onward)[paths.question]
+    parts = functionals(sets(repeated, logs), repeated, told, FREE, repeated.counts)
+    weight = paths.rollouts.alive * paths.chance[:, None]
+    nothing = torch.zeros(*walks.onward.shape, dtype=DTYPE)
+    reached = nothing.index_add(0, paths.question, weight)
+    found = [nothing, nothing]
+    for _ in range(60):  # T sweeps do where nothing is clipped; V-trace with a clip contracts
+        for head, one in enumerate(parts):
+            targets = seen(one, paths.rollouts, found[head][paths.question], repeated.onward, told).targets
+            found[head] = nothing.index_add(0, paths.question, weight * targets) / reached
+    return torch.stack(found, dim=-1)
+
+
+@pytest.mark.parametrize("clips", [{"c_clip": 1.0}, {"rho_clip": 1.0}, {"rho_clip": 1.0, "c_clip": 1.0}], ids=str)
+def test_once_critics_are_right_the_clip_of_what_travels_back_does_no_harm_and_that_of_rho_a_little(
+    clips: dict[str, float],
+) -> None:
+    """c̄ says how fast values travel back, ρ̄ whose they are (method 1.7)."""
+    walks, logits, _ = world(ragged=False)
+    told = config(**clips)
+    meant = exact(walks, logits, told)
+    found = estimated(walks, logits, told, converged(walks, logits, told))
+    gaps = [
+        float((one - other).norm() / other.norm())
+        for one, other in ((found.cost_gradient, meant.cost_gradient), (found.loss_gradient, meant.loss_gradient))
+    ]
+    if "rho_clip" in clips:
+        assert all(0.005 < gap < 0.2 for gap in gaps)
+    else:
+        assert all(gap < 1e-9 for gap in gaps)
+
+
 def test_the_indicator_has_no_gradient_over_all_paths() -> None:
     walks, logits, critics = world()
     told = config(constraint_form="indicator")
