@@ -143,7 +143,7 @@ def _config(given: NetworksAsked) -> CCPOConfig:
     except ValidationError as error:
         found = [*problems_in(CCPOConfig, error), *problems_behind(CCPOConfig, document, error)]
         source = "the settings of networks" if given.config is None else str(given.config)
-        raise ConfigError(found, source) from None
+        raise ConfigError(dict.fromkeys(found), source) from None
 
 
 def _document(path: Path) -> Any:
@@ -179,7 +179,7 @@ class Showing:
         if self._out.is_terminal:
             parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
             self._bar = Progress(*parts, TextColumn("{task.fields[said]}"), console=self._out, transient=True)
-            self._task = self._bar.add_task(working, total=None, said="")
+            self._task = self._bar.add_task(working, total=None, said="")  # what it does when it trains nothing
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -194,7 +194,7 @@ class Showing:
         """Show how far the training of a network is."""
         anew, self._last = now.step <= self._last or not self._last, now.step
         if self._bar is not None and anew:
-            self._bar.reset(self._task, total=now.steps, completed=now.step - 1, description=f"training {now.method}")
+            self._replace(f"training {now.method}", now.steps, now.step - 1)
         ended = now.step == now.steps
         since = time.monotonic() - self._said
         if since < (_QUIET_S if self._bar is None else _REDRAWN_S) and not (ended and self._bar is not None):
@@ -206,7 +206,13 @@ class Showing:
         else:
             self._bar.update(self._task, completed=now.step, said=_figures(now))
             if ended:
-                self._bar.reset(self._task, total=None, description=self._working, said="")
+                self._replace(self._working, None, 0)
+
+    def _replace(self, description: str, total: int | None, completed: int) -> None:
+        """Show something else; a task that is reset would keep its total."""
+        assert self._bar is not None  # noqa: S101 - there is a terminal
+        self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(description, total=total, completed=completed, said="")
 
 
 def _figures(now: progress.Progress) -> str:
@@ -215,7 +221,7 @@ def _figures(now: progress.Progress) -> str:
 
 @contextmanager
 def ended_gently(given: NetworksAsked) -> Iterator[None]:
-    """Let SIGTERM end the program as an interrupt does, so that the checkpoint of the last step is written."""
+    """Let SIGTERM end the program as an interrupt does, so that the checkpoint of the last step is written; say so."""
     if given.checkpoint is None or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -226,5 +232,9 @@ def ended_gently(given: NetworksAsked) -> Iterator[None]:
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield
+    except (KeyboardInterrupt, SystemExit):
+        if (given.checkpoint / CHECKPOINT_FILE).exists():
+            _say(f"stopped; the same command with --checkpoint {given.checkpoint} --resume goes on from here")
+        raise
     finally:
         signal.signal(signal.SIGTERM, before)

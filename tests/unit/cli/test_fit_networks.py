@@ -1,0 +1,310 @@
+"""`cascade fit` of policy networks: what is asked, shown, written, and gone on with."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+pytest.importorskip("torch")
+
+from cascade.building import read_levels, read_policy
+from cascade.cli import fit_networks
+from cascade.cli.fit_networks import NetworksAsked, Showing, ended_gently
+from cascade.episodes.files import write_rows
+from cascade.evaluation.report import plots
+from cascade.policies.artifact import read
+from cascade.training import networks
+from cascade.training.constrained import devices, training
+from cascade.training.constrained.curves import rows_of
+from cascade.training.constrained.progress import Progress
+from unit.cli.certified import hard_rows
+
+Cli = Callable[..., Any]
+FILES = {"README.md", "certificate.json", "curves.csv", "curves.svg", "model.safetensors", "policy.json"}
+SMALL = "layers: [5]\nbatch: 20\nsteps: 12\n"
+
+
+@pytest.fixture
+def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(plots, "available", lambda: False)  # a plot takes longer than all else
+    (tmp_path / "small.yaml").write_text(SMALL)
+    write_rows(tmp_path / "log.jsonl", hard_rows(200, range(0, 80, 2)))
+    return str(tmp_path / "log.jsonl")
+
+
+def fit(cli: Cli, log: str, *more: str, policy: str = "ccpo") -> Any:
+    return cli("fit", log, "--policy", policy, "--network-config", "small.yaml", "-o", "policy", *more)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {one.name: one.read_bytes() for one in folder.iterdir()}
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+# --- what is written and printed
+
+
+@pytest.mark.parametrize("policy", ["ccpo", "cpo-batch"])
+def test_a_network_is_written_that_is_certified_and_serves(
+    cli: Cli, log: str, tmp_path: Path, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(plots, "available", lambda: True)
+    ran = fit(cli, log, policy=policy)
+    assert ran.code == 0, ran.err
+    assert set(contents(tmp_path / "policy")) == FILES
+    assert f"Taken: {policy.replace('-', '_')}, for there is no other." in ran.out
+    assert "No plot" not in ran.out
+    assert len(rows_of((tmp_path / "policy" / "curves.csv").read_bytes())) == 12
+    assert read(tmp_path / "policy").policy["method"] == policy.replace("-", "_")
+    assert cli("verify", "policy", log).code == 0
+    assert json.loads(cli("evaluate", log, "--policy", "policy", "--json").out)["n"] == 200
+
+
+def test_json_says_how_it_was_trained_and_nothing_else_is_on_stdout(cli: Cli, log: str) -> None:
+    ran = fit(cli, log, "--steps", "7", "--json")
+    found = json.loads(ran.out)
+    assert (found["method"], found["training"]["steps"], found["training"]["diverged"]) == ("ccpo", 7, None)
+    assert found["training"]["settings"]["layers"] == [5]
+    assert "training" not in json.loads(cli("fit", log, "--policy", "depth", "-o", "other", "--json").out)
+
+
+@pytest.mark.parametrize("policy", ["cpo", "cpo-online"])
+def test_a_network_without_a_certificate_is_written_and_said_to_have_none(
+    cli: Cli, log: str, tmp_path: Path, policy: str
+) -> None:
+    ran = fit(cli, log, policy=policy)
+    assert ran.code == 0, ran.err
+    assert "certificate.json" not in contents(tmp_path / "policy")
+    said = words(ran.out)
+    assert "200 questions: 140 to train on, 60 to judge it on" in said
+    assert "with 95 % confidence), where 90 % were asked for" in said
+    assert "not certified: what comes next may be missed more often. --policy cpo-batch calibrates the same" in said
+    held = read_policy(str(tmp_path / "policy"))
+    assert held.deciding is held.policy
+    found = json.loads(cli("evaluate", log, "--policy", "policy", "--json").out)
+    assert found["n"] == 200
+    document = json.loads(fit(cli, log, "--json", "--force", policy=policy).out)
+    assert (document["certified"], document["method"]) == (False, policy.replace("-", "_"))
+    assert document["kept"]["n"] == 60
+    assert document["kept"]["low"] <= document["kept"]["share"] <= document["kept"]["high"]
+
+
+def test_what_cpo_lacks_can_be_certified_afterwards(cli: Cli, log: str, tmp_path: Path) -> None:
+    """The questions that it was trained on are refused; new ones set a threshold as for any policy."""
+    assert fit(cli, log, policy="cpo").code == 0
+    write_rows(tmp_path / "fresh.jsonl", hard_rows(100, range(0, 40, 2), about="fresh"))
+    ran = cli("calibrate", "fresh.jsonl", "--policy", "policy")
+    assert ran.code == 0, ran.err
+    assert read(tmp_path / "policy").certificates[0].n == 100
+
+
+def test_one_network_is_trained_for_all_levels(cli: Cli, log: str, tmp_path: Path) -> None:
+    ran = fit(cli, log, "--levels", "low=0.3,high=0.1")
+    assert ran.code == 0, ran.err
+    assert ran.out.count("ccpo") >= 2
+    held = read_levels(tmp_path / "policy")
+    assert held is not None
+    card = (tmp_path / "policy" / "levels" / "low" / "README.md").read_text()
+    curves = (tmp_path / "policy" / "levels" / "low" / "curves.csv").read_bytes()
+    assert "for 2 levels at once" in card
+    assert (tmp_path / "policy" / "curves.csv").read_bytes() == curves
+
+
+def test_auto_tries_networks_where_they_are_offered(cli: Cli, log: str) -> None:
+    found = json.loads(fit(cli, log, "--networks", "--json", policy="auto").out)
+    assert {"ccpo", "cpo_batch"} <= {one["name"] for one in found["candidates"]}
+
+
+def test_training_that_was_ended_early_is_said_loudly_and_the_policy_is_certified(
+    cli: Cli, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "_WINDOW", 4)
+    monkeypatch.setattr(training, "_LOST", -2.0)
+    ran = fit(cli, log)
+    assert ran.code == 0, ran.err
+    assert "The training of the network was ended early, at step 4: over the last 4 steps" in words(ran.out)
+    assert "**Training was ended early: step 4" in (tmp_path / "policy" / "README.md").read_text()
+    diverged = json.loads(fit(cli, log, "--force", "--json").out)["training"]["diverged"]
+    assert diverged.startswith("step 4: over the last 4 steps")
+
+
+# --- checkpoints
+
+
+def test_a_run_goes_on_from_its_checkpoint_to_the_same_bytes(
+    cli: Cli, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fit(cli, log).code == 0
+    whole = contents(tmp_path / "policy")
+    tell = Showing.tell
+
+    def interrupted(self: Showing, now: Progress) -> None:
+        tell(self, now)
+        if now.step == 7:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Showing, "tell", interrupted)
+    ran = fit(cli, log, "--checkpoint", "ck", "--force")
+    assert ran.code == 130
+    assert "--checkpoint ck --resume goes on from here" in words(ran.err)
+    monkeypatch.setattr(Showing, "tell", tell)
+    again = fit(cli, log, "--checkpoint", "ck", "--force")
+    assert again.code == 2
+    assert "ck holds a checkpoint: --resume goes on from it" in words(again.err)
+    other = fit(cli, log, "--checkpoint", "ck", "--resume", "--seed", "3", "--force")
+    assert other.code == 2
+    assert "- seed: it is 0, and 3 is asked for" in words(other.err)
+    assert "- questions.sha256" in words(other.err)
+    resumed = fit(cli, log, "--checkpoint", "ck", "--resume", "--force")
+    assert resumed.code == 0, resumed.err
+    assert "going on from step 7 of 12" in resumed.err
+    assert contents(tmp_path / "policy") == whole
+    assert set(contents(tmp_path / "ck")) == {"checkpoint.json", "curves.csv", "state-12.safetensors"}
+    assert contents(tmp_path / "ck")["curves.csv"] == whole["curves.csv"]
+
+
+def test_sigterm_leaves_a_checkpoint_of_the_last_step(
+    cli: Cli, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell, before = Showing.tell, signal.getsignal(signal.SIGTERM)
+
+    def ended(self: Showing, now: Progress) -> None:
+        tell(self, now)
+        if now.step == 5:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Showing, "tell", ended)
+    ran = fit(cli, log, "--checkpoint", "ck")
+    assert ran.code == 128 + signal.SIGTERM
+    assert json.loads((tmp_path / "ck" / "checkpoint.json").read_bytes())["step"] == 5
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert not (tmp_path / "policy").exists()
+
+
+def test_without_a_checkpoint_signals_are_left_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with ended_gently(NetworksAsked()):
+        assert signal.getsignal(signal.SIGTERM) is before
+    with ended_gently(NetworksAsked(checkpoint=Path("ck"))):
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+# --- what is refused
+
+
+def test_everything_that_is_wrong_with_the_settings_is_said_at_once(cli: Cli, log: str, tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text("lairs: [5]\nbatch: 0\nupdate: duel\nkappa_range: [0.5, 0.2]\n")
+    ran = fit(cli, log, "--steps", "0", "--alpha", "2")
+    said = words(ran.err)
+    assert ran.code == 2
+    assert "lairs: there is no such setting; did you mean layers?" in said
+    assert "batch: input should be greater than or equal to 1, not 0" in said
+    assert "update: input should be 'dual' or 'trust_region', not 'duel'" in said
+    assert "steps: input should be greater than or equal to 1, not 0" in said
+    assert "kappa_range: the lower end is below the upper one" in said
+    assert "alpha is 2.0; it lies between 0 and 1" in said
+    assert said.count("kappa_range") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--policy", "depth", "--steps", "5"), "--steps is of policy networks: --policy cpo, cpo-batch, cpo-online, ccpo"),
+        (("--steps", "5", "--resume"), "--steps, --resume are of policy networks"),
+        (("--policy", "ccpo", "--networks"), "--networks offers networks to --policy auto, and --policy ccpo is one"),
+        (("--networks", "--checkpoint", "ck"), "--checkpoint keeps the training of one network"),
+        (("--policy", "ccpo", "--resume"), "--resume and --checkpoint-every go with --checkpoint DIR"),
+        (("--policy", "ccpo", "--checkpoint-every", "5"), "--resume and --checkpoint-every go with --checkpoint DIR"),
+        (("--policy", "ccpo", "--network-config", "none.yaml"), "There is no file none.yaml"),
+        (("--policy", "ccpo", "--device", "tpu"), "device: string should match pattern"),
+        (("--policy", "ccpo", "--cross-calibrate"), "does not go with --policy ccpo"),
+        (("--networks", "--cross-calibrate"), "does not go with --networks"),
+        (("--policy", "cpo", "--levels", "0.2,0.1"), "--policy cpo carries no certificate, and --levels is of one"),
+        (("--policy", "cpo-online", "--groups", "--abstain"), "and --groups, --abstain are of one; leave out"),
+        (("--policy", "cpo", "--expires-days", "3", "--delta", "0.1"), "--delta, --expires-days are of one"),
+    ],
+)  # fmt: skip
+def test_what_does_not_go_together_is_refused(cli: Cli, log: str, options: tuple[str, ...], said: str) -> None:
+    ran = cli("fit", log, "-o", "policy", *options)
+    assert ran.code == 2, ran.out
+    assert said in words(ran.err)
+
+
+def test_a_gpu_that_is_not_there_and_torch_that_is_not_are_said_before_anything_is_read(
+    cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(devices, "gpus", lambda: 0)
+    ran = fit(cli, log, "--device", "cuda")
+    assert (ran.code, "Device cuda: torch finds no GPU here" in words(ran.err)) == (2, True)
+    monkeypatch.setattr(networks, "find_spec", lambda _: None)
+    ran = fit(cli, "none.jsonl")
+    assert ran.code == 2
+    assert "Training a policy network needs the package torch" in words(ran.err)
+    assert '".[train]"' in words(ran.err)
+    assert "none.jsonl" in words(ran.err)
+
+
+def test_a_checkpoint_folder_that_cannot_be_written_is_said_before_training(cli: Cli, log: str, tmp_path: Path) -> None:
+    (tmp_path / "ck").write_text("mine")
+    ran = fit(cli, log, "--checkpoint", "ck")
+    assert ran.code == 2
+    assert "ck is a file" in words(ran.err)
+
+
+# --- progress
+
+
+def now(step: int, method: str = "ccpo", steps: int = 2_000) -> Progress:
+    return Progress(method, step, steps, 0.9123, 1.25, 0.2345)
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> tuple[Console, Any, list[float]]:
+    """Return a console, what shows on it, and its clock."""
+    out, clock = Console(record=True, force_terminal=terminal, width=120, file=io.StringIO()), [0.0]
+    monkeypatch.setattr(fit_networks, "notes", lambda: out)
+    monkeypatch.setattr(fit_networks.time, "monotonic", lambda: clock[0])
+    return out, Showing(), clock
+
+
+def test_a_line_now_and_then_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, showing, clock = shown(monkeypatch, terminal=False)
+    with showing:
+        for step in range(1, 51):
+            clock[0] += 0.5
+            showing.tell(now(step))
+    lines = out.export_text().splitlines()
+    assert lines == [
+        f"training ccpo: step {step} of 2,000, covered 91.2 %, kappa 0.234, cost 1.25 steps" for step in (20, 40)
+    ]
+
+
+def test_a_bar_on_a_terminal_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, showing, clock = shown(monkeypatch, terminal=True)
+
+    def task() -> Any:
+        (one,) = showing._bar.tasks
+        return one
+
+    assert (task().description, task().total) == ("choosing, fitting and certifying", None)
+    for step in (1, 2, 3):
+        clock[0] += 0.2
+        showing.tell(now(step, steps=4))
+    assert (task().description, task().total, task().completed) == ("training ccpo", 4, 3)
+    assert task().fields["said"] == "covered 91.2 %, kappa 0.234, cost 1.25 steps"
+    showing.tell(now(4, steps=4))
+    assert (task().description, task().total, task().fields["said"]) == ("choosing, fitting and certifying", None, "")
+    showing.tell(now(3, "cpo_batch", 9))  # one that goes on from a checkpoint
+    assert (task().description, task().total, task().completed) == ("training cpo_batch", 9, 2)
