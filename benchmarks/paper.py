@@ -1,7 +1,7 @@
 """Tables 2 to 9 of the CCPO paper on simulated worlds: every row beside the printed one, and what agrees.
 
-    python benchmarks/paper.py                              all tables, 20 splits: about an hour of two cores
-    python benchmarks/paper.py --quick                      3 splits, shorter training: about 5 minutes
+    python benchmarks/paper.py                              all tables, 20 splits: 40 minutes of two cores
+    python benchmarks/paper.py --quick                      3 splits, shorter training: 4 minutes
     python benchmarks/paper.py --table 2 --splits 5
     python benchmarks/paper.py --record paper.jsonl --minutes 45     what is done is kept; the next call goes on from it
     python benchmarks/paper.py --read paper.jsonl --page design/paper.md    writes the tables of the page anew
@@ -163,15 +163,18 @@ def document(found: Mapping[int, Rows], settings: Mapping[str, Any]) -> dict[str
     return {"settings": settings, "tables": tables}
 
 
-def note(given: Mapping[str, Any]) -> list[str]:
-    """Return how the figures were made."""
+def note(given: Mapping[str, Any], found: Mapping[int, Rows]) -> list[str]:
+    """Return how the figures were made, and whether they are a first look that a full run is to replace."""
     config, usual = given["config"], CCPOConfig().model_dump(mode="json")
     changed = {name: value for name, value in config.items() if value != usual.get(name)}
     how = ", ".join(f"{name} = {value}" for name, value in changed.items()) or "the defaults of `CCPOConfig`"
     made = f"Made by `benchmarks/paper.py`, {given['head']}."
     networks = f"Networks: {how}; {config['steps']:,} updates."
     sizes = f"The limit learned from {given['many']:,} questions; costs at 1 − α are those of {given['fresh']:,}."
-    return [f"{made} {networks} {sizes}"]
+    fewest = min(len(figures) for rows in found.values() for figures in rows.values())
+    full = fewest >= SPLITS and not changed and len(found) == len(TABLES)
+    look = f"**A first look, to be replaced: a full run has {SPLITS} splits of every table and the defaults.**"
+    return [*([] if full else [look, ""]), f"{made} {networks} {sizes} {fewest} splits or more of each table."]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -187,9 +190,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given.json:
         print(json.dumps(document(found, settings), indent=1))
     else:
-        print("\n".join(pages(found, note(settings))))
+        print("\n".join(pages(found, note(settings, found))))
     if given.page is not None:
-        given.page.write_text(into(given.page.read_text("utf-8"), pages(found, note(settings))), "utf-8")
+        given.page.write_text(into(given.page.read_text("utf-8"), pages(found, note(settings, found))), "utf-8")
     return 0
 
 

@@ -314,13 +314,24 @@ def test_the_page_has_its_tables_written_between_its_marks(
     assert text.endswith(f"{pages.END}\nafter\n")
     assert "of yesterday" not in text
     assert "## Table 2: hotpotqa/llama-2-7b, α = 0.1" in text
-    assert "20 updates" not in text
+    assert "A first look, to be replaced" in text
     for name in contest.ROWS:
         assert f"\n| {name} |" in text
     assert shown.strip() in text
     assert f"| {OSC} ÷ {LIMIT} |" in text
     with pytest.raises(SystemExit, match="no place"):
         pages.into("nothing", [])
+
+
+def test_a_full_run_is_no_first_look(worked: list[Task], capsys: pytest.CaptureFixture[str]) -> None:
+    assert paper.main([]) == 0
+    full = capsys.readouterr().out
+    assert "20 splits or more of each table" in full
+    assert "the defaults of `CCPOConfig`" in full
+    assert "A first look" not in full
+    paper.main(["--steps", "9"])
+    assert "A first look" in (look := capsys.readouterr().out)
+    assert "Networks: steps = 9; 9 updates." in look
 
 
 def test_every_line_of_a_table_is_as_wide_as_its_head(worked: list[Task], capsys: pytest.CaptureFixture[str]) -> None:
