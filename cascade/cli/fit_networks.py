@@ -39,7 +39,7 @@ NetworkConfig = Annotated[
     Path | None,
     typer.Option("--network-config", metavar="FILE", help="How networks are trained, YAML or JSON: docs/networks.md."),
 ]
-Steps = Annotated[int | None, typer.Option("--steps", help="Steps that networks are trained for. By default 2,000.")]
+Steps = Annotated[int | None, typer.Option("--steps", help="Steps that networks are trained for. By default 1,000.")]
 Device = Annotated[
     str | None,
     typer.Option(

@@ -86,7 +86,8 @@ Method = Annotated[
     typer.Option(
         "--policy",
         callback=method_named,
-        help=f"What to fit: {METHODS_SAID}. auto tries all and takes the simplest that does as well as the best.",
+        help=f"What to fit: {METHODS_SAID}. auto tries all but networks (--networks) and takes "
+        "the simplest that does as well as the best.",
     ),
 ]
 

@@ -40,7 +40,7 @@ def trained(training: Training, *, drawn: bool) -> Iterator[str]:
     yield ""
     if training.diverged is not None:
         yield from (f"**Training was ended early: {plain_line(training.diverged)}.**", "")
-    other = CCPOConfig().model_dump(mode="json")
+    other = {**CCPOConfig(estimator=config.estimator).model_dump(mode="json"), "estimator": "exact"}
     rows = [(f"`{name}`", plain_line(str(one))) for name, one in training.settings.items() if one != other[name]]
     if rows:
         yield from ("Settings other than the defaults:", "")
