@@ -44,7 +44,7 @@ def commands(page: str) -> Iterator[list[str]]:
         yield shlex.split(" ".join(line.split()))
 
 
-@pytest.mark.parametrize("page", ["fit.md", "prove.md", "compare.md"])
+@pytest.mark.parametrize("page", ["fit.md", "networks.md", "prove.md", "compare.md"])
 def test_commands_on_the_page_take_the_options_they_are_given(page: str) -> None:
     found = [words for words in commands(page) if words[1:2] and words[1] in CALLED]
     assert found
@@ -53,7 +53,7 @@ def test_commands_on_the_page_take_the_options_they_are_given(page: str) -> None
         assert given <= options_of(CALLED[words[1]]), words
 
 
-@pytest.mark.parametrize(("page", "command"), [("fit.md", fit_log), ("prove.md", prove_logs)])
+@pytest.mark.parametrize(("page", "command"), [("fit.md", fit_log), ("networks.md", fit_log), ("prove.md", prove_logs)])
 def test_every_option_on_the_page_is_one(page: str, command: Callable[..., None]) -> None:
     named = set(re.findall(r"`(--[a-z-]+)", (DOCS / page).read_text("utf-8")))
     assert named
