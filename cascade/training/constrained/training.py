@@ -20,6 +20,7 @@ from torch import Tensor
 
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.constrained.fisher import Fisher, masked_root, policy_root
+from cascade.training.constrained.goal import Values
 from cascade.training.constrained.looking import Look, drawn
 from cascade.training.constrained.mlp import Pass
 from cascade.training.constrained.recursions import Hard, drawn_from
@@ -41,8 +42,10 @@ def advance(setting: Setting, state: State) -> tuple[State, Row]:
     logs = look.log_policy(now.outputs)
     measured = look.hard(logs)
     values, critics = surrogate(setting, batch, look, logs, state)
-    asked = Question(setting.net, state.weights, batch.rows, now, values, lambda logits: look.divergence(logs, logits))
-    found = values(now.outputs)
+    asked = Question.of(
+        setting.net, state.weights, batch.rows, now, values, lambda logits: look.divergence(logs, logits)
+    )
+    found = Values(*(one.detach() for one in asked.found))
     violation = _by_level(found.constraint, setting.levels) / setting.goal.scale
     smoothed = _smoothed(state.violation, violation, config.smoothing)
     change = _updated(setting, state, asked, batch.level, smoothed, lambda: _fisher(setting, now, logs, look, number))
@@ -90,7 +93,7 @@ def _updated(
 
 def _dual(asked: Question, price: Tensor, moments: Moments, rate: float, number: int) -> _Change:
     """Return Adam's step on the Lagrangian; price is μ of each question's level, (B,)."""
-    _, (gradient,) = asked.gradients(lambda found: (found.objective + price * found.constraint).mean())
+    (gradient,) = asked.gradients(lambda found: (found.objective + price * found.constraint).mean())
     change, moments = moments.step(gradient, rate, number)
     return _Change(Taken(change, "dual"), moments)
 

@@ -60,7 +60,9 @@ class Question(NamedTuple):
         weights: its weights, (P,).
         rows: the inputs of the batch's states, (N, inputs).
         now: the pass at these weights.
-        values: from logits (N, k) to what each question brings, with a gradient.
+        logits: its outputs, (N, k), as the leaf of gradients.
+        found: what each question of the batch brings at these weights, with a gradient.
+        values: from logits to what each question brings.
         kl: from logits to the mean KL divergence from the policy at these weights.
     """
 
@@ -68,17 +70,30 @@ class Question(NamedTuple):
     weights: Tensor
     rows: Tensor
     now: Pass
+    logits: Tensor
+    found: Values
     values: Callable[[Tensor], Values]
     kl: Callable[[Tensor], Tensor]
 
-    def gradients(self, *combine: Callable[[Values], Tensor]) -> tuple[Values, list[Tensor]]:
-        """Return the values, and the gradient of each combination of them, (P,) each."""
-        logits = self.now.outputs.detach().requires_grad_()
-        found = self.values(logits)
-        totals = [one(found) for one in combine]
-        pulled = [torch.autograd.grad(one, logits, retain_graph=True)[0] for one in totals]
-        back = [self.net.vjp(self.now.tape, one) for one in pulled]
-        return Values(*(one.detach() for one in found)), back
+    @classmethod
+    def of(
+        cls,
+        net: Mlp,
+        weights: Tensor,
+        rows: Tensor,
+        now: Pass,
+        values: Callable[[Tensor], Values],
+        kl: Callable[[Tensor], Tensor],
+    ) -> Question:
+        """Look once at the batch: its values and all gradients come from the same pass."""
+        logits = now.outputs.detach().requires_grad_()
+        return cls(net, weights, rows, now, logits, values(logits), values, kl)
+
+    def gradients(self, *combine: Callable[[Values], Tensor]) -> list[Tensor]:
+        """Return the gradient of each combination of what was found, (P,) each."""
+        totals = [one(self.found) for one in combine]
+        pulled = [torch.autograd.grad(one, self.logits, retain_graph=True)[0] for one in totals]
+        return [self.net.vjp(self.now.tape, one) for one in pulled]
 
 
 def trust_region(asked: Question, fisher: Fisher, constraint: float | None, delta: float, config: CCPOConfig) -> Taken:
@@ -91,8 +106,8 @@ def trust_region(asked: Question, fisher: Fisher, constraint: float | None, delt
         delta: δ.
         config: the solver, the line search.
     """
-    found, (g, b) = asked.gradients(lambda one: one.objective.mean(), lambda one: one.constraint.mean())
-    objective, own = float(found.objective.mean()), float(found.constraint.mean())
+    g, b = asked.gradients(lambda one: one.objective.mean(), lambda one: one.constraint.mean())
+    objective, own = (float(one.detach().mean()) for one in asked.found)
     held = own if constraint is None else constraint
     step = trust_region_step(g, b, held, fisher.product, delta, damping=config.damping, solve=_solver(fisher, config))
 
