@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cascade.training.constrained.goal import Values
 from cascade.training.constrained.mlp import DTYPE
-from cascade.training.constrained.recursions import Hard, at_threshold, drawn_from, policy_of, soft_mask
+from cascade.training.constrained.recursions import Hard, able, at_threshold, drawn_from, policy_of, soft_mask
 from cascade.training.constrained.setting import Setting
 from cascade.training.constrained.walks import Walks
 
@@ -62,11 +62,11 @@ class Look:
         """Return how far each action is in the set; π of the actions that are there, where one a step is taken."""
         config, walks = self._setting.config, self._batch.walks
         if not self._setting.joint:
-            return policy_of(logs, walks.onward).exp()
-        soft = soft_mask(logs, self._kappa[:, None, None], config.mask_width, config.mask_space)
-        onward = soft[..., -1:] * walks.onward[..., None]
-        kept = soft[..., :-1] if walks.right is not None else torch.ones_like(soft[..., :-1])  # every answer is kept
-        return torch.cat([kept, onward], dim=-1)
+            return able(logs, walks).softmax(dim=-1)
+        soft = soft_mask(able(logs, walks), self._kappa[:, None, None], config.mask_width, config.mask_space)
+        if walks.right is None:  # every answer is kept
+            return torch.cat([torch.ones_like(soft[..., :-1]), soft[..., -1:]], dim=-1)
+        return soft
 
     def hard(self, logs: Tensor) -> Hard:
         """Return what the sets at κ bring; of CPO without a threshold, the argmax."""

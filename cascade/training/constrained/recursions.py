@@ -31,6 +31,17 @@ def policy_of(logits: Tensor, onward: Tensor) -> Tensor:
     return torch.log_softmax(torch.cat([logits[..., :-1], masked[..., None]], dim=-1), dim=-1)
 
 
+def able(log_policy: Tensor, walks: Walks) -> Tensor:
+    """Return log π, −∞ for what cannot be done: "next" at the end of a question, an answer that its step lacks.
+
+    One is left where a step has no answer and no next step; nothing hangs on it.
+    """
+    answers = torch.zeros_like(log_policy[..., :-1], dtype=torch.bool) if walks.absent is None else walks.absent
+    gone = torch.cat([answers, ~walks.onward[..., None]], dim=-1)
+    gone[..., 0] &= ~gone.all(dim=-1)
+    return log_policy.masked_fill(gone, -torch.inf)
+
+
 def soft_mask(log_policy: Tensor, kappa: Tensor, width: float, space: Literal["probability", "logit"]) -> Tensor:
     """Return m = σ((π − κ)/ε), or of the logits of both, (B, T, k).
 
@@ -132,14 +143,14 @@ def at_threshold(log_policy: Tensor, walks: Walks, kappa: Tensor) -> Hard:
     """Return what the hard sets {a : π(a) ≥ κ} and the argmax bring, as they are served.
 
     Args:
-        log_policy: log π, (B, T, k); that of "next" is passed over where there is nothing to go on to.
+        log_policy: log π, (B, T, k); what cannot be done (`able`) is passed over.
         walks: the questions.
         kappa: (B,); above 1 the argmax alone is taken.
     """
-    policy = log_policy.exp()
-    able = torch.cat([policy[..., :-1], policy[..., -1:].masked_fill(~walks.onward[..., None], -1.0)], dim=-1)
-    best = able.argmax(dim=-1, keepdim=True)  # the first of several, as `conformal.actions`
-    kept = (policy >= kappa[:, None, None]).scatter(-1, best, value=True)
+    possible = able(log_policy, walks)
+    policy = possible.exp()
+    best = possible.argmax(dim=-1, keepdim=True)  # the first of several, as `conformal.actions`
+    kept = ((policy >= kappa[:, None, None]) & (possible > -torch.inf)).scatter(-1, best, value=True)
     onward = kept[..., -1] & walks.onward
     if walks.right is None:  # every answer is kept: stopping is never the last resort
         onward = (policy[..., -1] >= kappa[:, None]) & walks.onward

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cascade.training.constrained.goal import Values
 from cascade.training.constrained.looking import Batch, Look
-from cascade.training.constrained.recursions import brought, policy_of
+from cascade.training.constrained.recursions import able, brought
 from cascade.training.constrained.sampled import Functional, estimate, functionals, roll_out, seen, values_of
 from cascade.training.constrained.setting import Setting, State
 from cascade.training.constrained.updates import Moments
@@ -61,7 +61,7 @@ def _sampled(
     config, goal, walks = setting.config, setting.goal, batch.walks
     if config.constraint_form == "exact" and not setting.joint:  # as in `_exact`
         config = config.model_copy(update={"constraint_form": "paper"})
-    rollouts = roll_out(policy_of(logs, walks.onward), walks.onward, config.exploration, batch.draws)
+    rollouts = roll_out(able(logs, walks).log_softmax(dim=-1), walks.onward, config.exploration, batch.draws)
     judged = setting.critic.forward(critics.weights, batch.rows)
     heads = judged.outputs.view(*walks.onward.shape, 2)
     missed = look.hard(logs).loss

@@ -19,7 +19,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.training.constrained.mlp import DTYPE
 from cascade.training.osc.problem import Problem
 from cascade.training.osc.stages import Stage
-from cascade.training.osc.targets import spoken
+from cascade.training.osc.targets import on_record, spoken
 
 SET_KINDS = ("coverage", "solvable", "budget")
 """Promises on the set of answers, whose answers are scored one by one. For the others every answer is kept."""
@@ -60,6 +60,7 @@ class Walks(NamedTuple):
         cost: (n, T), of each step, in mean steps; 0 beyond a complete record.
         leaves: (n, T), answers of a step.
         onward: bool (n, T), whether there is a next step to go on to.
+        absent: bool (n, T, m), which answers a step on record lacks; None where none does, or every answer is kept.
     """
 
     inputs: Tensor
@@ -69,6 +70,7 @@ class Walks(NamedTuple):
     cost: Tensor
     leaves: Tensor
     onward: Tensor
+    absent: Tensor | None = None
 
     def take(self, rows: Tensor) -> Walks:
         """Return some questions, int64 (r,)."""
@@ -104,7 +106,9 @@ def walks_of(problem: Problem, encoding: Encoding, device: str = "cpu") -> Walks
     inputs = _tensor(_inputs(table, problem.stages, encoding), device)
     cost, leaves = _tensor(problem.cost.values, device), _tensor(table.arrays.present.sum(axis=2), device)
     loss = _tensor(problem.loss, device)
-    return Walks(inputs, right, loss, counts, cost, leaves, _onward(table).to(device))
+    lacking = ~table.arrays.present & on_record(table)[:, :, None]
+    absent = torch.from_numpy(lacking).to(device) if scored and lacking.any() else None
+    return Walks(inputs, right, loss, counts, cost, leaves, _onward(table).to(device), absent)
 
 
 def _inputs(table: EpisodeTable, stages: Sequence[Stage], encoding: Encoding) -> Floats:

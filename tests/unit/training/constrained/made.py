@@ -34,14 +34,16 @@ def numbers(*shape: int, seed: int = 0, scale: float = 1.0) -> Tensor:
     return torch.from_numpy(np.random.default_rng([seed, *shape]).normal(size=shape) * scale)
 
 
-def arrays(n: int, horizon: int, places: int, seed: int = 0, *, ragged: bool = True, share: float = 0.4) -> StepArrays:
-    """Return random questions that all are complete; some shorter than others, where ragged."""
+def arrays(
+    n: int, horizon: int, places: int, seed: int = 0, *, ragged: bool = True, share: float = 0.4, holes: float = 0.0
+) -> StepArrays:
+    """Return random questions that all are complete; some shorter than others, where ragged; with holes some answers lack."""
     rng = np.random.default_rng([seed, n, horizon, places])
     steps = rng.integers(1, horizon + 1, n) if ragged else np.full(n, horizon)
-    there = (np.arange(horizon) < steps[:, None])[:, :, None]
+    there = (np.arange(horizon) < steps[:, None])[:, :, None] & (rng.random((n, horizon, places)) >= holes)
     answer = np.where(there, rng.integers(0, horizon * places, (n, horizon, places)), -1)
     correct = (rng.random((n, horizon, places)) < share) & there
-    cost = np.where(there[:, :, 0], rng.integers(1, 200, (n, horizon)), 0)
+    cost = np.where(np.arange(horizon) < steps[:, None], rng.integers(1, 200, (n, horizon)), 0)
     return StepArrays(answer, correct, cost, steps, np.ones(n, dtype=np.bool_))
 
 
@@ -60,6 +62,9 @@ def walks(steps: StepArrays, *, keeps: bool = False, seed: int = 0, width: int =
         torch.from_numpy(steps.cost / UNIT),
         torch.from_numpy(steps.present.sum(axis=2).astype(np.float64)),
         torch.from_numpy(~ends),
+        None
+        if keeps
+        else torch.from_numpy(~steps.present & (np.arange(steps.horizon) < steps.steps[:, None])[:, :, None]),
     )
 
 
@@ -96,7 +101,14 @@ def setting(some: Walks, config: CCPOConfig = SMALL, **more: Any) -> Setting:
 
 
 def table(
-    n: int = 60, horizon: int = 3, places: int = 2, seed: int = 0, *, ragged: bool = True, gaps: bool = True
+    n: int = 60,
+    horizon: int = 3,
+    places: int = 2,
+    seed: int = 0,
+    *,
+    ragged: bool = True,
+    gaps: bool = True,
+    holes: float = 0.0,
 ) -> EpisodeTable:
     """Return a log whose signal tells of the truth: some questions end early, some records do, some signals lack."""
     rng = np.random.default_rng(seed)
@@ -113,15 +125,16 @@ def table(
         return whole
     steps = rng.integers(1, horizon + 1, n)
     there = np.arange(horizon) < steps[:, None]
+    made = there[:, :, None] & (rng.random(correct.shape) >= holes)
     held = whole.arrays
     cut = StepArrays(
-        np.where(there[:, :, None], held.answer, -1), held.correct & there[:, :, None], np.where(there, held.cost, 0),
+        np.where(made, held.answer, -1), held.correct & made, np.where(there, held.cost, 0),
         steps, rng.random(n) < 0.7,
     )  # fmt: skip
     told = {name: np.where(there, values, np.nan) for name, values in whole.signals.items()}
     if gaps:
         told["p_yes"] = np.where(rng.random((n, horizon)) < 0.3, np.nan, told["p_yes"])
-    sure = np.where(there[:, :, None], whole.confidence, np.nan)
+    sure = np.where(made, whole.confidence, np.nan)
     return replace(whole, arrays=cut, signals=told, confidence=sure, paid=np.where(there, cut.cost, np.nan))
 
 

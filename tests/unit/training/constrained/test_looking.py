@@ -39,9 +39,10 @@ def values(setting: Setting, logits: torch.Tensor, kappa: float = 0.3) -> Values
 
 
 @pytest.mark.parametrize(("horizon", "places"), list(itertools.product((1, 2, 3), (1, 2, 3))))
-def test_a_policy_of_one_action_costs_and_hits_what_its_paths_do(horizon: int, places: int) -> None:
+@pytest.mark.parametrize("holes", [0.0, 0.3])
+def test_a_policy_of_one_action_costs_and_hits_what_its_paths_do(horizon: int, places: int, holes: float) -> None:
     """Cost = Σ_t c_t Π π_s(n), accuracy = Σ_t Π π_s(n) Σ_a π_t(a) B_t(a): also where several answers are right."""
-    walks = made.random_walks(12, horizon, places, seed=1)
+    walks = made.walks(made.arrays(12, horizon, places, seed=1, holes=holes))
     setting = whole(walks, joint=False, online=False)
     logits = made.logits_of(walks, seed=2).reshape(-1, walks.actions)
     found = values(setting, logits)
@@ -49,6 +50,11 @@ def test_a_policy_of_one_action_costs_and_hits_what_its_paths_do(horizon: int, p
     for row in range(12):
         policy = logits.view(12, horizon, -1)[row].clone()
         policy[~walks.onward[row], -1] = -torch.inf
+        assert walks.absent is not None
+        for t in range(horizon):
+            for place in range(places):
+                if walks.absent[row, t, place] and bool((policy[t] > -torch.inf).sum() > 1):  # one is left
+                    policy[t, place] = -torch.inf
         cost = hit = 0.0
         for one in made.paths(policy.softmax(-1).tolist()):
             cost += one.chance * float(walks.cost[row, : len(one.actions)].sum())
@@ -109,14 +115,19 @@ def test_where_the_mask_is_narrow_the_surrogate_is_what_the_sets_bring(
     assert gaps[2] < 1e-9
 
 
-def test_next_is_in_no_set_where_a_question_ends_early() -> None:
-    walks = made.random_walks(60, 4, 2, seed=9)
+def test_next_is_in_no_set_where_a_question_ends_early_and_no_answer_that_a_step_lacks() -> None:
+    walks = made.walks(made.arrays(60, 4, 2, seed=9, holes=0.3))
+    assert walks.absent is not None
+    some = ~walks.absent.all(-1) | walks.onward
     for joint in (True, False):
         setting = whole(walks, joint=joint)
         look = Look(setting, drawn(setting, 1), torch.full((60,), 0.3, dtype=DTYPE))
         included = look.included(look.log_policy(made.logits_of(walks, seed=10).reshape(-1, 3)))
         assert not bool(included[..., -1][~walks.onward].any())
         assert bool((included[..., -1][walks.onward] > 0).all())
+        assert not bool(included[..., :-1][walks.absent & some[..., None]].any())
+        assert bool((included[..., :-1][~walks.absent] > 0).all())
+        assert bool(torch.isfinite(included).all())
         if not joint:
             torch.testing.assert_close(included.sum(-1), torch.ones_like(included[..., 0]))
 

@@ -245,10 +245,14 @@ def scores_of(logs: torch.Tensor) -> ScoreArrays:
 
 @every_shape
 @pytest.mark.parametrize("kappa", [0.0, 0.1, 0.3, 0.6, 2.0])
-def test_the_sets_at_a_threshold_bring_what_the_conformal_layer_says(horizon: int, places: int, kappa: float) -> None:
-    steps = made.arrays(60, horizon, places, seed=19)
+@pytest.mark.parametrize("holes", [0.0, 0.4])
+def test_the_sets_at_a_threshold_bring_what_the_conformal_layer_says(
+    horizon: int, places: int, kappa: float, holes: float
+) -> None:
+    """Also where questions end early, and where steps lack some answers, or all."""
+    steps = made.arrays(60, horizon, places, seed=19, holes=holes)
     walks = made.walks(steps)
-    logs = made.random_policy(walks, seed=20, scale=2.0)
+    logs = made.logits_of(walks, seed=20, scale=2.0).log_softmax(-1)
     found = at_threshold(logs, walks, torch.full((60,), kappa, dtype=DTYPE))
     bar = np.log(kappa) if kappa else -np.inf
     meant = rollout(steps, levels(steps, scores_of(logs)), bar)
@@ -267,6 +271,17 @@ def test_a_tie_goes_to_the_first_candidate_as_it_is_served() -> None:
     meant = rollout(steps, levels(steps, scores_of(logs)), np.log(2.0))
     assert (float(found.cost[0]), float(found.loss[0])) == (1.0, 0.0)
     assert (int(meant.length[0]), bool(meant.covered[0])) == (1, True)
+
+
+def test_what_is_just_at_the_threshold_is_kept() -> None:
+    steps = StepArrays(
+        np.array([[[0, 1]]]), np.array([[[False, True]]]), np.array([[100]]), np.array([1]), np.array([True])
+    )
+    walks = made.walks(steps)
+    logs = policy_of(torch.zeros(1, 1, 3, dtype=DTYPE), walks.onward)
+    for kappa, missed in ((0.5, 0.0), (np.nextafter(0.5, 1), 1.0)):
+        assert float(at_threshold(logs, walks, torch.tensor([kappa], dtype=DTYPE)).loss) == missed
+    assert rollout(steps, levels(steps, scores_of(logs)), float(logs[0, 0, 1])).covered.all()
 
 
 @pytest.mark.parametrize("kappa", [0.1, 0.5, 0.8, 2.0])

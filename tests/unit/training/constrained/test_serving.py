@@ -77,6 +77,7 @@ def agree(found: Learned, table: EpisodeTable, *, policy: LearnedPolicy | None =
 TABLES = {
     "base and guide": made.table(places=2, ragged=False),
     "base and guide, ragged": made.table(places=2, n=90),
+    "base and guide, lacking answers": made.table(places=2, n=110, holes=0.3),
     "a ladder": made.table(places=1, horizon=4, n=50, ragged=False),
     "a ladder, ragged": made.table(places=1, horizon=4, n=90),
 }
@@ -94,6 +95,8 @@ def test_the_tables_are_as_odd_as_they_say() -> None:
     ragged = TABLES["base and guide, ragged"].arrays
     short = ragged.steps < ragged.horizon
     assert min((short & ragged.complete).sum(), (short & ~ragged.complete).sum()) > 10
+    lacking = TABLES["base and guide, lacking answers"].arrays
+    assert (lacking.present.sum(axis=2) == 1).sum() > 30
     assert 0.2 < np.isnan(TABLES["a ladder, ragged"].signals["p_yes"]).mean() < 0.8
 
 
