@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -147,39 +147,51 @@ def fit_log(
     promise = Asked(guarantee, alpha, delta, budget, most, by_group, abstain)
     reading = Reading(episodes, where or (), matcher, config)
     ready = checked(given, promise, reading, output, force=force, expires_days=expires_days)
-    asked = {"method asked for": policy, "seed": str(seed)}
+    to = _To(Path(output), {"method asked for": policy, "seed": str(seed)}, as_json)
+    how: dict[str, Any] = {"method": policy, "config": ready.settings, "seed": seed}
     if cross_calibrate:
-        with Showing("choosing, fitting and certifying, five times"):
-            done = fit_crossed(
-                ready.tables, ready.wanted, method=policy, config=ready.settings, seed=seed, expires_days=expires_days
-            )
-        write_and_say(done, Path(output), asked, as_json=as_json)
+        _crossed(ready, {**how, "expires_days": expires_days}, to)
         return
-    how: dict[str, Any] = {
-        "method": policy,
-        "config": ready.settings,
-        "seed": seed,
-        "calibration_share": calibration_share,
-        "lambda_set": lambda_set,
-        "embedding": None if ready.embedder is None else _embedding(ready.log, ready.embedder),
-    }
+    how |= {"calibration_share": calibration_share, "lambda_set": lambda_set}
+    how["embedding"] = None if ready.embedder is None else _embedding(ready.log, ready.embedder)
     if policy in BARE:
-        with Showing() as showing, ended_gently(given.networks):
-            how["networks"] = given.networks.networks(ready.network, showing.tell)
-            bare = fit_uncertified(ready.tables, ready.wanted, **how)
-        write_and_say_uncertified(bare, Path(output), asked, as_json=as_json)
-        return
-    how |= {
-        "init": ready.init,
-        "expires_days": expires_days,
-        "allow_everything": allow_everything,
-    }
-    each = _fitted(given, ready, how)
-    told = {name: {**asked, **dict(_took_effect(given, ready, one))} for name, one in each.items()}
-    if ready.levels is None:
-        _write_and_say(each[""], Path(output), told[""], as_json=as_json)
+        _uncertified(given, ready, how, to)
     else:
-        write_and_say_levels(each, ready.levels.default, Path(output), told, as_json=as_json)
+        more = {"init": ready.init, "expires_days": expires_days, "allow_everything": allow_everything}
+        _certified(given, ready, how | more, to)
+
+
+class _To(NamedTuple):
+    """Where a policy is written, what its model card says was asked for, and whether JSON is printed."""
+
+    output: Path
+    asked: Mapping[str, str]
+    as_json: bool
+
+
+def _crossed(ready: Ready, how: dict[str, Any], to: _To) -> None:
+    """Fit and certify with no question set aside, and write."""
+    with Showing("choosing, fitting and certifying, five times"):
+        done = fit_crossed(ready.tables, ready.wanted, **how)
+    write_and_say(done, to.output, to.asked, as_json=to.as_json)
+
+
+def _uncertified(given: Given, ready: Ready, how: dict[str, Any], to: _To) -> None:
+    """Train a network that carries no certificate, and write it."""
+    with Showing("training") as showing, ended_gently(given.networks):
+        networks = given.networks.networks(ready.network, showing.tell)
+        done = fit_uncertified(ready.tables, ready.wanted, networks=networks, **how)
+    write_and_say_uncertified(done, to.output, to.asked, as_json=to.as_json)
+
+
+def _certified(given: Given, ready: Ready, how: dict[str, Any], to: _To) -> None:
+    """Fit and certify, one policy or several levels, and write."""
+    each = _fitted(given, ready, how)
+    told = {name: {**to.asked, **dict(_took_effect(given, ready, one))} for name, one in each.items()}
+    if ready.levels is None:
+        _write_and_say(each[""], to.output, told[""], as_json=to.as_json)
+    else:
+        write_and_say_levels(each, ready.levels.default, to.output, told, as_json=to.as_json)
 
 
 def _fitted(given: Given, ready: Ready, how: dict[str, Any]) -> Mapping[str, Fitted]:
