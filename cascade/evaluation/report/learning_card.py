@@ -55,4 +55,5 @@ def trained(training: Training, *, drawn: bool) -> Iterator[str]:
 def _aim(training: Training) -> str:
     if training.covered is None:
         return f"It aims at a mean cost of {training.cost:.3g} steps, a mean step being 1."
-    return f"It aims to keep the promise on {100 * training.covered:.3g} % of them."
+    mean = ", the mean over the levels" if training.levels > 1 else ""
+    return f"It aims to keep the promise on {100 * training.covered:.3g} % of them{mean}."
