@@ -114,6 +114,7 @@ def test_the_sets_at_any_threshold_are_those_of_the_conformal_layer(
     assert np.array_equal(1 - found.loss, meant.covered)
 
 
+@settings(max_examples=25)
 @given(SEEDS, st.floats(-1e308, 1e308), st.floats(-1e308, 1e308))
 def test_no_logits_bring_anything_but_numbers(seed: int, one: float, other: float) -> None:
     walks = made.random_walks(4, 3, 2, seed)

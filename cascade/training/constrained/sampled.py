@@ -81,7 +81,7 @@ class Functional(NamedTuple):
     base: Tensor
 
 
-def functionals(included: Tensor, walks: Walks, config: CCPOConfig, goal: Goal, covered: Tensor) -> list[Functional]:
+def functionals(included: Tensor, walks: Walks, config: CCPOConfig, goal: Goal, missed: Tensor) -> list[Functional]:
     """Return cost (with λ a leaf) and loss.
 
     Args:
@@ -89,7 +89,7 @@ def functionals(included: Tensor, walks: Walks, config: CCPOConfig, goal: Goal, 
         walks: the questions.
         config: which forms.
         goal: λ.
-        covered: (B,), whether the hard sets miss the question: the loss of the form "indicator".
+        missed: (B,), whether the hard sets miss the question: the loss of the form "indicator".
     """
     rewards, step = torch.zeros_like(included), walks.cost
     if walks.right is None:  # every answer is kept: a step's are charged with the step
@@ -99,7 +99,7 @@ def functionals(included: Tensor, walks: Walks, config: CCPOConfig, goal: Goal, 
     rewards[:, :-1, -1] = step[:, 1:]
     path = drawn_from(included)
     paid = Functional(path if config.cost_form == "path" else included, rewards, step[:, 0])
-    return [paid, _loss(included, path, walks, config, covered)]
+    return [paid, _loss(included, path, walks, config, missed)]
 
 
 def _loss(included: Tensor, path: Tensor, walks: Walks, config: CCPOConfig, missed: Tensor) -> Functional:
