@@ -28,7 +28,7 @@ ONLY_IN = {
     "requests": set(),
     "yaml": {"yamlfile.py"},
     "math_verify": {"episodes/matching/maths_worker.py"},
-    "matplotlib": {"evaluation/report/plots.py"},
+    "matplotlib": {"evaluation/report/learning_plot.py", "evaluation/report/plots.py"},
     "onnxruntime": {"strategies/embedding.py"},
     "pyarrow": {"episodes/parquet.py"},
     "sklearn": {"training/estimators/trees.py"},
