@@ -17,6 +17,7 @@ from cascade.evaluation.report.learning_plot import plot_learning
 from cascade.evaluation.report.uncertified_card import found_in_words, uncertified_files
 from cascade.policies.artifact import write
 from cascade.text import capital
+from cascade.training.notes import ended_early
 from cascade.training.uncertified import Uncertified
 
 
@@ -36,8 +37,9 @@ def _report(done: Uncertified, output: str) -> Iterator[RenderableType]:
     sizes, shown = done.sizes, plain_text(output)
     said = f"{sizes.questions:,} questions: {sizes.training:,} to train on, {sizes.calibration:,} to judge it on"
     yield Text(said, style="bold")
+    loud = set(ended_early(done.learning))
     for note in done.notes:
-        yield Text(plain_text(f"{capital(note)}."), style="bold yellow")
+        yield Text(plain_text(f"{capital(note)}."), style="bold yellow" if note in loud else "")
     yield ""
     yield Text(plain_text(found_in_words(done)))
     yield ""

@@ -38,7 +38,7 @@ from cascade.training.dividing import SHARE, Divided, allowed_budget, allowed_by
 from cascade.training.embedding import ROWS_EACH, Embedding
 from cascade.training.estimators.threads import one_thread
 from cascade.training.networks import Networks
-from cascade.training.notes import LEAST_TRAINING, Init, ended_early, in_logged, notes
+from cascade.training.notes import LEAST_TRAINING, Init, about_training, in_logged, notes
 
 
 class Sizes(NamedTuple):
@@ -198,7 +198,7 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
     said = tuple(notes(parts, terms, how.lambda_set, policy, init))
     if embedding is not None and directions is None:
         said = (*said, f"embeddings are not offered: fewer than {ROWS_EACH} training questions have a text on record")
-    said = (*said, *ended_early(learning))
+    said = (*said, *about_training(learning))
     return Fitted(policy, calibrated.artifact, calibrated, choice, sizes, parts.training, said, learning)
 
 

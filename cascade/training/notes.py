@@ -79,6 +79,14 @@ def ended_early(learning: Training | None) -> Iterator[str]:
         )
 
 
+def about_training(learning: Training | None) -> Iterator[str]:
+    """Yield what has to be known of how a network was trained."""
+    yield from ended_early(learning)
+    if learning is not None and learning.settings["device"] != "cpu":
+        device = learning.settings["device"]
+        yield f"trained on {device}, where sums come in no fixed order: the same seed need not give the same network"
+
+
 def _few(many: int) -> str:
     return f"{counted(many, 'training question')} {'is' if many == 1 else 'are'}"
 

@@ -33,7 +33,7 @@ from cascade.training.embedding import Embedding
 from cascade.training.estimators.threads import one_thread
 from cascade.training.fitting import Sizes, check_parts, terms_of
 from cascade.training.networks import BARE, Networks
-from cascade.training.notes import ended_early
+from cascade.training.notes import about_training
 
 DELTA = 0.05
 """One less the confidence of the interval, half of it on each side."""
@@ -147,7 +147,7 @@ def fit_uncertified(
         done,
         reference_cost(sample.table),
         parts.training,
-        tuple(ended_early(learning)),
+        tuple(about_training(learning)),
     )
 
 

@@ -34,7 +34,7 @@ from cascade.training.dividing import divided
 from cascade.training.fitting import Fitted, fit_policy, terms_of
 from cascade.training.levels import conditioned, fit_levels
 from cascade.training.networks import BARE, CERTIFIABLE, Networks, require_torch
-from cascade.training.notes import Init, ended_early
+from cascade.training.notes import Init, about_training, ended_early
 from cascade.training.uncertified import fit_uncertified, kept_at
 from unit.calibration.logs import log
 
@@ -191,6 +191,15 @@ def test_training_that_was_ended_early_is_said_and_certified_all_the_same(monkey
     assert "**Training was ended early: step 8: over the last" in card
     bare = fit_uncertified([log(300)], COVERAGE, method="cpo", networks=Networks(SMALL))
     assert bare.notes == tuple(ended_early(bare.learning))
+
+
+def test_a_network_of_a_gpu_is_said_to_be_none_of_the_same_bytes() -> None:
+    learning = fit(log(60)).learning
+    assert learning is not None
+    assert list(about_training(learning)) == []
+    (said,) = about_training(learning._replace(settings={**learning.settings, "device": "cuda:1"}))
+    assert said.startswith("trained on cuda:1, where sums come in no fixed order")
+    assert list(about_training(None)) == []
 
 
 def test_the_curves_of_another_policy_go_where_a_new_one_is_written(tmp_path: Path) -> None:
