@@ -50,7 +50,8 @@ def advance(setting: Setting, state: State) -> tuple[State, Row]:
     smoothed = _smoothed(state.violation, violation, config.smoothing)
     change = _updated(setting, state, asked, batch.level, smoothed, lambda: _fisher(setting, now, logs, look, number))
     weights = state.weights + change.taken.change
-    after = setting.net.forward(weights, batch.rows).outputs
+    after = change.taken.logits
+    after = setting.net.forward(weights, batch.rows).outputs if after is None else after
     judged = look.hard(look.log_policy(after)) if config.kappa_timing == "after" else measured
     done = number - average_after(config)
     average = state.average if done < 1 else state.average + (weights - state.average) / done

@@ -45,11 +45,13 @@ class Taken(NamedTuple):
         change: to be added to the weights, (P,).
         case: "dual", or what became of the trust-region step.
         factor: its length over the one proposed.
+        logits: of the batch after it, (N, k), where they were worked out on the way; None where not.
     """
 
     change: Tensor
     case: str
     factor: float = 1.0
+    logits: Tensor | None = None
 
 
 class Question(NamedTuple):
@@ -111,7 +113,10 @@ def trust_region(asked: Question, fisher: Fisher, constraint: float | None, delt
     held = own if constraint is None else constraint
     step = trust_region_step(g, b, held, fisher.product, delta, damping=config.damping, solve=_solver(fisher, config))
 
+    logits = asked.now.outputs
+
     def measure(x: Tensor) -> Measured:
+        nonlocal logits
         with torch.no_grad():
             logits = asked.net.forward(asked.weights + x, asked.rows).outputs
             there = asked.values(logits)
@@ -122,7 +127,7 @@ def trust_region(asked: Question, fisher: Fisher, constraint: float | None, delt
     taken = backtrack(
         step.x, measure, step.case, Measured(objective, held, 0.0), delta, shrink=config.shrink, tries=config.backtracks
     )
-    return Taken(taken.x, taken.case, taken.factor)
+    return Taken(taken.x, taken.case, taken.factor, logits if taken.accepted else asked.now.outputs)
 
 
 def _solver(fisher: Fisher, config: CCPOConfig) -> Callable[[Tensor], Tensor]:
