@@ -21,6 +21,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -54,7 +56,7 @@ UPDATES = ("dual", "trust_region")
 BARS_S = {"sampled": 30.0, "exact": 15.0}
 BAR_RATIO, EPOCHS = 1.0, (10, 1)
 """Of a step of ours to PPO's with 10 epochs, as it is usual; one epoch is shown beside it."""
-REPEATS, WARM = 300, 20
+REPEATS, WARM = 150, 10
 BATCHES, LAYERS = (10, 30, 100, 300), ((64,), (64, 64, 64), (256, 256, 256))
 
 
@@ -88,7 +90,8 @@ class Growth(NamedTuple):
     ms: float
 
 
-def setting_of(config: CCPOConfig) -> Setting:
+@cache
+def questions() -> Setting:
     """Return the questions as they are trained on."""
     log, held = simulate(WORLDS[WORLD], EPISODES, seed=0), list[Setting]()
 
@@ -96,13 +99,18 @@ def setting_of(config: CCPOConfig) -> Setting:
         held.append(setting)
         return Trained(start(setting), [], None)
 
-    fit_constrained(log, Asked("coverage", ALPHA), config=config, confidences=False, run=kept)
+    fit_constrained(log, Asked("coverage", ALPHA), confidences=False, run=kept)
     return held[0]
+
+
+def setting_of(**changed: Any) -> Setting:
+    """Return a run of training with some settings of its own."""
+    return replace(questions(), config=CCPOConfig(**changed))
 
 
 def whole(estimator: str, update: str, steps: int) -> Run:
     """Train once."""
-    setting = setting_of(CCPOConfig.model_validate({"estimator": estimator, "update": update, "steps": steps}))
+    setting = setting_of(estimator=estimator, update=update, steps=steps)
     state = start(setting)
     clock, worked = time.perf_counter(), time.process_time()
     for _ in range(steps):
@@ -169,7 +177,7 @@ def _layers(setting: Setting, outputs: int) -> nn.Sequential:
 
 def race(update: str, epochs: int, repeats: int) -> Race:
     """Time both in turns."""
-    setting = setting_of(CCPOConfig(estimator="sampled", update=update))  # type: ignore[arg-type]
+    setting = setting_of(estimator="sampled", update=update)
     ours, theirs = stepping(setting), Ppo(setting)
     pairs = []
     for number in range(repeats + WARM):
@@ -189,8 +197,7 @@ def seconds(call: Callable[[], None]) -> float:
 
 def growth(estimator: str, update: str, batch: int, layers: tuple[int, ...], repeats: int) -> Growth:
     """Time steps of one shape."""
-    config = {"estimator": estimator, "update": update, "batch": batch, "layers": layers}
-    step = stepping(setting_of(CCPOConfig.model_validate(config)))
+    step = stepping(setting_of(estimator=estimator, update=update, batch=batch, layers=layers))
     times = [seconds(step) for _ in range(repeats + WARM)][WARM:]
     return Growth(estimator, update, batch, layers, 1e3 * statistics.median(times))
 
