@@ -335,4 +335,4 @@ def test_the_methods_are_the_same_wherever_they_are_listed() -> None:
     """They stand where they are served, in the settings, on the command line and in the model card."""
     assert get_args(LearnedConfig.model_fields["method"].annotation) == METHODS
     assert ("auto", *METHODS) == options.METHODS
-    assert set(card._METHODS) == set(METHODS)
+    assert set(card.METHODS_IN_WORDS) == set(METHODS)
