@@ -104,6 +104,8 @@ def fit_levels(
     """
     if method not in NETWORKS:
         raise UsageError(f"There is no policy network {method!r}; there are {', '.join(NETWORKS)}.")
+    if len({(one.kind, one.lambda_set) for one in asked.values()}) > 1:
+        raise UsageError("The levels of one network are of one kind of promise, and charge answers alike.")
     if table.arrays.horizon < 2:
         raise UsageError(f"{table.dataset} has one step a question: there is nothing to decide.")
     first = next(iter(asked.values()))
