@@ -68,7 +68,18 @@ Force = Annotated[bool, typer.Option("--force", help="Write over another policy 
 METHODS = (
     "auto", "net_benefit", "index2", "boosted", "threshold", "depth", "cpo", "cpo_batch", "cpo_online", "ccpo"
 )  # fmt: skip
-METHODS_SAID = ", ".join([one.replace("cpo_", "cpo-") for one in METHODS])
+
+
+def method_written(method: str) -> str:
+    """Return a method as messages write it: networks with dashes.
+
+    >>> method_written("cpo_batch"), method_written("net_benefit")
+    ('cpo-batch', 'net_benefit')
+    """
+    return method.replace("cpo_", "cpo-")
+
+
+METHODS_SAID = ", ".join(map(method_written, METHODS))
 """As `--help` lists them; each may be written with dashes or underscores."""
 
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from cascade.checks import did_you_mean
 from cascade.cli.logs import open_log
-from cascade.cli.options import METHODS
+from cascade.cli.options import METHODS, method_written
 from cascade.episodes.matching import get_matcher
 from cascade.errors import CascadeError, ConfigError, UsageError
 from cascade.evaluation.logs import Log
@@ -77,4 +77,5 @@ def checked_log(problems: Problems, episodes: str, where: Sequence[str], matcher
 def check_method(method: str) -> None:
     """Refuse a method that there is none of."""
     if method not in METHODS:
-        raise UsageError(f"There is no policy {method!r} to fit{did_you_mean(method, METHODS)}.")
+        meant = did_you_mean(method_written(method), map(method_written, METHODS))
+        raise UsageError(f"There is no policy {method_written(method)!r} to fit{meant}.")

@@ -14,7 +14,7 @@ import typer
 
 from cascade.checks import did_you_mean
 from cascade.cli.blocks import markdown, rendered
-from cascade.cli.options import METHODS_SAID, AsJson, Matched, Seed, Where, method_named
+from cascade.cli.options import METHODS, AsJson, Matched, Seed, Where, method_named, method_written
 from cascade.cli.output import console, notes, plain, print_json
 from cascade.cli.problems import Problems, check_method, checked_log
 from cascade.cli.progress import Shown
@@ -29,9 +29,11 @@ from cascade.evaluation.proof.diagnosis import default_kind
 from cascade.evaluation.proof.proving import KINDS, Fit, Plan, Proof, prove
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.fitting import fit_policy
+from cascade.training.networks import BARE, CERTIFIABLE, require_torch
 
 _SINGLE_ALPHA, _SET_ALPHA, _DELTA = 0.05, 0.1, 0.1
 _REPORT_WIDTH = 130
+_METHODS_SAID = ", ".join(method_written(one) for one in METHODS if one not in BARE)
 _FAST, _MANY = "net_benefit", 2_000
 """Beyond so many questions one method stands for all: boosted trees, which start there, would take minutes."""
 
@@ -63,7 +65,7 @@ Tried = Annotated[
     typer.Option(
         "--policy",
         callback=method_named,
-        help=f"What to fit: {METHODS_SAID}. By default {AUTO}, all of them, up to {_MANY:,} questions; beyond, "
+        help=f"What to fit: {_METHODS_SAID}. By default {AUTO}, all but networks, up to {_MANY:,} questions; beyond, "
         f"{_FAST}.",
     ),
 ]
@@ -133,7 +135,7 @@ class _Wanted:
         """Note what can be asked of no log."""
         if self.method is not None:
             with problems.noted():
-                check_method(self.method)
+                _check_provable(self.method)
         if self.kind is not None and self.kind in GUARANTEES and self.kind not in KINDS:
             problems.add(f"A saving is shown at {', '.join(KINDS)}, not at {self.kind}.")
         elif self.kind is not None and self.kind not in KINDS:
@@ -157,6 +159,18 @@ class _Wanted:
     def tried(self, table: EpisodeTable) -> str:
         """Return what is fitted on a log of so many questions."""
         return self.method or (AUTO if table.n <= _MANY else _FAST)
+
+
+def _check_provable(method: str) -> None:
+    """Refuse a method that there is none of, or that promises nothing, or cannot be fitted here."""
+    check_method(method)
+    if method in BARE:
+        raise UsageError(
+            f"A saving is shown of what is certified, and --policy {method_written(method)} carries no certificate; "
+            "cpo-batch calibrates the same network."
+        )
+    if method in CERTIFIABLE:
+        require_torch()
 
 
 def _checked(
