@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,8 @@ def _report(done: Uncertified, output: str) -> Iterator[RenderableType]:
         style="bold yellow",
     )
     yield Text(f"written: {shown}, what it is and how it was trained in {shown}/README.md")
+    named = plain_text(shlex.quote(output))
+    yield Text(f"next: cascade calibrate NEW_EPISODES --policy {named} certifies a threshold for it")
 
 
 def uncertified_document(done: Uncertified, output: str, *, drawn: bool) -> dict[str, Any]:

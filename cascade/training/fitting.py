@@ -28,6 +28,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
+from cascade.policies.embedding import Directions
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.choice.choosing import Choice, choose, unchosen
 from cascade.training.choice.crossfit import Candidate
@@ -164,13 +165,12 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
     Raises:
         UsageError, NotCertifiedError: as `fit_policy`; `needed_n` counts the questions that certify.
     """
-    init, embedding, networks = how.init, how.embedding, how.networks or Networks()
-    check_parts(parts, guarantee, how.config, how.lambda_set)
+    init, networks = how.init, how.networks or Networks()
     before = None if init is None else init.policy
-    directions = None if embedding is None else embedding.directions(parts.training, before)
-    if embedding is not None and directions is not None:
-        parts = parts.of(lambda table: embedded(table, embedding.vectors, directions))
-    terms = terms_of(parts, guarantee, how.lambda_set)
+    ready = prepared(
+        parts, guarantee, config=how.config, lambda_set=how.lambda_set, embedding=how.embedding, before=before
+    )
+    parts, terms = ready.parts, ready.terms
     if taken is None:
         choice = choice_on(parts.training, terms, how.method, how.seed, networks)
         policy = _made(parts.training, terms, choice, how, networks)
@@ -178,8 +178,7 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
         choice = unchosen(bonds(parts.training, guarantee), taken, [taken], terms)
         policy = _whole(taken, parts.training)
     learning = networks.training_of(policy)
-    if embedding is not None and directions is not None:
-        policy = embedding.attached(policy, directions)
+    policy = ready.attached(policy)
     held = _held(policy, choice, parts, guarantee, Seen() if init is None else init.seen, how.seed)
     calibrated = calibrate_policy(
         [parts.calibration],
@@ -195,11 +194,63 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
     )
     sizes = Sizes(parts.questions, parts.training.n, parts.calibration.n)
     calibrated = replace(calibrated, repeated=parts.repeated)
-    said = tuple(notes(parts, terms, how.lambda_set, policy, init))
-    if embedding is not None and directions is None:
-        said = (*said, f"embeddings are not offered: fewer than {ROWS_EACH} training questions have a text on record")
-    said = (*said, *about_training(learning))
+    said = (*notes(parts, terms, how.lambda_set, policy, init), *ready.notes, *about_training(learning))
     return Fitted(policy, calibrated.artifact, calibrated, choice, sizes, parts.training, said, learning)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a policy is made from.
+
+    Attributes:
+        parts: the questions; with embeddings their directions are features.
+        terms: what it is made for, and compared by.
+        embedding, directions: what questions were embedded with, and how; None where they were not.
+        notes: what has to be known of that, in words.
+    """
+
+    parts: Divided
+    terms: Terms
+    embedding: Embedding | None = None
+    directions: Directions | None = None
+    notes: tuple[str, ...] = ()
+
+    def attached(self, policy: LearnedPolicy) -> LearnedPolicy:
+        """Return the policy with the sentence model, where it looks at what that says."""
+        if self.embedding is None or self.directions is None:
+            return policy
+        return self.embedding.attached(policy, self.directions)
+
+
+def prepared(
+    parts: Divided,
+    guarantee: Guarantee,
+    *,
+    config: CascadeConfig | None,
+    lambda_set: float,
+    embedding: Embedding | None,
+    before: LearnedPolicy | None = None,
+) -> Prepared:
+    """Check a log that is divided, and embed its questions where that was asked for.
+
+    Args:
+        parts: as `dividing.divided` makes them.
+        guarantee: what is to be promised, or come to.
+        config: the cascade that will serve.
+        lambda_set: what a further answer in the set is charged with.
+        embedding: offers where each question's sentence embedding lies.
+        before: an earlier policy, whose directions are taken where it has any.
+
+    Raises:
+        UsageError: everything that stands in the way of a fit.
+    """
+    check_parts(parts, guarantee, config, lambda_set)
+    found = None if embedding is None else embedding.directions(parts.training, before)
+    if embedding is None or found is None:
+        few = f"embeddings are not offered: fewer than {ROWS_EACH} training questions have a text on record"
+        return Prepared(parts, terms_of(parts, guarantee, lambda_set), notes=() if embedding is None else (few,))
+    parts = parts.of(lambda table: embedded(table, embedding.vectors, found))
+    return Prepared(parts, terms_of(parts, guarantee, lambda_set), embedding, found)
 
 
 def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | None, lambda_set: float) -> None:

@@ -18,7 +18,6 @@ from cascade.config import CascadeConfig
 from cascade.conformal.arrays import Floats
 from cascade.conformal.binomial import lower_bound, upper_bound
 from cascade.conformal.guarantee import Guarantee
-from cascade.episodes.embeddings import embedded
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.policies import model_file
@@ -31,7 +30,7 @@ from cascade.training.constrained.curves import Training
 from cascade.training.dividing import SHARE, divided
 from cascade.training.embedding import Embedding
 from cascade.training.estimators.threads import one_thread
-from cascade.training.fitting import Sizes, check_parts, terms_of
+from cascade.training.fitting import Sizes, prepared
 from cascade.training.networks import BARE, Networks
 from cascade.training.notes import about_training
 
@@ -39,16 +38,17 @@ DELTA = 0.05
 """One less the confidence of the interval, half of it on each side."""
 
 
-class Kept(NamedTuple):
+class ShareKept(NamedTuple):
     """The share of questions on which what was asked for came true, with its 95 % interval.
 
     Attributes:
         n: questions that it speaks of, which the policy has not seen.
-        share, low, high: of them; the interval is Clopper and Pearson's, of graded losses Hoeffding's.
+        share, low, high: of them; the interval is Clopper and Pearson's, of graded losses Hoeffding's. Of no question
+            the share is None, and the interval 0 to 1.
     """
 
     n: int
-    share: float
+    share: float | None
     low: float
     high: float
 
@@ -75,7 +75,7 @@ class Uncertified:
     learning: Training
     wanted: Guarantee
     sizes: Sizes
-    kept: Kept
+    kept: ShareKept
     realised: Realised
     reference_cost_nano_usd: float | None
     training: EpisodeTable
@@ -118,17 +118,14 @@ def fit_uncertified(
         raise UsageError(f"Without a certificate there are {' and '.join(BARE)}, not {method}.")
     trains = networks or Networks()
     parts = divided(tables, guarantee, share=calibration_share, seed=seed)
-    check_parts(parts, guarantee, config, lambda_set)
-    directions = None if embedding is None else embedding.directions(parts.training, None)
-    if embedding is not None and directions is not None:
-        parts = parts.of(lambda table: embedded(table, embedding.vectors, directions))
+    ready = prepared(parts, guarantee, config=config, lambda_set=lambda_set, embedding=embedding)
+    parts = ready.parts
     if not parts.training.n or not sees_something(parts.training):
         raise UsageError(f"{parts.calibration.dataset} has nothing that a network could learn from.")
-    policy = trains.policy(parts.training, asked_of(terms_of(parts, guarantee, lambda_set)), method, seed=seed)
+    policy = trains.policy(parts.training, asked_of(ready.terms), method, seed=seed)
     learning = trains.training_of(policy)
     assert learning is not None  # noqa: S101 - it was made to be served
-    if embedding is not None and directions is not None:
-        policy = embedding.attached(policy, directions)
+    policy = ready.attached(policy)
     sample = sample_of(parts.calibration, policy)
     played = play(sample.table, sample.scores, Threshold(policy.kappa))
     done = realised(sample.table, played)
@@ -147,11 +144,11 @@ def fit_uncertified(
         done,
         reference_cost(sample.table),
         parts.training,
-        tuple(about_training(learning)),
+        (*ready.notes, *about_training(learning)),
     )
 
 
-def kept_at(sample: Sample, kind: str, kappa: float) -> Kept:
+def kept_at(sample: Sample, kind: str, kappa: float) -> ShareKept:
     """Return how often what a promise of a kind says came true at a threshold, on questions not seen before.
 
     Raises:
@@ -162,12 +159,12 @@ def kept_at(sample: Sample, kind: str, kappa: float) -> Kept:
     lost: Floats = (losses.at(kappa) / losses.units)[some]
     n = int(lost.size)
     if not n:
-        return Kept(0, math.nan, 0.0, 1.0)
+        return ShareKept(0, None, 0.0, 1.0)
     total = float(lost.sum())
     if kind != "f1":
         missed = round(total)
         low, high = lower_bound(missed, n, DELTA / 2), upper_bound(missed, n, DELTA / 2)
-        return Kept(n, 1 - missed / n, 1 - high, 1 - low)
+        return ShareKept(n, 1 - missed / n, 1 - high, 1 - low)
     half = math.sqrt(math.log(2 / DELTA) / (2 * n))
     share = 1 - total / n
-    return Kept(n, share, max(0.0, share - half), min(1.0, share + half))
+    return ShareKept(n, share, max(0.0, share - half), min(1.0, share + half))

@@ -62,7 +62,9 @@ def found_in_words(done: Uncertified) -> str:
         cost = f"${found.cost_nano_usd / 1e6:.4g} per 1,000 questions, {cost}"
     if wanted.budget_nano_usd is not None:
         cost += f"; the bound asked for is ${wanted.budget_nano_usd / 1e6:.4g} per 1,000"
-    return (
-        f"On {kept.n:,} questions that it has not seen, {SPOKEN[wanted.kind]}: {100 * kept.share:.1f} % "
-        f"({100 * kept.low:.1f} to {100 * kept.high:.1f} %, with 95 % confidence){asked}. It costs {cost}."
-    )
+    came = "what was asked for speaks of none"
+    if kept.share is not None:
+        interval = f"{100 * kept.low:.1f} to {100 * kept.high:.1f} %, with 95 % confidence"
+        came = f"{SPOKEN[wanted.kind]}: {100 * kept.share:.1f} % ({interval})"
+    many = found.n if kept.share is None else kept.n
+    return f"On {many:,} questions that it has not seen, {came}{asked}. It costs {cost}."

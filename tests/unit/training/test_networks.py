@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import date
 from importlib import util
@@ -15,6 +16,7 @@ pytest.importorskip("torch")
 
 from cascade.calibration.realised import play
 from cascade.calibration.thresholds import sample_of
+from cascade.cli.fit_uncertified import uncertified_document
 from cascade.conformal.binomial import lower_bound, upper_bound
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
@@ -31,12 +33,14 @@ from cascade.training.constrained.config import CCPOConfig
 from cascade.training.constrained.curves import rows_of
 from cascade.training.constrained.progress import Progress
 from cascade.training.dividing import divided
+from cascade.training.embedding import Embedding
 from cascade.training.fitting import Fitted, fit_policy, terms_of
 from cascade.training.levels import conditioned, fit_levels
 from cascade.training.networks import BARE, CERTIFIABLE, Networks, require_torch
 from cascade.training.notes import Init, about_training, ended_early
 from cascade.training.uncertified import fit_uncertified, kept_at
 from unit.calibration.logs import log
+from unit.embedder import Embedder
 
 DAY = date(2026, 11, 21)
 SMALL = CCPOConfig(layers=(6,), batch=20, steps=20)
@@ -259,10 +263,28 @@ def test_graded_losses_have_hoeffdings_interval() -> None:
     half = np.sqrt(np.log(40.0) / (2 * found.kept.n))
     assert found.kept.low == pytest.approx(max(0.0, found.kept.share - half))
     assert found.kept.high == pytest.approx(min(1.0, found.kept.share + half))
+
+
+def test_of_no_question_the_share_is_unknown_and_is_said_so() -> None:
+    found = fit_uncertified([log(300)], Guarantee("solvable", 0.2), method="cpo", networks=Networks(SMALL))
     table = log(100)
     hopeless = np.flatnonzero(~table.arrays.solvable & table.arrays.complete)
-    spoken_of_none = sample_of(table.take(hopeless), found.policy)
-    assert kept_at(spoken_of_none, "solvable", 0.0)[2:] == (0.0, 1.0)
+    none = kept_at(sample_of(table.take(hopeless), found.policy), "solvable", 0.0)
+    assert none == (0, None, 0.0, 1.0)
+    bare = replace(found, kept=none)
+    assert f"On {found.realised.n} questions that it has not seen, what was asked for speaks of none" in found_in_words(
+        bare
+    )
+    assert (
+        json.loads(json.dumps(uncertified_document(bare, "o", drawn=False), allow_nan=False))["kept"]["share"] is None
+    )
+
+
+def test_embeddings_that_are_not_offered_are_said_of_a_network_without_a_certificate_too() -> None:
+    asked = {"guarantee": COVERAGE, "networks": Networks(SMALL), "embedding": Embedding(Embedder(), {})}
+    (said,) = fit_uncertified([log(120)], method="cpo", **asked).notes
+    assert said.startswith("embeddings are not offered: fewer than 100 training questions have a text")
+    assert said in fit_policy([log(120)], method="ccpo", **asked).notes
 
 
 def test_the_card_of_a_network_without_a_certificate_promises_nothing(tmp_path: Path) -> None:
