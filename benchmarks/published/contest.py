@@ -23,7 +23,7 @@ from cascade.conformal.rollout import levels
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.contestants import Chance, Contestant, Depth, Logged, Ready, Threshold, Uala, calibrated
 from cascade.evaluation.doubt import doubt_of
-from cascade.evaluation.network_contestants import PolicyNetwork, Training
+from cascade.evaluation.network_contestants import PolicyNetwork
 from cascade.evaluation.played import played_at
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
@@ -31,6 +31,7 @@ from cascade.policies.learned import LearnedPolicy
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.dividing import allowed_loss
 from cascade.training.estimators.threads import one_thread
+from cascade.training.networks import Networks
 from cascade.training.osc.net_benefit import fit_net_benefit
 from cascade.training.osc.targets import Asked, step_cost
 
@@ -189,7 +190,7 @@ def contestants(table: Table, split: Split, config: CCPOConfig) -> dict[str, Con
     doubt = doubt_of(split.train)
     if doubt is None:
         raise SystemExit("a simulated world has verdicts")
-    exact = Training(config)
+    exact = Networks(config)
     uala, charge = Uala(doubt), charge_in_steps(table, split.train)
     return {
         EXIT_GUIDE: Logged("LLM-exit, guide"),
@@ -206,7 +207,7 @@ def contestants(table: Table, split: Split, config: CCPOConfig) -> dict[str, Con
         CPO_ONLINE: PolicyNetwork(CPO_ONLINE, exact, "cpo_online", "trained"),
         CCPO: PolicyNetwork(CCPO, exact),
         CHARGED: PolicyNetwork(CHARGED, exact, lambda_set=charge),
-        SAMPLED: PolicyNetwork(SAMPLED, Training(sampled(config))),
+        SAMPLED: PolicyNetwork(SAMPLED, Networks(sampled(config))),
         OSC: Stopping(OSC),
     }
 

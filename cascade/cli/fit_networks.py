@@ -24,7 +24,8 @@ from cascade.policies.learned import NETWORKS
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.constrained import progress
 from cascade.training.constrained.config import CCPOConfig
-from cascade.training.networks import BARE, CHECKPOINT_FILE, EVERY, Kept, Networks, require_torch
+from cascade.training.constrained.keeping import CHECKPOINT_FILE, EVERY, Checkpoints
+from cascade.training.networks import BARE, Networks, require_torch
 from cascade.yamlfile import read_yaml
 
 Offered = Annotated[
@@ -83,8 +84,8 @@ class NetworksAsked(NamedTuple):
         """Return what trains them."""
         kept = None
         if self.checkpoint is not None:
-            kept = Kept(self.checkpoint, self.every or EVERY, self.resume, _say)
-        return Networks(config, offered=self.offered, kept=kept, tell=tell)
+            kept = Checkpoints(self.checkpoint, self.every or EVERY, self.resume, _say)
+        return Networks(config, offered=self.offered, checkpoints=kept, tell=tell)
 
 
 def _say(text: str) -> None:

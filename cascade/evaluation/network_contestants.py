@@ -6,20 +6,19 @@ They need the package torch and take 10 to 30 seconds a split, so that they are 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from importlib.util import find_spec
+from dataclasses import dataclass
 from typing import Literal
 
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import ScoreArrays
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
-from cascade.errors import MissingExtraError
 from cascade.evaluation.contestants import Contestant, Ready, Scorer, calibrated
 from cascade.evaluation.played import played_at
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.dividing import allowed_loss
+from cascade.training.networks import Networks, require_torch
 from cascade.training.osc.targets import Asked
 
 CPO, CPO_BATCH, CPO_ONLINE, CCPO = "CPO", "CPO batch, conformal", "CPO online", "CCPO, conformal"
@@ -35,17 +34,19 @@ def network_contestants(table: EpisodeTable, config: CCPOConfig | None = None) -
 
     Raises:
         MissingExtraError: torch is not installed.
+        UsageError: torch finds no such device.
     """
-    if find_spec("torch") is None:
-        raise MissingExtraError("torch", "Training a policy network")
+    networks = Networks(config)
+    require_torch(networks.config.device)
     if table.arrays.horizon < 2:
         return []
-    training = Training(config or CCPOConfig())
+    # The first three are one network: CPO online moves a threshold along, which the network does not look at. Who is
+    # prepared first pays for the time.
     return [
-        PolicyNetwork(CPO, training, "cpo_online", "argmax"),
-        PolicyNetwork(CPO_BATCH, training, "cpo_online", "calibrated"),
-        PolicyNetwork(CPO_ONLINE, training, "cpo_online", "trained"),
-        PolicyNetwork(CCPO, training),
+        PolicyNetwork(CPO, networks, "cpo_online", "argmax"),
+        PolicyNetwork(CPO_BATCH, networks, "cpo_online", "calibrated"),
+        PolicyNetwork(CPO_ONLINE, networks, "cpo_online", "trained"),
+        PolicyNetwork(CCPO, networks),
     ]
 
 
@@ -59,41 +60,13 @@ def charged_name(charge: str, name: str = CCPO) -> str:
     return ", ".join([f"{first} λ = {charge}", *rest])
 
 
-@dataclass(slots=True)
-class Training:
-    """Trains networks, and keeps those of the training questions it saw last, so that contestants share them.
-
-    CPO, CPO batch and CPO online are one network: CPO online moves a threshold along, which the network does not look
-    at. Who asks first is who pays for the time.
-
-    Args:
-        config: how networks are trained.
-    """
-
-    config: CCPOConfig
-    _of: EpisodeTable | None = field(default=None, init=False)
-    _learned: dict[tuple[str, Asked, int], LearnedPolicy] = field(default_factory=dict, init=False)
-
-    def policy(self, table: EpisodeTable, method: str, asked: Asked, seed: int) -> LearnedPolicy:
-        """Return the policy of a method (`fit_constrained`), trained at most once."""
-        from cascade.training.constrained.fitting import fit_constrained
-
-        if self._of is not table:
-            self._of, self._learned = table, {}
-        key = (method, asked, seed)
-        if key not in self._learned:
-            found = fit_constrained(table, asked, method=method, config=self.config, confidences=False, seed=seed)
-            self._learned[key] = found.policy
-        return self._learned[key]
-
-
 @dataclass(frozen=True, slots=True)
 class PolicyNetwork:
     """A policy network, trained on the training questions.
 
     Args:
         name: what it is called in the table.
-        training: trains it; shared by those that may have the same network.
+        networks: trains it; shared by those that may have the same network.
         method: as in `fit_constrained`.
         served: "argmax": one action a step, the likeliest; "trained": the set at the threshold that training ended
             with; "calibrated": at the one set on the calibration questions.
@@ -101,7 +74,7 @@ class PolicyNetwork:
     """
 
     name: str
-    training: Training
+    networks: Networks
     method: str = "ccpo"
     served: Served = "calibrated"
     lambda_set: float = 0.0
@@ -110,7 +83,7 @@ class PolicyNetwork:
         """Train on the training questions; only "calibrated" looks at the calibration questions."""
         loss = allowed_loss(Guarantee("coverage", alpha), calibration.n)
         asked = Asked("coverage", loss, lambda_set=self.lambda_set)
-        policy = self.training.policy(train, self.method, asked, seed)
+        policy = self.networks.sketch(train, asked, self.method, seed=seed)
         scores = _scorer(policy)
         if self.served == "calibrated":
             return calibrated(scores, calibration, alpha)

@@ -5,9 +5,8 @@ torch is imported where one is trained, and nowhere before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.conformal.arrays import StepArrays
@@ -16,6 +15,7 @@ from cascade.errors import MissingExtraError, UsageError
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.constrained.curves import Training, csv_of
+from cascade.training.constrained.keeping import Checkpoints
 from cascade.training.constrained.progress import Following, Tell, silent
 from cascade.training.osc.problem import Poser, pose
 from cascade.training.osc.targets import Asked
@@ -29,55 +29,46 @@ CERTIFIABLE = ("cpo_batch", "ccpo")
 """The networks that a certificate is made for, the simpler one first."""
 BARE = ("cpo", "cpo_online")
 """Those that carry none: one is served at its likeliest action, one at the threshold of its own training."""
-CHECKPOINT_FILE = "checkpoint.json"
-EVERY = 500
-"""Steps from one checkpoint to the next: 3 s of training on 1,000 questions."""
 
 
-def _unsaid(_: str) -> None:
-    """Say nothing."""
+class _For(NamedTuple):
+    """What a network of one level was trained for, beside its questions."""
 
-
-class Kept(NamedTuple):
-    """Where a run of training is kept on the disk.
-
-    Attributes:
-        folder: of this run alone.
-        every: steps from one checkpoint to the next.
-        resume: whether to go on from what is there.
-        say: is told, in words, where it goes on.
-    """
-
-    folder: Path
-    every: int = EVERY
-    resume: bool = False
-    say: Callable[[str], None] = _unsaid
+    asked: Asked
+    method: str
+    seed: int
+    confidences: bool
 
 
 class _Made(NamedTuple):
-    """A network that was made to be served: of which questions, for what, and how it was trained."""
+    """A network that was made: of which questions, for what (None: for several levels), and how it was trained."""
 
     arrays: StepArrays
-    key: tuple[object, ...]
+    made_for: _For | None
     policy: LearnedPolicy
     training: Training
 
 
 class Networks:
-    """Trains policy networks, and knows of each that it made how it was trained.
+    """Trains policy networks, each once, and knows of each that it made to be served how it was trained.
 
     Args:
         config: how they are trained.
         offered: whether "auto" tries them too.
-        kept: where the run is kept on the disk; for one network alone.
+        checkpoints: where the run is kept on the disk; for one network alone.
         tell: is told how far training is.
     """
 
     def __init__(
-        self, config: CCPOConfig | None = None, *, offered: bool = False, kept: Kept | None = None, tell: Tell = silent
+        self,
+        config: CCPOConfig | None = None,
+        *,
+        offered: bool = False,
+        checkpoints: Checkpoints | None = None,
+        tell: Tell = silent,
     ) -> None:
         self.config, self.offered = config or CCPOConfig(), offered
-        self._kept, self._tell = kept, tell
+        self._checkpoints, self._tell = checkpoints, tell
         self._made: list[_Made] = []
 
     def sketch(
@@ -85,10 +76,13 @@ class Networks:
     ) -> LearnedPolicy:
         """Train a network to be compared with others: without confidences where they do not bear on it.
 
+        Once for the table that was given last, however often the same is asked for: there are many in a comparison.
+
         Raises:
             MissingExtraError, UsageError: as `policy`.
         """
-        return self._learned(table, {"": asked}, method, confidences=False, seed=seed, poser=poser).policy
+        self._made = [one for one in self._made if _to_be_served(one) or one.arrays is table.arrays]
+        return self._once(table, _For(asked, method, seed, confidences=False), poser)
 
     def policy(
         self, table: EpisodeTable, asked: Asked, method: str, *, seed: int = 0, poser: Poser = pose
@@ -99,12 +93,7 @@ class Networks:
             MissingExtraError: torch is not installed.
             UsageError: the log has nothing to learn from, or lacks what is needed; a checkpoint is of another run.
         """
-        for one in self._made:
-            if one.arrays is table.arrays and one.key == (asked, method, seed):
-                return one.policy
-        learned = self._learned(table, {"": asked}, method, confidences=True, seed=seed, poser=poser)
-        self._made.append(_Made(table.arrays, (asked, method, seed), learned.policy, _training(learned, method)))
-        return learned.policy
+        return self._once(table, _For(asked, method, seed, confidences=True), poser)
 
     def levels(
         self, table: EpisodeTable, asked: Mapping[str, Asked], method: str, *, seed: int = 0
@@ -116,15 +105,22 @@ class Networks:
         """
         learned = self._learned(table, asked, method, confidences=True, seed=seed, poser=pose)
         told = _training(learned, method)
-        self._made += [
-            _Made(table.arrays, (asked[name], method, seed, "levels"), policy, told)
-            for name, policy in learned.policies.items()
-        ]
+        self._made += [_Made(table.arrays, None, policy, told) for policy in learned.policies.values()]
         return learned.policies
 
     def training_of(self, policy: LearnedPolicy) -> Training | None:
         """Return how a policy was trained; None where it is none of those made here to be served."""
-        return next((one.training for one in self._made if one.policy is policy), None)
+        return next((one.training for one in self._made if one.policy is policy and _to_be_served(one)), None)
+
+    def _once(self, table: EpisodeTable, made_for: _For, poser: Poser) -> LearnedPolicy:
+        """Return the network of one level that was made for the same, or train it."""
+        for one in self._made:
+            if one.arrays is table.arrays and one.made_for == made_for:
+                return one.policy
+        asked, method, seed, confidences = made_for
+        learned = self._learned(table, {"": asked}, method, confidences=confidences, seed=seed, poser=poser)
+        self._made.append(_Made(table.arrays, made_for, learned.policy, _training(learned, method)))
+        return learned.policy
 
     def _learned(
         self,
@@ -155,9 +151,13 @@ class Networks:
         from cascade.training.constrained.training import train
 
         following = Following(method, setting.config.steps, self._tell)
-        if self._kept is None or not whole:
+        if self._checkpoints is None or not whole:
             return train(setting, tell=following)
-        return train_kept(setting, self._kept, following)
+        return train_kept(setting, self._checkpoints, following)
+
+
+def _to_be_served(one: _Made) -> bool:
+    return one.made_for is None or one.made_for.confidences
 
 
 def require_torch(device: str = "cpu") -> None:

@@ -26,8 +26,9 @@ from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.policies.artifact import write
 from cascade.training.constrained.config import CCPOConfig
+from cascade.training.constrained.keeping import CHECKPOINT_FILE, Checkpoints
 from cascade.training.fitting import fit_policy
-from cascade.training.networks import CHECKPOINT_FILE, Kept, Networks
+from cascade.training.networks import Networks
 
 ROOT = Path(__file__).parents[2]
 STEPS, EVERY = 160, 4
@@ -41,7 +42,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIG
 
 def work(folder: str, which: str) -> None:
     """Fit and write, in a process of its own."""
-    networks = Networks(CONFIGS[which], kept=Kept(Path(folder, "ck"), EVERY, resume=True))
+    networks = Networks(CONFIGS[which], checkpoints=Checkpoints(Path(folder, "ck"), EVERY, resume=True))
     log = simulate(WORLDS["hotpotqa/llama-2-7b"], 150, 0)
     found = fit_policy([log], Guarantee("coverage", 0.1), method="ccpo", today=date(2026, 11, 21), networks=networks)
     write(Path(folder, "policy"), found.artifact, files=card_files(facts_of(found, {}), None))

@@ -28,9 +28,9 @@ from cascade.policies.artifact import CURVES_FILE, json_bytes
 from cascade.policies.files import content, json_of, there, unwritten
 from cascade.policies.whole import write_whole
 from cascade.training.constrained.curves import csv_of, rows_of
+from cascade.training.constrained.keeping import CHECKPOINT_FILE, Checkpoints
 from cascade.training.constrained.setting import Row, Setting, State, start
 from cascade.training.constrained.training import Trained, diverged, train
-from cascade.training.networks import CHECKPOINT_FILE, Kept
 
 SCHEMA_VERSION = 1
 
@@ -42,7 +42,7 @@ class Found(NamedTuple):
     rows: list[Row]
 
 
-def train_kept(setting: Setting, kept: Kept, tell: Callable[[State, Row], None]) -> Trained:
+def train_kept(setting: Setting, kept: Checkpoints, tell: Callable[[State, Row], None]) -> Trained:
     """Train, and write a checkpoint every so many steps, at the end, and where something ends it before.
 
     Args:

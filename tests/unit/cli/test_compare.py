@@ -543,9 +543,9 @@ def test_steps_without_networks_is_an_error(cli: Cli, log: str) -> None:
 
 
 def test_networks_without_torch_name_the_extra(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cascade.evaluation import network_contestants
+    from cascade.training import networks
 
-    monkeypatch.setattr(network_contestants, "find_spec", lambda name: None)
+    monkeypatch.setattr(networks, "find_spec", lambda name: None)
     ran = cli("compare", log, "--networks")
     assert (ran.code, ran.out) == (2, "")
     assert "[train]" in ran.err

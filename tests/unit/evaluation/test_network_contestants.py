@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,6 @@ from cascade.calibration.scores import scored
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import MissingExtraError, UsageError
-from cascade.evaluation import network_contestants as module
 from cascade.evaluation.compare import compare
 from cascade.evaluation.network_contestants import (
     CCPO,
@@ -23,7 +23,6 @@ from cascade.evaluation.network_contestants import (
     CPO_BATCH,
     CPO_ONLINE,
     PolicyNetwork,
-    Training,
     charged_name,
     network_contestants,
 )
@@ -31,9 +30,11 @@ from cascade.evaluation.played import played_at
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.policies.learned import LearnedPolicy
+from cascade.training import networks
 from cascade.training.constrained import fitting
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.dividing import allowed_loss
+from cascade.training.networks import Networks
 from cascade.training.osc.targets import Asked
 
 ALPHA, SEED = 0.1, 3
@@ -94,13 +95,13 @@ def test_a_calibrated_network_misses_what_split_conformal_allows_on_its_calibrat
 
 def test_three_of_the_four_share_one_training(contestants: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[str] = []
-    original = fitting.fit_constrained
+    original = fitting.fit_levels
 
-    def counting(table: EpisodeTable, asked: Asked, **settings: Any) -> Any:
+    def counting(table: EpisodeTable, asked: Mapping[str, Asked], **settings: Any) -> Any:
         trained.append(settings["method"])
         return original(table, asked, **settings)
 
-    monkeypatch.setattr(fitting, "fit_constrained", counting)
+    monkeypatch.setattr(fitting, "fit_levels", counting)
     for one in contestants.values():
         one.prepare(TRAIN, CALIBRATION, ALPHA, SEED)
     assert trained == ["cpo_online", "ccpo"]
@@ -113,7 +114,7 @@ def test_three_of_the_four_share_one_training(contestants: dict[str, Any], monke
 
 def test_a_charge_for_answers_keeps_fewer_of_them() -> None:
     config = CCPOConfig(steps=300, layers=(16,))
-    free, charged = (PolicyNetwork("CCPO", Training(config), lambda_set=charge) for charge in (0.0, 1.0))
+    free, charged = (PolicyNetwork("CCPO", Networks(config), lambda_set=charge) for charge in (0.0, 1.0))
     assert played(charged).leaves.mean() < played(free).leaves.mean() - 0.2
 
 
@@ -138,7 +139,7 @@ def test_nothing_is_to_be_decided_of_one_step() -> None:
 
 
 def test_without_torch_the_message_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setattr(networks, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"needs the package torch.*\[train\]"):
         network_contestants(TRAIN)
 
@@ -150,4 +151,4 @@ def test_the_threshold_of_the_argmax_is_above_all_log_probabilities() -> None:
 
 def test_an_unknown_method_is_refused() -> None:
     with pytest.raises(UsageError, match="no policy network"):
-        PolicyNetwork("x", Training(QUICK), method="ppo").prepare(TRAIN, CALIBRATION, ALPHA, SEED)
+        PolicyNetwork("x", Networks(QUICK), method="ppo").prepare(TRAIN, CALIBRATION, ALPHA, SEED)

@@ -19,10 +19,10 @@ from cascade.training.constrained.checkpoint import train_kept  # noqa: E402
 from cascade.training.constrained.config import CCPOConfig  # noqa: E402
 from cascade.training.constrained.curves import csv_of  # noqa: E402
 from cascade.training.constrained.goal import Goal  # noqa: E402
+from cascade.training.constrained.keeping import CHECKPOINT_FILE, Checkpoints  # noqa: E402
 from cascade.training.constrained.mlp import DTYPE  # noqa: E402
 from cascade.training.constrained.setting import Setting  # noqa: E402
 from cascade.training.constrained.training import Trained, train  # noqa: E402
-from cascade.training.networks import CHECKPOINT_FILE, Kept  # noqa: E402
 
 from .made import SMALL, random_walks, setting  # noqa: E402
 
@@ -47,8 +47,8 @@ RUNS: dict[str, Callable[[], Setting]] = {
 }
 
 
-def kept(folder: Path, *, resume: bool = True, every: int = 5, **more: Any) -> Kept:
-    return Kept(folder, every, resume, **more)
+def kept(folder: Path, *, resume: bool = True, every: int = 5, **more: Any) -> Checkpoints:
+    return Checkpoints(folder, every, resume, **more)
 
 
 def quiet(*_: object) -> None:
