@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ccpo_literal_figure import draw
 from fitted.methods import METHODS, scores_of
-from fitted.opponents import matched
+from fitted.opponents import matched, mixture_cost
 from fitted.report import head, table
 
 from cascade.conformal.critical import critical_values
@@ -83,6 +83,7 @@ class Ran(NamedTuple):
         diverged: why the run was ended early; None where it was not.
         seconds: of training.
         curves: step, cost, coverage, believed (the surrogate's coverage), kappa, onward.
+        coin: what the best coin between two depths costs, over the limit.
     """
 
     variant: str
@@ -94,6 +95,7 @@ class Ran(NamedTuple):
     diverged: str | None
     seconds: float
     curves: Mapping[str, Sequence[float]]
+    coin: float
 
 
 def configs(steps: int | None = None) -> dict[str, CCPOConfig]:
@@ -117,6 +119,7 @@ class Judge:
         self.test = simulate(WORLDS[WORLD], JUDGED, seed=2)
         rule = METHODS[LIMIT].fit(simulate(WORLDS[WORLD], MANY, seed=1), (ALPHA,), 0)[ALPHA]
         self.limit = matched(self.test.arrays, rule.scores(self.test), (ALPHA,))[0]
+        self.coin = mixture_cost(self.test.arrays, ALPHA) / self.limit
 
 
 def run(name: str, config: CCPOConfig, seed: int, judge: Judge) -> Ran:
@@ -132,7 +135,7 @@ def run(name: str, config: CCPOConfig, seed: int, judge: Judge) -> Ran:
     return Ran(
         name, seed, matched(test, scores, (ALPHA,))[0] / judge.limit, math.exp(kappa),
         float(rollout(test, levels(test, scores), kappa).covered.mean()), dict(Counter(row.case for row in rows)),
-        learned.trained.diverged, seconds, curves(rows),
+        learned.trained.diverged, seconds, curves(rows), judge.coin,
     )  # fmt: skip
 
 
@@ -232,7 +235,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 given.keep.write_text(json.dumps([kept._asdict() for kept in runs]), encoding="utf-8")
     print(f"{head()}\n\n" + "\n".join(lines(runs)))
     if given.out:
-        draw(runs, _names(runs), given.out, 1 - ALPHA)
+        draw(runs, _names(runs), given.out, 1 - ALPHA, runs[0].coin)
     return 0
 
 

@@ -34,7 +34,7 @@ class Run(Protocol):
         """By name, over the steps."""
 
 
-def draw(runs: Sequence[Run], names: Sequence[str], path: Path, wanted: float) -> None:
+def draw(runs: Sequence[Run], names: Sequence[str], path: Path, wanted: float, coin: float) -> None:
     """Draw it; the same runs give the same bytes.
 
     Args:
@@ -42,6 +42,7 @@ def draw(runs: Sequence[Run], names: Sequence[str], path: Path, wanted: float) -
         names: the variants, in the order in which they are shown.
         path: .svg or .png.
         wanted: 1 − alpha.
+        coin: what the best coin between two depths costs, over the limit.
     """
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -51,7 +52,7 @@ def draw(runs: Sequence[Run], names: Sequence[str], path: Path, wanted: float) -
         top, bottom = np.asarray(figure.subfigures(2, 1, height_ratios=(6.7, 3.7)))
         shown = names[0], names[1], names[-1]
         _learning(top, {name: [one for one in runs if one.variant == name] for name in shown}, names, wanted)
-        _ladder(bottom, runs, names)
+        _ladder(bottom, runs, names, coin)
         figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else {})
 
 
@@ -126,21 +127,20 @@ def _corner(axes: Any) -> dict[str, Any]:
     return {"transform": axes.transAxes, "ha": "right", "va": "center", "fontsize": 8, "color": "0.3"}
 
 
-def _ladder(figure: Any, runs: Sequence[Run], names: Sequence[str]) -> None:
+def _ladder(figure: Any, runs: Sequence[Run], names: Sequence[str], coin: float) -> None:
     """Draw what each variant costs in the end: a ring a run, a bar at the median."""
     axes = figure.subplots()
     for place, name in enumerate(names):
         ratios = [one.ratio for one in runs if one.variant == name]
         axes.plot(ratios, [place] * len(ratios), "o", mfc="none", mec=DARK, ms=5.5)
         axes.plot([np.median(ratios)], [place], "|", color="black", ms=17, mew=2.2)
-    axes.axvline(1, color="0.3", lw=0.9, ls=":")
-    axes.text(1.004, -0.75, "the limit", fontsize=8, va="center")
+    for at, said in ((1.0, "the limit"), (coin, "the best coin between two depths")):
+        axes.axvline(at, color="0.3", lw=0.9, ls=":")
+        axes.text(at + 0.004, -0.75, said, fontsize=8, va="center")
     axes.set_ylim(len(names) - 0.5, -1.1)
     axes.set_yticks(range(len(names)), [f"{place + 1}. {name}" for place, name in enumerate(names)])
     axes.set_xlim(left=0.97)
-    axes.set_xlabel(
-        "cost at a coverage of exactly 0.90 on fresh questions, over the limit's; ring: a run, bar: their median"
-    )
+    axes.set_xlabel("cost at coverage 0.90 of fresh questions ÷ the limit's; ring: a run, bar: the median")
     axes.set_title("All of them in the end: each has its repair and those above it", fontsize=11)
     axes.grid(axis="x", alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)

@@ -20,7 +20,7 @@ from ccpo_literal_figure import draw
 
 def ran(variant: str, seed: int, ratio: float, calibrated: float = 0.2) -> Ran:
     shown = curves([row(step) for step in range(1, 201)])
-    return Ran(variant, seed, ratio, calibrated, 0.9, {"active": 150, "recover": 50}, None, 2.0, shown)
+    return Ran(variant, seed, ratio, calibrated, 0.9, {"active": 150, "recover": 50}, None, 2.0, shown, 1.3)
 
 
 def row(step: int) -> Row:
@@ -61,7 +61,7 @@ def test_the_same_runs_are_drawn_the_same(tmp_path: Path) -> None:
     names = ["as printed", "put right", "exact"]
     runs = [ran(name, 0, 1.5) for name in names]
     for file in ("one.svg", "two.svg"):
-        draw(runs, names, tmp_path / file, 1 - ccpo_literal.ALPHA)
+        draw(runs, names, tmp_path / file, 1 - ccpo_literal.ALPHA, 1.3)
     drawn = (tmp_path / "one.svg").read_text(encoding="utf-8")
     assert drawn == (tmp_path / "two.svg").read_text(encoding="utf-8")
     assert "1. as printed" in drawn
