@@ -1,7 +1,7 @@
 """What serves a configuration: one `Serving`, or one for each level of its policy directory.
 
-Levels differ in what they promise, so nothing is shared between them but the models, the strategy and the chance of a
-false alarm: each has its own certificates, thresholds, audits and monitors.
+Levels differ in what they promise, so nothing is shared between them but the models, the strategy and what audits told
+(`watches`): each has its own certificates and thresholds, and each certificate its own monitor.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from cascade.building import build_policy, certified_policy, fitting, read_level
 from cascade.config import CascadeConfig
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.policies.base import Policy
-from cascade.sections import DirectoryConfig
-from cascade.serving import Held, Place, Serving, today_utc
+from cascade.sections import DirectoryConfig, GuaranteeConfig
+from cascade.serving import Serving, today_utc
 from cascade.strategies.base import Strategy
 from cascade.types import Answer, Certificate
+from cascade.watches import Watches
 
 if TYPE_CHECKING:
     from cascade.policies.artifact import PolicyArtifact
@@ -33,9 +34,11 @@ class Service:
         default: serves where no level is asked for.
         levels: which there are; None for a policy without.
         by_name: what serves each.
+        watches: what audits told of all certificates since the orchestrator was made.
     """
 
     default: Serving
+    watches: Watches
     levels: Levels | None = None
     by_name: Mapping[str, Serving] = field(default_factory=dict)
 
@@ -45,9 +48,11 @@ class Service:
 
     @property
     def alarm(self) -> str | None:
-        """What audits found that withdrew a certificate, in words; None while all is well."""
+        """What audits found that withdrew certificates, in words, of all levels; None while all is well."""
+        if not self.by_name:
+            return self.default.alarm
         found = {name: one.alarm for name, one in self.by_name.items()}
-        return next((f"level {name}: {said}" for name, said in found.items() if said is not None), self.default.alarm)
+        return "; ".join(f"level {name}: {said}" for name, said in found.items() if said is not None) or None
 
     @property
     def holding(self) -> tuple[tuple[str | None, Certificate, tuple[str, ...]], ...]:
@@ -55,11 +60,6 @@ class Service:
         if not self.by_name:
             return tuple([(None, *one) for one in self.default.holding])
         return tuple([(name, *one) for name, serving in self.by_name.items() for one in serving.holding])
-
-    @property
-    def withdrawn(self) -> frozenset[str]:
-        """The ids of the certificates that audits raised an alarm about."""
-        return self.default.withdrawn.union(*[one.withdrawn for one in self.by_name.values()])
 
 
 def at_level(service: Service | None, budget: str | None, alpha: float | None) -> Serving:
@@ -88,32 +88,27 @@ def in_service(
     Args:
         config: the configuration.
         strategy: the strategy that it describes.
-        before: what served until now: what audits told of certificates that stay is kept.
+        before: what served until now: what audits told of any certificate is kept.
         today: the clock.
 
     Raises:
         ConfigError, NotCertifiedError: as `Serving`; nothing has changed then.
-        UsageError: a certificate is one that audits raised an alarm about.
+        UsageError: a certificate is one that audits once raised an alarm about.
     """
     levels, found = _read(config)
-    default = "" if levels is None else levels.default
-    olds = {} if before is None else before.by_name if levels and before.by_name else {default: before.default}
-    withdrawn = frozenset[str]() if before is None else before.withdrawn
-    made, renewed = dict[str, Serving](), dict[str, Held]()
+    watches = Watches(config.guarantee or GuaranteeConfig()) if before is None else before.watches
+    made = dict[str, Serving]()
     for name, (policy, artifact) in found.items():
-        own, place = _at(config, levels, name)
+        own, level = _of_level(config, levels, name), None if levels is None else name
         try:
-            _refuse_withdrawn(artifact, withdrawn)
-            if name in olds:
-                made[name] = olds[name]
-                renewed[name] = olds[name].checked(own, policy, artifact, place)
-            else:
-                made[name] = Serving(own, strategy, policy, artifact, place=place, today=today)
+            _refuse_withdrawn(artifact, watches)
+            made[name] = Serving(own, strategy, policy, artifact, level=level, watches=watches, today=today)
         except NotCertifiedError as error:
             raise (error if levels is None else NotCertifiedError(f"Level {name!r}: {error}")) from None
-    for name, held in renewed.items():  # after all were looked at: either all are served, or the old ones
-        made[name].install(held)
-    return Service(made[default], levels, {} if levels is None else made)
+    watches.share([one for serving in made.values() for one in serving.certificates])  # none of them was refused
+    if levels is None:
+        return Service(made[""], watches)
+    return Service(made[levels.default], watches, levels, made)
 
 
 def _read(config: CascadeConfig) -> tuple[Levels | None, Mapping[str, tuple[Policy, PolicyArtifact | None]]]:
@@ -129,21 +124,20 @@ def _read(config: CascadeConfig) -> tuple[Levels | None, Mapping[str, tuple[Poli
     return held.levels, {name: (one.deciding, one.artifact) for name, one in held.policies.items()}
 
 
-def _at(config: CascadeConfig, levels: Levels | None, name: str) -> tuple[CascadeConfig, Place]:
-    """Return the configuration and the place of a level.
+def _of_level(config: CascadeConfig, levels: Levels | None, name: str) -> CascadeConfig:
+    """Return the configuration as it is asked of a level.
 
     What the section `guarantee` asks of alpha it asks of the default level; of the others, their own.
     """
-    if levels is None:
-        return config, Place()
-    place, asked = Place(name, len(levels.by_name)), config.guarantee
-    if name == levels.default or asked is None or asked.alpha is None:
-        return config, place
+    asked = config.guarantee
+    if levels is None or name == levels.default or asked is None or asked.alpha is None:
+        return config
     own = asked.model_copy(update={"alpha": levels.by_name[name].alpha})
-    return config.model_copy(update={"guarantee": own}), place
+    return config.model_copy(update={"guarantee": own})
 
 
-def _refuse_withdrawn(artifact: PolicyArtifact | None, withdrawn: frozenset[str]) -> None:
+def _refuse_withdrawn(artifact: PolicyArtifact | None, watches: Watches) -> None:
+    withdrawn = watches.withdrawn
     for one in () if artifact is None else artifact.certificates:
         if one.calibration_id in withdrawn:
             raise UsageError(

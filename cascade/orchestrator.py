@@ -89,8 +89,7 @@ class Orchestrator:
         self.strategy = build_strategy(config)
         watched = config.guarantee is not None or isinstance(config.policy, DirectoryConfig)
         self._service = in_service(config, self.strategy) if watched else None
-        self._serving = None if self._service is None else self._service.default
-        self.policy = build_policy(config) if self._serving is None else self._serving.policy
+        self.policy = build_policy(config) if self._service is None else self._service.default.policy
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
         self._closed = False
@@ -264,7 +263,7 @@ class Orchestrator:
 
         Raises:
             ConfigError, NotCertifiedError: as when an orchestrator is made.
-            UsageError: no directory is known, or its certificate is still one that audits raised an alarm about.
+            UsageError: no directory is known, or a certificate is one that audits once raised an alarm about.
         """
         configured = self.config.policy.path if isinstance(self.config.policy, DirectoryConfig) else None
         if directory is None and configured is None:
@@ -272,8 +271,7 @@ class Orchestrator:
         wanted = DirectoryConfig(kind="directory", path=str(directory or configured))
         config = self.config.model_copy(update={"policy": wanted})
         self._service = in_service(config, self.strategy, self._service)
-        self._serving = self._service.default
-        self.config, self.policy = config, self._serving.policy
+        self.config, self.policy = config, self._service.default.policy
 
     def complete(self, request: Request) -> Completion:
         """Make one call to one of the models, guarded as any other. Raises as `ask` does."""
@@ -339,7 +337,7 @@ class Orchestrator:
     def _serves(self, budget: str | None, alpha: float | None) -> Serving | None:
         """Return what serves at a level; at the default one where none is asked for."""
         if budget is None and alpha is None:
-            return self._serving
+            return None if self._service is None else self._service.default
         return at_level(self._service, budget, alpha)
 
     def _paid(self, request: Request, completion: Completion) -> Call:

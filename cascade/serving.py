@@ -1,4 +1,4 @@
-"""How questions are served under a certificate, and what audits tell of it: the state, and the decisions on it.
+"""How questions are served under a certificate, and what audits tell of it: the decisions. `watches` has the state.
 
 Nobody is asked here. `Serving.order` says how one question is to be run; `Serving.record` takes what became known of an
 answer. A certificate that does not hold for this configuration, or not any more, is not handed out: the answer
@@ -8,37 +8,30 @@ says why, or nothing is served where one is required. After an alarm a fallback 
 from __future__ import annotations
 
 import functools
-import itertools
-import math
-import secrets
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, date, datetime
-from logging import getLogger
 from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.config import CascadeConfig
-from cascade.conformal.audits import AuditPlan
-from cascade.conformal.guarantee import KINDS, UNWATCHED, of_group
+from cascade.conformal.guarantee import KINDS, of_group
 from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.truth import Judge, Truth, critical_of, missed_in_set, served_wrong
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.policies.base import Policy
 from cascade.policies.fixed import FixedPolicy
-from cascade.sections import AuditConfig, GuaranteeConfig
+from cascade.sections import GuaranteeConfig
 from cascade.strategies.base import Strategy
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.ladder import Ladder
 from cascade.types import Answer, Certificate, Question
+from cascade.watches import NO_WATCH, Watches
 
 if TYPE_CHECKING:
     from cascade.conformal.monitor import Monitor
     from cascade.conformal.online import OnlineThreshold
     from cascade.policies.artifact import PolicyArtifact
     from cascade.policies.calibrated import CalibratedPolicy
-
-logger = getLogger("cascade")
 
 CALIBRATE = "make one with: cascade calibrate EPISODES --policy … -o DIR, and name it: policy: DIR"
 
@@ -64,86 +57,17 @@ class Order(NamedTuple):
     level: str | None = None
 
 
-class Place(NamedTuple):
-    """Which level of a policy is served, None for one without, and among how many: they share the monitors' level."""
-
-    level: str | None = None
-    among: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Watch:
-    """What audits have told of one certificate. `alarm` says in words what they found."""
-
-    monitor: Monitor | None = None
-    online: OnlineThreshold | None = None
-    alarm: str | None = None
-
-    def after(self, certificate: Certificate, missed: bool, critical: float | None) -> _Watch:
-        """Return what is known after one more audit.
-
-        Args:
-            certificate: whose promise it is about.
-            missed: whether the question was missed as it was served.
-            critical: the question's critical value, where a threshold follows the audits: it tells whether a threshold
-                misses the question. The monitor speaks of the certified one, whatever served meanwhile.
-        """
-        certified = missed if critical is None else not (critical > -math.inf and certificate.kappa <= critical)
-        monitor = None if self.monitor is None else self.monitor.update(certified)
-        online, alarm = self.online, None
-        if online is not None:
-            online = online.update(missed if critical is None else online.missed(critical))
-        if monitor is not None and monitor.alarmed:
-            from cascade.conformal.certificate import percent
-
-            share = percent(certificate.alpha or 0.0)
-            alarm = (
-                f"it was withdrawn: audits found {monitor.misses} of {monitor.audits} questions missed, and at most "
-                f"{share} were promised; calibrate again"
-            )
-        return _Watch(monitor, online, alarm)
-
-
-NO_WATCH, NO_LEVELS = _Watch(), Place()
-
-
-class _Draws:
-    """Which questions are audited: by chance alone, in the order in which they come."""
-
-    def __init__(self, asked: AuditConfig | None) -> None:
-        seed = secrets.randbits(64) if asked is None or asked.seed is None else asked.seed
-        self._plan = None if asked is None else AuditPlan(asked.probability, seed)
-        self._numbers = itertools.count()
-
-    def drawn(self) -> bool:
-        """Whether the next question is audited."""
-        return self._plan is not None and self._plan.draw(next(self._numbers))
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What is certified: the policy, its certificates by group, and by their ids why they do not hold here, if so.
-
-    `directory` says whether the policy comes from a policy directory. The questions in it are not kept in memory.
-    """
-
-    config: CascadeConfig
-    place: Place
-    policy: Policy
-    directory: bool
-    certificates: Mapping[str | None, Certificate]
-    voided: Mapping[str, tuple[str, ...]]
-
-
 class Serving:
-    """The certificates of a policy in service. It may be shared between threads.
+    """The certificates of a policy in service; nothing in it changes but what audits told. Threads may share it.
 
     Args:
         config: the configuration.
         strategy: the strategy that it describes.
         policy: the policy that it describes, at its certified threshold where there is one.
-        artifact: what is certified; None for a policy that comes from no policy directory.
-        place: which level it is, of a policy that has some.
+        artifact: what is certified; None for a policy that comes from no policy directory. The questions in it are not
+            kept in memory.
+        level: which level it is, of a policy that has some.
+        watches: what audits told so far, shared with what serves beside it; by default nothing yet.
         today: the clock.
 
     Raises:
@@ -158,60 +82,51 @@ class Serving:
         policy: Policy,
         artifact: PolicyArtifact | None,
         *,
-        place: Place = NO_LEVELS,
+        level: str | None = None,
+        watches: Watches | None = None,
         today: Callable[[], date] = today_utc,
     ) -> None:
         self._wanted = config.guarantee or GuaranteeConfig()
-        self._strategy = strategy
-        self._today = today
-        self._lock = threading.Lock()
-        self._watches: dict[str, _Watch] = {}
-        self._audits = _Draws(self._wanted.audit)
-        self._held = self.checked(config, policy, artifact, place)
-
-    def checked(
-        self, config: CascadeConfig, policy: Policy, artifact: PolicyArtifact | None, place: Place = NO_LEVELS
-    ) -> Held:
-        """Return what is certified, after looking at whether it holds here. Raises as when made."""
-        certificates = () if artifact is None else artifact.certificates
-        voided: dict[str, tuple[str, ...]] = {}
-        if certificates:
-            from cascade.calibration.holding import voids, watch_problems
-
-            problems = list(watch_problems(self._wanted, certificates))
-            if problems:
-                raise ConfigError(problems)
-            voided = {one.calibration_id: tuple(voids(config, one)) for one in certificates}
-        held = Held(config, place, policy, artifact is not None, {one.group: one for one in certificates}, voided)
-        if self._wanted.required:
-            reasons = [said for one in certificates for said in self._reasons(held, one)]
-            if not certificates:
-                reasons = [f"the policy has none; {CALIBRATE}"]
-            if reasons:
-                raise NotCertifiedError(_refusal(dict.fromkeys(reasons)))
-        return held
-
-    def install(self, held: Held) -> None:
-        """Serve what was `checked` from now on; what audits told of certificates that stay is kept."""
-        with self._lock:
-            self._watches = {name: watch for name, watch in self._watches.items() if name in held.voided}
-            self._held = held
-
-    @property
-    def withdrawn(self) -> frozenset[str]:
-        """The ids of the certificates that audits raised an alarm about."""
-        return frozenset([name for name, watch in self._watches.items() if watch.alarm is not None])
-
-    @property
-    def policy(self) -> Policy:
+        self._strategy, self._today, self._level = strategy, today, level
+        self.policy = policy
         """The policy in service, at the threshold for questions without a group."""
-        return self._held.policy
+        certificates = () if artifact is None else artifact.certificates
+        self._silent = config.guarantee is None and artifact is None  # nothing was promised, and nothing is missing
+        self._by_group: Mapping[str | None, Certificate] = {one.group: one for one in certificates}
+        self._voided = self._checked(config, certificates)
+        if self._wanted.required:
+            self._refuse_void(certificates)
+        self._watches = Watches(self._wanted) if watches is None else watches
+        if watches is None:
+            self._watches.share(certificates)
+
+    def _checked(self, config: CascadeConfig, certificates: tuple[Certificate, ...]) -> Mapping[str, tuple[str, ...]]:
+        """Return by the certificates' ids why they do not hold here, if so."""
+        if not certificates:
+            return {}
+        from cascade.calibration.holding import voids, watch_problems
+
+        problems = list(watch_problems(self._wanted, certificates))
+        if problems:
+            raise ConfigError(problems)
+        return {one.calibration_id: tuple(voids(config, one)) for one in certificates}
+
+    def _refuse_void(self, certificates: tuple[Certificate, ...]) -> None:
+        reasons = [said for one in certificates for said in self._reasons(one)]
+        if not certificates:
+            reasons = [f"the policy has none; {CALIBRATE}"]
+        if reasons:
+            raise NotCertifiedError(_refusal(dict.fromkeys(reasons)))
+
+    @property
+    def certificates(self) -> tuple[Certificate, ...]:
+        """The certificates in service: one, or one a group."""
+        return tuple(self._by_group.values())
 
     @property
     def holding(self) -> tuple[tuple[Certificate, tuple[str, ...]], ...]:
         """The certificates, each with why it does not hold here today; nothing where it holds."""
-        held = self._held
-        return tuple([(one, self._reasons(held, one)) for one in held.certificates.values()])
+        return tuple([(one, self._reasons(one)) for one in self.certificates])
 
     # --- serving ---
 
@@ -221,10 +136,10 @@ class Serving:
         Raises:
             NotCertifiedError: a certificate is required, and none holds any more.
         """
-        held, audit = self._held, self._audits.drawn()
-        certificate = of_group(held.certificates, question.group)
-        watch = NO_WATCH if certificate is None else self._watches.get(certificate.calibration_id, NO_WATCH)
-        reasons = self._reasons(held, certificate, question.group)
+        audit = self._watches.drawn()
+        certificate = of_group(self._by_group, question.group)
+        watch = NO_WATCH if certificate is None else self._watches.of(certificate)
+        reasons = self._reasons(certificate, question.group)
         if watch.alarm is not None:
             reasons = (*reasons, watch.alarm)
         if reasons and self._wanted.required:
@@ -233,21 +148,21 @@ class Serving:
         if watch.alarm is not None and certificate is not None:
             strategy, fallback = fallback_of(self._wanted.monitor.fallback, certificate.kind, self._strategy)
             if strategy is not self._strategy:  # no audit of it tells anything about the strategy configured
-                return Order(strategy, fallback, warnings=warnings, walk=LAST_ONLY, level=held.place.level)
-            return Order(strategy, fallback, audit=audit, warnings=warnings, level=held.place.level)
-        policy = _policy_for(held.policy, question.group, watch.online)
+                return Order(strategy, fallback, warnings=warnings, walk=LAST_ONLY, level=self._level)
+            return Order(strategy, fallback, audit=audit, warnings=warnings, level=self._level)
+        policy = _policy_for(self.policy, question.group, watch.online)
         below: float | None = getattr(policy, "abstain_below", None)
         shown = None if reasons else certificate
-        return Order(self._strategy, policy, shown, below, audit, warnings, level=held.place.level)
+        return Order(self._strategy, policy, shown, below, audit, warnings, level=self._level)
 
-    def _reasons(self, held: Held, certificate: Certificate | None, group: str | None = None) -> tuple[str, ...]:
+    def _reasons(self, certificate: Certificate | None, group: str | None = None) -> tuple[str, ...]:
         """Return why an answer cannot be given a certificate today."""
         if certificate is None:
-            if held.config.guarantee is None and not held.directory:
+            if self._silent:
                 return ()
             whom = "the policy has none" if group is None else f"the policy has none for the group {group!r}"
             return (f"{whom}; {CALIBRATE}",)
-        reasons = held.voided[certificate.calibration_id]
+        reasons = self._voided[certificate.calibration_id]
         if certificate.expires is not None:
             from cascade.conformal.certificate import expired
 
@@ -259,15 +174,16 @@ class Serving:
 
     @property
     def alarm(self) -> str | None:
-        """What the audits found that withdrew a certificate, in words; None while all is well."""
-        return next((watch.alarm for watch in self._watches.values() if watch.alarm is not None), None)
+        """What the audits found that withdrew certificates, in words, by group; None while all is well."""
+        found = {group: self._watches.of(one).alarm for group, one in self._by_group.items()}
+        said = [told if group is None else f"group {group}: {told}" for group, told in found.items() if told]
+        return "; ".join(said) or None
 
     @property
     def monitors(self) -> dict[str | None, Monitor]:
         """The monitors that have seen an audit, by the group that their certificate speaks of."""
-        watches = self._watches
-        found = {group: watches.get(one.calibration_id) for group, one in self._held.certificates.items()}
-        return {group: watch.monitor for group, watch in found.items() if watch and watch.monitor}
+        found = {group: self._watches.of(one).monitor for group, one in self._by_group.items()}
+        return {group: monitor for group, monitor in found.items() if monitor is not None}
 
     def record(self, answer: Answer, right: Judge, reference_right: bool | None = None) -> Truth:
         """Take what is true of an answer. Raises as `Orchestrator.record_truth` does."""
@@ -283,7 +199,9 @@ class Serving:
         if missed is None:
             return Truth(None, counted=False, says="no step has a right answer, and the promise speaks of others only")
         critical = None if self._wanted.online is None else critical_of(answer, right, complete=self._complete(answer))
-        return self._count(certificate, missed, critical)
+        if certificate.calibration_id not in self._voided:
+            return Truth(missed, counted=False, says="it was given under an earlier certificate")
+        return self._watches.count(certificate, missed, critical)
 
     def _complete(self, answer: Answer) -> bool:
         """Whether all steps were run that the strategy has."""
@@ -305,56 +223,6 @@ class Serving:
                 "record_truth(answer, …, reference_right=…)."
             )
         return reference_right
-
-    def _count(self, certificate: Certificate, missed: bool, critical: float | None) -> Truth:
-        """Let the monitor and the online threshold of a certificate learn of a miss, or of none."""
-        name = certificate.calibration_id
-        with self._lock:
-            if name not in self._held.voided:
-                return Truth(missed, counted=False, says="it was given under an earlier certificate")
-            watch = self._watches.get(name) or _Watch(self._new_monitor(certificate), self._new_online(certificate))
-            if watch.monitor is None and watch.online is None:
-                return Truth(missed, counted=False, says=UNWATCHED)
-            if watch.alarm is not None:
-                return Truth(missed, counted=False, says="its certificate was withdrawn meanwhile")
-            watch = watch.after(certificate, missed, critical)
-            self._watches = {**self._watches, name: watch}
-        if watch.alarm is not None:
-            logger.error("certificate %s: %s", name, watch.alarm)
-        return Truth(missed, counted=True, says="missed" if missed else "not missed")
-
-    def _new_monitor(self, certificate: Certificate) -> Monitor | None:
-        """Return a monitor; the certificates of all levels share its level, so that one false alarm of any is as rare.
-
-        A pool has none: its audits mix small groups in other shares than its calibration questions do, so they are not
-        exchangeable with those. The promise is about one question beside the calibration's.
-        """
-        if certificate.pool:
-            return None
-        from cascade.conformal.monitor import Monitor
-
-        watched = self._held.place.among * sum(not one.pool for one in self._held.certificates.values())
-        return Monitor.start(
-            alpha=certificate.alpha or 0.0,  # a promise on questions has one
-            n=certificate.n,
-            k=certificate.k,
-            delta=certificate.delta,
-            level=self._wanted.monitor.level / watched,
-            null="risk" if certificate.k is None else None,  # cross-calibration: the rate itself is watched
-        )
-
-    def _new_online(self, certificate: Certificate) -> OnlineThreshold | None:
-        """Return a threshold that starts at the certified one and never rises above it.
-
-        So every answer that is kept at the certified threshold is kept, and the certificate holds on.
-        """
-        asked = self._wanted.online
-        kappa, alpha = certificate.kappa, certificate.alpha
-        if asked is None or alpha is None or certificate.keeps_everything or not math.isfinite(kappa):
-            return None
-        from cascade.conformal.online import OnlineThreshold
-
-        return OnlineThreshold.warm(kappa, certificate.n, alpha=alpha, step=asked.step, decay=asked.decay, upper=kappa)
 
 
 def fallback_of(wanted: str | None, kind: str, strategy: Strategy) -> tuple[Strategy, Policy]:

@@ -217,6 +217,15 @@ def audit(orchestrator: Orchestrator, name: str, times: int, *, missed: bool) ->
         orchestrator.record_truth(answer, lambda text, kept=answer.answers: (text in kept) != missed)
 
 
+def counted(orchestrator: Orchestrator) -> dict[str | None, tuple[int, float]]:
+    """Return of each level, None of a policy without, how many audits its monitor counted, and the monitor's level."""
+    service = orchestrator._service
+    assert service is not None
+    serving = service.by_name or {None: service.default}
+    watching = {name: one.monitors.get(None) for name, one in serving.items()}
+    return {name: (one.audits, one.level) for name, one in watching.items() if one is not None}
+
+
 def test_an_alarm_at_one_level_withdraws_that_levels_certificate_alone(directory: str) -> None:
     with made(directory, guarantee=ALWAYS) as orchestrator:
         audit(orchestrator, "low", 40, missed=True)
@@ -232,12 +241,28 @@ def test_an_alarm_at_one_level_withdraws_that_levels_certificate_alone(directory
 
 def test_the_monitors_of_all_levels_share_the_chance_of_a_false_alarm(directory: str) -> None:
     with made(directory, guarantee={**ALWAYS, "monitor": {"level": 0.06}}) as orchestrator:
-        assert orchestrator._service is not None
         for name in ALPHAS:
             audit(orchestrator, name, 1, missed=False)
-        monitors = [one.monitors[None] for one in orchestrator._service.by_name.values()]
-    assert [monitor.level for monitor in monitors] == pytest.approx([0.02] * 3)
-    assert [monitor.audits for monitor in monitors] == [1, 1, 1]
+        assert counted(orchestrator) == {name: (1, pytest.approx(0.02)) for name in ALPHAS}
+
+
+def test_the_alarms_of_all_levels_are_told(directory: str) -> None:
+    with made(directory, guarantee=ALWAYS) as orchestrator:
+        audit(orchestrator, "medium", 40, missed=True)
+        audit(orchestrator, "low", 40, missed=True)
+        assert orchestrator.alarm is not None
+        told = orchestrator.alarm.split("; level ")
+    assert [one.partition(":")[0] for one in told] == ["level low", "medium"]
+
+
+def test_a_seed_draws_the_audits_of_all_levels_together(directory: str) -> None:
+    """Not the first question of every level, the second of none: levels of one seed would be audited alike."""
+
+    def drawn(names: list[str]) -> list[bool]:
+        with made(directory, guarantee={"audit": {"probability": 0.5, "seed": 3}}) as orchestrator:
+            return [orchestrator.ask(QUESTION, budget=name).audited for name in names]
+
+    assert drawn(["low", "medium", "high"] * 4) == drawn(["medium"] * 12)
 
 
 # --- other directories, later ---
@@ -268,9 +293,59 @@ def test_what_audits_told_of_a_level_is_kept_where_its_certificate_stays(directo
             audit(orchestrator, name, 2, missed=False)
         levels.write(directory, three() | {"high": level(0.04, 0.05)}, "medium")
         orchestrator.recalibrated()
-        assert orchestrator._service is not None
-        seen = {name: one.monitors.get(None) for name, one in orchestrator._service.by_name.items()}
-    assert [None if one is None else one.audits for one in seen.values()] == [2, 2, None]
+        assert {name: audits for name, (audits, _) in counted(orchestrator).items()} == {"low": 2, "medium": 2}
+
+
+def only_low(folder: str) -> None:
+    artifact.write(folder, three()["low"])
+
+
+def default_high(folder: str) -> None:
+    levels.write(folder, three(), "high")
+
+
+def renamed(folder: str) -> None:
+    found = three()
+    levels.write(folder, {"cheap": found["low"], "medium": found["medium"]}, "medium")
+
+
+@pytest.mark.parametrize(
+    ("change", "name", "share"),
+    [(only_low, None, 0.06), (default_high, "low", 0.02), (renamed, "cheap", 0.03)],
+)
+def test_what_audits_told_of_a_certificate_stays_wherever_it_is_served(
+    directory: str, change: Callable[[str], None], name: str | None, share: float
+) -> None:
+    with made(directory, guarantee={**ALWAYS, "monitor": {"level": 0.06}}) as orchestrator:
+        audit(orchestrator, "low", 5, missed=False)
+        change(directory)
+        orchestrator.recalibrated()
+        assert counted(orchestrator) == {name: (5, pytest.approx(share))}
+
+
+@pytest.mark.parametrize("default", ["low", "medium"])
+def test_a_policy_that_becomes_a_level_keeps_its_audits_and_shares_the_level(tmp_path: Path, default: str) -> None:
+    folder = str(tmp_path)
+    artifact.write(folder, three()["medium"])
+    with made(folder, guarantee={**ALWAYS, "monitor": {"level": 0.06}}) as orchestrator:
+        answer = orchestrator.ask(QUESTION)
+        orchestrator.record_truth(answer, lambda text: text in answer.answers)
+        assert counted(orchestrator) == {None: (1, 0.06)}
+        levels.write(folder, three(), default)
+        orchestrator.recalibrated()
+        for name in ("low", "high"):
+            audit(orchestrator, name, 1, missed=False)
+        assert counted(orchestrator) == {name: (1, pytest.approx(0.02)) for name in ALPHAS}
+
+
+def test_audits_of_a_certificate_that_was_away_are_known_when_it_is_back(directory: str, tmp_path: Path) -> None:
+    artifact.write(tmp_path / "plain", level(0.1, 0.5))
+    with made(directory, guarantee=ALWAYS) as orchestrator:
+        audit(orchestrator, "low", 3, missed=False)
+        orchestrator.recalibrated(tmp_path / "plain")
+        assert counted(orchestrator) == {}
+        orchestrator.recalibrated(directory)
+        assert counted(orchestrator) == {"low": (3, pytest.approx(0.05 / 3))}
 
 
 def broken(folder: str) -> None:
@@ -305,6 +380,9 @@ def test_a_withdrawn_certificate_comes_back_as_no_level(directory: str, tmp_path
         orchestrator.recalibrated()
         assert certified(orchestrator.ask(QUESTION, budget="low")) == 0.2
         assert orchestrator.alarm is None
+        levels.write(directory, three(), "medium")
+        with pytest.raises(UsageError, match="is the one that was withdrawn"):
+            orchestrator.recalibrated()  # not even with another one in between
 
 
 def test_a_batch_tells_of_questions_not_of_levels(directory: str) -> None:

@@ -324,8 +324,8 @@ def test_truths_of_audited_answers_are_counted(certified: str) -> None:
         assert orchestrator.record_truth(easy, ["Donau", "the Danube"]) == (False, True, "not missed")
         assert orchestrator.record_truth(easy, lambda text: text == "Danube").missed is False
         assert orchestrator.record_truth(hard, "Volga").missed is False
-        assert orchestrator._serving is not None
-        (monitor,) = orchestrator._serving.monitors.values()
+        assert orchestrator._service is not None
+        (monitor,) = orchestrator._service.default.monitors.values()
         assert (monitor.audits, monitor.misses) == (4, 1)
         assert (monitor.n, monitor.k, monitor.level, monitor.null) == (99, 10, 0.05, "exchangeable")
         assert orchestrator.alarm is None
@@ -351,8 +351,8 @@ def test_a_certificate_without_a_rank_is_watched_by_its_rate(tmp_path: Path) -> 
     held = directory(tmp_path, certificate(made_for=fingerprint(), k=None, alpha=0.2))
     with made(held, guarantee=ALWAYS) as orchestrator:
         miss(orchestrator, 40)
-        assert orchestrator._serving is not None
-        (monitor,) = orchestrator._serving.monitors.values()
+        assert orchestrator._service is not None
+        (monitor,) = orchestrator._service.default.monitors.values()
         assert (monitor.null, monitor.alpha) == ("risk", 0.2)
         assert orchestrator.alarm is not None
 
@@ -477,12 +477,34 @@ def test_an_alarm_of_one_group_leaves_the_others_alone(tmp_path: Path) -> None:
         for number in range(40):
             question = Question(EASY if number % 4 == 3 else HARD, group="law")
             orchestrator.record_truth(orchestrator.ask(question), "Danube")
-        assert orchestrator._serving is not None
-        assert orchestrator._serving.monitors["law"].level == pytest.approx(0.05 / 3)
-        assert set(orchestrator._serving.monitors) == {"law"}
+        assert orchestrator._service is not None
+        assert orchestrator._service.default.monitors["law"].level == pytest.approx(0.05 / 3)
+        assert set(orchestrator._service.default.monitors) == {"law"}
         assert orchestrator.ask(Question(HARD, group="law")).certificate is None
         assert orchestrator.ask(Question(HARD, group="art")).certificate is not None
         assert orchestrator.ask(HARD).warnings == ()
+
+
+def test_the_alarms_of_all_groups_are_told(tmp_path: Path) -> None:
+    folder = directory(tmp_path, *(certificate(made_for=fingerprint(), group=name) for name in ("art", "law", None)))
+    with made(folder, guarantee=ALWAYS) as orchestrator:
+        for number in range(80):
+            asked = Question(HARD, group="law" if number < 40 else "art")
+            orchestrator.record_truth(orchestrator.ask(asked), "Danube")
+        assert orchestrator.alarm is not None
+        told = [one for one in orchestrator.alarm.split("; ") if one.startswith("group")]
+    assert [one.partition(": it was withdrawn")[0] for one in told] == ["group art", "group law"]
+
+
+def test_a_certificate_that_was_withdrawn_never_comes_back(certified: str, tmp_path: Path) -> None:
+    newer = directory(tmp_path / "newer", certificate(made_for=fingerprint(), kappa=0.02, created="2026-11-22"))
+    with made(certified, guarantee=ALWAYS) as orchestrator:
+        miss(orchestrator, 40)
+        orchestrator.recalibrated(newer)
+        with pytest.raises(UsageError, match="is the one that was withdrawn"):
+            orchestrator.recalibrated(certified)
+        assert orchestrator.ask(EASY).certificate is not None
+        assert orchestrator.policy.kappa == 0.02
 
 
 def test_a_pool_of_small_groups_has_no_monitor(tmp_path: Path) -> None:
@@ -495,8 +517,8 @@ def test_a_pool_of_small_groups_has_no_monitor(tmp_path: Path) -> None:
             assert (truth.missed, truth.counted) == (True, False)
             assert "small groups taken together, which audits cannot watch" in truth.says
         orchestrator.record_truth(orchestrator.ask(Question(HARD, group="law")), "Danube")
-        assert orchestrator._serving is not None
-        assert orchestrator._serving.monitors["law"].level == 0.05
+        assert orchestrator._service is not None
+        assert orchestrator._service.default.monitors["law"].level == 0.05
         assert orchestrator.alarm is None
         assert orchestrator.ask(Question(EASY, group="art")).certificate is not None
     alone = directory(tmp_path / "alone", pool)
@@ -517,8 +539,8 @@ def test_audits_in_many_threads_are_all_counted(certified: str) -> None:
 
         with ThreadPoolExecutor(8) as threads:
             assert sum(threads.map(record, range(8))) == 400
-        assert orchestrator._serving is not None
-        (monitor,) = orchestrator._serving.monitors.values()
+        assert orchestrator._service is not None
+        (monitor,) = orchestrator._service.default.monitors.values()
         assert (monitor.audits, monitor.misses) == (400, 0)
 
 
@@ -541,8 +563,8 @@ def test_the_error_of_what_is_served_is_counted(tmp_path: Path) -> None:
     with made(single(tmp_path, "error"), guarantee=ALWAYS) as orchestrator:
         assert miss(orchestrator, 1)[0].missed is True
         assert orchestrator.record_truth(orchestrator.ask(EASY), "Danube").missed is False
-        assert orchestrator._serving is not None
-        (monitor,) = orchestrator._serving.monitors.values()
+        assert orchestrator._service is not None
+        (monitor,) = orchestrator._service.default.monitors.values()
         assert (monitor.null, monitor.alpha) == ("risk", 0.1)
 
 
@@ -674,7 +696,7 @@ def test_the_monitor_speaks_of_the_certified_threshold_whatever_serves_meanwhile
     with made(certified, guarantee=asked) as orchestrator:
         for missed in (True, False):  # the lower threshold catches it
             assert orchestrator.record_truth(orchestrator.ask(HARD), "Danube").missed is missed
-        (watch,) = orchestrator._serving.monitors.values()
+        (watch,) = orchestrator._service.default.monitors.values()
         assert (watch.audits, watch.misses) == (2, 2)
 
 

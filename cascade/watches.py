@@ -1,0 +1,176 @@
+"""What audits have told of each certificate, for as long as an orchestrator serves.
+
+An audit speaks of a certificate, whichever level or directory hands it out: what it told belongs to the certificate's
+id, stays when what serves is exchanged, and is there again when a certificate comes back. Nothing is forgotten, so that
+no certificate starts again with a clean record.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import secrets
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from logging import getLogger
+from typing import TYPE_CHECKING
+
+from cascade.conformal.audits import AuditPlan
+from cascade.conformal.guarantee import UNWATCHED
+from cascade.episodes.truth import Truth
+from cascade.sections import AuditConfig, GuaranteeConfig
+from cascade.types import Certificate
+
+if TYPE_CHECKING:
+    from cascade.conformal.monitor import Monitor
+    from cascade.conformal.online import OnlineThreshold
+
+logger = getLogger("cascade")
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What audits have told of one certificate. `alarm` says in words what they found."""
+
+    monitor: Monitor | None = None
+    online: OnlineThreshold | None = None
+    alarm: str | None = None
+
+    def after(self, certificate: Certificate, missed: bool, critical: float | None) -> Watch:
+        """Return what is known after one more audit.
+
+        Args:
+            certificate: whose promise it is about.
+            missed: whether the question was missed as it was served.
+            critical: the question's critical value, where a threshold follows the audits: it tells whether a threshold
+                misses the question. The monitor speaks of the certified one, whatever served meanwhile.
+        """
+        certified = missed if critical is None else not (critical > -math.inf and certificate.kappa <= critical)
+        monitor = None if self.monitor is None else self.monitor.update(certified)
+        online, alarm = self.online, None
+        if online is not None:
+            online = online.update(missed if critical is None else online.missed(critical))
+        if monitor is not None and monitor.alarmed:
+            from cascade.conformal.certificate import percent
+
+            share = percent(certificate.alpha or 0.0)
+            alarm = (
+                f"it was withdrawn: audits found {monitor.misses} of {monitor.audits} questions missed, and at most "
+                f"{share} were promised; calibrate again"
+            )
+        return Watch(monitor, online, alarm)
+
+    def at(self, level: float) -> Watch:
+        """Return the same audits with another chance of a false alarm.
+
+        The level enters no sum of a monitor's evidence, only what the evidence is held against: this is the monitor
+        that would be here had it started at that level.
+        """
+        return self if self.monitor is None else replace(self, monitor=replace(self.monitor, level=level))
+
+
+NO_WATCH = Watch()
+
+
+class _Draws:
+    """Which questions are audited: by chance alone, in the order in which they come."""
+
+    def __init__(self, asked: AuditConfig | None) -> None:
+        seed = secrets.randbits(64) if asked is None or asked.seed is None else asked.seed
+        self._plan = None if asked is None else AuditPlan(asked.probability, seed)
+        self._numbers = itertools.count()
+
+    def drawn(self) -> bool:
+        """Whether the next question is audited."""
+        return self._plan is not None and self._plan.draw(next(self._numbers))
+
+
+class Watches:
+    """What audits have told, by certificate. All that serves shares one; so may threads.
+
+    Guarantee: the certificates that are in service share `monitor.level` evenly, and share it anew when others come. So
+    the chance of any false alarm while these serve is at most that level, however many levels and groups there are
+    (Bonferroni, each monitor having run at its present share from its first audit on).
+
+    Args:
+        asked: how audits are drawn, and what follows from them.
+    """
+
+    def __init__(self, asked: GuaranteeConfig) -> None:
+        self._asked = asked
+        self._lock = threading.Lock()
+        self._known: dict[str, Watch] = {}
+        self._level = asked.monitor.level
+        self.drawn = _Draws(asked.audit).drawn
+        """Whether the next question is audited."""
+
+    def of(self, certificate: Certificate) -> Watch:
+        """Return what audits told of a certificate."""
+        return self._known.get(certificate.calibration_id, NO_WATCH)
+
+    @property
+    def withdrawn(self) -> frozenset[str]:
+        """The ids of all certificates that audits ever raised an alarm about."""
+        return frozenset([name for name, watch in self._known.items() if watch.alarm is not None])
+
+    def share(self, certificates: Iterable[Certificate]) -> None:
+        """Let these certificates, all that are in service from now on, share the chance of a false alarm."""
+        monitored = {one.calibration_id for one in certificates if not one.pool}
+        with self._lock:
+            self._level = self._asked.monitor.level / max(len(monitored), 1)
+            again = {name: self._known[name].at(self._level) for name in monitored & self._known.keys()}
+            self._known = {**self._known, **again}
+
+    def count(self, certificate: Certificate, missed: bool, critical: float | None) -> Truth:
+        """Let the monitor and the online threshold of a certificate learn of a miss, or of none.
+
+        Args:
+            certificate: one that is in service.
+            missed: whether the question was missed as it was served.
+            critical: as of `Watch.after`.
+        """
+        name = certificate.calibration_id
+        with self._lock:
+            watch = self._known.get(name) or Watch(self._new_monitor(certificate), self._new_online(certificate))
+            if watch.monitor is None and watch.online is None:
+                return Truth(missed, counted=False, says=UNWATCHED)
+            if watch.alarm is not None:
+                return Truth(missed, counted=False, says="its certificate was withdrawn meanwhile")
+            watch = watch.after(certificate, missed, critical)
+            self._known = {**self._known, name: watch}
+        if watch.alarm is not None:
+            logger.error("certificate %s: %s", name, watch.alarm)
+        return Truth(missed, counted=True, says="missed" if missed else "not missed")
+
+    def _new_monitor(self, certificate: Certificate) -> Monitor | None:
+        """Return a monitor at its share of the level.
+
+        A pool has none: its audits mix small groups in other shares than its calibration questions do, so they are not
+        exchangeable with those. The promise is about one question beside the calibration's.
+        """
+        if certificate.pool:
+            return None
+        from cascade.conformal.monitor import Monitor
+
+        return Monitor.start(
+            alpha=certificate.alpha or 0.0,  # a promise on questions has one
+            n=certificate.n,
+            k=certificate.k,
+            delta=certificate.delta,
+            level=self._level,
+            null="risk" if certificate.k is None else None,  # cross-calibration: the rate itself is watched
+        )
+
+    def _new_online(self, certificate: Certificate) -> OnlineThreshold | None:
+        """Return a threshold that starts at the certified one and never rises above it.
+
+        So every answer that is kept at the certified threshold is kept, and the certificate holds on.
+        """
+        asked = self._asked.online
+        kappa, alpha = certificate.kappa, certificate.alpha
+        if asked is None or alpha is None or certificate.keeps_everything or not math.isfinite(kappa):
+            return None
+        from cascade.conformal.online import OnlineThreshold
+
+        return OnlineThreshold.warm(kappa, certificate.n, alpha=alpha, step=asked.step, decay=asked.decay, upper=kappa)

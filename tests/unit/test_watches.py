@@ -1,0 +1,73 @@
+"""What audits told of certificates: shared out anew when others come into service, and never forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from cascade.conformal.monitor import Monitor
+from cascade.sections import GuaranteeConfig
+from cascade.types import Certificate
+from cascade.watches import NO_WATCH, Watch, Watches
+from unit.certified import certificate
+
+MISSES = [number % 3 == 0 for number in range(12)]
+
+
+def named(name: str, **fields: object) -> Certificate:
+    return replace(certificate(**fields), calibration_id=name)
+
+
+def asking(level: float) -> Watches:
+    return Watches(GuaranteeConfig.model_validate({"audit": {"probability": 1}, "monitor": {"level": level}}))
+
+
+@pytest.mark.parametrize("rank", [{"k": 40}, {"k": 12, "delta": 0.1}, {"k": None}], ids=["mean", "delta", "rate"])
+def test_a_monitor_at_another_level_is_the_one_that_ran_at_it_from_the_start(rank: dict[str, object]) -> None:
+    held = named("a", n=399, **rank)
+    watches = asking(0.06)
+    watches.share([held])
+    for missed in MISSES:
+        watches.count(held, missed, None)
+    watches.share([held, named("b"), named("c"), named("pool", pool=True)])
+    monitor, alone = watches.of(held).monitor, asking(0.02)
+    alone.share([held])
+    for missed in MISSES:
+        alone.count(held, missed, None)
+    assert monitor is not None
+    assert monitor.alarmed_after is None  # nor would it at the lower level, where an alarm needs more
+    assert monitor == alone.of(held).monitor
+    assert monitor.level == pytest.approx(0.02)
+
+
+def test_the_levels_in_service_add_up_to_the_one_that_is_asked_for() -> None:
+    first, second, third = (named(name) for name in "abc")
+    watches = asking(0.06)
+    for serving in ([first], [first, second, third], [second], [second, third]):
+        watches.share(serving)
+        for one in serving:
+            watches.count(one, False, None)
+        monitors = [watches.of(one).monitor for one in serving]
+        assert sum(one.level for one in monitors if one is not None) == pytest.approx(0.06)
+
+
+def test_an_alarm_stays_whatever_serves() -> None:
+    held, other = named("a"), named("b")
+    watches = asking(0.05)
+    watches.share([held])
+    while not watches.withdrawn:
+        watches.count(held, True, None)
+    told = watches.of(held).alarm
+    watches.share([other])
+    watches.share([held, other])
+    assert watches.withdrawn == {"a"}
+    assert watches.of(held).alarm == told
+    assert watches.count(held, True, None).says == "its certificate was withdrawn meanwhile"
+
+
+def test_of_what_no_audit_told_nothing_is_known() -> None:
+    assert asking(0.05).of(named("a")) == NO_WATCH
+    assert Watch().at(0.01) == Watch()
+    risk = Monitor.start(alpha=0.1, delta=0.1)
+    assert Watch(risk).at(0.01) == Watch(replace(risk, level=0.01))
