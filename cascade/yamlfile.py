@@ -34,8 +34,15 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_yaml(path: Path) -> Mapping[str, Any]:
+EXAMPLE = "`cascade init` writes an example"
+
+
+def read_yaml(path: Path, example: str = EXAMPLE) -> Mapping[str, Any]:
     """Read a YAML file safely: bounded, without tags that make objects.
+
+    Args:
+        path: of the file.
+        example: where to find settings of its kind, as a clause.
 
     Raises:
         ConfigError: it is missing, too large, not YAML, or not a mapping.
@@ -49,11 +56,11 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
         raise ConfigError([f"there is no file {path}; `cascade init` writes one"]) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"it cannot be read: {error}"], source) from None
-    return parse_yaml(text, source)
+    return parse_yaml(text, source, example)
 
 
-def parse_yaml(text: str, source: str) -> Mapping[str, Any]:
-    """Read settings from YAML text as safely; `source` is what errors call it.
+def parse_yaml(text: str, source: str, example: str = EXAMPLE) -> Mapping[str, Any]:
+    """Read settings from YAML text as safely; `source` is what errors call it, `example` where to find some.
 
     Raises:
         ConfigError: it is not YAML, or not a mapping.
@@ -63,7 +70,7 @@ def parse_yaml(text: str, source: str) -> Mapping[str, Any]:
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError([f"it is not valid YAML: {_said(error)}"], source) from None
     if not isinstance(document, Mapping):
-        raise ConfigError(["it holds no settings; `cascade init` writes an example"], source)
+        raise ConfigError([f"it holds no settings; {example}"], source)
     if _depth(document) > MAX_DEPTH:
         raise ConfigError([f"it is nested deeper than {MAX_DEPTH} levels"], source)
     return document

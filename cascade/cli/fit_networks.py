@@ -24,7 +24,7 @@ from cascade.policies.learned import NETWORKS
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.constrained import progress
 from cascade.training.constrained.config import CCPOConfig
-from cascade.training.constrained.keeping import CHECKPOINT_FILE, EVERY, Checkpoints
+from cascade.training.constrained.keeping import CALLED, CHECKPOINT_FILE, EVERY, OPTION, Checkpoints
 from cascade.training.networks import BARE, Networks, require_torch
 from cascade.yamlfile import read_yaml
 
@@ -125,7 +125,7 @@ def _written(method: str) -> str:
 
 def _check_checkpoint(folder: Path, *, resume: bool) -> None:
     """Refuse a folder that cannot be written, or where the checkpoint of another run stands."""
-    writable(folder)
+    writable(folder, CALLED, OPTION)
     if not resume and (folder / CHECKPOINT_FILE).exists():
         raise UsageError(f"{folder} holds a checkpoint: --resume goes on from it; or choose another --checkpoint.")
 
@@ -150,7 +150,7 @@ def _config(given: NetworksAsked) -> CCPOConfig:
 def _document(path: Path) -> Any:
     if not path.is_file():
         raise UsageError(f"There is no file {path} with settings of networks.")
-    return read_yaml(path)
+    return read_yaml(path, "docs/networks.md has an example")
 
 
 def bare_conflicts(method: str, there: dict[str, bool]) -> Iterator[str]:

@@ -16,16 +16,24 @@ MOST_BYTES = 1 << 28
 REPAIR = "restore the file as it was, and readable, or make the policy again (cascade fit, or cascade calibrate)"
 
 
-def writable(directory: str | Path) -> None:
-    """Refuse a place where no policy directory can be written; called before hours of work, not after them.
+POLICY_DIRECTORY, OUTPUT = "policy directory", "--output"
+
+
+def writable(directory: str | Path, what: str = POLICY_DIRECTORY, option: str = OUTPUT) -> None:
+    """Refuse a place where no folder can be written; called before hours of work, not after them.
 
     What is tried is taken away again: afterwards all is as before.
+
+    Args:
+        directory: the place.
+        what: what the folder is called in errors.
+        option: of the command line, that names it.
 
     Raises:
         UsageError: no name is given, it is a file, or nothing can be written there; with the reason.
     """
     if not str(directory):
-        raise UsageError("Name the policy directory to be written: -o policy")
+        raise UsageError(f"Name the {what} to be written: {option} DIR")
     folder = Path(directory)
     made: list[Path] = []
     try:
@@ -35,18 +43,18 @@ def writable(directory: str | Path) -> None:
             made.append(one)
         tempfile.TemporaryDirectory(prefix=".writing.", dir=folder).cleanup()
     except OSError as error:
-        raise unwritten(folder, error) from None
+        raise unwritten(folder, error, what, option) from None
     finally:
         for one in reversed(made):
             with contextlib.suppress(OSError):  # somebody else wrote there meanwhile
                 one.rmdir()
 
 
-def unwritten(folder: Path, error: OSError) -> UsageError:
-    """Return what is said of a policy directory that cannot be written."""
+def unwritten(folder: Path, error: OSError, what: str = POLICY_DIRECTORY, option: str = OUTPUT) -> UsageError:
+    """Return what is said of a folder that cannot be written; `what` and `option` as in `writable`."""
     if error.errno == errno.EEXIST or (error.errno == errno.ENOTDIR and folder.is_file()):
-        return UsageError(f"{folder} is a file, and a policy directory is to be written; choose another --output.")
-    return UsageError(f"The policy directory {folder} cannot be written: {error.strerror}. Choose another one.")
+        return UsageError(f"{folder} is a file, and a {what} is to be written; choose another {option}.")
+    return UsageError(f"The {what} {folder} cannot be written: {error.strerror}. Choose another one.")
 
 
 def there(file: Path) -> bool:

@@ -150,10 +150,18 @@ class Networks:
         from cascade.training.constrained.checkpoint import train_kept
         from cascade.training.constrained.training import train
 
+        _check_start(setting)
         following = Following(method, setting.config.steps, self._tell)
         if self._checkpoints is None or not whole:
             return train(setting, tell=following)
         return train_kept(setting, self._checkpoints, following)
+
+
+def _check_start(setting: Setting) -> None:
+    """Refuse a threshold to start from that would be moved at once: the range may hang on the log's actions."""
+    start, (low, high) = setting.config.kappa_start, setting.kappa_range
+    if start is not None and not low <= start <= high:
+        raise UsageError(f"kappa_start: {start:g} is outside what kappa is kept in here, {low:.4g} to {high:.4g}.")
 
 
 def _to_be_served(one: _Made) -> bool:

@@ -28,7 +28,7 @@ from cascade.policies.artifact import CURVES_FILE, json_bytes
 from cascade.policies.files import content, json_of, there, unwritten
 from cascade.policies.whole import write_whole
 from cascade.training.constrained.curves import csv_of, rows_of
-from cascade.training.constrained.keeping import CHECKPOINT_FILE, Checkpoints
+from cascade.training.constrained.keeping import CALLED, CHECKPOINT_FILE, OPTION, Checkpoints
 from cascade.training.constrained.setting import Row, Setting, State, start
 from cascade.training.constrained.training import Trained, diverged, train
 
@@ -117,7 +117,7 @@ def write(folder: Path, identity: Mapping[str, Any], found: Found) -> None:
     try:
         write_whole(folder, {**contents, **dict.fromkeys(gone)})
     except OSError as error:
-        raise unwritten(folder, error) from None
+        raise unwritten(folder, error, CALLED, OPTION) from None
 
 
 def read(folder: Path, setting: Setting) -> tuple[Found, Mapping[str, Any]]:

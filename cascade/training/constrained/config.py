@@ -6,9 +6,12 @@ why; `CCPOConfig.literal()` is the text as it is printed.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from cascade.policies.network import MOST_HIDDEN
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -28,7 +31,7 @@ class CCPOConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     # --- the network ---
-    layers: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field(default=(64, 64, 64), min_length=1, max_length=16)
+    layers: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = (64, 64, 64)
     """Units of each hidden layer, of the policy and of both critics. Paper: three of 64."""
     activation: Literal["softsign", "relu"] = "softsign"
     """Paper: not said. Both are served to the bit (`policies.network`); softsign costs less at the same coverage."""
@@ -122,7 +125,7 @@ class CCPOConfig(BaseModel):
     """From which share of the steps weights are averaged; 1: the last ones are taken. Paper: 1."""
 
     # --- the machine ---
-    device: str = Field(default="cpu", pattern=r"^(cpu|cuda(:\d+)?)$")
+    device: str = "cpu"
     """Where tensors live. On "cpu" the same seed gives the same bytes."""
 
     @classmethod
@@ -142,10 +145,28 @@ class CCPOConfig(BaseModel):
         sampled = isinstance(given, dict) and given.get("estimator") == "sampled"
         return {**_SAMPLED, **given} if sampled else given
 
+    @field_validator("layers")
+    @classmethod
+    def _few_layers(cls, layers: tuple[int, ...]) -> tuple[int, ...]:
+        if not 1 <= len(layers) <= MOST_HIDDEN:
+            raise ValueError(f"a network has 1 to {MOST_HIDDEN} hidden layers, not {len(layers)}")
+        return layers
+
+    @field_validator("device")
+    @classmethod
+    def _known_device(cls, device: str) -> str:
+        if not re.fullmatch(r"cpu|cuda(:[0-9]+)?", device):
+            raise ValueError(f"it is cpu, cuda or cuda:N, not {device!r}")
+        return device
+
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.kappa_range is not None and not self.kappa_range[0] < self.kappa_range[1]:
             raise ValueError("kappa_range: the lower end is below the upper one")
+        if self.kappa_start is not None and self.kappa_range is not None:
+            low, high = self.kappa_range
+            if not low <= self.kappa_start <= high:
+                raise ValueError(f"kappa_start: {self.kappa_start:g} is outside kappa_range, {low:g} to {high:g}")
         if self.constraint_form == "indicator" and self.estimator == "exact":
             raise ValueError(
                 "constraint_form: the indicator has to be sampled; there is nothing in it to differentiate"

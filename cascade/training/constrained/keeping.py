@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 CHECKPOINT_FILE = "checkpoint.json"
+CALLED, OPTION = "folder of checkpoints", "--checkpoint"
+"""What errors call it, and what names it on the command line (`policies.files.writable`)."""
 EVERY = 500
 """Steps from one checkpoint to the next: half of a run of the default length is lost at the most."""
 

@@ -230,7 +230,7 @@ def test_everything_that_is_wrong_with_the_settings_is_said_at_once(cli: Cli, lo
         (("--policy", "ccpo", "--resume"), "--resume and --checkpoint-every go with --checkpoint DIR"),
         (("--policy", "ccpo", "--checkpoint-every", "5"), "--resume and --checkpoint-every go with --checkpoint DIR"),
         (("--policy", "ccpo", "--network-config", "none.yaml"), "There is no file none.yaml"),
-        (("--policy", "ccpo", "--device", "tpu"), "device: string should match pattern"),
+        (("--policy", "ccpo", "--device", "tpu"), "device: it is cpu, cuda or cuda:N, not 'tpu'"),
         (("--policy", "ccpo", "--cross-calibrate"), "does not go with --policy ccpo"),
         (("--networks", "--cross-calibrate"), "does not go with --networks"),
         (("--policy", "cpo", "--levels", "0.2,0.1"), "--policy cpo carries no certificate, and --levels is of one"),
@@ -262,7 +262,27 @@ def test_a_checkpoint_folder_that_cannot_be_written_is_said_before_training(cli:
     (tmp_path / "ck").write_text("mine")
     ran = fit(cli, log, "--checkpoint", "ck")
     assert ran.code == 2
-    assert "ck is a file" in words(ran.err)
+    assert "ck is a file, and a folder of checkpoints is to be written; choose another --checkpoint." in words(ran.err)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "it holds no settings; docs/networks.md has an example"),
+        ("- layers", "it holds no settings; docs/networks.md has an example"),
+        ("layers: []", "layers: a network has 1 to 16 hidden layers, not 0"),
+        ("kappa_start: 0.9\nkappa_range: [0.1, 0.5]", "kappa_start: 0.9 is outside kappa_range, 0.1 to 0.5"),
+        ("kappa_start: 0.9", "kappa_start: 0.9 is outside what kappa is kept in here, 0.15 to 0.5"),
+    ],
+)
+def test_settings_that_are_none_or_would_not_be_kept_to_are_refused(
+    cli: Cli, log: str, tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "small.yaml").write_text(text)
+    ran = fit(cli, log)
+    assert (ran.code, ran.out) == (2, "")
+    assert said in words(ran.err)
+    assert not (tmp_path / "policy").exists()
 
 
 # --- progress

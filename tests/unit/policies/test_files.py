@@ -31,7 +31,7 @@ def test_a_place_where_nothing_can_be_written_is_refused_with_the_reason(tmp_pat
         writable(tmp_path / "file" / "policy")
     with pytest.raises(UsageError, match="cannot be written: File name too long"):
         writable(tmp_path / ("x" * 300))
-    with pytest.raises(UsageError, match="Name the policy directory"):
+    with pytest.raises(UsageError, match="Name the policy directory to be written: --output DIR"):
         writable("")
 
 
