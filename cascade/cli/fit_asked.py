@@ -52,8 +52,10 @@ class Given(NamedTuple):
             yield f"--lambda-set is a share of a step, 0 or more, not {self.lambda_set:g}."
         if self.cross and self.levels is not None:
             yield "--levels sets the same questions aside for each level, and --cross-calibrate none; leave one out."
-        if self.levels is not None and self.policy in CERTIFIABLE and self.sentences is not None:
-            yield "--embed does not go with one network for several levels."
+        if self.levels is not None and self.policy in CERTIFIABLE:
+            for name, one in {"--init": self.init, "--embed": self.sentences}.items():
+                if one:
+                    yield f"{name} does not go with one network for several levels."
 
     def uncrossed(self) -> list[str]:
         """Return the options that do not go with --cross-calibrate."""

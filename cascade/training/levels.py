@@ -20,11 +20,11 @@ from cascade.policies.learned import LearnedPolicy
 from cascade.policies.levels import in_order, name_problems
 from cascade.training.choice.crossfit import Candidate
 from cascade.training.choice.measuring import Terms
-from cascade.training.choice.portfolio import AUTO, asked_of
+from cascade.training.choice.portfolio import AUTO, asked_of, sees_something
 from cascade.training.dividing import SHARE, Divided, divided, needed_of
 from cascade.training.embedding import Embedding
 from cascade.training.estimators.threads import one_thread
-from cascade.training.fitting import Fitted, How, fit_parts, logged_in, terms_of
+from cascade.training.fitting import Fitted, How, check_parts, fit_parts, logged_in, terms_of
 from cascade.training.networks import Networks
 from cascade.training.notes import Init, in_logged
 
@@ -60,13 +60,14 @@ def fit_levels(
         method: as of `fitting.fit_policy`; the choice is made for each level by itself.
         make: trains one policy for all levels at once, which is taken at each without a comparison. It is called once,
             with the training questions and the terms of each level (`Terms.alpha` is the loss to aim at), and returns
-            the policy of each by its name.
+            the policy of each by its name. Where no question is left to train on it is not called, and each level is
+            the fixed depth, as without it.
         config: the cascade that will serve, as these all of `fitting.fit_policy`.
         seed: draws the parts, the folds and the bootstrap, the same for all levels.
         calibration_share: of the questions that are set aside to certify; never fewer than the strictest level needs.
         lambda_set: what a further answer in the set is charged with, as a share of a step.
-        init: an earlier policy that each level starts from.
-        embedding: offers where each question's sentence embedding lies.
+        init: an earlier policy that each level starts from; not with `make`.
+        embedding: offers where each question's sentence embedding lies; not with `make`.
         expires_days: how long the certificates hold; without end by default.
         allow_everything: accept that a level keeps everything where the questions are too few for a threshold.
         today: the day of the certificates, UTC.
@@ -79,21 +80,25 @@ def fit_levels(
     question is asked at may not hang on what the question is like.
 
     Raises:
-        UsageError: these are no levels, or as `fit_policy`.
+        UsageError: these are no levels, or as `fit_policy`; nothing was trained then.
         NotCertifiedError: a level cannot be certified; it is named, and `needed_n` says how many questions would do.
 
     Reference: `design/levels.md`.
     """
-    wanted = wanted_levels(guarantee, alphas, init=init is not None and make is not None)
+    if make is not None and (init is not None or embedding is not None):
+        raise UsageError(
+            "What is trained for all levels at once starts from no earlier policy, and sees no embeddings."
+        )
+    wanted = promised(guarantee, alphas)
     strictest = max(wanted.values(), key=needed_of)
     seen = frozenset[str]() if init is None else init.seen.all
     parts = divided(tables, strictest, share=calibration_share, seed=seed, seen=seen)
     how = How(method, config, seed, lambda_set, init, embedding, expires_days, allow_everything, today, networks)
-    trained = None if make is None else _trained(make, parts, wanted, lambda_set)
+    trained = {} if make is None else _trained(make, parts, wanted, how)
     found: dict[str, Fitted] = {}
     for name, asked in reversed(wanted.items()):  # the strictest first: it is the likeliest to fail
         try:
-            found[name] = fit_parts(parts, asked, how, taken=None if trained is None else trained[name])
+            found[name] = fit_parts(parts, asked, how, taken=trained.get(name))
         except NotCertifiedError as error:
             told = in_logged(error, parts, asked, calibration_share, logged_in(tables))
             raise _of_level(told, name, asked) from None
@@ -109,13 +114,12 @@ def conditioned(networks: Networks, method: str, seed: int) -> Conditioned:
     return make
 
 
-def wanted_levels(guarantee: Guarantee, alphas: Mapping[str, float], *, init: bool = False) -> dict[str, Guarantee]:
+def promised(guarantee: Guarantee, alphas: Mapping[str, float]) -> dict[str, Guarantee]:
     """Return what is to be promised at each level, the cheapest first.
 
     Args:
         guarantee: what is to be promised, but for its alpha.
         alphas: of each level.
-        init: whether an earlier policy was given to something that starts from none.
 
     Raises:
         UsageError: everything that keeps them from being levels.
@@ -123,8 +127,6 @@ def wanted_levels(guarantee: Guarantee, alphas: Mapping[str, float], *, init: bo
     problems = list(level_problems(alphas))
     if guarantee.alpha is None:
         problems.append(f"{guarantee.kind} promises no share of questions, and levels differ in that")
-    if init:
-        problems.append("what is trained for all levels at once starts from no earlier policy")
     if problems:
         raise UsageError("; ".join(problems) + ".")
     return in_order(alphas, {name: replace(guarantee, alpha=alpha) for name, alpha in alphas.items()})
@@ -152,11 +154,18 @@ def middle(alphas: Mapping[str, float]) -> str:
     return "medium" if "medium" in alphas else ordered[len(ordered) // 2]
 
 
-def _trained(
-    make: Conditioned, parts: Divided, wanted: Mapping[str, Guarantee], lambda_set: float
-) -> dict[str, Candidate]:
-    """Return the policy that was trained for all levels at once, at each of them."""
-    terms = {name: terms_of(parts, asked, lambda_set) for name, asked in wanted.items()}
+def _trained(make: Conditioned, parts: Divided, wanted: Mapping[str, Guarantee], how: How) -> dict[str, Candidate]:
+    """Return the policy that was trained for all levels at once, at each; nothing where none can be trained.
+
+    Raises:
+        UsageError: the log cannot be fitted on; `fit_parts` would find it too, after the training.
+    """
+    check_parts(parts, next(iter(wanted.values())), how.config, how.lambda_set)  # the same at every alpha
+    if not parts.training.n:
+        return {}
+    if not sees_something(parts.training):
+        raise UsageError(f"{parts.training.dataset} has nothing that a policy for all levels could look at.")
+    terms = {name: terms_of(parts, asked, how.lambda_set) for name, asked in wanted.items()}
     return {name: _taken(policy) for name, policy in make(parts.training, terms).items()}
 
 

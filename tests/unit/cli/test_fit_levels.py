@@ -131,6 +131,10 @@ def test_a_refit_takes_the_place_of_levels_and_levels_that_of_a_refit(
             ("--levels", "low=2,high=0.1", "--alpha", "0.1", "--cross-calibrate", "--policy", "nothing"),
             ["4 problems:", "alpha of level low", "--alpha is one", "--cross-calibrate none", "no policy 'nothing'"],
         ),
+        (
+            ("--levels", "low=2,high=0.1", "--policy", "ccpo", "--init", "earlier"),
+            ["3 problems:", "--init does not go with one network for several levels", "--init earlier is no policy"],
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused_at_once(

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.policies import model_file
+from cascade.policies.artifact import Seen
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.choice.measuring import Terms
 from cascade.training.choice.simple import fixed_depth
+from cascade.training.embedding import Embedding
 from cascade.training.fitting import Fitted, fit_policy
 from cascade.training.levels import fit_levels, level_notes, middle
 from cascade.training.notes import Init
-from unit.calibration.logs import log
+from unit.calibration.logs import config, log
+from unit.embedder import Embedder
 
 ALPHAS = {"medium": 0.1, "high": 0.05, "low": 0.2}
 COVERAGE = Guarantee("coverage")
@@ -98,8 +103,6 @@ def test_levels_start_from_an_earlier_policy() -> None:
     for one in found.values():
         assert not set(one.artifact.questions) & earlier.artifact.seen.all
         assert any("start from those of the earlier policy" in said for said in one.notes)
-    with pytest.raises(UsageError, match="starts from no earlier policy"):
-        fit(log(600), init=init, make=lambda table, terms: {})
 
 
 # --- one policy for all levels ---
@@ -133,6 +136,47 @@ def test_a_policy_for_all_levels_is_trained_once_and_certified_at_each(kind: str
         assert model_file.dumps(one.policy) == model_file.dumps(fixed_depth(seen))
         assert (one.choice.folds, one.choice.winner.name) == (0, "depth")
         assert set(one.artifact.seen.training) == set(seen.questions)
+
+
+def test_where_no_question_is_left_to_train_on_each_level_is_the_fixed_depth() -> None:
+    """As `fit_policy` does with any method."""
+    make = Conditioned()
+    found = fit(log(5), make=make, method="ccpo", allow_everything=True)
+    assert make.calls == []
+    assert {(one.sizes.training, one.choice.chosen.name) for one in found.values()} == {(0, "fixed depth")}
+    assert found["high"].artifact.certificates[0].keeps_everything
+
+
+def one_step(table: EpisodeTable) -> EpisodeTable:
+    """Return a log of which only the first step was run."""
+    arrays = table.arrays
+    first = {name: getattr(arrays, name)[:, :1] for name in ("answer", "correct", "cost")}
+    return replace(
+        table,
+        arrays=replace(arrays, steps=np.ones(table.n, dtype=np.int64), **first),
+        signals={name: values[:, :1] for name, values in table.signals.items()},
+        **{name: getattr(table, name)[:, :1] for name in ("confidence", "paid", "tokens")},
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "more", "said"),
+    [
+        (one_step(log(60)), {}, "nothing that a policy for all levels could look at"),
+        (log(60), {"config": config(strategy={"kind": "base_guide", "rounds": 2})}, "another cascade than the config"),
+        (log(60), {"lambda_set": -1.0}, "lambda is what an answer is charged with"),
+        (log(60), {"embedding": Embedding(Embedder(), {})}, "sees no embeddings"),
+        (log(60), {"init": Init(fixed_depth(log(60)), Seen())}, "starts from no earlier policy"),
+    ],
+    ids=["nothing to see", "another cascade", "lambda", "embedding", "init"],
+)
+def test_what_cannot_be_fitted_is_refused_before_anything_is_trained(
+    table: EpisodeTable, more: dict[str, Any], said: str
+) -> None:
+    make = Conditioned()
+    with pytest.raises(UsageError, match=said):
+        fit(table, make=make, **more)
+    assert make.calls == []
 
 
 # --- what is said of them ---
