@@ -74,8 +74,8 @@ METHODS_IN_WORDS = {
     "threshold": "it goes on while one number says that there is doubt",
     "depth": "it looks at nothing: a fixed number of steps",
     "cpo": "constrained policy optimisation: a network gives the probabilities of keeping each answer and of going on, "
-    "and was trained, within a trust region, to cost little while misses stay within a bound, for its likeliest action "
-    "alone",
+    "and was trained to cost little while misses stay within a bound, as one action a step, the likeliest of which is "
+    "taken",
     "cpo_batch": "constrained policy optimisation: the network of cpo, and every action is taken whose probability "
     "reaches the threshold that the calibration sets",
     "cpo_online": "constrained policy optimisation: the network of cpo, and every action is taken whose probability "
