@@ -21,7 +21,7 @@ from cascade.evaluation.contestants import Contestant, Portfolio
 from cascade.evaluation.evaluate import Evaluation, evaluate
 from cascade.evaluation.intervals import Interval
 
-_NETWORKS = "Also train policy networks, CPO and CCPO: 10 to 30 seconds a split, extra train."
+_NETWORKS = "Also train policy networks, CPO and CCPO, on each split: far slower than all else. Needs the extra train."
 _STEPS = "Updates of each network; fewer are quicker."
 
 

@@ -15,6 +15,7 @@ import typer
 from pydantic import ValidationError
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from cascade.cli.options import method_written
 from cascade.cli.output import notes, plain
 from cascade.cli.problems import Problems
 from cascade.config_problems import problems_behind, problems_in
@@ -109,18 +110,16 @@ def wanted_config(problems: Problems, given: NetworksAsked, method: str) -> CCPO
 def _conflicts(given: NetworksAsked, method: str, *, used: bool) -> Iterator[str]:
     """Yield which options do not go with each other."""
     if given.offered and method in NETWORKS:
-        yield f"--networks offers networks to --policy auto, and --policy {_written(method)} is one; leave it out."
+        named = method_written(method)
+        yield f"--networks offers networks to --policy auto, and --policy {named} is one; leave it out."
     elif given.options and not used:
         several = f"{', '.join(given.options)} {'is' if len(given.options) == 1 else 'are'}"
-        yield f"{several} of policy networks: --policy {', '.join(map(_written, NETWORKS))}, or auto with --networks."
+        named = ", ".join(map(method_written, NETWORKS))
+        yield f"{several} of policy networks: --policy {named}, or auto with --networks."
     if given.checkpoint is not None and method == AUTO:
         yield "--checkpoint keeps the training of one network, and auto trains several: name one, as --policy ccpo."
     if given.checkpoint is None and (given.resume or given.every is not None):
         yield "--resume and --checkpoint-every go with --checkpoint DIR."
-
-
-def _written(method: str) -> str:
-    return method.replace("_", "-")
 
 
 def _check_checkpoint(folder: Path, *, resume: bool) -> None:
@@ -158,7 +157,7 @@ def bare_conflicts(method: str, there: dict[str, bool]) -> Iterator[str]:
     besides = [name for name, given in there.items() if given]
     if method in BARE and besides:
         yield (
-            f"--policy {_written(method)} carries no certificate, and {', '.join(besides)} "
+            f"--policy {method_written(method)} carries no certificate, and {', '.join(besides)} "
             f"{'is' if len(besides) == 1 else 'are'} of one; leave out, or take --policy cpo-batch or ccpo."
         )
 

@@ -1,6 +1,6 @@
 """Policy networks as contestants: CPO, CPO batch, CPO online and CCPO (`training.constrained`).
 
-They need the package torch and take 10 to 30 seconds a split, so that they are not among `contestants.contestants`.
+They need the package torch and longer than all others together, so that they are not among `contestants.contestants`.
 """
 
 from __future__ import annotations
