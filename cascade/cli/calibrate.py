@@ -74,7 +74,7 @@ def calibrate_log(
     target = _target(given, output, force=force)
     settings = given.config if config is None else load(config)
     asked = Asked(guarantee, alpha, delta, budget, most, by_group, abstain)
-    levels = levels_given(given, asked)
+    levels = levels_given(given, asked, target, force=force)
     each = {"": LevelGiven(given, asked)} if levels is None else levels.each
     parts = {name: _part(one, expires_days, settings, name) for name, one in each.items()}
     log = open_log(episodes, where or (), matcher)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cascade.building import HeldLevels, read_levels
 from cascade.calibration.calibrating import Calibrated
 from cascade.cli.certificates import calibrated_document
-from cascade.cli.fit_levels import certified_levels
+from cascade.cli.fit_levels import certified_levels, refuse_foreign
 from cascade.cli.options import Asked
 from cascade.cli.output import console, plain, print_json
 from cascade.cli.policies import GivenPolicy
@@ -33,11 +33,17 @@ class LevelsGiven(NamedTuple):
     each: Mapping[str, LevelGiven]
 
 
-def levels_given(given: GivenPolicy, asked: Asked) -> LevelsGiven | None:
+def levels_given(given: GivenPolicy, asked: Asked, target: Path, *, force: bool) -> LevelsGiven | None:
     """Return the levels of a policy directory, each with what is asked for; None where it has none.
 
+    Args:
+        given: the policy.
+        asked: what is to be promised.
+        target: where the levels are to be written.
+        force: whether they may be written over what is there.
+
     Raises:
-        UsageError: what is asked for cannot be of every level.
+        UsageError: what is asked for cannot be of every level, or something else is where a level is to be written.
         ConfigError: the directory cannot be read.
     """
     held = None if given.directory is None else read_levels(given.directory, certificates=False)
@@ -50,6 +56,8 @@ def levels_given(given: GivenPolicy, asked: Asked) -> LevelsGiven | None:
         )
     if asked.kind == "budget":
         raise UsageError(f"{given.directory} has levels, and they differ in alpha: a budget promises none.")
+    if not force:
+        refuse_foreign(target, held.levels.by_name, held.levels.default)
     found = {
         name: LevelGiven(_of_level(given, held, name), asked._replace(alpha=level.alpha))
         for name, level in held.levels.by_name.items()

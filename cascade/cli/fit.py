@@ -49,7 +49,7 @@ from cascade.cli.output import console, print_json
 from cascade.episodes.embeddings import vectors_of
 from cascade.evaluation.logs import Log
 from cascade.evaluation.report.card import Facts, facts_of
-from cascade.policies.artifact import CURVES_PLOT_FILE, PLOT_FILE, write
+from cascade.policies.artifact import PLOT_FILE, write
 from cascade.policies.embedding import Embedder
 from cascade.strategies.embedding import sentence_model
 from cascade.training.choice.portfolio import AUTO
@@ -235,9 +235,7 @@ def _embedding(log: Log, embedder: Embedder) -> Embedding:
 
 
 def _write(output: Path, fitted: Fitted, facts: Facts) -> bool:
-    """Write the directory, and return whether there is a plot in it; an older one that the card does not show goes."""
+    """Write the directory, and return whether there is a plot in it."""
     files = cards(facts)
     write(output, fitted.artifact, files=files)
-    for plot in {PLOT_FILE, CURVES_PLOT_FILE} - set(files):
-        (output / plot).unlink(missing_ok=True)
     return PLOT_FILE in files

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cascade.calibration.crossing import KINDS as CROSSABLE
-from cascade.cli.fit_levels import Wanted, check_places, wanted_levels
+from cascade.cli.fit_levels import Wanted, check_places, levels_asked
 from cascade.cli.fit_networks import NetworksAsked, bare_conflicts, wanted_config
 from cascade.cli.logs import refuse_other_prices, say_pooled, tables_for
 from cascade.cli.options import Asked, wanted_guarantee
@@ -106,7 +106,7 @@ def checked(
     network = wanted_config(problems, given.networks, given.policy)
     config = reading.config
     settings = None if config is None else problems.of(lambda: load(config))
-    levels = wanted_levels(problems, given.levels, given.default_level, promise)
+    levels = levels_asked(problems, given.levels, given.default_level, promise)
     check_places(problems, Path(output), levels, force=force)
     wanted = problems.of(lambda: wanted_guarantee(_at_default(promise, levels), settings))
     if given.cross:

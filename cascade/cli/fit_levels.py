@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -24,8 +24,8 @@ from cascade.evaluation.report import plots
 from cascade.evaluation.report.card import Facts, card_files, facts_of
 from cascade.evaluation.report.learning_plot import plot_learning
 from cascade.evaluation.report.worth import worth_of
-from cascade.policies.artifact import CARD_FILE, CURVES_PLOT_FILE, LEVELS_FILE, PLOT_FILE, POLICY_FILE
-from cascade.policies.levels import in_order, write
+from cascade.policies.artifact import PLOT_FILE
+from cascade.policies.levels import foreign, in_order, write
 from cascade.text import capital, counted
 from cascade.training.fitting import Fitted
 from cascade.training.levels import level_notes, level_problems, middle
@@ -59,7 +59,7 @@ class Wanted(NamedTuple):
     default: str
 
 
-def wanted_levels(problems: Problems, given: str | None, default: str | None, promise: Asked) -> Wanted | None:
+def levels_asked(problems: Problems, given: str | None, default: str | None, promise: Asked) -> Wanted | None:
     """Return what levels are asked for; None where none are, or all that is wrong with them is noted."""
     if given is None:
         if default is not None:
@@ -124,12 +124,21 @@ def _number(text: str) -> float | None:
 
 def check_places(problems: Problems, output: Path, wanted: Wanted | None, *, force: bool) -> None:
     """Note what stands where a level is to be written and is none of this directory's."""
-    if wanted is None or force or (output / LEVELS_FILE).exists():
-        return
-    for name in wanted.alphas:
-        place = output / "levels" / name
-        if name != wanted.default and any((place / one).exists() for one in (POLICY_FILE, CARD_FILE)):
-            problems.add(f"{place} holds files that are no level of {output}; choose another --output, or --force.")
+    if wanted is not None and not force:
+        with problems.noted():
+            refuse_foreign(output, wanted.alphas, wanted.default)
+
+
+def refuse_foreign(output: Path, names: Iterable[str], default: str) -> None:
+    """Refuse to write levels over what is none of this directory's.
+
+    Raises:
+        UsageError: that is there; all of it is named.
+    """
+    if there := foreign(output, names, default):
+        hold = "holds" if len(there) == 1 else "hold"
+        said = f"{', '.join(map(str, there))} {hold} files that are no level of {output}"
+        raise UsageError(f"{said}; choose another --output, or --force.")
 
 
 # --- what is written and printed ---
@@ -156,9 +165,6 @@ def write_and_say_levels(
     files = {name: cards(one) for name, one in facts.items()}
     levels = write(output, {name: one.artifact for name, one in fitted.items()}, default, files=files)
     places = {name: output / levels.directory(name) for name in fitted}
-    for name, place in places.items():
-        for plot in {PLOT_FILE, CURVES_PLOT_FILE} - set(files[name]):
-            (place / plot).unlink(missing_ok=True)  # an older one, which the card does not show
     found = {
         name: Found(one, facts[name].baselines, str(places[name]), drawn=PLOT_FILE in files[name])
         for name, one in fitted.items()

@@ -117,13 +117,14 @@ def write(directory: str | Path, artifact: PolicyArtifact, *, files: Mapping[str
     """Write a policy directory; the same artefact gives the same bytes.
 
     All of it is written, or nothing changes (`whole.write_whole`). Certificates of a policy that was there before go
-    where the new one has none, and so do another policy's numbers and model card, and the levels that there were:
-    `levels.write` writes several.
+    where the new one has none, and so do another policy's numbers and model card, an older plot that `files` lacks, and
+    the levels that there were: `levels.write` writes several.
 
     Args:
         directory: where; it is made if it is not there.
         artifact: what, with its `files`.
-        files: what else belongs beside it, by plain names: a model card, a plot.
+        files: what else belongs beside it, by plain names: a model card, a plot. Without it the card and the plots of
+            the same policy stay.
 
     Raises:
         UsageError: it cannot be written there; a name of `files` is no plain file name, or one that the artefact
@@ -146,7 +147,8 @@ def contents_of(
         if Path(name).name != name or name in {POLICY_FILE, CERTIFICATE_FILE, LEVELS_FILE, "", ".", ".."}:
             raise UsageError(f"{name!r} is no name for a file beside {POLICY_FILE}.")
     written = json_bytes(_policy_document(artifact))
-    gone = _OURS if _holds_another(folder, json.loads(written)["policy"]) else ()
+    held = _settings(folder)
+    gone = _OURS if held is not None and (files is not None or held != json.loads(written)["policy"]) else ()
     contents: dict[str, bytes | None] = {**dict.fromkeys(gone), **more, POLICY_FILE: written}
     contents[CERTIFICATE_FILE] = json_bytes(_certificate_document(artifact)) if artifact.certificates else None
     return contents
@@ -166,15 +168,15 @@ def levels_gone(folder: Path) -> dict[str, bytes | None]:
     return dict.fromkeys([LEVELS_FILE, *inner])
 
 
-def _holds_another(folder: Path, settings: Any) -> bool:
-    """Whether a directory holds a policy of other settings, or one that cannot be read."""
+def _settings(folder: Path) -> Any:
+    """Return the settings of the policy that a directory holds, {} of one that cannot be read; None where none is."""
     try:
         if not there(folder / POLICY_FILE):
-            return False
+            return None
         held = json_of(folder / POLICY_FILE)
     except ConfigError:
-        return True
-    return not isinstance(held, dict) or held.get("policy") != settings
+        return {}
+    return held.get("policy", {}) if isinstance(held, dict) else {}
 
 
 def read(directory: str | Path, *, certificates: bool = True) -> PolicyArtifact:

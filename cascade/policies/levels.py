@@ -6,7 +6,7 @@ and the SHA-256 of its policy, so that levels of two fits are never taken for th
 most misses is the cheapest: "low" is a low budget, not a low risk.
 
 Reading checks everything before anything is used, and names every problem; no path in the file is followed but those
-two forms. Writing is whole or not at all, `levels.json` last.
+two forms. Writing is whole or not at all, `levels.json` last; `foreign` says beforehand what it would write over.
 """
 
 from __future__ import annotations
@@ -19,7 +19,16 @@ from typing import Any, TypeVar
 
 from cascade.checks import did_you_mean
 from cascade.errors import ConfigError, UsageError
-from cascade.policies.artifact import LEVELS_FILE, LEVELS_FOLDER, PolicyArtifact, contents_of, json_bytes, levels_gone
+from cascade.policies.artifact import (
+    CARD_FILE,
+    LEVELS_FILE,
+    LEVELS_FOLDER,
+    POLICY_FILE,
+    PolicyArtifact,
+    contents_of,
+    json_bytes,
+    levels_gone,
+)
 from cascade.policies.files import damaged, json_of, there, unwritten
 from cascade.policies.whole import write_whole
 
@@ -157,7 +166,7 @@ def write(
         directory: where; it is made if it is not there.
         artifacts: two levels or more by name, each with its certificates.
         default: the level of the directory itself.
-        files: what else belongs beside each level, by its name: a model card, a plot.
+        files: what else belongs beside each level, by its name: a model card, a plot; as of `artifact.write`.
 
     Raises:
         UsageError: they are no levels of one policy, or it cannot be written there.
@@ -178,6 +187,23 @@ def write(
     except OSError as error:
         raise unwritten(folder, error) from None
     return levels
+
+
+def foreign(directory: str | Path, names: Iterable[str], default: str) -> list[Path]:
+    """Return the folders that `write` would write levels into and that hold a policy or a card of something else.
+
+    None where the directory has levels already: then they are its own.
+
+    Args:
+        directory: where levels are to be written.
+        names: of the levels.
+        default: the one of the directory itself, which is not looked at.
+    """
+    folder = Path(directory)
+    if (folder / LEVELS_FILE).exists():
+        return []
+    places = [folder / directory_of(name, default) for name in names if name != default]
+    return [place for place in places if any((place / one).exists() for one in (POLICY_FILE, CARD_FILE))]
 
 
 def _linked(folder: Path, names: Iterable[str]) -> Path | None:
@@ -290,13 +316,14 @@ def _file_problems(document: Any) -> Iterator[str]:
     version = document.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION or isinstance(version, bool):
         yield f"schema_version: it is {version!r}, and this release reads {SCHEMA_VERSION}"
-    levels, default = document.get("levels", {}), document.get("default")
+    levels: Any = document.get("levels", {})
+    default: Any = document.get("default")
     if not isinstance(levels, dict):
         yield "levels: it is an object with a name for each level"
         return
     yield from _name_problems(levels, default)
     for name, one in levels.items():
-        yield from _level_problems(name, one, "." if name == default else f"{LEVELS_FOLDER}/{name}")
+        yield from _level_problems(name, one, directory_of(name, default))
     alphas = [one.get("alpha") for one in levels.values() if isinstance(one, dict)]
     if any(alphas.count(one) > 1 for one in alphas if _is_share(one)):
         yield "levels: two of them have the same alpha"

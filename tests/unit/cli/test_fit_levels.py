@@ -13,6 +13,7 @@ from cascade.building import read_levels
 from cascade.cli.fit_levels import parsed
 from cascade.episodes.files import write_rows
 from cascade.errors import UsageError
+from cascade.evaluation.report import plots
 from cascade.policies.artifact import read
 from unit.cli.certified import hard_rows
 from unit.embedder import Embedder, logged
@@ -159,6 +160,39 @@ def test_levels_are_not_written_over_other_files(cli: Cli, log: str, tmp_path: P
     ran = cli("fit", log, "--levels", LEVELS, "-o", "project")
     assert ran.code == 2
     assert "project/levels/low holds files that are no level of project" in words(ran.err)
+    (tmp_path / "project" / "levels" / "high").mkdir()
+    (tmp_path / "project" / "levels" / "high" / "policy.json").write_text("{}")
+    ran = cli("fit", log, "--levels", LEVELS, "-o", "project", "--lambda-set", "-1")
+    assert "2 problems:" in words(ran.err)
+    assert "project/levels/low, project/levels/high hold files that are no level" in words(ran.err)
+
+
+def test_calibrated_levels_are_not_written_over_other_files(cli: Cli, log: str, policy: str, tmp_path: Path) -> None:
+    """A policy of somebody, who calls it by the name of a level."""
+    assert cli("fit", log, "--policy", "depth", "-o", "other/levels/low").code == 0
+    (tmp_path / "other" / "levels" / "low" / "README.md").write_text("mine")
+    before = contents(tmp_path / "other")
+    write_rows(tmp_path / "new.jsonl", hard_rows(150, range(0, 100, 2), about="letter"))
+    arguments = ("calibrate", "new.jsonl", "--policy", policy, "-o", "other")
+    ran = cli(*arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert "other/levels/low holds files that are no level of other; choose another --output" in words(ran.err)
+    assert contents(tmp_path / "other") == before
+    assert cli(*arguments, "--force").code == 0
+    assert read_levels("other") is not None
+
+
+def test_an_older_plot_goes_with_a_card_that_shows_none(
+    cli: Cli, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ("fit", log, "--levels", LEVELS, "--policy", "threshold", "-o", "policy", "--force")
+    assert cli(*arguments).code == 0
+    for folder in ("policy", "policy/levels/low"):
+        assert {one.name for one in (tmp_path / folder).iterdir()} >= COMPLETE
+        (tmp_path / folder / "curves.svg").write_text("of another day")
+    monkeypatch.setattr(plots, "available", lambda: False)
+    assert cli(*arguments).code == 0
+    assert not [one for one in contents(tmp_path / "policy") if one.endswith(".svg")]
 
 
 def test_levels_that_are_numbers_are_named() -> None:
