@@ -98,6 +98,16 @@ def share_problems(*, ends: bool = False, **shares: float | None) -> list[str]:
 _LIST_AT_MOST = 12
 
 
+def hint_at(word: str, known: Iterable[str]) -> str:
+    """Return a hint at the nearest known word, where one is near.
+
+    >>> hint_at("treshold", ("fixed", "threshold")), hint_at("x", ("fixed", "threshold"))
+    ('; did you mean threshold?', '')
+    """
+    near = difflib.get_close_matches(word, sorted(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a hint at the nearest known word, and all of them if there are few.
 
@@ -105,8 +115,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     '; did you mean threshold? Known: fixed, threshold'
     """
     names = sorted(known)
-    near = difflib.get_close_matches(word, names, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = hint_at(word, names)
     if len(names) > _LIST_AT_MOST:
         return hint
     return f"{hint} Known: {', '.join(names)}" if hint else f"; known: {', '.join(names)}"

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cascade.checks import did_you_mean
+from cascade.checks import hint_at
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.artifact import (
     CARD_FILE,
@@ -104,9 +104,8 @@ class Levels:
             return self._promising(alpha)
         name = self.default if budget is None else budget
         if name not in self.by_name:
-            raise UsageError(
-                f"There is no level {name!r}{did_you_mean(str(name), self.by_name)}. There is {self.told}."
-            )
+            hint = hint_at(str(name), self.by_name) or "."
+            raise UsageError(f"There is no level {name!r}{hint} There is {self.told}.")
         return self.by_name[name]
 
     def _promising(self, alpha: float) -> Level:

@@ -124,7 +124,8 @@ def test_levels_do_not_mix_in_threads(directory: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"budget": "lwo"}, "There is no level 'lwo'; did you mean low?"),
+        ({"budget": "lwo"}, "There is no level 'lwo'; did you mean low? There is low (alpha 0.2), medium"),
+        ({"budget": "cheapest"}, "There is no level 'cheapest'. There is low (alpha 0.2), medium (alpha 0.1), high"),
         ({"alpha": 0.01}, "No level promises an alpha of 0.01 or less. There is low (alpha 0.2), medium"),
         ({"alpha": 0.1, "budget": "low"}, "Give a budget or an alpha, not both"),
     ],
