@@ -18,6 +18,7 @@ from cascade.text import counted
 from cascade.training.choice.measuring import Terms
 from cascade.training.constrained.curves import Training
 from cascade.training.dividing import Divided, needed_of
+from cascade.training.networks import BARE
 
 LEAST_TRAINING = 20
 """Training questions below which there is nothing to choose by: the fixed depth is taken, which learns nothing, or what
@@ -73,10 +74,9 @@ def notes(parts: Divided, terms: Terms, lambda_set: float, policy: LearnedPolicy
 def ended_early(learning: Training | None) -> Iterator[str]:
     """Yield that the training of a network was ended before its last step, where it was."""
     if learning is not None and learning.diverged is not None:
-        yield (
-            f"the training of the network was ended early, at {learning.diverged}. What is certified holds all the "
-            "same, for any network: it will cost more than it need"
-        )
+        held = "" if learning.method in BARE else ". What is certified holds all the same, for any network"
+        more = ": it will cost more than it need" if held else ". It will miss more, or cost more, than it need"
+        yield f"the training of the network was ended early, at {learning.diverged}{held}{more}"
 
 
 def about_training(learning: Training | None) -> Iterator[str]:

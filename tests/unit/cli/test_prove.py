@@ -18,6 +18,7 @@ from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.files import write_rows
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.proof.proving import Plan, prove
+from cascade.training import networks
 from unit.cli.certified import Row, hard_rows
 
 Cli = Callable[..., Any]
@@ -253,6 +254,16 @@ def test_what_cannot_be_asked_is_2(cli: Cli, log: str, options: list[str], said:
     assert ran.code == 2
     assert said in words(ran.err)
     assert ran.out == ""
+
+
+def test_a_network_without_torch_is_refused_before_anything_is_fitted(
+    cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(networks, "find_spec", lambda name: None)
+    ran = cli("prove", log, "--policy", "ccpo", "--alpha", "2")
+    assert (ran.code, ran.out) == (2, "")
+    assert "Training a policy network needs the package torch" in words(ran.err)
+    assert "alpha is 2" in words(ran.err)
 
 
 def test_the_demo_log_is_answered_honestly(cli: Cli) -> None:

@@ -27,7 +27,7 @@ from cascade.policies.artifact import CARD_FILE, CURVES_FILE, MODEL_FILE, write
 from cascade.policies.calibrated import Threshold
 from cascade.policies.learned import NETWORKS
 from cascade.training import networks as module
-from cascade.training.choice.portfolio import portfolio
+from cascade.training.choice.portfolio import asked_of, portfolio
 from cascade.training.constrained import devices, training
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.constrained.curves import rows_of
@@ -131,6 +131,24 @@ def test_a_network_out_of_fold_is_that_of_the_fold_without_confidences() -> None
     assert np.array_equal(sample_of(table, sketch).scores.next, sample_of(table, whole).scores.next)
 
 
+def test_the_same_sketch_is_trained_once_while_its_table_is_looked_at() -> None:
+    ended: list[int] = []
+    quick = SMALL.model_copy(update={"steps": 2})
+    network = Networks(quick, tell=lambda now: ended.append(now.step) if now.step == now.steps else None)
+    table, other = log(60), log(60, 7)
+    asked = asked_of(terms(table))
+    served = network.policy(table, asked, "ccpo")
+    sketch = network.sketch(table, asked, "ccpo")
+    assert network.sketch(table, asked, "ccpo") is sketch
+    assert len(ended) == 2  # the sketch is another than what is served: it has no confidences
+    network.sketch(table, asked, "ccpo", seed=1)
+    network.sketch(other, asked, "ccpo")
+    assert len(ended) == 4
+    assert network.sketch(table, asked, "ccpo") is not sketch  # that of an earlier table was let go
+    assert network.policy(table, asked, "ccpo") is served
+    assert len(ended) == 5
+
+
 def test_an_earlier_policy_is_not_started_from_and_that_is_said() -> None:
     table = log(300)
     first = fit(table)
@@ -195,6 +213,9 @@ def test_training_that_was_ended_early_is_said_and_certified_all_the_same(monkey
     assert "**Training was ended early: step 8: over the last" in card
     bare = fit_uncertified([log(300)], COVERAGE, method="cpo", networks=Networks(SMALL))
     assert bare.notes == tuple(ended_early(bare.learning))
+    assert "What is certified holds all the same" in said
+    assert "certified" not in bare.notes[0]  # nothing is
+    assert bare.notes[0].endswith("It will miss more, or cost more, than it need")
 
 
 def test_a_network_of_a_gpu_is_said_to_be_none_of_the_same_bytes() -> None:
