@@ -22,6 +22,7 @@ from cascade.episodes.truth import Truth, judge
 from cascade.errors import BatchError, CascadeError, UsageError
 from cascade.levels import at_level, in_service
 from cascade.money import Price, nano_usd
+from cascade.policies.base import Policy
 from cascade.providers import registry
 from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
@@ -89,7 +90,9 @@ class Orchestrator:
         self.strategy = build_strategy(config)
         watched = config.guarantee is not None or isinstance(config.policy, DirectoryConfig)
         self._service = in_service(config, self.strategy) if watched else None
-        self.policy = build_policy(config) if self._service is None else self._service.default.policy
+        self._bare = (
+            build_policy(config) if self._service is None else self._service.default.policy
+        )  # where nothing is certified
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
         self._closed = False
@@ -216,6 +219,11 @@ class Orchestrator:
         return _all_or_batch_error(await asyncio.gather(*(one(question) for question in questions)))
 
     @property
+    def policy(self) -> Policy:
+        """The policy in service; at the default level, where there are some."""
+        return self._bare if self._service is None else self._service.default.policy
+
+    @property
     def alarm(self) -> str | None:
         """What audits found that withdrew a certificate, in words; None while all is well."""
         return None if self._service is None else self._service.alarm
@@ -270,8 +278,7 @@ class Orchestrator:
             raise UsageError("The configuration names no policy directory: recalibrated(DIR).")
         wanted = DirectoryConfig(kind="directory", path=str(directory or configured))
         config = self.config.model_copy(update={"policy": wanted})
-        self._service = in_service(config, self.strategy, self._service)
-        self.config, self.policy = config, self._service.default.policy
+        self._service, self.config = in_service(config, self.strategy, self._service), config
 
     def complete(self, request: Request) -> Completion:
         """Make one call to one of the models, guarded as any other. Raises as `ask` does."""
@@ -317,7 +324,7 @@ class Orchestrator:
             raise UsageError("This orchestrator was closed. Make a new one.")
         asked = checked_question(question)
         serving = self._serves(budget, alpha)
-        order = Order(self.strategy, self.policy) if serving is None else serving.order(asked)
+        order = Order(self.strategy, self._bare) if serving is None else serving.order(asked)
         trace = Trace(self._traces, order.strategy.horizon, self._paid, order.walk)
         walk = run(
             asked,
