@@ -90,9 +90,8 @@ class Orchestrator:
         self.strategy = build_strategy(config)
         watched = config.guarantee is not None or isinstance(config.policy, DirectoryConfig)
         self._service = in_service(config, self.strategy) if watched else None
-        self._bare = (
-            build_policy(config) if self._service is None else self._service.default.policy
-        )  # where nothing is certified
+        # What serves while nothing was ever certified here: an ask then needs no `Serving`.
+        self._bare = build_policy(config) if self._service is None else self._service.default.policy
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
         self._closed = False
