@@ -30,7 +30,7 @@ from cascade.policies.whole import write_whole
 from cascade.training.constrained.curves import csv_of, rows_of
 from cascade.training.constrained.keeping import CALLED, CHECKPOINT_FILE, OPTION, Checkpoints
 from cascade.training.constrained.setting import Row, Setting, State, start
-from cascade.training.constrained.training import Trained, diverged, train
+from cascade.training.constrained.training import Trained, lost, train
 
 SCHEMA_VERSION = 1
 
@@ -59,7 +59,7 @@ def train_kept(setting: Setting, kept: Checkpoints, tell: Callable[[State, Row],
     rows = [] if before is None else before.rows
     if before is not None:
         kept.say(f"going on from step {len(rows):,} of {setting.config.steps:,}")
-        reason = diverged(setting, before.state, rows)
+        reason = lost(setting, rows)
         if reason is not None:
             return Trained(before.state, rows, reason)
     run = _Run(folder, identity, rows)
@@ -179,7 +179,7 @@ def identity_of(setting: Setting) -> dict[str, Any]:
     return {
         "cascade": __version__,
         "torch": torch.__version__,
-        "threshold": {"joint": setting.joint, "online": setting.online},
+        "threshold": setting.threshold,
         "seed": setting.seed,
         "config": setting.config.model_dump(mode="json"),
         "asked": {"limits": goal.limits.tolist(), "lambda_set": goal.lambda_set, "budget": goal.budget},

@@ -15,7 +15,7 @@ from cascade.policies.network import MOST_HIDDEN
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
-_SAMPLED = {"steps": 2_000, "batch": 10, "multiplier_rate": 0.01, "smoothing": 0.97}
+_SAMPLED = {"steps": 2_000, "batch": 10, "learning_rate": 1e-3, "multiplier_rate": 0.01, "smoothing": 0.97}
 """What is otherwise where rollouts are sampled: ten of them swing ten times as much as a hundred questions do."""
 
 
@@ -91,10 +91,11 @@ class CCPOConfig(BaseModel):
     # --- the update ---
     update: Literal["dual", "trust_region"] = "dual"
     """"dual": Adam on cost + μ·violation, μ by dual ascent. "trust_region": CPO's step, the paper's."""
-    learning_rate: Positive = 1e-3
-    """Of Adam under "dual"; falls to 0 over the steps."""
-    multiplier: Positive = 5.0
-    """μ at the start, in mean steps for a missed question at α = 1; it is divided by α (`training`)."""
+    learning_rate: Positive = 2e-3
+    """Of Adam under "dual"; falls to 0 over the steps. Sampled: 1e-3."""
+    multiplier: Positive = 0.5
+    """μ at the start, in mean steps that the allowed loss as a whole is worth: a miss starts at this over α. Ten times
+    as much drives the policy to go on everywhere first, from where it finds back late where later steps are dear."""
     multiplier_rate: Positive = 0.05
     """How fast μ follows the violation: log μ rises by this times the violation, smoothed, in limits, cut at ±1.
     Sampled: 0.01."""

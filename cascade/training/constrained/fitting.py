@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,12 +18,18 @@ from cascade.policies.network import Action, Network
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.constrained.goal import Goal
 from cascade.training.constrained.mlp import DTYPE
-from cascade.training.constrained.setting import Row, Setting, State, served_weights
+from cascade.training.constrained.setting import Setting, State, served_weights
 from cascade.training.constrained.training import Trained, train
 from cascade.training.constrained.walks import Encoding, encoding_of, walks_of
 from cascade.training.osc.problem import Poser, Problem, policy_of, pose
 from cascade.training.osc.targets import Asked, allowed
 
+_THRESHOLDS: Mapping[str, Literal["joint", "online", "none"]] = {
+    "cpo": "none",
+    "cpo_batch": "none",
+    "cpo_online": "online",
+    "ccpo": "joint",
+}
 _LEAST = 1e-300
 """A probability below which no threshold is served: its logarithm is to be finite."""
 _ARGMAX_ONLY = 1.0
@@ -106,20 +112,21 @@ def fit_levels(
         raise UsageError(f"There is no policy network {method!r}; there are {', '.join(NETWORKS)}.")
     if len({(one.kind, one.lambda_set) for one in asked.values()}) > 1:
         raise UsageError("The levels of one network are of one kind of promise, and charge answers alike.")
+    settings = config or CCPOConfig()
+    if settings.update == "trust_region" and len(asked) > 1:
+        raise UsageError("A trust region holds one constraint, and each level has its own: use the update dual.")
     if table.arrays.horizon < 2:
         raise UsageError(f"{table.dataset} has one step a question: there is nothing to decide.")
     first = next(iter(asked.values()))
-    problem = poser(table, first, confidences=confidences, seed=seed)
-    problem = problem._replace(inclusion=None)
-    settings = config or CCPOConfig()
+    # Which answers are kept is learned with the rest: no probabilities of finds have to be fitted for it.
+    problem = poser(table, replace(first, lambda_set=0.0), confidences=confidences, seed=seed)
     encoding = encoding_of(problem.stages, len(asked))
     setting = Setting(
         walks_of(problem, encoding, settings.device),
         _goal(problem, list(asked.values()), settings),
         settings,
-        joint=method == "ccpo",
-        online=method in {"ccpo", "cpo_online"},
-        seed=seed,
+        _THRESHOLDS[method],
+        seed,
     )
     with one_torch_thread():
         trained = run(setting)
@@ -198,6 +205,3 @@ def one_torch_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-__all__ = ["NETWORKS", "Learned", "Row", "fit_constrained", "fit_levels"]

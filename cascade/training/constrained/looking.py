@@ -49,6 +49,11 @@ class Look:
     def __init__(self, setting: Setting, batch: Batch, kappa: Tensor) -> None:
         self._setting, self._batch, self._kappa = setting, batch, kappa
 
+    @property
+    def there(self) -> Tensor | None:
+        """Which of the batch's steps are on record, bool (B, T); None where all are."""
+        return self._batch.walks.there
+
     def log_policy(self, logits: Tensor) -> Tensor:
         """Return log π as it is served, (N, k) -> (B, T, k): "next" is masked at step T alone.
 
@@ -71,16 +76,17 @@ class Look:
     def hard(self, logs: Tensor) -> Hard:
         """Return what the sets at κ bring; of CPO without a threshold, the argmax."""
         likeliest = _ABOVE_ALL if self._batch.walks.right is not None else 0.5  # "stop" is no member of any set
-        kappa = self._kappa if self._setting.online or self._setting.joint else torch.full_like(self._kappa, likeliest)
+        kappa = torch.full_like(self._kappa, likeliest) if self._setting.threshold == "none" else self._kappa
         return at_threshold(logs, self._batch.walks, kappa)
 
     def divergence(self, logs: Tensor, logits: Tensor) -> Tensor:
-        """Return the mean KL divergence of the policy of logits from that of logs."""
+        """Return the mean KL divergence of the policy of logits from that of logs, over the steps on record."""
         new = self.log_policy(logits)
         if self._setting.config.trust_region_of == "soft_mask" and self._setting.joint:
             new, logs = (drawn_from(self.included(one)).clamp(min=1e-300).log() for one in (new, logs))
         gap = torch.where(new == -torch.inf, 0.0, new.exp() * (new - logs.clamp(min=-1e300)))
-        return gap.sum(-1).mean()
+        each, there = gap.sum(-1), self.there
+        return (each if there is None else each[there]).mean()
 
     def onward(self, logs: Tensor) -> float:
         """Return the mean π(next) where there is a next step."""

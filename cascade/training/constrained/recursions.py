@@ -133,10 +133,11 @@ def _stopped(onward: Tensor, walks: Walks) -> Tensor:
 
 
 class Hard(NamedTuple):
-    """What the sets at a threshold bring, (B,) each: loss and cost as in `Brought`."""
+    """What the sets at a threshold bring, (B,) each, as in `Brought`."""
 
     loss: Tensor
     cost: Tensor
+    size: Tensor
 
 
 def at_threshold(log_policy: Tensor, walks: Walks, kappa: Tensor) -> Hard:
@@ -156,4 +157,4 @@ def at_threshold(log_policy: Tensor, walks: Walks, kappa: Tensor) -> Hard:
         onward = (policy[..., -1] >= kappa[:, None]) & walks.onward
     included = torch.cat([kept[..., :-1], onward[..., None]], dim=-1).to(policy.dtype)
     found = brought(included, walks)
-    return Hard(found.loss, found.cost)
+    return Hard(found.loss, found.cost, found.size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,6 +12,17 @@ from cascade.training.constrained.config import CCPOConfig
 from cascade.training.constrained.goal import Goal
 from cascade.training.constrained.mlp import DTYPE, Mlp
 from cascade.training.constrained.walks import Walks
+
+_LOWEST, _MIDDLE = 0.3, 0.6
+"""Where κ is kept above, and starts, in shares of a uniform policy's 1/k. Below, the mask of a confident policy has no
+gradient; in the middle everything is in the set, and the first steps learn what to leave out."""
+MULTIPLIERS = 1e-3, 200.0
+"""What μ is kept in. A policy of one action a step may be unable to keep its promise at any price; beyond some hundred
+steps for a miss nothing changes but the size of the gradient."""
+_MISSES_FOR_A_STEP = 0.1
+"""Under a budget μ starts here: a mean step above it counts as a tenth of a missed question."""
+_SEEDS = 2**63
+"""Of torch's generators; seeds beyond are taken modulo this."""
 
 
 @dataclass(frozen=True)
@@ -22,17 +33,21 @@ class Setting:
         walks: the training questions.
         goal: what is asked, for each level.
         config: how.
-        joint: whether a threshold is trained along (CCPO), or the policy takes one action a step (CPO).
-        online: whether κ follows the misses; with `joint`, and for CPO online, whose policy does not look at it.
+        threshold: "joint": the policy is trained through the sets at κ, and κ along (CCPO); "online": κ follows the
+            misses of a policy of one action a step, which does not look at it (CPO online); "none" (CPO).
         seed: draws weights, batches, rollouts.
     """
 
     walks: Walks
     goal: Goal
     config: CCPOConfig
-    joint: bool = True
-    online: bool = True
+    threshold: Literal["joint", "online", "none"] = "joint"
     seed: int = 0
+
+    @property
+    def joint(self) -> bool:
+        """Whether the policy is trained through the sets at κ; else it takes one action a step."""
+        return self.threshold == "joint"
 
     @property
     def levels(self) -> int:
@@ -58,7 +73,7 @@ class Setting:
     def kappa_range(self) -> tuple[float, float]:
         """What κ is kept in; anywhere, where the policy is not trained through it."""
         actions = self.walks.actions
-        return self.config.kappa_range or ((0.3 / actions, 1.0 / actions) if self.joint else (0.0, 1.0))
+        return self.config.kappa_range or ((_LOWEST / actions, 1.0 / actions) if self.joint else (0.0, 1.0))
 
 
 class State(NamedTuple):
@@ -115,17 +130,17 @@ class Row(NamedTuple):
 def start(setting: Setting) -> State:
     """Return the state before the first step."""
     config, levels, device = setting.config, setting.levels, setting.config.device
-    weights = setting.net.initial(setting.seed).to(device)
+    weights = setting.net.initial(setting.seed % _SEEDS).to(device)
     low, high = setting.kappa_range
-    middle = 0.6 / setting.walks.actions if config.kappa_start is None else config.kappa_start
+    middle = _MIDDLE / setting.walks.actions if config.kappa_start is None else config.kappa_start
     each = torch.ones(levels, dtype=DTYPE, device=device)
-    worth = 0.1 * each if setting.goal.budget else config.multiplier / setting.goal.scale
+    worth = _MISSES_FOR_A_STEP * each if setting.goal.budget else config.multiplier / setting.goal.scale
     sampled = config.estimator == "sampled"
-    critic = setting.critic.initial(setting.seed + 1).to(device) if sampled else torch.zeros(0, dtype=DTYPE)
+    critic = setting.critic.initial((setting.seed + 1) % _SEEDS).to(device) if sampled else torch.zeros(0, dtype=DTYPE)
     nothing = torch.zeros_like(weights)
     return State(
         torch.zeros((), dtype=torch.int64), weights, nothing, nothing, nothing, each * min(max(middle, low), high),
-        worth, each * torch.nan, critic, torch.zeros_like(critic), torch.zeros_like(critic),
+        worth.clamp(*MULTIPLIERS), each * torch.nan, critic, torch.zeros_like(critic), torch.zeros_like(critic),
     )  # fmt: skip
 
 

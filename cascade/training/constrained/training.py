@@ -1,9 +1,10 @@
 """CPO and CCPO: one policy network, one threshold a level, step after step.
 
 A step draws a batch, counts what the sets at κ miss under the policy as it is, updates the policy, and then κ by Eq. 9
-with its sign corrected, κ ← κ − η_t (misses − α). So κ never learns from a policy that was fitted to the very questions
-that it is judged on. `advance` is a pure function of what is trained on and the state; the draws of a step hang on the
-seed and the step's number alone, so that a run that goes on from a state brings the same bytes as one that never ended.
+with its sign corrected, κ ← κ − η_t (misses − α). So κ does not learn from the update that these very questions made;
+earlier steps have seen them too, and only calibration, on questions of its own, promises anything. `advance` is a pure
+function of what is trained on and the state; the draws of a step hang on the seed and the step's number alone: a run
+that goes on from a state brings the same bytes as one that never ended.
 
 The multiplier μ starts at `config.multiplier` over the limit (α), in mean steps for a missed question.
 """
@@ -11,26 +12,24 @@ The multiplier μ starts at `config.multiplier` over the limit (α), in mean ste
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
+from cascade.errors import UsageError
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.constrained.fisher import Fisher, masked_root, policy_root
 from cascade.training.constrained.goal import Values
 from cascade.training.constrained.looking import Look, drawn
 from cascade.training.constrained.mlp import Pass
 from cascade.training.constrained.recursions import Hard, drawn_from
-from cascade.training.constrained.setting import Row, Setting, State, average_after, start
+from cascade.training.constrained.setting import MULTIPLIERS, Row, Setting, State, average_after, start
 from cascade.training.constrained.surrogates import surrogate
 from cascade.training.constrained.updates import Moments, Question, Taken, trust_region
-
-_MULTIPLIERS = 1e-3, 200.0
-"""What μ is kept in. A policy of one action a step may be unable to keep its promise at any price; beyond some hundred
-steps for a miss nothing changes but the size of the gradient."""
 
 
 def advance(setting: Setting, state: State) -> tuple[State, Row]:
@@ -100,14 +99,15 @@ def _dual(asked: Question, price: Tensor, moments: Moments, rate: float, number:
 
 
 def _ascended(multiplier: Tensor, smoothed: Tensor, config: CCPOConfig) -> Tensor:
-    return (multiplier * (config.multiplier_rate * smoothed.clamp(-1.0, 1.0)).exp()).clamp(*_MULTIPLIERS)
+    return (multiplier * (config.multiplier_rate * smoothed.clamp(-1.0, 1.0)).exp()).clamp(*MULTIPLIERS)
 
 
 def _fisher(setting: Setting, now: Pass, logs: Tensor, look: Look, number: int) -> Fisher:
     """Return the Fisher matrix of some of the batch's states."""
     config, policy = setting.config, logs.exp().reshape(-1, logs.shape[-1])
     chance = np.random.default_rng([setting.seed, number, 1])
-    some = chance.permutation(len(policy))[: config.fisher_states]
+    held = np.arange(len(policy)) if look.there is None else np.flatnonzero(look.there.cpu().numpy())
+    some = held[chance.permutation(held.size)[: config.fisher_states]]
     rows = torch.from_numpy(some).to(policy.device)
     if config.trust_region_of == "soft_mask" and setting.joint:
         included = look.included(logs).reshape(policy.shape)
@@ -123,11 +123,12 @@ def _fisher(setting: Setting, now: Pass, logs: Tensor, look: Look, number: int) 
 
 def _threshold(setting: Setting, kappa: Tensor, judged: Hard, number: int) -> Tensor:
     """Return κ after Eq. 9."""
-    if not (setting.joint or setting.online):
+    if setting.threshold == "none":
         return kappa
     config, goal = setting.config, setting.goal
     if goal.budget:
-        over = -(_by_level(judged.cost, setting.levels) - goal.limits) / goal.scale
+        paid = judged.cost + goal.lambda_set * judged.size
+        over = -(_by_level(paid, setting.levels) - goal.limits) / goal.scale
     else:
         over = _by_level(judged.loss, setting.levels) - goal.limits
     sign = 1.0 if config.kappa_sign == "printed" else -1.0
@@ -144,7 +145,7 @@ class Trained(NamedTuple):
     """A run that ended.
 
     Attributes:
-        state: the last state.
+        state: the last state whose weights could be served.
         rows: what each step showed.
         diverged: why it was ended before its last step, in words; None where it was not.
     """
@@ -169,31 +170,32 @@ def train(
         tell: called after each step.
     """
     state, shown = state or start(setting), list(rows or [])
-    for now, row in _steps(setting, state):
+    while int(state.step) < setting.config.steps:
+        try:
+            now, row = advance(setting, state)
+        except (LinAlgError, UsageError) as error:  # the settings were checked: it is the numbers
+            return Trained(state, shown, f"step {len(shown) + 1}: {error}; {_MILDER}")
+        if not float(now.weights.abs().max()) < _LARGEST:  # a NaN neither
+            return Trained(state, shown, f"step {len(shown) + 1}: a weight is not finite, or nearly so; {_MILDER}")
         state = now
         shown.append(row)
         tell(state, row)
-        reason = diverged(setting, state, shown)
+        reason = lost(setting, shown)
         if reason is not None:
             return Trained(state, shown, reason)
     return Trained(state, shown, None)
 
 
-def _steps(setting: Setting, state: State) -> Iterator[tuple[State, Row]]:
-    while int(state.step) < setting.config.steps:
-        state, row = advance(setting, state)
-        yield state, row
-
-
+_LARGEST = 1e30
+"""A weight beyond is none: with it a served score might not be finite (`policies.network`)."""
+_MILDER = "lower learning_rate, critic_rate or delta, or raise damping"
 _WINDOW = 200
 _LOST = 0.5
 """A run is lost that, over the last 200 steps, misses more than the limit by half of all questions."""
 
 
-def diverged(setting: Setting, state: State, rows: list[Row]) -> str | None:
-    """Return why a run is not worth going on with, in words; None while it is."""
-    if not bool(torch.isfinite(state.weights).all()):
-        return f"step {len(rows)}: a weight is not finite; lower learning_rate or delta, or raise damping"
+def lost(setting: Setting, rows: list[Row]) -> str | None:
+    """Return why a run is not worth going on with, in words; None while it is. Looked at every 200 steps."""
     if len(rows) < _WINDOW or len(rows) % _WINDOW:
         return None
     last = rows[-_WINDOW:]

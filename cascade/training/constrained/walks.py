@@ -61,6 +61,7 @@ class Walks(NamedTuple):
         leaves: (n, T), answers of a step.
         onward: bool (n, T), whether there is a next step to go on to.
         absent: bool (n, T, m), which answers a step on record lacks; None where none does, or every answer is kept.
+        there: bool (n, T), which steps are on record; None where all are.
     """
 
     inputs: Tensor
@@ -71,6 +72,7 @@ class Walks(NamedTuple):
     leaves: Tensor
     onward: Tensor
     absent: Tensor | None = None
+    there: Tensor | None = None
 
     def take(self, rows: Tensor) -> Walks:
         """Return some questions, int64 (r,)."""
@@ -106,9 +108,11 @@ def walks_of(problem: Problem, encoding: Encoding, device: str = "cpu") -> Walks
     inputs = _tensor(_inputs(table, problem.stages, encoding), device)
     cost, leaves = _tensor(problem.cost.values, device), _tensor(table.arrays.present.sum(axis=2), device)
     loss = _tensor(problem.loss, device)
-    lacking = ~table.arrays.present & on_record(table)[:, :, None]
+    held = on_record(table)
+    lacking = ~table.arrays.present & held[:, :, None]
     absent = torch.from_numpy(lacking).to(device) if scored and lacking.any() else None
-    return Walks(inputs, right, loss, counts, cost, leaves, _onward(table).to(device), absent)
+    there = None if held.all() else torch.from_numpy(held).to(device)
+    return Walks(inputs, right, loss, counts, cost, leaves, _onward(table).to(device), absent, there)
 
 
 def _inputs(table: EpisodeTable, stages: Sequence[Stage], encoding: Encoding) -> Floats:

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from cascade.training.constrained.goal import Goal  # noqa: E402
 from cascade.training.constrained.mlp import DTYPE  # noqa: E402
 from cascade.training.constrained.setting import Row, Setting, start  # noqa: E402
-from cascade.training.constrained.training import diverged, train  # noqa: E402
+from cascade.training.constrained.training import lost, train  # noqa: E402
 from cascade.training.constrained.walks import Walks  # noqa: E402
 from unit.training.constrained import made  # noqa: E402
 
@@ -27,14 +27,13 @@ def row(number: int, coverage: float) -> Row:
 
 def test_a_run_that_misses_far_too_much_for_long_is_said_to_be_lost() -> None:
     whole, goal = setting(), Goal(torch.tensor([1.5], dtype=DTYPE), budget=True)
-    state = start(whole)
-    lost, poor = [row(one, 0.25) for one in range(1, 401)], [row(one, 0.35) for one in range(1, 401)]
-    assert "25 % were covered, where 80 % are asked for" in str(diverged(whole, state, lost[:200]))
-    assert diverged(whole, state, lost[:199]) is None
-    assert diverged(whole, state, poor) is None
-    assert "step 400" in str(diverged(whole, state, poor[:200] + lost[200:]))
-    assert diverged(whole, state, lost[:200] + poor[200:]) is None
-    assert diverged(setting(goal=goal), state, lost) is None
+    missing, poor = [row(one, 0.25) for one in range(1, 401)], [row(one, 0.35) for one in range(1, 401)]
+    assert "25 % were covered, where 80 % are asked for" in str(lost(whole, missing[:200]))
+    assert lost(whole, missing[:199]) is None
+    assert lost(whole, poor) is None
+    assert "step 400" in str(lost(whole, poor[:200] + missing[200:]))
+    assert lost(whole, missing[:200] + poor[200:]) is None
+    assert lost(setting(goal=goal), missing) is None
 
 
 def test_a_run_ends_where_it_is_lost() -> None:
@@ -58,11 +57,24 @@ def test_a_run_ends_where_it_is_lost() -> None:
     )
 
 
-def test_weights_that_are_no_numbers_end_a_run() -> None:
-    whole = setting()
-    state = start(whole)
-    broken = state.weights.clone()
-    broken[3] = torch.nan
-    found = train(whole, state._replace(weights=broken))
-    assert len(found.rows) == 1
+def test_weights_that_are_no_numbers_end_a_run_before_them() -> None:
+    whole = setting({"learning_rate": 1e308, "steps": 20})
+    found = train(whole)
     assert "not finite" in str(found.diverged)
+    assert bool(torch.isfinite(found.state.weights).all())
+    assert len(found.rows) == int(found.state.step) < 20
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"update": "trust_region", "damping": 1e-18, "layers": (6,)},
+        {"estimator": "sampled", "critic_rate": 1e200},
+        {"update": "trust_region", "solver": "cg", "delta": 1e308, "damping": 1e-300},
+    ],
+    ids=["singular", "critics", "region"],
+)
+def test_numbers_that_fail_end_a_run_with_what_to_change(changes: dict[str, Any]) -> None:
+    found = train(setting({"steps": 20, **changes}))
+    assert "lower learning_rate" in str(found.diverged)
+    assert bool(torch.isfinite(found.state.weights).all())

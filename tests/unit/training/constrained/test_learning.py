@@ -37,7 +37,7 @@ def ended(changes: dict[str, Any], **more: Any) -> Hard:
         whole, drawn(setting({**config, "batch": 1000}, walks=whole.walks, goal=whole.goal), 1), state.kappa.expand(200)
     )
     found = look.hard(look.log_policy(logits))
-    return Hard(found.loss.mean(), found.cost.mean())
+    return Hard(found.loss.mean(), found.cost.mean(), found.size.mean())
 
 
 @pytest.mark.parametrize(

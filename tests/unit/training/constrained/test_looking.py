@@ -24,7 +24,7 @@ NOTHING = Goal(torch.zeros(1, dtype=DTYPE))
 
 def whole(walks: Walks, **changes: Any) -> Setting:
     """Return a setting whose batch is every question."""
-    told = {"goal": NOTHING} | {name: changes.pop(name) for name in ("goal", "joint", "online") if name in changes}
+    told = {"goal": NOTHING} | {name: changes.pop(name) for name in ("goal", "threshold") if name in changes}
     return made.setting(walks, made.SMALL.model_copy(update={"batch": 1000} | changes), **told)
 
 
@@ -43,7 +43,7 @@ def values(setting: Setting, logits: torch.Tensor, kappa: float = 0.3) -> Values
 def test_a_policy_of_one_action_costs_and_hits_what_its_paths_do(horizon: int, places: int, holes: float) -> None:
     """Cost = Σ_t c_t Π π_s(n), accuracy = Σ_t Π π_s(n) Σ_a π_t(a) B_t(a): also where several answers are right."""
     walks = made.walks(made.arrays(12, horizon, places, seed=1, holes=holes))
-    setting = whole(walks, joint=False, online=False)
+    setting = whole(walks, threshold="none")
     logits = made.logits_of(walks, seed=2).reshape(-1, walks.actions)
     found = values(setting, logits)
     assert walks.right is not None
@@ -67,8 +67,8 @@ def test_rollouts_of_a_policy_of_one_action_hit_as_often_on_average() -> None:
     few, many = made.random_walks(12, 2, 2, seed=3), 1_500
     walks = few.take(torch.arange(12).repeat_interleave(many))
     logits = made.logits_of(few, seed=4)
-    meant = values(whole(few, joint=False, online=False), logits.reshape(-1, 3))
-    setting = whole(walks, joint=False, online=False, estimator="sampled", batch=12 * many)
+    meant = values(whole(few, threshold="none"), logits.reshape(-1, 3))
+    setting = whole(walks, threshold="none", estimator="sampled", batch=12 * many)
     found = values(setting, logits.repeat_interleave(many, dim=0).reshape(-1, 3)).constraint.view(12, many)
     assert bool(((found.mean(1) - meant.constraint).abs() <= 4.5 * found.std(1) / many**0.5 + 1e-12).all())
 
@@ -76,7 +76,7 @@ def test_rollouts_of_a_policy_of_one_action_hit_as_often_on_average() -> None:
 def test_at_the_argmax_a_policy_of_one_action_takes_the_likeliest() -> None:
     for keeps in (False, True):
         walks = made.random_walks(30, 3, 2, seed=5, keeps=keeps)
-        setting = whole(walks, joint=False, online=False)
+        setting = whole(walks, threshold="none")
         logits = made.logits_of(walks, seed=6)
         look = Look(setting, drawn(setting, 1), torch.full((30,), 0.01, dtype=DTYPE))
         found = look.hard(look.log_policy(logits.reshape(-1, walks.actions)))
@@ -120,7 +120,7 @@ def test_next_is_in_no_set_where_a_question_ends_early_and_no_answer_that_a_step
     assert walks.absent is not None
     some = ~walks.absent.all(-1) | walks.onward
     for joint in (True, False):
-        setting = whole(walks, joint=joint)
+        setting = whole(walks, threshold="joint" if joint else "none")
         look = Look(setting, drawn(setting, 1), torch.full((60,), 0.3, dtype=DTYPE))
         included = look.included(look.log_policy(made.logits_of(walks, seed=10).reshape(-1, 3)))
         assert not bool(included[..., -1][~walks.onward].any())
@@ -137,7 +137,7 @@ def test_next_is_in_no_set_where_a_question_ends_early_and_no_answer_that_a_step
 def test_the_divergence_is_a_divergence(of: str, joint: bool) -> None:
     """Zero between equals, above 0 otherwise, and of π the one that torch has."""
     walks = made.random_walks(20, 3, 2, seed=11)
-    setting = whole(walks, trust_region_of=of, joint=joint)
+    setting = whole(walks, trust_region_of=of, threshold="joint" if joint else "none")
     look = Look(setting, drawn(setting, 1), torch.full((20,), 0.3, dtype=DTYPE))
     old, new = (made.logits_of(walks, seed=seed).reshape(-1, 3) for seed in (12, 13))
     logs = look.log_policy(old)

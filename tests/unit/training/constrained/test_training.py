@@ -33,8 +33,8 @@ RUNS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "as printed": (CCPOConfig.literal().model_dump(exclude={"layers", "batch", "steps"}), {}),
     "two levels": ({}, {"goal": TWO_LEVELS}),
     "two levels, sampled": ({"estimator": "sampled"}, {"goal": TWO_LEVELS}),
-    "CPO": ({}, {"joint": False, "online": False}),
-    "CPO online": ({}, {"joint": False, "online": True}),
+    "CPO": ({}, {"threshold": "none"}),
+    "CPO online": ({}, {"threshold": "online"}),
     "budget": ({}, {"goal": Goal(torch.tensor([1.5], dtype=DTYPE), budget=True)}),
 }
 each_run = pytest.mark.parametrize(("changes", "more"), RUNS.values(), ids=RUNS.keys())
@@ -187,8 +187,8 @@ def test_a_budget_raises_kappa_where_too_much_is_paid() -> None:
 
 
 def test_cpo_leaves_its_threshold_alone() -> None:
-    found = train(setting(joint=False, online=False))
-    assert torch.equal(found.state.kappa, start(setting(joint=False, online=False)).kappa)
+    found = train(setting(threshold="none"))
+    assert torch.equal(found.state.kappa, start(setting(threshold="none")).kappa)
 
 
 # --- levels
