@@ -218,7 +218,7 @@ def test_each_level_is_held_against_its_own_limit() -> None:
     goal = Goal(torch.tensor([0.05, 0.8], dtype=DTYPE))
     found = train(setting(walks=all_or_nothing(0.0), goal=goal))
     assert found.state.violation.tolist() == pytest.approx([19.0, 0.25])
-    assert found.state.multiplier.tolist() == pytest.approx([100 * math.exp(0.5), 6.25 * math.exp(0.125)])
+    assert found.state.multiplier.tolist() == pytest.approx([10 * math.exp(0.5), 0.625 * math.exp(0.125)])
     assert found.rows[0].violation == pytest.approx(9.625)
 
 
@@ -251,7 +251,7 @@ def test_a_step_of_the_dual_is_adams_on_the_lagrangian_by_automatic_differentiat
     soft = soft_mask(policy_of(logits, before), state.kappa[:, None, None], 0.05, "probability")
     soft = torch.cat([soft[..., :2], soft[..., 2:] * walks.onward[..., None]], dim=-1)
     found = brought(soft, walks)
-    (found.cost + 25.0 * (found.loss - 0.2)).mean().backward()  # type: ignore[no-untyped-call]  # μ = 5 / 0.2
+    (found.cost + 2.5 * (found.loss - 0.2)).mean().backward()  # type: ignore[no-untyped-call]  # μ = 0.5 / 0.2
     torch.testing.assert_close(now.first, 0.1 * weights.grad, rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(now.weights - state.weights, -0.01 * weights.grad.sign(), rtol=1e-3, atol=1e-4)
 
@@ -259,7 +259,7 @@ def test_a_step_of_the_dual_is_adams_on_the_lagrangian_by_automatic_differentiat
 def test_the_multiplier_rises_with_what_is_missed_and_falls_with_what_is_spared() -> None:
     for right, up in ((0.0, True), (1.0, False)):
         found = train(setting(walks=all_or_nothing(right)))
-        first, last = 25.0, float(found.state.multiplier)
+        first, last = 2.5, float(found.state.multiplier)
         assert bool(last > first) is up
         violations = [row.violation for row in found.rows]
         assert all((one > 0) is up for one in violations)
