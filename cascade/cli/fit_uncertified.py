@@ -45,7 +45,7 @@ def _report(done: Uncertified, output: str) -> Iterator[RenderableType]:
     yield Text(plain_text(found_in_words(done)))
     yield ""
     yield Text(
-        "not certified: what comes next may be missed more often. --policy cpo-batch calibrates the same network.",
+        "not certified: what comes next may fare worse. --policy cpo-batch calibrates the same network.",
         style="bold yellow",
     )
     yield Text(f"written: {shown}, what it is and how it was trained in {shown}/README.md")

@@ -368,8 +368,8 @@ def _caveat(certificate: Certificate) -> str:
         return (
             f"That is a mean over calibrations: a single one, of {n} questions, gives at least {mean * 100:.2f} % on "
             f"average, and may lie below {percent(one.alpha, rest=True)}. The threshold is the highest that there is: "
-            "every question ends at the first step that the policy can end at, and no threshold is cheaper, though "
-            f"more than the promise may be kept. {nothing}"
+            "a question goes on only where the policy scores that above every answer, or as certain, and no threshold "
+            f"is cheaper, though more than the promise may be kept. {nothing}"
         )
     return (
         f"That is a mean over calibrations: a single one, of {n} questions, gives {mean * 100:.2f} % ± "

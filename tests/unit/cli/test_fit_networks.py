@@ -90,7 +90,7 @@ def test_a_network_without_a_certificate_is_written_and_said_to_have_none(
     said = words(ran.out)
     assert "200 questions: 140 to train on, 60 to judge it on" in said
     assert "with 95 % confidence), where 90 % were asked for" in said
-    assert "not certified: what comes next may be missed more often. --policy cpo-batch calibrates the same" in said
+    assert "not certified: what comes next may fare worse. --policy cpo-batch calibrates the same" in said
     assert "next: cascade calibrate NEW_EPISODES --policy policy certifies a threshold for it" in said
     held = read_policy(str(tmp_path / "policy"))
     assert held.deciding is held.policy
