@@ -53,6 +53,8 @@ from .printed import (
 
 UALA_OWN, UALA_TUNED, FIRST = "UALA, threshold 0.31", "UALA, tuned", "both answers, one round"
 THRESHOLD, SAMPLED = "one threshold, conformal", "CCPO sampled (λ = 0)"
+SAMPLED_AT = 0.1
+"""Where rollouts are sampled too: half of all the time, and at 0.2 one round is enough whatever is learned."""
 OSC, LIMIT, CLAIRVOYANT = "OSC", "the limit", "clairvoyant"
 ROWS = (
     EXIT_GUIDE, EXIT_BASE, RANDOM, GUIDE_POLICY, BASE_POLICY, UALA, UALA_OWN, UALA_TUNED, FIRST, THRESHOLD,
@@ -192,7 +194,7 @@ def contestants(table: Table, split: Split, config: CCPOConfig) -> dict[str, Con
         raise SystemExit("a simulated world has verdicts")
     exact = Networks(config)
     uala, charge = Uala(doubt), charge_in_steps(table, split.train)
-    return {
+    found: dict[str, Contestant] = {
         EXIT_GUIDE: Logged("LLM-exit, guide"),
         EXIT_BASE: Logged("LLM-exit, base"),
         RANDOM: Chance(),
@@ -207,9 +209,11 @@ def contestants(table: Table, split: Split, config: CCPOConfig) -> dict[str, Con
         CPO_ONLINE: PolicyNetwork(CPO_ONLINE, exact, "cpo_online", "trained"),
         CCPO: PolicyNetwork(CCPO, exact),
         CHARGED: PolicyNetwork(CHARGED, exact, lambda_set=charge),
-        SAMPLED: PolicyNetwork(SAMPLED, Networks(sampled(config))),
         OSC: Stopping(OSC),
     }
+    if table.alpha == SAMPLED_AT:
+        found[SAMPLED] = PolicyNetwork(SAMPLED, Networks(sampled(config)))
+    return found
 
 
 @one_thread()
