@@ -115,7 +115,9 @@ def test_three_of_the_four_share_one_training(contestants: dict[str, Any], monke
 def test_a_charge_for_answers_keeps_fewer_of_them() -> None:
     config = CCPOConfig(steps=300, layers=(16,))
     free, charged = (PolicyNetwork("CCPO", Networks(config), lambda_set=charge) for charge in (0.0, 1.0))
-    assert played(charged).leaves.mean() < played(free).leaves.mean() - 0.2
+    each = [played(one) for one in (charged, free)]
+    kept = [float(one.leaves.sum() / one.length.sum()) for one in each]  # of a step's two answers
+    assert kept[0] < kept[1] - 0.03
 
 
 def test_what_a_charged_row_is_called() -> None:
