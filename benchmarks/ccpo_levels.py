@@ -26,7 +26,7 @@ from cascade.conformal.guarantee import Guarantee
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.training.constrained.config import CCPOConfig
-from cascade.training.constrained.fitting import fit_constrained, fit_levels
+from cascade.training.constrained.fitting import fit_constrained, fit_constrained_levels
 from cascade.training.dividing import allowed_loss
 from cascade.training.estimators.threads import one_thread
 from cascade.training.osc.targets import Asked
@@ -52,7 +52,7 @@ def on_seed(seed: int, world: str, steps: int | None) -> Mapping[str, Pair]:
     config = CCPOConfig() if steps is None else CCPOConfig(steps=steps)
     losses = {name: allowed_loss(Guarantee("coverage", alpha), calibration.n) for name, alpha in LEVELS.items()}
     asked = {name: Asked("coverage", loss) for name, loss in losses.items()}
-    shared = fit_levels(train, asked, config=config, confidences=False, seed=seed).policies
+    shared = fit_constrained_levels(train, asked, config=config, confidences=False, seed=seed).policies
     found = {}
     for name, alpha in LEVELS.items():
         alone = fit_constrained(train, asked[name], config=config, confidences=False, seed=seed).policy

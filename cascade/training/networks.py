@@ -133,9 +133,9 @@ class Networks:
         poser: Poser,
     ) -> Learned:
         require_torch(self.config.device)
-        from cascade.training.constrained.fitting import fit_levels
+        from cascade.training.constrained.fitting import fit_constrained_levels
 
-        return fit_levels(
+        return fit_constrained_levels(
             table,
             asked,
             method=method,

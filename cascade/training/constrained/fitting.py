@@ -87,12 +87,12 @@ def fit_constrained(
     Raises:
         UsageError: there is no question, nothing to decide, no such method, or the log lacks what the kind needs.
     """
-    return fit_levels(
+    return fit_constrained_levels(
         table, {"": asked}, method=method, config=config, confidences=confidences, seed=seed, poser=poser, run=run
     )
 
 
-def fit_levels(
+def fit_constrained_levels(
     table: EpisodeTable,
     asked: Mapping[str, Asked],
     *,

@@ -16,7 +16,7 @@ from cascade.conformal.rollout import levels, rollout  # noqa: E402
 from cascade.episodes.table import EpisodeTable  # noqa: E402
 from cascade.errors import UsageError  # noqa: E402
 from cascade.policies.learned import LearnedPolicy  # noqa: E402
-from cascade.training.constrained.fitting import Learned, fit_constrained, fit_levels  # noqa: E402
+from cascade.training.constrained.fitting import Learned, fit_constrained, fit_constrained_levels  # noqa: E402
 from cascade.training.constrained.looking import Batch, Look  # noqa: E402
 from cascade.training.constrained.mlp import DTYPE  # noqa: E402
 from cascade.training.constrained.recursions import at_threshold  # noqa: E402
@@ -114,7 +114,7 @@ def test_each_level_is_served_as_it_was_trained(name: str, method: str) -> None:
     table = TABLES[name]
     asked = {f"{alpha}": Asked("coverage", alpha) for alpha in (0.05, 0.2, 0.5)}
     config = made.SMALL.model_copy(update=QUICK)
-    found = fit_levels(table, asked, config=config, method=method, confidences=False)
+    found = fit_constrained_levels(table, asked, config=config, method=method, confidences=False)
     assert list(found.policies) == list(asked)
     for level, policy in enumerate(found.policies.values()):
         agree(found, table, policy=policy, level=level)

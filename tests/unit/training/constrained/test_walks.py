@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from cascade.conformal.arrays import StepArrays  # noqa: E402
 from cascade.episodes.table import EpisodeTable  # noqa: E402
-from cascade.training.constrained.fitting import fit_levels  # noqa: E402
+from cascade.training.constrained.fitting import fit_constrained_levels  # noqa: E402
 from cascade.training.constrained.setting import Setting, start  # noqa: E402
 from cascade.training.constrained.training import Trained  # noqa: E402
 from cascade.training.constrained.walks import Walks, encoding_of, walks_of  # noqa: E402
@@ -38,7 +38,7 @@ def asked_of(table: EpisodeTable, *asked: Asked, **changes: Any) -> Setting:
     """Return the setting that fitting makes of what is asked."""
     config = made.SMALL.model_copy(update=changes)
     levels = {str(number): one for number, one in enumerate(asked)}
-    return fit_levels(
+    return fit_constrained_levels(
         table, levels, config=config, confidences=False, run=lambda whole: Trained(start(whole), [], None)
     ).setting
 
