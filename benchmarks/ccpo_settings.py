@@ -25,6 +25,7 @@ from cascade.training.estimators.threads import one_thread
 
 EXACT: Mapping[str, Mapping[str, object]] = {
     "the default": {},
+    "μ from 5/α (multiplier 5)": {"multiplier": 5.0},
     "no proportional part (multiplier_gain 0)": {"multiplier_gain": 0.0},
     "the last weights (average_from 1)": {"average_from": 1.0},
     "ReLU": {"activation": "relu"},
