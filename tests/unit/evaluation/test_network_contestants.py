@@ -95,13 +95,13 @@ def test_a_calibrated_network_misses_what_split_conformal_allows_on_its_calibrat
 
 def test_three_of_the_four_share_one_training(contestants: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[str] = []
-    original = fitting.fit_levels
+    original = fitting.fit_constrained_levels
 
     def counting(table: EpisodeTable, asked: Mapping[str, Asked], **settings: Any) -> Any:
         trained.append(settings["method"])
         return original(table, asked, **settings)
 
-    monkeypatch.setattr(fitting, "fit_levels", counting)
+    monkeypatch.setattr(fitting, "fit_constrained_levels", counting)
     for one in contestants.values():
         one.prepare(TRAIN, CALIBRATION, ALPHA, SEED)
     assert trained == ["cpo_online", "ccpo"]
