@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from unit.calibration.logs import log
@@ -51,6 +51,7 @@ def test_no_line_is_better_than_ridges(problem: tuple[np.ndarray, np.ndarray, np
 
 
 @given(problems())
+@example((np.array([[-1.0], [1e6], [0.0], [0.0]]), np.array([0.0, 1.0, 1.0, 1.0]), np.ones(4), 1e-3))
 def test_the_gradient_of_a_logistic_fit_is_zero(problem: tuple[np.ndarray, np.ndarray, np.ndarray, float]) -> None:
     rows, drawn, weights, penalty = problem
     y = (drawn > 0).astype(float)
@@ -58,7 +59,7 @@ def test_the_gradient_of_a_logistic_fit_is_zero(problem: tuple[np.ndarray, np.nd
     assert np.isfinite([found.intercept, *found.weights]).all()
     if 0 < y.sum() < len(y):
         pull = weights * (probabilities(found.of(rows)) - y)
-        assert abs(pull.sum()) < 1e-6 * max(1.0, weights.sum())
+        assert abs(pull.sum()) < 1e-6
         scale = 1.0 + np.abs(rows).max(axis=0, initial=0.0)
         assert (np.abs(pull @ rows + penalty * found.weights) / scale < 1e-5).all()
 

@@ -26,6 +26,8 @@ from cascade.training.estimators.ridge import Weights, mean_of
 _STEPS = 60
 """Newton takes 4 to 8; separable data without a penalty, where there is no minimum, would go on for ever."""
 _HALVINGS = 40
+_LEVEL = 1e-12
+"""A change of the intercept that is none."""
 _ENOUGH = 1e-14
 """The squared Newton decrement for each row with which the last step is taken. Errors square themselves in each: what
 is left is rounding."""
@@ -135,6 +137,22 @@ def _newton(task: _Task, start: Weights, enough: float) -> Weights:
             return at  # no step lowers it: what is left is rounding
         at, z, loss = trial, z + share * moved, trial_loss
         if decrement <= enough:
+            return at
+    return _levelled(task, at)
+
+
+def _levelled(task: _Task, at: Weights) -> Weights:
+    """Return weights that ran out of steps with the intercept that is best beside these slopes.
+
+    A column a million times as wide as the others moves by its floor of curvature alone, and the intercept after it.
+    """
+    counted = 1.0 if task.weights is None else task.weights
+    for _ in range(_STEPS):
+        p = probabilities(at.of(task.rows))
+        stiffness = max(float(np.sum(counted * p * (1.0 - p))), _LEAST_CURVATURE)
+        rise = float(np.sum(counted * (task.y - p))) / stiffness
+        at = Weights(at.intercept + math.copysign(min(abs(rise), 1.0), rise), at.weights)
+        if abs(rise) <= _LEVEL:
             break
     return at
 
