@@ -1,7 +1,7 @@
 """Print files and functions of cascade/ by length, beside the limits that the project holds itself to.
 
 A function's length is without its docstring. The limits are the first group of the code bases the project learns from:
-p99 of functions at most 60 lines, no file above 400.
+p99 of functions at most 60 lines; a file holds one idea, in 600 lines at most.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 600
 MAX_P99_FUNCTION_LINES = 60
 
 
