@@ -46,6 +46,7 @@ class _Record:
         """Put a decided step on record; the next one's calls begin."""
         self.calls.clear()
         self.steps.append(step)
+        self.warnings += step.warnings
         return step
 
     def all_calls(self) -> tuple[Call, ...]:

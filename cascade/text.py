@@ -12,11 +12,10 @@ from hashlib import sha256
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 # All punctuation but the decimal point and the sign of a number: 3.5 is not 35, and -5 is not 5.
 _PUNCTUATION = re.compile(r"(?!(?<=\d)\.(?=\d)|(?<![\w.])[-−](?=\d))[^\w\s]|_")
-_NORMALIZE_AT_MOST = 2_000
-"""Longer answers are compared by their start: two texts that agree so far are the same answer."""
+_REMEMBERED_CHARS = 2_000
+"""Longer answers are normalised anew each time, so that the memory stays small."""
 
 
-@lru_cache(maxsize=1_024)  # a walk compares the same few answers over and over
 def normalize_answer(text: str) -> str:
     """Return an answer as it is compared: NFKC, casefolded, without punctuation, articles and extra space.
 
@@ -26,10 +25,16 @@ def normalize_answer(text: str) -> str:
     >>> normalize_answer("The  Danube."), normalize_answer("1,851"), normalize_answer("?!")
     ('danube', '1851', '?!')
     """
-    start = text[:_NORMALIZE_AT_MOST]
-    folded = start.casefold() if start.isascii() else unicodedata.normalize("NFKC", start).casefold()
+    return _remembered(text) if len(text) <= _REMEMBERED_CHARS else _normalized(text)
+
+
+def _normalized(text: str) -> str:
+    folded = text.casefold() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
     bare = " ".join(_ARTICLES.sub(" ", _PUNCTUATION.sub("", folded)).split())
     return bare or text.strip()
+
+
+_remembered = lru_cache(maxsize=1_024)(_normalized)  # a walk compares the same few answers over and over
 
 
 # The marks with which chat templates of the common model families open and close turns.

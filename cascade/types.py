@@ -157,7 +157,8 @@ class Step(NamedTuple):
     """One paid stage: candidates, named signals (None = not known), the calls that made it, what was decided.
 
     `forced` is set where the configuration leaves the policy no choice; `final` marks a step that none can follow;
-    `audited` one that was run after the decision to stop, to see what it would have brought.
+    `audited` one that was run after the decision to stop, to see what it would have brought. `warnings` are what the
+    caller has to know of the step; they become warnings of the answer.
     """
 
     number: int
@@ -169,6 +170,7 @@ class Step(NamedTuple):
     forced: Forced | None = None
     final: bool = False
     audited: bool = False
+    warnings: tuple[str, ...] = ()
 
     @property
     def cost_nano_usd(self) -> int | None:

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 
 from cascade.errors import ProviderError
 from cascade.policies.threshold import uncertainty
-from cascade.strategies import signals
+from cascade.strategies import reply, signals
 from cascade.strategies import verdict as verdicts
 from cascade.strategies.base import ModelUse, Plan
 from cascade.strategies.prompts import Prompts, load
@@ -83,13 +83,26 @@ class _Round:
     candidates: list[Candidate] = field(default_factory=list)
     signals: dict[str, float | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     verdict: Verdict = verdicts.NO_VERDICT
     forced: Forced | None = None
     final: bool = False
 
+    def note_explanations(self, judgements: list[Completion]) -> None:
+        """Note that the guide said more after its correction than is taken for its answer."""
+        if any(verdicts.explains(judgement.text, self.answer or "") for judgement in judgements):
+            self.notes.append("the guide's reply goes on after its answer; the lines after the first are left out")
+
     def step(self) -> Step:
-        candidates, notes = tuple(self.candidates), tuple(self.notes)
-        return Step(self.number, candidates, self.signals, notes, forced=self.forced, final=self.final)
+        return Step(
+            self.number,
+            tuple(self.candidates),
+            self.signals,
+            tuple(self.notes),
+            forced=self.forced,
+            final=self.final,
+            warnings=tuple(self.warnings),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,17 +173,16 @@ class BaseGuide:
         self, question: Question, current: _Round, messages: tuple[Message, ...], done: list[_Round]
     ) -> Generator[Request, Completion, None]:
         """Ask the base; an answer that is none is noted and neither judged nor offered."""
-        completion = yield self._request(self.base, "base", "answer", question, current.number, messages, logprobs=1)
-        reasoning, answer = signals.split_reply(completion.text)
+        request = self._request(self.base, "base", "answer", question, current.number, messages, logprobs=1)
+        completion = yield request
+        reasoning, answer = reply.split_reply(completion.text)
         current.signals |= signals.logprob_signals(completion, answer)
-        if completion.truncated:
-            current.notes.append("the base's reply was cut at max_tokens: not accepted, not judged")
-            return
-        if not signals.is_answer(answer):
-            current.notes.append(
-                f"the base's reply holds no answer ({answer[:20]!r}): scored 0 without asking the guide"
-            )
-            current.signals["p_yes"] = 0.0
+        unread = reply.unread(completion, answer, request)
+        if unread is not None:
+            current.warnings.append(unread)
+            current.notes.append(self._why_unjudged(completion, answer))
+            if not completion.truncated:
+                current.signals["p_yes"] = 0.0
             return
         earlier = [r.answer for r in done if r.answer is not None]
         current.text, current.reasoning, current.answer = completion.text, reasoning, answer
@@ -178,6 +190,12 @@ class BaseGuide:
         current.signals["agrees_with_earlier"] = signals.agreement(answer, earlier)
         current.signals["reasoning_chars"] = float(len(reasoning))
         current.candidates.append(Candidate(answer, "base", self.base.name))
+
+    @staticmethod
+    def _why_unjudged(completion: Completion, answer: str) -> str:
+        if completion.truncated:
+            return "the base's reply was cut at max_tokens: not accepted, not judged"
+        return f"the base's reply holds no answer ({answer[:20]!r}): scored 0 without asking the guide"
 
     def _guide_judges(self, question: Question, current: _Round) -> Generator[Request, Completion, None]:
         """Ask the guide for its verdict and turn it into a second candidate and signals."""
@@ -220,7 +238,8 @@ class BaseGuide:
         )
         if self.verdict == "auto" and verdicts.without_alternatives(first):
             return (yield from self._sampled(question, current, messages, [first]))
-        return verdicts.read(first)
+        current.note_explanations([first])
+        return verdicts.read(first, current.answer)
 
     def _sampled(
         self, question: Question, current: _Round, messages: tuple[Message, ...], got: list[Completion]
@@ -235,7 +254,8 @@ class BaseGuide:
                 sample=sample,
             )
             got.append(completion)
-        return verdicts.combine(got)
+        current.note_explanations(got)
+        return verdicts.combine(got, current.answer)
 
     def _decides(
         self, decider: Literal["base", "guide"], question: Question, current: _Round
@@ -248,18 +268,21 @@ class BaseGuide:
         block = data_block(_what_a_decider_sees(question, current))
         request = self._request(use, decider, "decide", question, current.number, self.prompts.decide.fill(block))
         try:
-            reply = yield request._replace(max_tokens=_DECISION_TOKENS)
+            decision = yield request._replace(max_tokens=_DECISION_TOKENS)
         except ProviderError as error:
             current.notes.append(f"decider error: {type(error).__name__}: {error}")
             return
-        current.signals["decided_action"] = read_action(reply.text)
+        current.signals["decided_action"] = read_action(decision.text)
 
     def _guide_answers(self, question: Question, current: _Round) -> Generator[Request, Completion, None]:
         """Let the guide answer by itself, as the last resort."""
         messages = self.prompts.answer.fill(question_text(question))
-        completion = yield self._request(self.guide, "guide", "direct", question, current.number, messages)
-        _, answer = signals.split_reply(completion.text)
-        if completion.truncated or not signals.is_answer(answer):
+        request = self._request(self.guide, "guide", "direct", question, current.number, messages)
+        completion = yield request
+        _, answer = reply.split_reply(completion.text)
+        unread = reply.unread(completion, answer, request)
+        if unread is not None:
+            current.warnings.append(unread)
             current.notes.append("the guide's own reply holds no answer")
             return
         current.notes.append("the guide answered by itself")

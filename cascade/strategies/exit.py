@@ -13,7 +13,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from cascade.errors import ProviderError
-from cascade.strategies import signals
+from cascade.strategies import reply, signals
 from cascade.strategies.base import ModelUse, Plan
 from cascade.strategies.base_guide import question_text
 from cascade.strategies.prompts import Prompts, load
@@ -66,18 +66,21 @@ class Exit:
         again = self.prompts.again.fill(data_block({"opinion": "doubtful"}))
         answers: list[str] = []
         for number in range(1, self.rounds + 1):
-            completion = yield self._request(question, number, "answer", messages)
+            request = self._request(question, number, "answer", messages)
+            completion = yield request
             assert completion is not None  # noqa: S101 - a request is answered by a completion
-            _, answer = signals.split_reply(completion.text)
+            _, answer = reply.split_reply(completion.text)
             numbers = signals.logprob_signals(completion, answer)
-            if completion.truncated or not signals.is_answer(answer):
-                yield Step(number, (), numbers | {"says_exit": None}, ("the reply holds no whole answer",))
+            unread = reply.unread(completion, answer, request)
+            if unread is not None:
+                notes = ("the reply holds no whole answer",)
+                yield Step(number, (), numbers | {"says_exit": None}, notes, warnings=(unread,))
                 continue
             numbers["agrees_with_earlier"] = signals.agreement(answer, answers)
             answers.append(answer)
-            notes: list[str] = []
-            numbers["says_exit"] = yield from self._decides(question, number, answers, notes)
-            yield Step(number, (Candidate(answer, self.role, self.use.name),), numbers, tuple(notes))
+            said: list[str] = []
+            numbers["says_exit"] = yield from self._decides(question, number, answers, said)
+            yield Step(number, (Candidate(answer, self.role, self.use.name),), numbers, tuple(said))
             messages = (*messages, Message("assistant", defuse(completion.text)), *again)
 
     def _decides(
@@ -87,11 +90,11 @@ class Exit:
         block = data_block({"question": question.text, "answers": "\n".join(answers)})
         request = self._request(question, number, "exit", self.prompts.exit.fill(block))
         try:
-            reply = yield request._replace(max_tokens=_DECISION_TOKENS)
+            decision = yield request._replace(max_tokens=_DECISION_TOKENS)
         except ProviderError as error:
             notes.append(f"decider error: {type(error).__name__}: {error}")
             return None
-        says = read_exit(reply.text)
+        says = read_exit(decision.text)
         return None if says is None else float(says)
 
     def _request(self, question: Question, step: int, purpose: str, messages: tuple[Message, ...]) -> Request:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cascade.errors import ProviderError
-from cascade.strategies import signals
+from cascade.strategies import reply, signals
 from cascade.strategies.base import ModelUse, Plan
 from cascade.strategies.base_guide import question_text
 from cascade.strategies.prompts import Prompts, load
@@ -53,10 +53,12 @@ class Ladder:
                 yield Step(number, (), {}, (f"{use.name} failed: {type(error).__name__}: {error}",))
                 continue
             assert completion is not None  # noqa: S101 - a request is answered by a completion
-            _, answer = signals.split_reply(completion.text)
+            _, answer = reply.split_reply(completion.text)
             numbers = signals.logprob_signals(completion, answer)
-            if completion.truncated or not signals.is_answer(answer):
-                yield Step(number, (), numbers, (f"the reply of {use.name} holds no whole answer",))
+            unread = reply.unread(completion, answer, request)
+            if unread is not None:
+                notes = (f"the reply of {use.name} holds no whole answer",)
+                yield Step(number, (), numbers, notes, warnings=(unread,))
                 continue
             numbers["agrees_with_earlier"] = signals.agreement(answer, earlier)
             earlier.append(answer)

@@ -2,7 +2,7 @@
 
 With log-probs, P(yes) is the probability of "Yes" as the first token, renormalised over {Yes, No}. Without, it is the
 share of yes among samples. Prose, both words at once, or another language is no verdict (F42), and no verdict is never
-read as a yes.
+read as a yes. A yes that goes on counts only if what follows confirms the answer or repeats it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from cascade.types import Completion, Token
 
 MIN_MASS = 0.5
 """If Yes and No together have less than half of the probability, the guide was answering something else."""
-MAX_CORRECTION_CHARS = 500
 _TOKENS_LOOKED_AT = 3
 """Some tokenizers begin an answer with an empty or a blank token; the verdict is the first that says something."""
 
@@ -27,8 +26,22 @@ _ONLY_SAYS_WRONG = re.compile(
     r"^(?:(?:the|that|this|it|your)\b[\w\s']*\b)?(?:is|was|'s)?\s*(?:not (?:correct|right|true)|incorrect|wrong)\W*$",
     re.IGNORECASE,
 )
-_CONTRADICTS_YES = re.compile(r"\b(?:no|not|incorrect|wrong|false)\b", re.IGNORECASE)
+_CONTRADICTS_YES = re.compile(
+    r"\b(?:no|nope|not|never|neither|nor|cannot|but|however|although|though|except|unless|instead|rather|actually"
+    r"|should|ought|could|might|almost|nearly|partly|partially|incomplete|imprecise|misleading|mistaken|mistakes?|errors?"
+    r"|incorrect|inaccurate|inexact|invalid|untrue|wrong|false)\b|n['’]t\b",
+    re.IGNORECASE,
+)
+_CONFIRMS_YES = re.compile(
+    r"\b(?:correct|right|true|accurate|exact|indeed|agreed?|valid|precise|proper|good|fine|ok|okay|perfect|confirmed"
+    r"|supported|consistent|matches)(?:ly)?\b",
+    re.IGNORECASE,
+)
+_NAMES_ANSWER = re.compile(r"\banswer\s*(?:is|was|would be|must be|[:=])\s*:?\s*(.+)", re.IGNORECASE)
 _CONTRADICTS_NO = re.compile(r"\byes\b", re.IGNORECASE)
+_NO_HEAD = re.compile(r"^\W*no\b[*_\"'`]{0,3}[ \t:;,.–—]*", re.IGNORECASE)
+_LONGEST_REMARK_CHARS = 500
+"""A longer text is no remark like "that is wrong", which is no correction."""
 _SAYS_WRONG_FIRST = re.compile(
     r"^(?:(?:it|that|this|the (?:given |proposed )?answer)(?:'s| is)\s+)?"
     r"(?:not (?:correct|right)|incorrect|wrong)[.,;:!]\s*",
@@ -58,14 +71,14 @@ class Verdict(NamedTuple):
 NO_VERDICT = Verdict(None, None, None, None, "none")
 
 
-def read(completion: Completion) -> Verdict:
-    """Read a verdict from text and log-probs.
+def read(completion: Completion, answer: str | None = None) -> Verdict:
+    """Read a verdict on an answer from text and log-probs.
 
     >>> from cascade.types import Usage
     >>> read(Completion("No, the correct answer is Vienna.", "stop", Usage(9, 8))).correction
     'Vienna'
     """
-    says_yes, correction = read_text(completion.text)
+    says_yes, correction = read_text(completion.text, answer)
     p_yes, mass = (None, None) if completion.tokens is None else read_logprobs(completion.tokens)
     if says_yes is None or (mass is not None and mass < MIN_MASS):
         return Verdict(None, None, None, mass, "none")
@@ -88,12 +101,12 @@ def sensible(verdict: Verdict, answer: str) -> Verdict:
     return verdict
 
 
-def combine(completions: Sequence[Completion]) -> Verdict:
+def combine(completions: Sequence[Completion], answer: str | None = None) -> Verdict:
     """Return the verdict of several samples: P(yes) = (yeses + ½) / (verdicts + 1), the commonest correction.
 
     The half keeps a handful of samples from looking like certainty.
     """
-    readings = [read_text(completion.text) for completion in completions]
+    readings = [read_text(completion.text, answer) for completion in completions]
     verdicts = [says_yes for says_yes, _ in readings if says_yes is not None]
     if not verdicts:
         return NO_VERDICT
@@ -106,28 +119,68 @@ def combine(completions: Sequence[Completion]) -> Verdict:
     return Verdict(p_yes, says_yes, correction, None, "sampled")
 
 
-def read_text(text: str) -> tuple[bool | None, str | None]:
+def read_text(text: str, answer: str | None = None) -> tuple[bool | None, str | None]:
     """Return (says yes, correction); (None, None) where the text is no verdict.
+
+    Args:
+        text: the guide's reply.
+        answer: what it judges. A yes to it that names another answer is no verdict. The correction of an answer of one
+            line is one line, and what follows is taken for an explanation; that of a longer answer is all that follows
+            the no. None: it is not known, and is taken for one line.
 
     >>> read_text("Yes."), read_text("No: 42"), read_text("Yes and no"), read_text("I think so")
     ((True, None), (False, '42'), (None, None), (None, None))
     """
-    text = text[: 4 * MAX_CORRECTION_CHARS]
     if text.lstrip().startswith("{"):
-        return _read_json(text)
+        return _read_json(text, answer)
     said = _SAYS.match(text)
     if said is None:
         return None, None
     rest = said[2].strip()
     if said[1].lower() == "yes":
-        return (None, None) if _CONTRADICTS_YES.search(rest) else (True, None)
-    correction = _clean(rest)
+        return (True, None) if _stays_yes(rest, answer) else (None, None)
+    correction = _clean_whole(_NO_HEAD.sub("", text)) if _is_long(answer) else _clean(rest)
     if correction is not None and _CONTRADICTS_NO.search(correction) and normalize_answer(correction) != "yes":
         return None, None
     return False, correction
 
 
-def _read_json(text: str) -> tuple[bool | None, str | None]:
+def explains(text: str, answer: str) -> bool:
+    r"""Whether a no to an answer of one line goes on after its correction, with lines that are no part of it.
+
+    >>> explains("No, Vienna.\nIt lies on the Danube.", "Linz"), explains("No, Vienna.", "Linz")
+    (True, False)
+    """
+    said = _SAYS.match(text)
+    if said is None or said[1].lower() == "yes" or _is_long(answer):
+        return False
+    return sum(1 for line in said[2].splitlines() if line.strip()) > 1
+
+
+def _is_long(answer: str | None) -> bool:
+    return answer is not None and "\n" in answer
+
+
+def _stays_yes(rest: str, answer: str | None) -> bool:
+    """Whether what follows a yes leaves it one: nothing does, or it confirms or repeats the answer."""
+    if answer is None:
+        return not _CONTRADICTS_YES.search(rest)
+    if not rest:
+        return True
+    if _CONTRADICTS_YES.search(rest.replace(answer, " ")):
+        return False
+    named = _NAMES_ANSWER.search(rest)
+    if named is not None and not (_CONFIRMS_YES.match(named[1]) or _holds(named[1], answer)):
+        return False
+    return bool(_CONFIRMS_YES.search(rest)) or _holds(rest, answer)
+
+
+def _holds(text: str, answer: str) -> bool:
+    """Whether a text holds an answer, word by word as answers are compared."""
+    return f" {normalize_answer(answer)} " in f" {normalize_answer(text)} "
+
+
+def _read_json(text: str, judged: str | None) -> tuple[bool | None, str | None]:
     try:
         pairs = json.loads(text, object_pairs_hook=list)
         reply = dict(pairs)
@@ -138,7 +191,24 @@ def _read_json(text: str) -> tuple[bool | None, str | None]:
     if verdict not in {"yes", "no"} or len(pairs) != len(reply) or not reply.keys() <= {"verdict", "answer"}:
         return None, None
     answer = reply.get("answer")
-    return verdict == "yes", _clean(answer) if verdict == "no" and isinstance(answer, str) else None
+    said = answer if isinstance(answer, str) and any(map(str.isalnum, answer)) else ""
+    if verdict == "yes":
+        short = said and judged is not None and not _is_long(judged)
+        return (None, None) if short and not (_holds(said, judged) or _holds(judged, said)) else (True, None)
+    return False, _clean_whole(said) if _is_long(judged) else _clean(said)
+
+
+def _clean_whole(rest: str) -> str | None:
+    """Return the correction of a longer answer: all that stands after a "No", but a lead-in and blank lines."""
+    bare = _LEAD_IN.sub("", _SAYS_WRONG_FIRST.sub("", rest.strip("\r\n"))).strip("\r\n").rstrip()
+    return bare if _corrects(bare) else None
+
+
+def _corrects(text: str) -> bool:
+    """Whether a text is more than the remark that something is wrong."""
+    if not any(map(str.isalnum, text)):
+        return False
+    return len(text) > _LONGEST_REMARK_CHARS or not _ONLY_SAYS_WRONG.match(text)
 
 
 def _clean(rest: str) -> str | None:
@@ -150,9 +220,7 @@ def _clean(rest: str) -> str | None:
         .removesuffix(".")
         .strip(" \t\"'`*“”")
     )
-    if _ONLY_SAYS_WRONG.match(line.strip()) or not any(char.isalnum() for char in bare):
-        return None
-    return bare[:MAX_CORRECTION_CHARS]
+    return bare if _corrects(line.strip()) and _corrects(bare) else None
 
 
 def read_logprobs(tokens: Sequence[Token]) -> tuple[float | None, float | None]:

@@ -11,7 +11,7 @@ import pytest
 from cascade import checks, config, config_problems, engine, money, orchestrator, text, types, yamlfile
 from cascade.conformal.actions import Actions
 from cascade.providers import assembling, guard, openai_http, reading
-from cascade.strategies import base_guide, signals, verdict
+from cascade.strategies import base_guide, reply, verdict
 from cascade.types import Usage
 
 from . import test_config, test_guide, test_payload, test_process, test_streams, test_transport
@@ -149,7 +149,7 @@ GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
     "F30": (test_payload.scenario_f30, instead(reading, "first_choice", lambda choices, _notes: choices[0])),
     "F40": (test_guide.scenario_f40, instead(base_guide, "data_block", _naive_block)),
     "F40 tokens": (test_guide.scenario_f40, instead(text, "defuse", lambda said: said)),
-    "F41": (test_guide.scenario_f41, instead(signals, "is_answer", bool)),
+    "F41": (test_guide.scenario_f41, instead(reply, "is_answer", bool)),
     "F42": (test_guide.scenario_f42, instead(verdict, "read_text", _naive_verdict)),
     "F43": (test_guide.scenario_f43, instead(base_guide, "ProviderError", _NothingError)),
     "F43 closed": (test_guide.scenario_f43, instead(engine, "actions", _accept_anything)),

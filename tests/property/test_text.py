@@ -9,7 +9,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cascade.strategies.signals import is_answer, split_reply
+from cascade.strategies.reply import is_answer, split_reply
 from cascade.strategies.verdict import read_text
 from cascade.text import data_block, defuse, normalize_answer
 

@@ -1,4 +1,4 @@
-"""What a reply says, and the numbers read off it."""
+"""The numbers read off a reply."""
 
 from __future__ import annotations
 
@@ -7,68 +7,12 @@ import math
 import pytest
 
 from cascade.strategies.signals import (
-    MAX_ANSWER_CHARS,
     agreement,
     answer_tokens,
-    is_answer,
     logprob_signals,
-    split_reply,
-    tidy,
 )
 from cascade.types import Token, Usage
 from unit.made import completion
-
-
-@pytest.mark.parametrize(
-    ("text", "reasoning", "answer"),
-    [
-        ("Reasoning: It flows.\nAnswer: Danube", "It flows.", "Danube"),
-        ("It flows.\nFinal Answer: **Danube**.", "It flows.", "Danube"),
-        ("**Answer:** Danube", "", "Danube"),
-        ("- answer : Danube", "", "Danube"),
-        ("Answer: Rhine\nWait.\nAnswer: Danube", "Answer: Rhine\nWait.", "Danube"),
-        ("Answer:\nDanube\nbecause", "", "Danube"),
-        ("Answer:", "", ""),
-        ("Danube", "", "Danube"),
-        ("Reasoning: Danube", "", "Danube"),
-        ("It flows.\nDanube", "It flows.", "Danube"),
-        ("", "", ""),
-        (" \n ", "", ""),
-    ],
-)
-def test_a_reply_is_reasoning_and_answer(text: str, reasoning: str, answer: str) -> None:
-    assert split_reply(text) == (reasoning, answer)
-
-
-def test_an_answer_is_tidied_and_bounded() -> None:
-    assert tidy(' "`Danube`." ') == "Danube"
-    assert tidy("3.5") == "3.5"
-    assert tidy("x" * 5_000) == "x" * MAX_ANSWER_CHARS
-
-
-@pytest.mark.parametrize("text", ["Danube", "42", "no", "日本", "None of them", "Answer B", "x"])
-def test_what_can_be_an_answer(text: str) -> None:
-    assert is_answer(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        ":",
-        "...",
-        "_",
-        "Thought process:",
-        "Reasoning",
-        "Answer:",
-        "Let's think step by step",
-        "N/A",
-        "none",
-        "Unknown.",
-    ],
-)
-def test_what_cannot_be_an_answer(text: str) -> None:
-    assert not is_answer(text)
 
 
 def spelled(*pairs: tuple[str, float | None]) -> tuple[Token, ...]:

@@ -8,7 +8,6 @@ import math
 import pytest
 
 from cascade.strategies.verdict import (
-    MAX_CORRECTION_CHARS,
     NO_VERDICT,
     combine,
     read,
@@ -86,9 +85,61 @@ def test_saying_that_it_is_wrong_is_not_a_correction(text: str) -> None:
     assert read_text(text) == (False, None)
 
 
-def test_a_correction_is_bounded() -> None:
-    _, correction = read_text("No, " + "x" * 5_000)
-    assert correction == "x" * MAX_CORRECTION_CHARS
+def test_a_correction_is_whole() -> None:
+    """0.5.0: what a guide answered beyond 500 characters was cut without a word."""
+    assert read_text("No, " + "x" * 5_000) == (False, "x" * 5_000)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Yes, the answer should be London",
+        "Yes, that's untrue",
+        "Yes, that\u2019s untrue.",
+        "Yes, London.",
+        "Yes, it isn't",
+        "Yes. The correct answer is London.",
+        "Yes, the right answer would be London",
+        "Yes, although Lyon is larger",
+        "Yes, nearly.",
+        '{"verdict": "yes", "answer": "London"}',
+    ],
+)
+def test_a_yes_that_takes_itself_back_is_no_yes(said: str) -> None:
+    """0.5.0: read as a yes to "Paris" in sampled verdicts."""
+    assert read_text(said, "Paris") == (None, None)
+    assert combine([completion(said)], "Paris").p_yes is None
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ("Yes.", "Paris"),
+        ("Yes, that is right", "Paris"),
+        ("Yes, Paris is the capital of France.", "Paris"),
+        ("Yes, the answer is Paris", "Paris"),
+        ("Yes. The answer is correct.", "Paris"),
+        ("Yes, No Country for Old Men is right", "No Country for Old Men"),
+        ('{"verdict": "yes", "answer": "The city of Paris"}', "Paris"),
+        ('{"verdict": "yes", "answer": ""}', "Paris"),
+    ],
+)
+def test_a_yes_may_say_why(said: str, answer: str) -> None:
+    assert read_text(said, answer) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("said", "correction"),
+    [
+        ("No\n```python\nx = 1\n```", "```python\nx = 1\n```"),
+        ("No. The correct answer is:\n\n- Danube\n- Rhine\n", "- Danube\n- Rhine"),
+        ("No, that is wrong.", None),
+        ('{"verdict": "no", "answer": "- Danube\\n- Rhine"}', "- Danube\n- Rhine"),
+    ],
+)
+def test_the_correction_of_an_answer_of_several_lines_is_whole(said: str, correction: str | None) -> None:
+    """0.5.0: the first line was served as the guide's answer, and a fence lost its marks."""
+    assert read_text(said, "- Elbe\n- Oder") == (False, correction)
 
 
 @pytest.mark.parametrize(

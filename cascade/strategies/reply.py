@@ -1,0 +1,139 @@
+"""How a model's reply is read: what of it is reasoning, what is the answer, and whether that can be an answer at all.
+
+The answer is returned whole. The shipped prompts ask for two parts, "Reasoning: …" and "Answer: …"; what follows
+"Answer:", over as many lines as it takes, is the answer. A reply in another form is the answer from its first character
+to its last.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+
+from cascade.errors import quote
+from cascade.types import Completion, Request
+
+_ANSWER_LINE = re.compile(
+    r"^[^\w\n\"'“\u2018{\[]*(?:final\s+)?answer[^\w\n\"'“\u2018]*:\**[ \t]*", re.IGNORECASE | re.MULTILINE
+)
+_QUESTION_LINE = re.compile(r"^\W{0,8}q(?:uestion)?\W{0,4}\d{0,4}\W{0,4}:", re.IGNORECASE | re.MULTILINE)
+_REASONING_HEAD = re.compile(r"^\W*reasoning\W*:\s*", re.IGNORECASE)
+_FENCE = re.compile(r"^[ \t]{0,3}(`{3,}|~{3,})", re.MULTILINE)
+_FENCED_FORM = re.compile(r"\s*(`{3,}|~{3,})\w*[ \t]*\n(?=\W*(?:reasoning|(?:final\s+)?answer)\W*:)", re.IGNORECASE)
+_OPENERS = re.compile(
+    r"^\W*(?:thought process|reasoning|answer|solution|let'?s (?:think|solve).*|step by step|n/?a|none|unknown)?\W*$",
+    re.IGNORECASE,
+)
+_LONGEST_OPENER_CHARS = 200
+_BLANK_LINES = re.compile(r"\A(?:[ \t\r]*\n)+")
+_ALNUM = re.compile(r"[^\W_]")
+_QUOTES = ('""', "``", "“”")
+_SHOWN_CHARS = 100
+"""How much of a reply a warning quotes."""
+
+
+def split_reply(text: str) -> tuple[str, str]:
+    r"""Return (reasoning, answer) of a reply; nothing of the answer is left out but blanks, and marks around one line.
+
+    With several lines that begin with "Answer:" the last one counts, since a model may correct itself; not those inside
+    a fenced block, and not those that answer a "Question:" which the answer itself holds.
+
+    >>> split_reply("Reasoning: It flows there.\nAnswer: The Danube.")
+    ('It flows there.', 'The Danube')
+    >>> split_reply("Reasoning: two of them.\nAnswer:\n- Danube\n- Rhine")
+    ('two of them.', '- Danube\n- Rhine')
+    >>> split_reply("Danube,\nthen the Rhine")
+    ('', 'Danube,\nthen the Rhine')
+    """
+    text = _without_outer_fence(text)
+    found = _answer_line(text)
+    if found is not None:
+        return _REASONING_HEAD.sub("", text[: found.start()]).strip(), tidy(text[found.end() :])
+    head = _REASONING_HEAD.match(text)
+    if head is None:
+        return "", tidy(text)
+    reasoning, newline, answer = text[head.end() :].strip().partition("\n")
+    return (reasoning.strip(), tidy(answer)) if newline else ("", tidy(reasoning))
+
+
+def _without_outer_fence(text: str) -> str:
+    """Return the inside of a fence that was put around the whole form."""
+    fence = _FENCED_FORM.match(text)
+    return text if fence is None else text[fence.end() :].rstrip().removesuffix(fence[1])
+
+
+def _answer_line(text: str) -> re.Match[str] | None:
+    """Return the line that begins with "Answer:" and states the answer; None in a reply that has no such line."""
+    fences, questions = _fence_ends(text), [found.start() for found in _QUESTION_LINE.finditer(text)]
+    last, asked_before = None, 0
+    for found in _ANSWER_LINE.finditer(text):
+        if bisect_right(fences, found.start()) % 2:
+            continue  # a fence is open here
+        asked = bisect_right(questions, found.start())
+        if last is not None and asked != asked_before:  # a list of questions with their answers
+            return None if asked_before else last
+        last, asked_before = found, asked
+    return last
+
+
+def _fence_ends(text: str) -> list[int]:
+    """Return where fenced blocks begin and end, in order: after an odd number of places a block is open."""
+    places: list[int] = []
+    opening = ""
+    for found in _FENCE.finditer(text):
+        if not opening or found[1].startswith(opening):
+            places.append(found.start())
+            opening = "" if opening else found[1]
+    return places
+
+
+def tidy(answer: str) -> str:
+    r"""Return an answer of one line without the marks around it and the full stop behind it; any other as it is.
+
+    >>> tidy(' **"The Danube".** '), tidy('x = "a"'), tidy("```\nx = 1\n```")
+    ('The Danube', 'x = "a"', '```\nx = 1\n```')
+    """
+    bare = answer.strip()
+    if "\n" in bare:
+        return _BLANK_LINES.sub("", answer).rstrip()
+    return _unmarked(_unmarked(bare).removesuffix("."))
+
+
+def _unmarked(line: str) -> str:
+    """Return a line without asterisks and quotes at its ends, where the quotes do not belong to what is inside."""
+    before = None
+    while line != before:
+        before, line = line, line.strip(" \t*")
+        for opening, closing in _QUOTES:
+            inside = line.removeprefix(opening).removesuffix(closing)
+            marks = line.count(opening) + (line.count(closing) if closing != opening else 0)
+            if len(line) - len(inside) == marks:
+                line = inside
+    return line
+
+
+def is_answer(text: str) -> bool:
+    """Whether a text can be an answer at all: one token such as ":" or "Thought process:" fools judges (F41).
+
+    >>> is_answer("Danube"), is_answer(":"), is_answer("Thought process:")
+    (True, False, False)
+    """
+    if _ALNUM.search(text) is None:
+        return False
+    return len(text) > _LONGEST_OPENER_CHARS or _OPENERS.match(text) is None
+
+
+def unread(completion: Completion, answer: str, request: Request) -> str | None:
+    """Return the warning that a reply holds no whole answer, with the start of the reply; None where it holds one.
+
+    Args:
+        completion: the reply.
+        answer: what `split_reply` took for its answer.
+        request: what it replies to.
+    """
+    begins = f"It begins: {quote(completion.text)[:_SHOWN_CHARS]!r}"
+    who = f"{request.model} at step {request.step}"
+    if completion.truncated:
+        limit = f"its limit of {request.max_tokens} tokens; raise max_tokens of this model"
+        return f"the reply of {who} was cut at {limit}. {begins}"
+    return None if is_answer(answer) else f"the reply of {who} cannot be read as an answer. {begins}"

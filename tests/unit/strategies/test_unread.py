@@ -1,0 +1,88 @@
+"""A reply that cannot be read as an answer is a warning of the answer, whichever strategy asked for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cascade.orchestrator import Orchestrator
+from cascade.providers.fake import FakeProvider, reply
+
+CODE = "```python\nprint(1)\n```"
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "ladder": {"kind": "ladder", "models": ["base", "guide"]},
+    "base_guide": {"kind": "base_guide", "rounds": 1},
+    "exit": {"kind": "exit", "model": "guide", "rounds": 1},
+}
+
+
+def asked(strategy: str, said: Any) -> Any:
+    config = {
+        "models": {"base": {"model": "small", "max_tokens": 64}, "guide": {"model": "large", "max_tokens": 64}},
+        "strategy": STRATEGIES[strategy],
+        "provider": "fake",
+        "traces": "off",
+    }
+    return Orchestrator.from_config(config, providers={"fake": FakeProvider(lambda _: said)}).ask("Which code?")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_reply_without_an_answer_is_a_warning_with_its_start(strategy: str) -> None:
+    """0.5.0: text=None and warnings=()."""
+    answer = asked(strategy, reply("!!! ---\n???"))
+    assert answer.text is None
+    assert any("large" in said and "cannot be read as an answer" in said for said in answer.warnings)
+    assert all("!!! --- ???" in said for said in answer.warnings)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_reply_cut_at_max_tokens_is_a_warning_that_names_the_setting(strategy: str) -> None:
+    """0.5.0: text=None and warnings=()."""
+    answer = asked(strategy, reply("Answer: a long one", finish_reason="length"))
+    assert answer.text is None
+    assert any("max_tokens" in said and "64 tokens" in said and "Answer: a long" in said for said in answer.warnings)
+
+
+@pytest.mark.parametrize("strategy", ["ladder", "exit"])
+def test_code_is_served_whole(strategy: str) -> None:
+    """0.5.0: text=None, both models paid."""
+    assert CODE in [candidate.text for step in asked(strategy, reply(CODE)).steps for candidate in step.candidates]
+
+
+def test_the_start_of_a_reply_in_a_warning_holds_no_key() -> None:
+    answer = asked("ladder", reply("sk-" + "a" * 20 + " ...", finish_reason="length"))
+    assert "sk-aaaa" not in " ".join(answer.warnings)
+
+
+def test_base_and_guide_hand_code_on_whole() -> None:
+    """The base's code is judged and served; a guide's correction of it is served with its fence."""
+
+    def script(request: Any) -> Any:
+        if request.purpose == "judge":
+            return reply(f"No\n{CODE}", p_yes=0.01)
+        return reply("```python\nprint(2)\n```")
+
+    config = {
+        "models": {"base": "small", "guide": "large"},
+        "strategy": {"kind": "base_guide", "rounds": 1},
+        "policy": {"kind": "fixed", "keep": "both"},
+        "provider": "fake",
+        "traces": "off",
+    }
+    answer = Orchestrator.from_config(config, providers={"fake": FakeProvider(script)}).ask("Which code?")
+    assert set(answer.answers) == {CODE, "```python\nprint(2)\n```"}
+
+
+def test_lines_after_a_short_correction_are_noted() -> None:
+    def script(request: Any) -> Any:
+        return reply("No, Danube.\nIt flows.", p_yes=0.01) if request.purpose == "judge" else reply("Answer: Rhine")
+
+    config = {
+        "models": {"base": "small", "guide": "large"},
+        "strategy": {"kind": "base_guide", "rounds": 1},
+        "provider": "fake",
+        "traces": "off",
+    }
+    answer = Orchestrator.from_config(config, providers={"fake": FakeProvider(script)}).ask("Which river?")
+    assert "the lines after the first are left out" in answer.explain()
