@@ -41,7 +41,7 @@ from cascade.policies.history import History
 from cascade.policies.learned import METHODS, NETWORKS, LearnedPolicy, StepRule
 from cascade.policies.network import ACTIVATIONS, Action, Network
 from cascade.policies.threshold import ThresholdPolicy
-from cascade.text import normalize_answer
+from cascade.text import normalize_answer, remembered
 from cascade.training.fitting import fit_policy
 from cascade.training.osc.net_benefit import fit_net_benefit
 from cascade.training.osc.stages import staged
@@ -87,7 +87,7 @@ class Timing(NamedTuple):
 
 def turn(policy: Policy, asked: Sequence[Walk]) -> list[float]:
     """Return how long each decision took, microseconds; answers that were compared before are forgotten."""
-    normalize_answer.cache_clear()
+    remembered.cache_clear()
     spent = []
     for question, steps, horizon in asked:
         decided: tuple[Step, ...] = ()

@@ -25,7 +25,7 @@ def normalize_answer(text: str) -> str:
     >>> normalize_answer("The  Danube."), normalize_answer("1,851"), normalize_answer("?!")
     ('danube', '1851', '?!')
     """
-    return _remembered(text) if len(text) <= _REMEMBERED_CHARS else _normalized(text)
+    return remembered(text) if len(text) <= _REMEMBERED_CHARS else _normalized(text)
 
 
 def _normalized(text: str) -> str:
@@ -34,7 +34,8 @@ def _normalized(text: str) -> str:
     return bare or text.strip()
 
 
-_remembered = lru_cache(maxsize=1_024)(_normalized)  # a walk compares the same few answers over and over
+remembered = lru_cache(maxsize=1_024)(_normalized)
+"""`normalize_answer` of a short text; a walk compares the same few answers over and over."""
 
 
 # The marks with which chat templates of the common model families open and close turns.

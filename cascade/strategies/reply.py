@@ -27,7 +27,7 @@ _OPENERS = re.compile(
 _LONGEST_OPENER_CHARS = 200
 _BLANK_LINES = re.compile(r"\A(?:[ \t\r]*\n)+")
 _ALNUM = re.compile(r"[^\W_]")
-_QUOTES = ('""', "``", "“”")
+_QUOTES = (('"', '"'), ("`", "`"), ("“", "”"))
 _SHOWN_CHARS = 100
 """How much of a reply a warning quotes."""
 

@@ -193,8 +193,9 @@ def _read_json(text: str, judged: str | None) -> tuple[bool | None, str | None]:
     answer = reply.get("answer")
     said = answer if isinstance(answer, str) and any(map(str.isalnum, answer)) else ""
     if verdict == "yes":
-        short = said and judged is not None and not _is_long(judged)
-        return (None, None) if short and not (_holds(said, judged) or _holds(judged, said)) else (True, None)
+        if not said or judged is None or _is_long(judged):
+            return True, None
+        return (True, None) if _holds(said, judged) or _holds(judged, said) else (None, None)
     return False, _clean_whole(said) if _is_long(judged) else _clean(said)
 
 
