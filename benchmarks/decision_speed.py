@@ -41,7 +41,7 @@ from cascade.policies.history import History
 from cascade.policies.learned import METHODS, NETWORKS, LearnedPolicy, StepRule
 from cascade.policies.network import ACTIVATIONS, Action, Network
 from cascade.policies.threshold import ThresholdPolicy
-from cascade.text import normalize_answer, remembered
+from cascade.text import remembered
 from cascade.training.fitting import fit_policy
 from cascade.training.osc.net_benefit import fit_net_benefit
 from cascade.training.osc.stages import staged
