@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -124,18 +125,25 @@ def shorter(table: EpisodeTable) -> list[EpisodeTable]:
 
 def without_last(table: EpisodeTable) -> EpisodeTable:
     """Return a ladder without its last rung, as if that model had never been asked; the walks go with it."""
-    return _rungs(table, slice(0, -1), table.dataset.rsplit(">", maxsplit=1)[0])
+    return rungs(table, range(table.arrays.horizon - 1), table.dataset.rsplit(">", maxsplit=1)[0])
 
 
 def without_first(table: EpisodeTable) -> EpisodeTable:
     """Return a ladder without its first rung, as if that model had never been asked; the walks go with it."""
-    return _rungs(table, slice(1, None), re.sub(r"-\w+,", "-", table.dataset, count=1))
+    return rungs(table, range(1, table.arrays.horizon), re.sub(r"-\w+,", "-", table.dataset, count=1))
 
 
-def _rungs(table: EpisodeTable, kept: slice, dataset: str) -> EpisodeTable:
-    horizon = table.arrays.horizon
+def rungs(table: EpisodeTable, which: Sequence[int], dataset: str) -> EpisodeTable:
+    """Return a ladder of some of the rungs, as if the other models had never been asked; the walks go with them.
+
+    Args:
+        table: the episodes.
+        which: the rungs, from 0, ascending.
+        dataset: what the shorter ladder is called.
+    """
+    horizon, kept = table.arrays.horizon, list(which)
     steps = table.arrays
-    ran = np.arange(horizon)[kept][None, :] < steps.steps[:, None]
+    ran = np.array(kept)[None, :] < steps.steps[:, None]
     arrays = StepArrays(
         _renumbered(steps.answer[:, kept]),
         steps.correct[:, kept],
@@ -143,7 +151,8 @@ def _rungs(table: EpisodeTable, kept: slice, dataset: str) -> EpisodeTable:
         ran.sum(axis=1),
         steps.complete | ran.all(axis=1),
     )
-    changed: dict[str, Any] = {"arrays": arrays, "walks": {}, "dataset": dataset}
+    models = tuple([table.step_models[rung] for rung in kept]) if table.step_models else ()
+    changed: dict[str, Any] = {"arrays": arrays, "walks": {}, "dataset": dataset, "step_models": models}
     for one in fields(table):
         held = getattr(table, one.name)
         if isinstance(held, np.ndarray) and held.ndim >= 2 and held.shape[1] == horizon:
