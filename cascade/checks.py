@@ -7,6 +7,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from cascade.errors import KEY_SHAPES, UsageError
@@ -121,12 +122,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"{hint} Known: {', '.join(names)}" if hint else f"; known: {', '.join(names)}"
 
 
-def checked_question(question: str | Question) -> Question:
-    """Return the question, or raise `UsageError` for one that asks nothing or is too long."""
+def checked_question(question: str | Question, segment: str | None = None) -> Question:
+    """Return the question, in a segment where one is given; raise `UsageError` where it asks nothing or is too long."""
     asked = Question(question) if isinstance(question, str) else question
     given: object = getattr(asked, "text", None)
     if not isinstance(given, str) or not given.strip():
         raise UsageError("There is no question: give a text that is not empty, or Question(text, context).")
     if len(asked.text) + len(asked.context or "") > MAX_QUESTION_CHARS:
         raise UsageError(f"The question is longer than {MAX_QUESTION_CHARS} characters.")
-    return asked
+    return asked if segment is None else replace(asked, segment=segment)

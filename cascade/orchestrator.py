@@ -126,13 +126,22 @@ class Orchestrator:
             guards |= {entry.model: guard for entry in entries}
         return guards
 
-    def ask(self, question: str | Question, *, budget: str | None = None, alpha: float | None = None) -> Answer:
+    def ask(
+        self,
+        question: str | Question,
+        *,
+        budget: str | None = None,
+        alpha: float | None = None,
+        segment: str | None = None,
+    ) -> Answer:
         """Answer one question.
 
         Args:
             question: what is asked.
             budget: the level to ask at, by its name ("low" is the cheapest), where the policy has levels (`levels`).
             alpha: the same by the share of questions that may be missed: the cheapest level that promises so much.
+            segment: what the question belongs to (a tenant, a task, a language), where the policy has a certificate for
+                each; in place of the question's own.
 
         Raises:
             ProviderError: every model that could have answered failed.
@@ -141,28 +150,45 @@ class Orchestrator:
                 level.
         """
         self._no_event_loop("ask", "aask")
-        deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha)
+        deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha, segment)
         return trace.settle(drive(walk, lambda request: self._guard(request).complete(request, deadline)))
 
-    async def aask(self, question: str | Question, *, budget: str | None = None, alpha: float | None = None) -> Answer:
+    async def aask(
+        self,
+        question: str | Question,
+        *,
+        budget: str | None = None,
+        alpha: float | None = None,
+        segment: str | None = None,
+    ) -> Answer:
         """Answer one question without blocking the event loop. Raises as `ask` does."""
-        deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha)
+        deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha, segment)
         answer = await adrive(walk, lambda request: self._guard(request).acomplete(request, deadline))
         return await trace.asettle(answer)
 
     def stream(
-        self, question: str | Question, *, budget: str | None = None, alpha: float | None = None
+        self,
+        question: str | Question,
+        *,
+        budget: str | None = None,
+        alpha: float | None = None,
+        segment: str | None = None,
     ) -> Iterator[TextDelta | Step | Answer]:
         """Answer one question and yield text as it is written, each finished step, and at last the answer."""
         self._no_event_loop("stream", "astream")
-        deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha)
+        deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha, segment)
         return stream(walk, lambda request: self._guard(request).stream(request, deadline), trace)
 
     async def astream(
-        self, question: str | Question, *, budget: str | None = None, alpha: float | None = None
+        self,
+        question: str | Question,
+        *,
+        budget: str | None = None,
+        alpha: float | None = None,
+        segment: str | None = None,
     ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream` without blocking the event loop."""
-        deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha)
+        deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha, segment)
         pieces = astream(walk, lambda request: self._guard(request).astream(request, deadline), trace)
         async with aclosing(pieces) as events:
             async for event in events:
@@ -175,6 +201,7 @@ class Orchestrator:
         concurrency: int = 8,
         budget: str | None = None,
         alpha: float | None = None,
+        segment: str | None = None,
     ) -> list[Answer]:
         """Answer questions, at most `concurrency` at a time, in the order they were asked, all at one level.
 
@@ -188,7 +215,7 @@ class Orchestrator:
 
         def one(question: str | Question) -> Answer | CascadeError:
             try:
-                return self.ask(question, budget=budget, alpha=alpha)
+                return self.ask(question, budget=budget, alpha=alpha, segment=segment)
             except CascadeError as error:
                 return error
 
@@ -202,6 +229,7 @@ class Orchestrator:
         concurrency: int = 32,
         budget: str | None = None,
         alpha: float | None = None,
+        segment: str | None = None,
     ) -> list[Answer]:
         """Answer questions without blocking, at most `concurrency` at a time. Raises as `ask_many` does."""
         _check_many(questions, concurrency)
@@ -211,7 +239,7 @@ class Orchestrator:
         async def one(question: str | Question) -> Answer | CascadeError:
             async with places:
                 try:
-                    return await self.aask(question, budget=budget, alpha=alpha)
+                    return await self.aask(question, budget=budget, alpha=alpha, segment=segment)
                 except CascadeError as error:
                     return error
 
@@ -318,10 +346,12 @@ class Orchestrator:
     def __repr__(self) -> str:
         return f"Orchestrator({', '.join(self.strategy.models)}, provider={self.config.provider.kind!r})"
 
-    def _begin(self, question: str | Question, budget: str | None, alpha: float | None) -> tuple[Run, Trace]:
+    def _begin(
+        self, question: str | Question, budget: str | None, alpha: float | None, segment: str | None
+    ) -> tuple[Run, Trace]:
         if self._closed:
             raise UsageError("This orchestrator was closed. Make a new one.")
-        asked = checked_question(question)
+        asked = checked_question(question, segment)
         serving = self._serves(budget, alpha)
         order = Order(self.strategy, self._bare) if serving is None else serving.order(asked)
         trace = Trace(self._traces, order.strategy.horizon, self._paid, order.walk)

@@ -31,12 +31,14 @@ class Message(NamedTuple):
 class Question:
     """What is asked, with an optional text that the answer is to be read from.
 
-    `group` is the group that a certificate by groups knows the question by (a tenant, a task, a language).
+    `group` is what hangs together with other questions (a document, a user, a conversation): no split of a log cuts
+    through it. `segment` is what certificates are made for one by one (a tenant, a task, a language).
     """
 
     text: str
     context: str | None = None
     group: str | None = None
+    segment: str | None = None
 
 
 class Request(NamedTuple):

@@ -58,6 +58,9 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         paid=np.concatenate([table.paid for table in tables]),
         texts_known=np.concatenate([table.texts_known for table in tables]),
         step_models=_step_models(tables),
+        segments=tuple([segment for table in tables for segment in table.segments]),
+        spelled=tuple([name for table in tables for name in table.spelled]),
+        drawn_from=np.concatenate([table.drawn_from for table in tables]),
     )
 
 

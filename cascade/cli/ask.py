@@ -20,7 +20,10 @@ def ask(
     question: Annotated[str, typer.Argument(help='The question; "-" reads it from standard input.')],
     config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
     context: Annotated[Path | None, typer.Option("--context", help="A file with a text to answer from.")] = None,
-    group: Annotated[str | None, typer.Option("--group", help="The group that a certificate knows it by.")] = None,
+    group: Annotated[str | None, typer.Option("--group", help="What it hangs together with: a document, a user.")] = None,
+    segment: Annotated[
+        str | None, typer.Option("--segment", help="The segment (a tenant, a task) whose certificate holds for it.")
+    ] = None,
     level: Annotated[
         str | None,
         typer.Option("--level", help="The level to ask at, by its name or its alpha, of a policy with levels."),
@@ -34,7 +37,7 @@ def ask(
     Example: cascade ask "Which river runs through Vienna?" --explain
     """
     text = sys.stdin.read().strip() if question == "-" else question
-    asked = Question(text, _read(context), group)
+    asked = Question(text, _read(context), group, segment)
     at = _level(level)
     with Orchestrator.from_config(config) as orchestrator:
         if stream:

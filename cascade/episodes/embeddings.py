@@ -33,7 +33,7 @@ def vectors_of(rows: Iterable[Mapping[str, Any]], embedder: Embedder) -> dict[st
 
 def stacked(table: EpisodeTable, vectors: Vectors) -> Floats:
     """Return the embeddings of a table's questions, float64 (n, d); NaN where a question's is not known."""
-    known = [vectors.get(question) for question in table.questions]
+    known = [vectors.get(question) for question in table.spelled]
     width = next((one.size for one in known if one is not None), 0)
     unknown = np.full(width, np.nan)
     return np.array([unknown if one is None else one for one in known], dtype=np.float64).reshape(table.n, width)
@@ -45,7 +45,7 @@ def embedded(table: EpisodeTable, vectors: Vectors, directions: Directions) -> E
     They are the numbers that a policy with these directions sees live, to the bit.
     """
     numbers = np.full((table.n, len(directions.names)), np.nan)
-    for row, question in enumerate(table.questions):
+    for row, question in enumerate(table.spelled):
         vector = vectors.get(question)
         if vector is not None:
             numbers[row] = list(directions.numbers(vector).values())

@@ -3,7 +3,7 @@
 Forms, told by what a file holds:
 
 * one's own: lines of JSON, a JSON list, CSV or Parquet with `question` and, where known, `answer` or `answers`,
-  `choices`, `context`, `id`, `group`, `split`, `kind`;
+  `choices`, `context`, `id`, `group`, `segment`, `split`, `kind`;
 * HotpotQA's published JSON, whose `context` is paragraphs of sentences;
 * MMLU's published CSV (no header: question, four choices, a letter) and its form with `choices` and an index.
 """
@@ -161,7 +161,7 @@ def _draft(record: Record) -> _Draft:
     gold = attempt(_gold, _first(fields, _ANSWERS), choices)
     if problems:
         return _Draft(record.place, None, named=False, problems=tuple(problems))
-    question = Question("\n".join([said, *_shown(choices)]), context)
+    question = Question("\n".join([said, *_shown(choices)]), context, segment=text(fields.get("segment")))
     given = text(_first(fields, _IDS))
     name = given or question_id(question.text, question.context)
     group, kind = text(_first(fields, _GROUPS)) or name, text(_first(fields, _KINDS))

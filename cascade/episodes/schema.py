@@ -17,8 +17,8 @@ from typing import Any
 
 from cascade.types import Answer, Call, Completion, Request, Step, Token, Usage
 
-SCHEMA_VERSION = 2
-"""2 added `walk` and `confidence`. A row of version 1 reads as one of version 2 that has null there."""
+SCHEMA_VERSION = 3
+"""2 added `walk` and `confidence`, 3 added `segment`. A row of an earlier version reads as one that has null there."""
 BASE_ONLY, GUIDE_ONLY, LAST_ONLY = "base only", "guide only", "last model only"
 """The walks of one model by itself, as they are called wherever they stand."""
 CARRIED_OVER = "carried over: no call"
@@ -35,6 +35,7 @@ COLUMNS = (
     "dataset",
     "split",
     "group",
+    "segment",
     "question",
     "context",
     "gold",
@@ -92,13 +93,15 @@ def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Itera
     Args:
         answer: the answer, with its steps.
         horizon: T, how many steps the question could have taken.
-        columns: what the answer itself does not know: `dataset`, `split`, `group`, `gold`, `walk`, `episode_id`.
+        columns: what the answer itself does not know: `dataset`, `split`, `group`, `segment`, `gold`, `walk`,
+            `episode_id`. The segment is the question's own where they do not say.
     """
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     head = {
         "episode_id": question_id(answer.question.text, answer.question.context),
         "question": answer.question.text,
         "context": answer.question.context,
+        "segment": answer.question.segment,
         "horizon": horizon,
         "created_at": now,
         "schema_version": SCHEMA_VERSION,
@@ -120,6 +123,7 @@ def call_row(call: Call, completion: Completion) -> dict[str, Any]:
         "episode_id": question_id(question.text, question.context),
         "question": question.text,
         "context": question.context,
+        "segment": question.segment,
         "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "schema_version": SCHEMA_VERSION,
     }

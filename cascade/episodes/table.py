@@ -54,8 +54,8 @@ class EpisodeTable:
         signals: float64 (n, T) by name; NaN = unknown.
         walks: other ways to answer the same questions, by name.
         cost_known: False where any cost is unknown; then no cost may be shown.
-        questions: the same for the same question (`schema.question_id` of text and context); an episode's id where
-            its text is not known, or where none are given.
+        questions: the same for near-duplicates of one question (`identity.identity` of text and context); an episode's
+            id where its text is not known, or where none are given.
         models: the names of the models that were asked in each role ("base", "guide", a rung), sorted; a role of which
             the log does not say it is left out.
         quality: float64 (n, T, m) in 0..1, how good a candidate is (`episodes.quality`), NaN = unknown; None where
@@ -68,6 +68,10 @@ class EpisodeTable:
             or none that can be compared: there all right answers are taken for one (`episodes.tabulate`).
         step_models: of a ladder the model that alone answered each of its T steps, None where several did or the log
             does not say; empty for other strategies. It tells a ladder from the same models in another order.
+        segments: what certificates are made for one by one, each (a tenant, a task); None where a question is of none.
+        spelled: the same for the same question as it is spelled (`schema.question_id`): what releases before 0.6 knew
+            questions by. By default as `questions`.
+        drawn_from: int64 (n,), how many questions of its group each row was drawn from; 1 where nothing was drawn.
     """
 
     dataset: str
@@ -87,10 +91,19 @@ class EpisodeTable:
     paid: Floats = field(default_factory=_not_given)
     texts_known: Bools = field(default_factory=lambda: np.zeros((0,), dtype=np.bool_))
     step_models: tuple[str | None, ...] = ()
+    segments: tuple[str | None, ...] = ()
+    spelled: tuple[str, ...] = ()
+    drawn_from: Ints = field(default_factory=lambda: np.zeros((0,), dtype=np.int64))
 
     def __post_init__(self) -> None:
         if not self.questions:
             object.__setattr__(self, "questions", self.ids)
+        if not self.spelled:
+            object.__setattr__(self, "spelled", self.questions)
+        if not self.segments:
+            object.__setattr__(self, "segments", (None,) * len(self.ids))
+        if not self.drawn_from.size:
+            object.__setattr__(self, "drawn_from", np.ones(len(self.ids), dtype=np.int64))
         cost, unknown = self.arrays.cost, np.full(self.arrays.cost.shape, np.nan)
         beyond = np.arange(cost.shape[1]) >= self.arrays.steps[:, None]
         if not self.tokens.size:
@@ -137,4 +150,7 @@ class EpisodeTable:
             self.paid[chosen],
             self.texts_known[chosen],
             self.step_models,
+            tuple([self.segments[i] for i in chosen]),
+            tuple([self.spelled[i] for i in chosen]),
+            self.drawn_from[chosen],
         )

@@ -17,6 +17,7 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats, StepArrays
 from cascade.episodes.askers import Asker, by_role, by_step
 from cascade.episodes.contents import is_hashed
+from cascade.episodes.identity import identity
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY, is_told, question_id
 from cascade.episodes.table import EpisodeTable, Walk
@@ -60,7 +61,9 @@ class _Draft:
     """One episode in the making. `askers` holds who was asked; `told` is `schema.is_told`."""
 
     group: str
+    segment: str | None
     question: str
+    spelled: str
     asked: Mapping[str, float] = field(default_factory=dict)
     told: bool = False
     horizon: int | None = None
@@ -106,7 +109,7 @@ def _take(row: Mapping[str, Any], episodes: dict[str, _Draft]) -> None:
     name = row["episode_id"]
     draft = episodes.get(name)
     if draft is None:
-        draft = episodes[name] = _Draft(row["group"] or name, _question(row), _asked(row))
+        draft = episodes[name] = _draft(row)
     made = _made(row)
     if row["walk"] is not None:
         _take_walk(row, made, draft.walks[row["walk"]])
@@ -140,10 +143,12 @@ def _take_step(row: Mapping[str, Any], made: _Made | None, draft: _Draft) -> Non
             stage.signals.setdefault(signal, float(value))
 
 
-def _question(row: Mapping[str, Any]) -> str:
-    """Return what tells a row's question from others."""
-    text: str | None = row["question"]
-    return row["episode_id"] if text is None else question_id(text, row["context"])
+def _draft(row: Mapping[str, Any]) -> _Draft:
+    """Return an episode of which nothing is known yet but what its first row says of the question."""
+    text, context, name = row["question"], row["context"], row["episode_id"]
+    question = name if text is None else identity(text, context)
+    spelled = name if text is None else question_id(text, context)
+    return _Draft(row["group"] or name, row["segment"], question, spelled, _asked(row))
 
 
 def _asked(row: Mapping[str, Any]) -> Mapping[str, float]:
@@ -229,6 +234,8 @@ def _table(dataset: str, episodes: Mapping[str, _Draft]) -> EpisodeTable:
         paid=_by_step(drafts, horizon, lambda stage: _sum([paid for _, paid in stage.costs])),
         texts_known=texts_known,
         step_models=by_step(askers, horizon),
+        segments=tuple([draft.segment for draft in drafts]),
+        spelled=tuple([draft.spelled for draft in drafts]),
     )
 
 

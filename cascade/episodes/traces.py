@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from cascade.episodes.contents import Content, holds_key, rows_of, texts_of, veiled, without_keys
-from cascade.episodes.schema import question_id
+from cascade.episodes.identity import identity
 from cascade.episodes.store import Address, StoreError, parse, uuid7
 from cascade.episodes.trace_queue import Counts, Entry, TraceQueue
 from cascade.errors import CascadeError
@@ -93,7 +93,8 @@ class TraceWriter:
         Args:
             answer: the answer, with its steps.
             columns: what the answer does not know: `horizon`, `dataset`, `split`, `walk`, `gold`. The episode's id is a
-                new UUID of version 7, the group the question's own, else its id.
+                new UUID of version 7; the group is the question's own, or else the same for all near-duplicates of the
+                question; the segment is the question's own.
 
         Raises:
             UsageError: the writer is closed.
@@ -110,7 +111,7 @@ class TraceWriter:
         asked = answer.question
         head: dict[str, Any] = {
             "episode_id": uuid7(),
-            "group": asked.group or question_id(asked.text, asked.context),
+            "group": asked.group or identity(asked.text, asked.context),
             "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }
         head |= columns or {}

@@ -88,6 +88,7 @@ def _head(record: Record, pair: str) -> dict[str, Any]:
         "dataset": named,
         "split": text(fields.get("split")),
         "group": text(fields.get("group_id")) or question,
+        "segment": text(fields.get("segment")),
         "question": text(fields.get("question")),
         "gold": None if gold is None else [gold],
         "schema_version": SCHEMA_VERSION,

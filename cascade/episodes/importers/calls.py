@@ -16,12 +16,13 @@ from cascade.checks import did_you_mean
 from cascade.episodes.importers.values import cast
 from cascade.episodes.lines import Dropped
 from cascade.episodes.rowcheck import OddValueError, odd
-from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, question_id
+from cascade.episodes.identity import identity
+from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
 from cascade.errors import UsageError
 
 ROLES = ("base", "guide", "judge")
 """What a model may be in a cascade. A judge's calls are paid for, but answer nothing."""
-_OF_EPISODE = ("dataset", "split", "group", "question", "context", "gold")
+_OF_EPISODE = ("dataset", "split", "group", "segment", "question", "context", "gold")
 """What is the same in all rows of an episode: the first call that tells decides."""
 
 
@@ -87,8 +88,8 @@ def episodes(
 
     Without roles each call is a step with one candidate, a rung of a ladder. With roles the k-th call of the base and
     the k-th of the guide are the candidates of step k. How many steps there could have been is not known: `horizon` is
-    null. `group` is the question's hash where the log has nothing better, so that the same question, asked twice, is
-    never on both sides of a split.
+    null. `group` is the question's hash where the log has nothing better, so that the same question, asked twice or
+    as a near-duplicate, is never on both sides of a split.
     """
     with closing(sqlite3.connect("")) as store:  # an unnamed database lies in a file that is gone when it is closed
         _fill(store, calls, dropped)
@@ -135,7 +136,7 @@ def _episode(
         dropped.note("question is null", calls[0][0])
     head["dataset"] = head["dataset"] or dataset
     if head["group"] is None:
-        head["group"] = question_id(head["question"], head["context"]) if head["question"] is not None else trace
+        head["group"] = identity(head["question"], head["context"]) if head["question"] is not None else trace
     placed = _in_rounds(calls, roles, dropped) if roles else _as_ladder(calls)
     for columns, where in zip([call[1] for call in calls], placed, strict=True):
         given = {name: value for name, value in columns.items() if value is not None and name not in _OF_EPISODE}

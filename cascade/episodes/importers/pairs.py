@@ -97,6 +97,7 @@ def _head(fields: Mapping[str, Any]) -> dict[str, Any]:
         "dataset": dataset,
         "split": text(fields.get("split")),
         "group": text(fields.get("group_id")) or question,
+        "segment": text(fields.get("segment")),
         "question": text(fields.get("question")),
         "gold": None if gold is None else [gold],
         "schema_version": SCHEMA_VERSION,

@@ -22,7 +22,7 @@ _TYPES: Mapping[str, type[sa.types.TypeEngine[Any]]] = {
     TEXTS: sa.Text,  # JSON as text: PostgreSQL's own types refuse what a model may write, such as \u0000
     NUMBERS: sa.Text,
 }
-_ADDED: Mapping[int, tuple[str, ...]] = {2: ("walk", "confidence")}
+_ADDED: Mapping[int, tuple[str, ...]] = {2: ("walk", "confidence"), 3: ("segment",)}
 """The columns that came with each version of the schema."""
 _CREATION_LOCK = 0x63617363
 """PostgreSQL's advisory lock for making and changing the tables: "casc" in ASCII, which nobody else should take."""

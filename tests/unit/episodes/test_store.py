@@ -412,7 +412,7 @@ def test_f56_an_older_version_is_brought_up_to_date(version_1: Path, file_url: s
         assert list(store.read()) == [whole(OLD_ROW), whole(row(2, walk="guide only"))]
         assert store.integrity() == []
     with closing(sqlite3.connect(version_1)) as file:
-        assert file.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() == ("2",)
+        assert file.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() == ("3",)
     Store.open(file_url).close()
 
 
@@ -447,7 +447,7 @@ def test_f56_a_newer_version_is_refused_and_left_alone(store_url: str) -> None:
     with Store.open(store_url) as store, store._transaction() as connection:
         connection.execute(sa.text("UPDATE meta SET value = '7' WHERE key = 'schema_version'"))
     for read_only in (False, True):
-        with pytest.raises(UsageError, match=r"newer version of cascade \(schema 7; this one knows 2\).*Upgrade"):
+        with pytest.raises(UsageError, match=r"newer version of cascade \(schema 7; this one knows 3\).*Upgrade"):
             Store.open(store_url, read_only=read_only)
 
 

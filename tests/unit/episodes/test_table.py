@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from cascade.conformal.arrays import StepArrays
+from cascade.episodes.identity import identity
 from cascade.episodes.schema import COLUMNS, question_id
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
@@ -28,9 +29,11 @@ def test_a_question_is_its_text_and_context() -> None:
             row("d"),
         ]
     )
-    river = question_id("Which river?", None)
+    river = identity("Which river?")
     assert table.ids == ("a", "b", "c", "d")
-    assert table.questions == (river, question_id("Which river?", "Vienna"), river, "d")
+    assert table.questions == (river, identity("Which river?", "Vienna"), river, "d")
+    spelled = question_id("Which river?", None)
+    assert table.spelled == (spelled, question_id("Which river?", "Vienna"), spelled, "d")
 
 
 def test_the_models_are_those_that_were_asked() -> None:

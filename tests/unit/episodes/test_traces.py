@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 
 from cascade.episodes import trace_queue
 from cascade.episodes.contents import hashed, holds_key, texts_of
-from cascade.episodes.schema import COLUMNS, question_id
+from cascade.episodes.identity import identity
+from cascade.episodes.schema import COLUMNS
 from cascade.episodes.store import Store
 from cascade.episodes.store import sqlite as sqlite_module
 from cascade.episodes.trace_queue import Counts
@@ -79,7 +80,7 @@ def test_an_answer_becomes_rows_with_an_id_of_its_own(store_url: str) -> None:
         one, other = rows_in(store_url)
     assert uuid.UUID(one["episode_id"]).version == 7
     assert one["episode_id"] < other["episode_id"]
-    assert one["group"] == question_id(RIVER.text, None)
+    assert one["group"] == identity(RIVER.text)
     assert (one["question"], one["answer"], one["text"]) == (RIVER.text, "Danube", "Answer: Danube")
     assert (one["horizon"], one["dataset"], one["cost_nano_usd"]) == (4, "live", 14_000)
     assert one["signals"]["replay"]["stopped"] == "policy"
@@ -508,7 +509,8 @@ async def test_aclose_writes_what_waits(file_url: str, durability: str) -> None:
 
 
 def test_what_is_on_record_of_an_ask_can_be_replayed(file_url: str) -> None:
-    from cascade.episodes.schema import completion_of
+    from cascade.episodes.identity import identity
+from cascade.episodes.schema import completion_of
 
     with wired(file_url) as cascade:
         answer = cascade.ask(RIVER)

@@ -15,7 +15,8 @@ from cascade.episodes.importers.calls import (
     mapped,
 )
 from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import COLUMNS, question_id
+from cascade.episodes.identity import identity
+from cascade.episodes.schema import COLUMNS
 from cascade.errors import UsageError
 
 ROLES = {"small": "base", "large": "guide", "critic": "judge"}
@@ -88,7 +89,7 @@ def test_what_is_the_same_in_an_episode_is_told_once() -> None:
 
 def test_the_same_question_is_never_on_both_sides_of_a_split() -> None:
     found = rows(call("a", 1), call("b", 2), call("c", 3, group="g"), call("d", 4, question=None))
-    shared = question_id("Which?", None)
+    shared = identity("Which?")
     assert part(found, "group") == [(shared,), (shared,), ("g",), ("d",)]
 
 
