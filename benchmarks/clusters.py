@@ -12,7 +12,7 @@ promise the better one misses more: a higher threshold costs less.
 |---|---|
 | rows | every question counts, as before 0.6 |
 | one | one question drawn at random per group, then as without groups |
-| means | each group's share of misses as one bounded loss: (Σ shares + 1)/(n + 1) ≤ alpha; with delta a p-value ≤ delta |
+| means | a group’s share of misses is one bounded loss: (Σ shares + 1)/(n + 1) ≤ alpha; with delta a p-value ≤ delta |
 
 "means" without delta is hierarchical conformal prediction (Lee, Barber & Willett 2023; Dunn, Wasserman & Ramdas 2023)
 written as conformal risk control. With delta its p-values are the betting and the Hoeffding-Bentkus ones.

@@ -17,7 +17,7 @@ import numpy as np
 from cascade.calibration.fingerprint import MadeFor, holds_for, refuse_other_cascade, unknown
 from cascade.calibration.ordering import Chosen, Draw, choose
 from cascade.calibration.realised import Realised, play_everything, play_found, realised
-from cascade.calibration.samples import data_sha256, joined, once, tied
+from cascade.calibration.samples import among, data_sha256, joined, once, tied
 from cascade.calibration.scores import check_fits
 from cascade.calibration.thresholds import Found, Sample, check_told, find, reference_cost, sample_of, spoken_of, untold
 from cascade.config import CascadeConfig
@@ -227,9 +227,9 @@ def _refuse(
         )
     check_fits(policy, table)
     logged = set(table.questions)
-    overlap = sorted(logged & made)
+    overlap = sorted(set(table.take(among(table, made)).questions))
     if overlap:
-        certify = len(logged.intersection(before.questions))
+        certify = len(set(table.take(among(table, frozenset(before.questions))).questions))
         which = f"; {certify} of this log certify it already (cascade verify)" if certify else f": {_named(overlap)}"
         raise UsageError(
             f"{len(overlap)} of {len(logged)} questions were used to make this policy, and may not certify it{which}. "

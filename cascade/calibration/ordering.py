@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cascade.calibration.samples import among, selected
+from cascade.calibration.samples import absent, among, selected
 from cascade.calibration.thresholds import order, sample_of
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.served import PathPoint
@@ -48,7 +48,7 @@ def choose(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: Po
     kept = Chosen(table, before.seen, before.path, before.ordered_for)
     if before.path is not None and _is_order(before.ordered_for, guarantee):
         return kept
-    if ordered and ordered == set(picked.questions):
+    if ordered and not absent(picked, ordered):
         told = before.ordered_for or {}
         again = _ordered(guarantee, Draw(told.get("share"), told.get("seed")))
         note = f"the {picked.n} questions that ordered the thresholds before order them anew, for this promise"

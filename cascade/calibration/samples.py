@@ -148,8 +148,17 @@ def places(names: Sequence[str | None], table: EpisodeTable) -> Ints:
 
 
 def among(table: EpisodeTable, questions: frozenset[str] | set[str]) -> Bools:
-    """Return whether each row's question is among those, bool (n,)."""
-    return np.fromiter((question in questions for question in table.questions), dtype=np.bool_, count=table.n)
+    """Return whether each row's question is among those, bool (n,).
+
+    A policy directory of a release before 0.6 names its questions as they are spelled: those are recognised too.
+    """
+    named = zip(table.questions, table.spelled, strict=True)
+    return np.fromiter((one in questions or other in questions for one, other in named), np.bool_, count=table.n)
+
+
+def absent(table: EpisodeTable, questions: Iterable[str]) -> set[str]:
+    """Return those of the questions that no row of the table asks, by either of the names that `among` knows."""
+    return set(questions) - set(table.questions) - set(table.spelled)
 
 
 def selected(table: EpisodeTable, share: float, seed: int) -> Bools:

@@ -7,7 +7,7 @@ has not seen show whether the promise holds on them (`fresh`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from cascade.calibration.calibrating import looked_at
 from cascade.calibration.fingerprint import differences, made_for, models_said, unknown
 from cascade.calibration.fresh import on_fresh
 from cascade.calibration.ordering import ordering
-from cascade.calibration.samples import among, data_sha256, joined, once, tied
+from cascade.calibration.samples import absent, among, data_sha256, joined, once, tied
 from cascade.calibration.scores import check_fits
 from cascade.calibration.thresholds import Found, find, order, sample_of
 from cascade.config import CascadeConfig
@@ -148,7 +148,7 @@ def _seen(artifact: PolicyArtifact, table: EpisodeTable) -> Check:
         return _seen_crossed(artifact, both)
     if both:
         return Check("seen", ok=False, said=f"{both} calibration questions were also used to make the policy")
-    aside = len(artifact.seen.all.intersection(table.questions))
+    aside = len(set(table.take(among(table, artifact.seen.all)).questions))
     said = f"{aside} questions that made the policy are set aside" if aside else _NONE_SEEN
     return Check("seen", ok=True, said=said)
 
@@ -167,6 +167,8 @@ def _on_data(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> I
         return
     table = looked_at(table, wanted.kind)
     held = frozenset(artifact.questions)
+    if absent(table.take(among(table, held)), held) != absent(replace(table, spelled=table.questions), held):
+        table = replace(table, questions=table.spelled)  # made before 0.6: it knows questions as they are spelled
     mine, seen = among(table, held), among(table, artifact.seen.all)
     crossed = crossing.is_crossed(artifact)
     again = _once(tied(table.take(mine)), None, wanted) if crossed else _once(table, mine & ~seen, wanted)
@@ -246,7 +248,7 @@ def _whom(certificate: Certificate) -> str:
 
 
 def _path_again(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> Check:
-    missing = len(set(artifact.seen.selection) - set(table.questions))
+    missing = len(absent(table, artifact.seen.selection))
     picked = table.take(among(table, frozenset(artifact.seen.selection)))
     if missing or not picked.n or artifact.ordered_for is None:
         which = (

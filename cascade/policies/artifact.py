@@ -49,7 +49,10 @@ _CERTIFICATE_KEYS = ("schema_version", "asked", "certificates", "questions", "sh
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The questions that a policy was made with, by `schema.question_id`: a certificate may not be made from them."""
+    """The questions that a policy was made with: a certificate may not be made from them.
+
+    They are named by `identity.identity`, and by `schema.question_id` where a release before 0.6 wrote them.
+    """
 
     training: tuple[str, ...] = ()
     selection: tuple[str, ...] = ()

@@ -13,10 +13,10 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from cascade.checks import did_you_mean
+from cascade.episodes.identity import identity
 from cascade.episodes.importers.values import cast
 from cascade.episodes.lines import Dropped
 from cascade.episodes.rowcheck import OddValueError, odd
-from cascade.episodes.identity import identity
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
 from cascade.errors import UsageError
 

@@ -69,7 +69,9 @@ def test_the_context_belongs_to_the_question() -> None:
     assert identity(RIVER, "Vienna lies on the Danube.") != identity(RIVER, None)
 
 
-@pytest.mark.parametrize("text", ["", " ", "?", "\u200b", "!!", "a" * 10_000, "\ud800", "ẞ", "İ", "e\u0301", "½", "n!?"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "?", "\u200b", "!!", "a" * 10_000, "\ud800", "ẞ", "İ", "e\u0301", "½", "n!?"]
+)
 def test_any_text_has_a_form_that_stays_as_it_is(text: str) -> None:
     assert plain(plain(text)) == plain(text)
 

@@ -509,8 +509,7 @@ async def test_aclose_writes_what_waits(file_url: str, durability: str) -> None:
 
 
 def test_what_is_on_record_of_an_ask_can_be_replayed(file_url: str) -> None:
-    from cascade.episodes.identity import identity
-from cascade.episodes.schema import completion_of
+    from cascade.episodes.schema import completion_of
 
     with wired(file_url) as cascade:
         answer = cascade.ask(RIVER)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cascade.episodes.identity import identity
 from cascade.episodes.importers.calls import (
     LoggedCall,
     checked_columns,
@@ -15,7 +16,6 @@ from cascade.episodes.importers.calls import (
     mapped,
 )
 from cascade.episodes.lines import Dropped
-from cascade.episodes.identity import identity
 from cascade.episodes.schema import COLUMNS
 from cascade.errors import UsageError
 
