@@ -1,18 +1,18 @@
-"""The demonstration: real models on the questions that ship with the package, and an honest table of what it cost.
+"""The demonstration: learn a policy from a log, then serve it with real models, beside the ways that it replaces.
 
-Each question is walked through the cascade, and asked of the guide outright. Base only, both answers of round 1, and
-the ladder (the base, then the guide where the base's own log-prob is low) are made of the same calls, to the letter, so
-those are not made twice; each row is charged for every call that it uses.
-
-In the end a policy for that ladder is fitted on the log that ships with the package, on other questions, certified, and
-served as any policy directory is, on the same questions as the rest.
+1. A policy for a ladder (the base, then the guide) is fitted and certified on the log that ships with the package.
+2. What the ways to answer did on the log's questions is shown beside it, the guide as a judge among them.
+3. The models answer other questions under that policy. The base alone, the guide alone and a ladder with a threshold
+   set by hand answer them too. Many of their calls are the same; a `Memo` makes each once, and each way pays for all of
+   its own.
 """
 
 from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from importlib import resources
@@ -23,15 +23,11 @@ from cascade.config import CascadeConfig, load
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.matching import exact_match
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
-from cascade.evaluation.breakeven import BreakEven, break_even
-from cascade.evaluation.logs import DEMO_LADDER, open_log
-from cascade.money import Price, total_nano_usd, usd
+from cascade.money import total_nano_usd, usd
 from cascade.orchestrator import Orchestrator
-from cascade.policies.base import Observation
-from cascade.policies.threshold import ThresholdPolicy
 from cascade.providers.base import Provider
-from cascade.sections import DirectoryConfig, FixedConfig, LadderConfig
-from cascade.types import Answer, Call, Question
+from cascade.sections import DirectoryConfig, FixedConfig, LadderConfig, ThresholdConfig
+from cascade.types import Answer, Question
 
 if TYPE_CHECKING:
     from cascade.training.fitting import Fitted
@@ -42,18 +38,20 @@ GUIDE_PRICE = {"input": 1.0, "output": 4.0, "note": MADE_UP}
 PAIR = ("qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
 TINY = ("smollm2-135m", "smollm2-135m")
 ROUNDS = 4
-THRESHOLD = 0.5
-LADDER_POLICY = ThresholdPolicy(0.16, when="reply_logprob")
-"""Nats per token of the reply; read off the log split (`benchmarks/ladder_threshold.py`), on no live question."""
+BY_HAND = 0.16
+"""Nats per token of the base's reply: read off the log, not off a live question (`benchmarks/ladder_threshold.py`)."""
+JUDGING = 0.5
+"""The guide's uncertainty in nats from which rounds of base and guide go on."""
 PROMISE = Guarantee("regret", 0.15, 0.1)
 """What the fitted ladder promises: chosen on the log, before any live question (`design/demo-log.md`)."""
 PICKED = (
     f"Alpha {PROMISE.alpha:g} was picked by looking at this very log: of four values the least that saved money "
-    "however the log was divided. The certificate does not count that choice; the questions asked here had no part in "
+    "however the log was divided. The certificate does not count that choice; the questions asked below had no part in "
     "it."
 )
 """What the certificate of the demo leaves out, in words."""
-FITTED = "fitted ladder"
+FITTED, HAND_SET, BASE_ALONE, GUIDE_ALONE = "fitted ladder", "ladder, set by hand", "base alone", "guide alone"
+JUDGED = f"guide judges, ≤ {ROUNDS} rounds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,60 +96,33 @@ def sample(questions: Sequence[DemoQuestion], count: int, seed: int) -> list[Dem
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One question done: the walk through the cascade, the guide's own answer, and what was right."""
+    """One question done: what each way to answer brought, by its name, the one that leads first."""
 
     asked: DemoQuestion
-    walked: Answer
-    outright: Answer
+    answers: Mapping[str, Answer]
 
-    def right(self, text: str | None) -> bool:
-        """Whether a text answers the question."""
-        return text is not None and exact_match(text, self.asked.answers)
+    def right(self, way: str) -> bool:
+        """Whether what a way served answers the question."""
+        return is_right(self.asked, self.answers[way])
 
-    @property
-    def base_answer(self) -> str | None:
-        """The base's answer of the first round."""
-        return next((c.text for c in self.walked.steps[0].candidates if c.source == "base"), None)
 
-    @property
-    def climbs(self) -> bool:
-        """Whether a ladder goes on from the base to the guide: the base's answer is missing or unsure of itself."""
-        first = self.walked.steps[0]
-        scores = LADDER_POLICY.scores(Observation(self.asked.question, (first,), horizon=2))
-        return self.base_answer is None or scores.next >= LADDER_POLICY.kappa
-
-    @property
-    def base_calls(self) -> tuple[Call, ...]:
-        """The calls that base only would have made."""
-        return tuple(call for call in self.walked.steps[0].calls if call.request.purpose == "answer")
+def is_right(asked: DemoQuestion, answer: Answer) -> bool:
+    """Whether the answer served is right; no answer never is."""
+    return answer.text is not None and exact_match(answer.text, asked.answers)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way to answer, over all questions. `accuracy` is of the answer served, `coverage` of the answers kept."""
+    """What one way to answer did on some questions: means, and how many questions they are of."""
 
-    policy: str
-    accuracy: float
-    coverage: float
+    way: str
+    n: int
+    right: float
     cost_usd: Decimal | None
-    rounds: float
-    answers: float
+    steps: float
 
 
-def run_demo(config: CascadeConfig, provider: Provider, questions: Iterable[DemoQuestion]) -> Iterator[Outcome]:
-    """Walk questions through the cascade and ask the guide outright, one after another, as they finish."""
-    kind = config.provider.kind
-    alone = ladder_config(config, "guide")
-    cascade = Orchestrator.from_config(config, providers={kind: provider})
-    guide = Orchestrator.from_config(alone, providers={kind: provider})
-    for asked in questions:
-        yield Outcome(asked, cascade.ask(asked.question), guide.ask(asked.question))
-
-
-def ladder_config(config: CascadeConfig, *rungs: str) -> CascadeConfig:
-    """Return a configuration with a ladder of some of its models, every step of which is taken."""
-    ladder = LadderConfig(kind="ladder", models=rungs)
-    return config.model_copy(update={"strategy": ladder, "policy": FixedConfig(kind="fixed", depth=len(rungs))})
+# --- the log ---
 
 
 def fit_ladder(config: CascadeConfig, seed: int = 0) -> Fitted:
@@ -160,37 +131,130 @@ def fit_ladder(config: CascadeConfig, seed: int = 0) -> Fitted:
     Raises:
         NotCertifiedError: the log is too small for `PROMISE`.
     """
-    from cascade.training.fitting import fit_policy  # it takes long to import, and only the end of a demo needs it
+    from cascade.evaluation.logs import DEMO_LADDER, open_log  # these take long to import
+    from cascade.training.fitting import fit_policy
 
-    return fit_policy(open_log(DEMO_LADDER).tables, PROMISE, config=ladder_config(config, "base", "guide"), seed=seed)
+    return fit_policy(open_log(DEMO_LADDER).tables, PROMISE, config=ladder_config(config), seed=seed)
 
 
-def serve_fitted(
-    config: CascadeConfig, fitted: Fitted, provider: Provider, outcomes: Sequence[Outcome]
-) -> list[Answer]:
-    """Write a fitted ladder's policy directory, serve it, and ask it the same questions; a `Memo` makes no call again.
+def on_the_log(fitted: Fitted) -> list[Row]:
+    """Return what each way to answer did on the log's questions that the policy was not fitted on.
 
-    The directory is gone afterwards.
+    The fitted ladder comes first. Those questions set its threshold, so its row is no test; the live questions are one.
+    """
+    import numpy as np
+
+    from cascade.evaluation.evaluate import play_policy
+    from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
+    from cascade.evaluation.played import means, played_walk
+    from cascade.policies.threshold import ThresholdPolicy
+
+    (ladder,), (rounds,) = open_log(DEMO_LADDER).tables, open_log(DEMO).tables
+    made = set(fitted.training.ids)
+    chosen = np.array([name not in made for name in ladder.ids])
+    ladder = ladder.take(chosen)
+    place = {name: number for number, name in enumerate(rounds.ids)}
+    rounds = rounds.take(np.array([place[name] for name in ladder.ids]))
+    played = [
+        (FITTED, ladder, play_policy(ladder, fitted.artifact.calibrated(fitted.policy))),
+        (BASE_ALONE, rounds, played_walk(rounds, rounds.walks[BASE_ONLY])),
+        (GUIDE_ALONE, rounds, played_walk(rounds, rounds.walks[GUIDE_ONLY])),
+        (JUDGED, rounds, play_policy(rounds, ThresholdPolicy(JUDGING))),
+    ]
+    found = [(way, means(table, did)) for way, table, did in played]
+    return [
+        Row(way, ladder.n, mean.accuracy, None if mean.cost_usd is None else Decimal(mean.cost_usd), mean.avg_length)
+        for way, mean in found
+    ]
+
+
+# --- live ---
+
+
+@contextmanager
+def ways(config: CascadeConfig, fitted: Fitted | None, provider: Provider) -> Iterator[dict[str, Orchestrator]]:
+    """Make an orchestrator for each way to answer; the first leads: the fitted ladder where there is one.
+
+    The fitted policy's directory is gone at the end.
     """
     from cascade.policies.artifact import write
 
-    ladder = ladder_config(config, "base", "guide")
-    with TemporaryDirectory(prefix="cascade-demo-") as folder:
-        write(folder, fitted.artifact)
-        served = ladder.model_copy(update={"policy": DirectoryConfig(kind="directory", path=folder)})
-        with Orchestrator.from_config(served, providers={config.provider.kind: provider}) as orchestrator:
-            return [orchestrator.ask(outcome.asked.question) for outcome in outcomes]
+    with ExitStack() as stack:
+
+        def made(config: CascadeConfig) -> Orchestrator:
+            providers = {config.provider.kind: provider}
+            return stack.enter_context(Orchestrator.from_config(config, providers=providers))
+
+        found: dict[str, Orchestrator] = {}
+        if fitted is not None:
+            folder = stack.enter_context(TemporaryDirectory(prefix="cascade-demo-"))
+            write(folder, fitted.artifact)
+            served = DirectoryConfig(kind="directory", path=folder)
+            found[FITTED] = made(ladder_config(config).model_copy(update={"policy": served}))
+        found[HAND_SET] = made(ladder_config(config))
+        found[BASE_ALONE], found[GUIDE_ALONE] = made(alone(config, "base")), made(alone(config, "guide"))
+        yield found
 
 
-def regrets(outcomes: Sequence[Outcome], fitted: Sequence[Answer]) -> int:
-    """Return how many questions were answered wrong that the guide alone answers right: what `PROMISE` bounds."""
-    return sum(
-        o.right(o.outright.text) and not o.right(answer.text) for o, answer in zip(outcomes, fitted, strict=True)
-    )
+def run_demo(
+    asking: Mapping[str, Orchestrator],
+    questions: Iterable[DemoQuestion],
+    led: Callable[[DemoQuestion, Answer], None] = lambda asked, answer: None,  # noqa: ARG005 - names are the interface
+) -> Iterator[Outcome]:
+    """Ask each question in every way, one after another, as they finish.
+
+    Args:
+        asking: by the names of the ways (`ways`).
+        questions: what is asked.
+        led: told of the first way's answer before the others are asked.
+    """
+    for asked in questions:
+        answers: dict[str, Answer] = {}
+        for way, orchestrator in asking.items():
+            answers[way] = orchestrator.ask(asked.question)
+            if len(answers) == 1:
+                led(asked, answers[way])
+        yield Outcome(asked, answers)
+
+
+def ladder_config(config: CascadeConfig) -> CascadeConfig:
+    """Return a configuration with a ladder of its base and guide, and the threshold that was set by hand."""
+    policy = ThresholdConfig(kind="threshold", when="reply_logprob", threshold=BY_HAND)
+    return config.model_copy(update={"strategy": _ladder("base", "guide"), "policy": policy})
+
+
+def alone(config: CascadeConfig, place: str) -> CascadeConfig:
+    """Return a configuration in which one of the models answers everything."""
+    return config.model_copy(update={"strategy": _ladder(place), "policy": FixedConfig(kind="fixed")})
+
+
+def _ladder(*places: str) -> LadderConfig:
+    return LadderConfig(kind="ladder", models=places)
+
+
+def table(outcomes: Sequence[Outcome]) -> list[Row]:
+    """Return one row for each way to answer."""
+    count = len(outcomes)
+    rows = []
+    for way in outcomes[0].answers if outcomes else ():
+        answers = [one.answers[way] for one in outcomes]
+        total = total_nano_usd(call.cost_nano_usd for answer in answers for call in answer.calls)
+        right = sum(one.right(way) for one in outcomes) / count
+        cost = None if total is None else usd(total) / count
+        rows.append(Row(way, count, right, cost, sum(len(answer.steps) for answer in answers) / count))
+    return rows
+
+
+def regrets(outcomes: Sequence[Outcome]) -> int:
+    """Return how often the fitted ladder was wrong where the guide alone is right: what `PROMISE` bounds."""
+    return sum(one.right(GUIDE_ALONE) and not one.right(FITTED) for one in outcomes)
 
 
 def demo_config(base: str, guide: str) -> CascadeConfig:
-    """Return the demo's configuration; one model in both places has one price."""
+    """Return the configuration that the shipped log was made with: rounds of base and guide, every step logged.
+
+    One model in both places has one price. `ladder_config` is what the demo serves.
+    """
     return load(
         {
             "models": {
@@ -198,71 +262,8 @@ def demo_config(base: str, guide: str) -> CascadeConfig:
                 "guide": {"model": guide, "price": BASE_PRICE if base == guide else GUIDE_PRICE, "max_tokens": 128},
             },
             "strategy": {"kind": "base_guide", "rounds": ROUNDS},
-            "policy": {"kind": "threshold", "threshold": THRESHOLD},
+            "policy": {"kind": "threshold", "threshold": JUDGING},
             "provider": "local",
             "traces": "off",
         }
     )
-
-
-def table(outcomes: Sequence[Outcome], fitted: Sequence[Answer] = ()) -> list[Row]:
-    """Return one row for each way to answer; `fitted` are the fitted ladder's answers, if it was run."""
-    count = len(outcomes)
-
-    def row(
-        policy: str, served: list[bool], covered: list[bool], calls: list[tuple[Call, ...]], rounds: int, answers: int
-    ) -> Row:
-        total = total_nano_usd(call.cost_nano_usd for made in calls for call in made)
-        cost = None if total is None else usd(total) / count
-        return Row(policy, sum(served) / count, sum(covered) / count, cost, rounds / count, answers / count)
-
-    base = [o.right(o.base_answer) for o in outcomes]
-    outright = [o.right(o.outright.text) for o in outcomes]
-    walked = [o.right(o.walked.text) for o in outcomes]
-    first = [[c.text for c in o.walked.steps[0].candidates] for o in outcomes]
-    either = [any(o.right(text) for text in texts) for o, texts in zip(outcomes, first, strict=True)]
-    judged = [o.right(_judged(o)) for o in outcomes]
-    kept = [any(o.right(text) for text in o.walked.answers) for o in outcomes]
-    distinct = sum(len(set(texts)) for texts in first)
-    steps = sum(len(o.walked.steps) for o in outcomes)
-    sizes = sum(len(o.walked.answers) for o in outcomes)
-    ladder = [o.right(o.outright.text if o.climbs else o.base_answer) for o in outcomes]
-    climbed = [o.base_calls + (o.outright.calls if o.climbs else ()) for o in outcomes]
-    up = sum(o.climbs for o in outcomes)
-    one_round = [o.walked.steps[0].calls for o in outcomes]
-    rows = [
-        row(BASE_ONLY, base, base, [o.base_calls for o in outcomes], count, count),
-        row(GUIDE_ONLY, outright, outright, [o.outright.calls for o in outcomes], count, count),
-        row("ladder, log-prob", ladder, ladder, climbed, count + up, count),
-        row(f"threshold, ≤ {ROUNDS} rounds", walked, kept, [o.walked.calls for o in outcomes], steps, sizes),
-        row("both, round 1", judged, either, one_round, count, distinct),
-    ]
-    if fitted:
-        pairs = list(zip(outcomes, fitted, strict=True))
-        served = [o.right(answer.text) for o, answer in pairs]
-        found = [any(o.right(text) for text in answer.answers) for o, answer in pairs]
-        sizes, steps = (
-            sum(len(part) for part in parts) for parts in ([a.answers for a in fitted], [a.steps for a in fitted])
-        )
-        rows.append(row(FITTED, served, found, [answer.calls for answer in fitted], steps, sizes))
-    return rows
-
-
-def _judged(outcome: Outcome) -> str | None:
-    """Return the answer of round 1 that the guide's verdict favours."""
-    best = max(outcome.walked.steps[0].candidates, key=lambda c: c.confidence or 0.0, default=None)
-    return None if best is None else best.text
-
-
-def break_even_of(outcomes: Sequence[Outcome], guide: Price) -> BreakEven | None:
-    """Return the break-even of judging, from the first round's prices and lengths; None where a cost is unknown."""
-    base = total_nano_usd(c.cost_nano_usd for o in outcomes for c in o.base_calls)
-    judging = total_nano_usd(
-        c.cost_nano_usd for o in outcomes for c in o.walked.steps[0].calls if c.request.purpose == "judge"
-    )
-    outright = total_nano_usd(c.cost_nano_usd for o in outcomes for c in o.outright.calls)
-    lengths = [c.completion.usage.output_tokens if c.completion else None for o in outcomes for c in o.outright.calls]
-    tokens = total_nano_usd(lengths)
-    if base is None or judging is None or outright is None or tokens is None or not outcomes:
-        return None
-    return break_even(base, judging, outright, tokens, len(outcomes), guide.output / 1_000)

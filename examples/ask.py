@@ -13,14 +13,13 @@ CONFIG = {
         "base": {"model": "small", "price": {"input": 0.15, "output": 0.6}},  # USD per million tokens
         "guide": {"model": "large", "price": {"input": 2.5, "output": 10.0}},
     },
+    "strategy": {"kind": "ladder", "models": ["base", "guide"]},
+    "policy": {"kind": "threshold", "when": "reply_logprob", "threshold": 0.16},  # how unsure the base may be
     "provider": "fake",
 }
 SCRIPT: Script = {
-    "small": [
-        "Reasoning: Vienna lies on the Rhine.\nAnswer: The Rhine",
-        "Reasoning: Not the Rhine; the Danube flows through Vienna.\nAnswer: The Danube",
-    ],
-    "large": [reply("No, the Danube", p_yes=0.4), reply("Yes", p_yes=0.98)],
+    "small": [reply("Reasoning: Vienna lies on the Rhine.\nAnswer: The Rhine", logprobs=[-0.2, -0.9])],
+    "large": [reply("Reasoning: The Danube flows through it.\nAnswer: The Danube", logprobs=[-0.01, -0.02])],
 }
 
 

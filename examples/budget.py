@@ -16,15 +16,16 @@ CONFIG = load(
             "base": {"model": "small", "price": {"input": 0.15, "output": 0.6}, "max_tokens": 64},
             "guide": {"model": "large", "price": {"input": 2.5, "output": 10.0}, "max_tokens": 64},
         },
+        "strategy": {"kind": "ladder", "models": ["base", "guide"]},
         "provider": "fake",
     }
 )
-UNSURE = FakeProvider({"small": ["Answer: Oslo"], "large": [reply("Yes", p_yes=0.55, input_tokens=250)]})
+UNSURE = FakeProvider({"small": [reply("Answer: Oslo", logprobs=[-0.9])], "large": ["Answer: Oslo"]})
 
 
 def capped(on_exhausted: str) -> CascadeConfig:
-    """Return the configuration with a cap of a fifth of a cent."""
-    budget = BudgetConfig.model_validate({"per_question": 0.002, "on_exhausted": on_exhausted})
+    """Return the configuration with a cap that the base keeps to and the guide would pass."""
+    budget = BudgetConfig.model_validate({"per_question": 0.0005, "on_exhausted": on_exhausted})
     return CONFIG.model_copy(update={"budget": budget})
 
 

@@ -2,13 +2,12 @@
 
     python examples/calibrate_log.py
 
-The log ships with the package: two real local models, all four rounds of every question. Half of the questions
-calibrate, the others are asked and answered from the same log, so it runs offline. On the command line it is
+The log ships with the package: two real local models, both asked every question, read here as a ladder. Half of the
+questions calibrate, the others are asked and answered from the same log, so it runs offline. On the command line it is
 `cascade calibrate`, `cascade verify`, and `policy: ./policy` in the configuration.
 """
 
 import tempfile
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -24,14 +23,15 @@ from cascade.demo import demo_questions
 from cascade.episodes.matching import exact_match
 from cascade.evaluation.logs import open_log
 from cascade.policies.artifact import write
+from cascade.providers.replay import Replay
 
 CONFIG = {
     "models": {
         "base": {"model": "qwen2.5-coder-0.5b", "price": {"input": 0.1, "output": 0.4}, "max_tokens": 128},
         "guide": {"model": "qwen2.5-coder-1.5b", "price": {"input": 1.0, "output": 4.0}, "max_tokens": 128},
     },
-    "strategy": {"kind": "base_guide", "rounds": 4},
-    "policy": {"kind": "threshold", "keep": "both"},  # on while the guide is in doubt; every answer is kept
+    "strategy": {"kind": "ladder", "models": ["base", "guide"]},
+    "policy": {"kind": "threshold", "when": "reply_logprob", "keep": "both"},  # the guide where the base is in doubt
     "traces": "off",
 }
 
@@ -39,33 +39,33 @@ CONFIG = {
 def main() -> None:
     """Write a policy directory, verify it, and answer under its certificate."""
     config = load({**CONFIG, "provider": "local"})
-    (table,) = open_log("demo").tables
+    log = open_log("demo-ladder")
+    (table,) = log.tables
     half = np.arange(table.n) % 2 == 0
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder, "policy")
-        asked = Guarantee("coverage", alpha=0.03)
+        asked = Guarantee("coverage", alpha=0.1, delta=0.1)
         done = calibrate_policy([table.take(half)], build_policy(config), config.policy, asked, config=config)
         write(directory, done.artifact)
         print(statement(done.artifact.certificates[0]))
         for check in verify(directory, [table]).checks:
             print(f"{'ok' if check.ok else 'NO'} {check.name}: {check.said}")
-        serve(directory, dict(zip(np.array(table.ids)[~half], table.arrays.solvable[~half], strict=True)))
+        solvable = dict(zip(np.array(table.ids)[~half], table.arrays.solvable[~half], strict=True))
+        serve(directory, Replay.of(log.rows()), solvable)
 
 
-def serve(directory: Path, solvable: dict[str, bool]) -> None:
+def serve(directory: Path, models: Replay, solvable: dict[str, bool]) -> None:
     """Ask the other half, and count what was missed: answered rightly by some step, by none of the answers kept."""
     fresh = [one for one in demo_questions("log") if one.question_id in solvable]
-    log = resources.files("cascade.data").joinpath("demo_log.parquet")
-    with resources.as_file(log) as path:
-        settings = {**CONFIG, "policy": str(directory), "provider": f"replay:{path}"}
-        with Orchestrator.from_config(settings) as orchestrator:
-            answers = [orchestrator.ask(one.question) for one in fresh]
+    settings = {**CONFIG, "policy": str(directory), "provider": "local"}
+    with Orchestrator.from_config(settings, providers={"local": models}) as orchestrator:
+        answers = [orchestrator.ask(one.question) for one in fresh]
     missed = sum(
         solvable[one.question_id] and not any(exact_match(text, one.answers) for text in answer.answers)
         for one, answer in zip(fresh, answers, strict=True)
     )
-    rounds = sum(len(answer.steps) for answer in answers) / len(answers)
-    print(f"{missed} of {len(fresh)} fresh questions missed, in {rounds:.2f} rounds of 4 on average")
+    steps = sum(len(answer.steps) for answer in answers) / len(answers)
+    print(f"{missed} of {len(fresh)} fresh questions missed, in {steps:.2f} steps of 2 on average")
     for said in {answer.certificate.calibration_id for answer in answers if answer.certificate}:
         print(f"each answered under certificate {said}")
 

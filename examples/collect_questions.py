@@ -15,7 +15,6 @@ from cascade.episodes.matching import get_matcher
 from cascade.episodes.questions import read_questions
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.money import nano_usd
-from cascade.walks import named_walks
 
 QUESTIONS = """\
 {"question": "Which planet is the largest?", "answer": "Jupiter"}
@@ -27,24 +26,23 @@ SETTINGS = {
         "base": {"model": "small", "price": {"input": 0.1, "output": 0.4}, "max_tokens": 64},
         "guide": {"model": "large", "price": {"input": 1, "output": 4}, "max_tokens": 64},
     },
-    "strategy": {"kind": "base_guide", "rounds": 2},
+    "strategy": {"kind": "ladder", "models": ["base", "guide"]},
     "provider": "fake",
 }
 
 
 def main() -> None:
-    """Collect with too small a cap, then with enough, and show what each round brought."""
+    """Collect with too small a cap, then with enough, and show what the log holds."""
     config = load(SETTINGS)
     with tempfile.TemporaryDirectory() as folder:
         source, log = Path(folder) / "questions.jsonl", Path(folder) / "episodes.jsonl"
         source.write_text(QUESTIONS, "utf-8")
-        questions, walks, matcher = read_questions(source), named_walks(config, ["guide only"]), get_matcher("exact")
+        questions, matcher = read_questions(source), get_matcher("exact")
         for cap in ("0.0009", "1"):
             done = collect(
                 config,
                 questions,
                 log,
-                walks=walks,
                 matcher=matcher,
                 resume=True,
                 concurrency=1,
@@ -53,7 +51,7 @@ def main() -> None:
             progress = done.progress
             print(f"cap ${cap}: {progress.done} of {progress.total} questions, {progress.made_calls} calls made")
         (table,) = tables_from_rows(read_rows(log))
-        print(f"{table.n} episodes of {table.arrays.horizon} steps; walks beside: {', '.join(table.walks)}")
+        print(f"{table.n} episodes of {table.arrays.horizon} steps")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Two real models on this machine: a 0.5B model answers, a 1.5B model judges. No key, no network.
+"""Two real models on this machine: a 0.5B model answers, a 1.5B model where the first is unsure. No key, no network.
 
     pip install -c constraints.txt -e ".[local]"      (from a clone)
     cascade models pull qwen2.5-coder-0.5b qwen2.5-coder-1.5b      (1.6 GB, once)
@@ -14,7 +14,8 @@ CONFIG = {
         "base": {"model": "qwen2.5-coder-0.5b", "price": {"input": 0.1, "output": 0.4}, "max_tokens": 128},
         "guide": {"model": "qwen2.5-coder-1.5b", "price": {"input": 1.0, "output": 4.0}, "max_tokens": 128},
     },
-    "strategy": {"kind": "base_guide", "rounds": 2},
+    "strategy": {"kind": "ladder", "models": ["base", "guide"]},
+    "policy": {"kind": "threshold", "when": "reply_logprob", "threshold": 0.16},
     "provider": "local",
 }
 NOTICE = "The library opens at nine on weekdays and at eleven on Saturdays. It is closed on Sundays."

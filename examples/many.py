@@ -18,14 +18,14 @@ def script(request: Request) -> Reply:
     asked = request.question.text
     if "7" in asked:
         return AuthenticationError(f"{request.model} refused the key.", model=request.model)
-    if request.purpose == "judge":
-        return reply("Yes", p_yes=0.95)
-    return f"Reasoning: I add.\nAnswer: {sum(int(word) for word in asked.split() if word.isdigit())}"
+    total = sum(int(word) for word in asked.split() if word.isdigit())
+    return reply(f"Reasoning: I add.\nAnswer: {total}", logprobs=[-0.01])
 
 
 async def main() -> None:
     """Ask nine questions, four at a time."""
-    settings = {"models": {"base": "small", "guide": "large"}, "provider": "fake"}
+    ladder = {"kind": "ladder", "models": ["base", "guide"]}
+    settings = {"models": {"base": "small", "guide": "large"}, "strategy": ladder, "provider": "fake"}
     async with Orchestrator.from_config(settings, providers={"fake": FakeProvider(script)}) as orchestrator:
         try:
             await orchestrator.aask_many([f"What is {n} plus {n} ?" for n in range(1, 10)], concurrency=4)

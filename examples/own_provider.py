@@ -15,7 +15,7 @@ class Upper:
 
     def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
         """Return a chat completion as plain JSON values. Checks, retries and prices are not its business."""
-        said = "Yes" if request.purpose == "judge" else f"Answer: {request.question.text.split()[-1].upper()}"
+        said = f"Answer: {request.question.text.split()[-1].upper()}"
         return {"choices": [{"index": 0, "message": {"content": said}, "finish_reason": "stop"}]}
 
     async def acomplete(self, request: Request, timeout_s: float) -> Payload:
@@ -27,5 +27,6 @@ class Upper:
 
 
 if __name__ == "__main__":
-    config = {"models": {"base": "small", "guide": "large"}, "provider": "fake"}
+    ladder = {"kind": "ladder", "models": ["base", "guide"]}
+    config = {"models": {"base": "small", "guide": "large"}, "strategy": ladder, "provider": "fake"}
     print(Orchestrator.from_config(config, providers={"fake": Upper()}).ask("Say it louder: hello").explain())

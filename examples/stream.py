@@ -2,22 +2,23 @@
 
     python examples/stream.py
 
-A base's text may still be judged wrong, so nothing is final before the `Answer` comes. It runs offline.
+The base may turn out to be too unsure of its text, so nothing is final before the `Answer` comes. It runs offline.
 """
 
 from cascade import Answer, Orchestrator, Step, TextDelta
 from cascade.providers.fake import FakeProvider, Script, reply
 
 SCRIPT: Script = {
-    "small": ["Reasoning: It is the capital.\nAnswer: Sydney", "Reasoning: The seat is inland.\nAnswer: Canberra"],
-    "large": [reply("No, Canberra", p_yes=0.45), reply("Yes", p_yes=0.99)],
+    "small": [reply("Reasoning: It is the largest city.\nAnswer: Sydney", logprobs=[-0.2, -0.9])],
+    "large": [reply("Reasoning: The seat is inland.\nAnswer: Canberra", logprobs=[-0.01, -0.02])],
 }
 
 
 def main() -> None:
     """Print the events of one question."""
     fake = FakeProvider(SCRIPT)
-    settings = {"models": {"base": "small", "guide": "large"}, "provider": "fake"}
+    ladder = {"kind": "ladder", "models": ["base", "guide"]}
+    settings = {"models": {"base": "small", "guide": "large"}, "strategy": ladder, "provider": "fake"}
     with Orchestrator.from_config(settings, providers={"fake": fake}) as orchestrator:
         for event in orchestrator.stream("What is the capital of Australia?"):
             match event:

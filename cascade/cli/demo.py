@@ -1,4 +1,4 @@
-"""`cascade demo`: the whole loop on real local models, no key, no network once the weights are here."""
+"""`cascade demo`: learn a policy from the shipped log, then serve it with real local models, without key or network."""
 
 from __future__ import annotations
 
@@ -14,57 +14,53 @@ from cascade import demo as demonstration
 from cascade.cli.certificates import calibrated_document
 from cascade.cli.models import fetch
 from cascade.cli.output import console, dollars, notes, plain, print_json
-from cascade.config import CascadeConfig
 from cascade.conformal.certificate import statement
-from cascade.demo import PAIR, TINY, Outcome, Row
+from cascade.demo import BASE_ALONE, FITTED, GUIDE_ALONE, PAIR, TINY, DemoQuestion, Outcome, Row
 from cascade.errors import NotCertifiedError, UsageError
-from cascade.evaluation.breakeven import BreakEven
 from cascade.providers import weights
-from cascade.providers.base import Provider
 from cascade.providers.local import Local, load_xllamacpp
 from cascade.providers.memo import Memo
+from cascade.text import counted
 from cascade.types import Answer
 
 if TYPE_CHECKING:
     from cascade.training.fitting import Fitted
 
+_MODELS = "base Qwen2.5-Coder 0.5B, guide Qwen2.5-Coder 1.5B"
+_QUESTIONS = 12
+
 
 def demo(
-    questions: Annotated[int, typer.Option("--questions", "-n", min=1, help="How many questions.")] = 24,
+    questions: Annotated[int, typer.Option("--questions", "-n", min=1, help="How many questions.")] = _QUESTIONS,
     tiny: Annotated[bool, typer.Option("--tiny", help="One 98 MB model as both: shows the wiring only.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Which questions are drawn.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print as one JSON document.")] = False,
 ) -> None:
-    """Run two real local models on the demo questions and print what it brought and cost.
+    """Learn a policy from the log that ships with the package, serve it with two real local models, and count.
 
     Example: cascade demo
     """
     load_xllamacpp()
     base, guide = TINY if tiny else PAIR
     out = notes() if as_json else console()
-    _say_what_comes(out, tiny=tiny)
-    fetch([weights.known(name) for name in dict.fromkeys((base, guide))])
     config = demonstration.demo_config(base, guide)
     drawn = _draw(questions, seed)
+    _print_start(out, tiny=tiny)
+    trial = None if tiny else _fit(out, lambda: demonstration.fit_ladder(config))
+    fetch([weights.known(name) for name in dict.fromkeys((base, guide))])
     started = time.monotonic()
     provider = Memo(Local())
     outcomes: list[Outcome] = []
-    _print_head(out)
+    live = _Live(out)
     try:
-        for outcome in demonstration.run_demo(config, provider, drawn):
-            outcomes.append(outcome)
-            _print_outcome(out, outcome, len(outcomes))
-        trial = None if tiny else _fit(out, config, provider, outcomes)
+        with demonstration.ways(config, trial.fitted if trial else None, provider) as asking:
+            live.head(len(drawn), next(iter(asking)))
+            for outcome in demonstration.run_demo(asking, drawn, live.led):
+                outcomes.append(outcome)
+                live.done(outcome)
     finally:
         provider.close()
-    price = config.prices()[guide]
-    done = _Done(
-        outcomes,
-        demonstration.table(outcomes, trial.answers if trial else ()),
-        demonstration.break_even_of(outcomes, price) if price else None,
-        trial,
-        time.monotonic() - started,
-    )
+    done = _Done(outcomes, demonstration.table(outcomes), trial, time.monotonic() - started)
     if as_json:
         print_json({"base": base, "guide": guide, "wiring_only": tiny, "seed": seed, **_document(done)})
     else:
@@ -72,10 +68,10 @@ def demo(
 
 
 class _Trial(NamedTuple):
-    """A policy that was fitted on the log, and its answers to the drawn questions."""
+    """A policy that was fitted on the log, and what it and the other ways to answer did on that log."""
 
     fitted: Fitted
-    answers: list[Answer]
+    logged: list[Row]
     fit_s: float
 
 
@@ -84,80 +80,57 @@ class _Done(NamedTuple):
 
     outcomes: list[Outcome]
     rows: list[Row]
-    even: BreakEven | None
     trial: _Trial | None
     elapsed_s: float
 
 
-def _fit(out: Console, config: CascadeConfig, provider: Provider, outcomes: list[Outcome]) -> _Trial | None:
-    """Fit a ladder's policy on the shipped log, say what it promises, and ask it the same questions."""
-    out.print("\n[bold]cascade fit[/] on the log that ships with the package: other questions, the same two models")
+# --- from the log ---
+
+
+def _print_start(out: Console, *, tiny: bool) -> None:
+    who = "one real local model (SmolLM2 135M) in both places" if tiny else f"two real local models ({_MODELS})"
+    out.print(f"[bold]cascade demo[/]: {who}, no key; the network is only used to fetch the weights once.")
+
+
+def _fit(out: Console, fit: Any) -> _Trial | None:
+    """Fit a ladder's policy on the shipped log, and say what it promises and did there."""
+    out.print("\n[bold]1. Learn from a log[/] of other questions (it ships with the package; no model is asked)")
     started = time.monotonic()
     try:
-        fitted = demonstration.fit_ladder(config)
+        fitted = fit()
     except NotCertifiedError as error:
         out.print(plain(str(error)), style="yellow")
         return None
     elapsed = time.monotonic() - started
     sizes, choice = fitted.sizes, fitted.choice
     out.print(
-        f"base first, then the guide: {len(choice.judged)} policies compared on {sizes.training} questions in "
-        f"{elapsed:.1f} s; chosen: {plain(choice.winner.name)}"
+        f"base first, then the guide if needed: {len(choice.judged)} policies compared on {sizes.training} questions "
+        f"in {elapsed:.1f} s; chosen: {plain(choice.winner.name)}"
     )
     for group in fitted.calibrated.groups:
         out.print(f"certified on {sizes.calibration} others: {plain(statement(group.certificate))}")
-    out.print(demonstration.PICKED)
-    answers = demonstration.serve_fitted(config, fitted, provider, outcomes)
-    for said in dict.fromkeys(warning for answer in answers for warning in answer.warnings):
-        out.print(plain(said), style="yellow")
-    return _Trial(fitted, answers, elapsed)
-
-
-def _print_end(out: Console, done: _Done, *, tiny: bool) -> None:
-    out.print()
-    out.print(_table(done.rows))
+    out.print(demonstration.PICKED, style="dim")
+    logged = demonstration.on_the_log(fitted)
     out.print(
-        "right: the answer served. in set: one of the answers kept. cost: USD per question. × guide: beside guide only."
+        _table(logged, f"the {counted(logged[0].n, 'question')} of the log that set the fitted ladder's threshold")
     )
-    out.print("ladder: the base, then the guide where the base's own log-prob is low. threshold: the guide judges.")
-    if done.trial is not None:
-        out.print(_says_trial(done.outcomes, done.trial))
-    out.print(f"Prices are {demonstration.MADE_UP} (USD per million tokens in/out: 0.1/0.4 base, 1/4 guide).")
-    if done.even is not None:
-        out.print(done.even.says())
-    if tiny:
-        out.print("[yellow]--tiny: a 135M model judging itself. This shows the wiring, not what a cascade can do.[/]")
-        out.print("[yellow]The log that ships is of other models, so no policy is fitted for this one.[/]")
-    out.print(f"[dim]{len(done.outcomes)} questions in {done.elapsed_s:.0f} s[/]")
+    out.print(_judging(logged))
+    return _Trial(fitted, logged, elapsed)
 
 
-def _says_trial(outcomes: list[Outcome], trial: _Trial) -> str:
-    """Return how the fitted ladder kept its promise here, in words."""
-    lost, count = demonstration.regrets(outcomes, trial.answers), len(outcomes)
-    times = {0: "never", 1: "once"}.get(lost, f"{lost} times")
-    many = "1 question" if count == 1 else f"{count} questions"
+def _judging(logged: list[Row]) -> str:
+    """Return how the rounds in which the guide judges compare with the guide alone, from the log's figures."""
+    judged, outright = (next(row for row in logged if row.way == way) for way in (demonstration.JUDGED, GUIDE_ALONE))
     return (
-        f"fitted ladder: wrong {times} where the guide alone is right, on these {many}; promised: at most "
-        f"{demonstration.PROMISE.alpha:.0%} of fresh ones."
+        f"Asking the guide to judge each answer was logged too: right on {judged.right:.0%} for "
+        f"{_ratio(judged, outright)} × the guide's cost, so below it only answers."
     )
 
 
-def _draw(count: int, seed: int) -> list[demonstration.DemoQuestion]:
-    live = demonstration.demo_questions("live")
-    if count > len(live):
-        raise UsageError(f"The demo has {len(live)} questions; ask for at most so many with --questions.")
-    return demonstration.sample(live, count, seed)
+# --- live ---
 
 
-def _say_what_comes(out: Console, *, tiny: bool) -> None:
-    who = "one real local model (SmolLM2 135M) in both places" if tiny else "two real local models"
-    out.print(f"[bold]cascade demo[/]: {who}, no key, no network once the weights (1.6 GB, 98 MB with --tiny) are here")
-    if not tiny:
-        out.print("base Qwen2.5-Coder 0.5B answers, guide Qwen2.5-Coder 1.5B judges; about 3 to 5 minutes on 2 cores")
-
-
-@dataclass(frozen=True, slots=True)
-class _Widths:
+class _Widths(NamedTuple):
     """How the width of a terminal is shared out: half of what numbers leave goes to the question."""
 
     question: int
@@ -165,31 +138,44 @@ class _Widths:
 
     @classmethod
     def of(cls, out: Console) -> _Widths:
-        free = max(40, min(out.width, 140) - 35)
+        free = max(36, min(out.width, 140) - 42)
         return cls(free // 2, free // 4)
 
 
-def _print_head(out: Console) -> None:
-    w = _Widths.of(out)
-    answers = f"{'base answers':{w.answer + 2}} P(yes) {'served':{w.answer + 2}} rounds"
-    out.print(f"\n[bold]{'question':{w.question}} {answers}       cost[/]", soft_wrap=True)
+@dataclass(slots=True)
+class _Live:
+    """Prints a line for each question: first what leads answered, then what the others did."""
+
+    out: Console
+    number: int = 0
+
+    def head(self, count: int, leads: str) -> None:
+        w = _Widths.of(self.out)
+        self.out.print(f"\n[bold]2. Serve it[/]: {counted(count, 'new question')}, each asked of the {leads} first")
+        line = f"{'question':{w.question}} {'served':{w.answer + 2}} {'asked':5} {'cost':>10}"
+        self.out.print(f"[bold]{line}  base  guide  guide's cost[/]", soft_wrap=True)
+
+    def led(self, asked: DemoQuestion, answer: Answer) -> None:
+        w = _Widths.of(self.out)
+        self.number += 1
+        shown = _cut(f"{self.number:2d} {asked.question.text}", w.question)
+        served = _marked(answer.text, demonstration.is_right(asked, answer), w.answer)
+        asked_of = "base" if len(answer.steps) == 1 else "both"
+        self.out.print(f"{shown} {served} {asked_of:5} {dollars(answer.cost):>10}", soft_wrap=True, end="")
+
+    def done(self, outcome: Outcome) -> None:
+        base, guide = (_mark(outcome.right(way)) for way in (BASE_ALONE, GUIDE_ALONE))
+        cost = dollars(outcome.answers[GUIDE_ALONE].cost)
+        self.out.print(f"  {base}     {guide}      {cost:>12}", soft_wrap=True)
 
 
-def _print_outcome(out: Console, outcome: Outcome, number: int) -> None:
-    w = _Widths.of(out)
-    first, answer = outcome.walked.steps[0], outcome.walked
-    p_yes = first.signals.get("p_yes")
-    shown = _cut(f"{number:2d} {answer.question.text}", w.question)
-    base = _marked(outcome.base_answer, outcome.right(outcome.base_answer), w.answer)
-    served = _marked(answer.text, outcome.right(answer.text), w.answer)
-    judged = "  none" if p_yes is None else f"{p_yes:6.3f}"
-    line = f"{shown} {base} {judged} {served} {len(answer.steps):6d} {dollars(answer.cost):>10}"
-    out.print(line, soft_wrap=True)
+def _mark(right: bool) -> str:
+    mark, colour = ("✓", "green") if right else ("✗", "red")
+    return f"[{colour}]{mark}[/]"
 
 
 def _marked(text: str | None, right: bool, width: int) -> str:
-    mark, colour = ("✓", "green") if right else ("✗", "red")
-    return f"[{colour}]{mark}[/] {_cut(text or 'no answer', width)}"
+    return f"{_mark(right)} {_cut(text or 'no answer', width)}"
 
 
 def _cut(text: str, width: int) -> str:
@@ -198,15 +184,59 @@ def _cut(text: str, width: int) -> str:
     return plain(f"{short:{width}}")
 
 
-def _table(rows: list[Row]) -> Table:
-    outright = next(row.cost_usd for row in rows if row.policy.startswith("guide only"))
-    table = Table("way to answer", "right", "in set", "answers", "rounds", "cost", "× guide")
+def _print_end(out: Console, done: _Done, *, tiny: bool) -> None:
+    out.print()
+    out.print(_table(done.rows, f"on these {counted(len(done.outcomes), 'question')}"))
+    if done.trial is not None:
+        out.print(_says_kept(done.outcomes))
+    for said in dict.fromkeys(warning for one in done.outcomes for warning in _leading(one).warnings):
+        out.print(plain(said), style="yellow")
+    out.print(f"Prices are {demonstration.MADE_UP} (USD per million tokens in/out: 0.1/0.4 base, 1/4 guide).")
+    if tiny:
+        out.print("[yellow]--tiny: a 135M model as both base and guide. This shows the wiring, not a saving.[/]")
+        out.print("[yellow]The log that ships is of other models, so no policy is fitted for this one.[/]")
+    else:
+        out.print("Next: cascade prove demo-ladder   what such a cascade saves, and how sure that is, on one page")
+    out.print(f"[dim]{counted(len(done.outcomes), 'question')} asked in {done.elapsed_s:.0f} s[/]")
+
+
+def _leading(outcome: Outcome) -> Answer:
+    """Return the answer of the way that leads."""
+    return next(iter(outcome.answers.values()))
+
+
+def _says_kept(outcomes: list[Outcome]) -> str:
+    """Return how the fitted ladder kept its promise here, in words."""
+    lost, count = demonstration.regrets(outcomes), len(outcomes)
+    times = {0: "never", 1: "once"}.get(lost, f"{lost} times")
+    return (
+        f"The fitted ladder was wrong {times} where the guide alone is right, on these {counted(count, 'question')}; "
+        f"it promised at most {demonstration.PROMISE.alpha:.0%} of fresh ones. So few questions show no more than that."
+    )
+
+
+def _draw(count: int, seed: int) -> list[DemoQuestion]:
+    live = demonstration.demo_questions("live")
+    if count > len(live):
+        raise UsageError(f"The demo has {len(live)} questions; ask for at most so many with --questions.")
+    return demonstration.sample(live, count, seed)
+
+
+def _table(rows: list[Row], title: str) -> Table:
+    outright = next(row for row in rows if row.way == GUIDE_ALONE)
+    table = Table("way to answer", "right", "steps", "cost per 1,000", "× guide", title=title, title_justify="left")
     for row in rows:
-        ratio = "" if not outright or row.cost_usd is None else f"{row.cost_usd / outright:.2f}"
-        cost = dollars(row.cost_usd)
-        cells = (f"{row.accuracy:.0%}", f"{row.coverage:.0%}", f"{row.answers:.2f}", f"{row.rounds:.2f}", cost, ratio)
-        table.add_row(row.policy, *cells)
+        cost = dollars(None if row.cost_usd is None else row.cost_usd * 1_000)
+        style = "bold" if row.way == FITTED else ""
+        table.add_row(row.way, f"{row.right:.0%}", f"{row.steps:.2f}", cost, _ratio(row, outright), style=style)
     return table
+
+
+def _ratio(row: Row, reference: Row) -> str:
+    return "" if not reference.cost_usd or row.cost_usd is None else f"{row.cost_usd / reference.cost_usd:.2f}"
+
+
+# --- as plain values ---
 
 
 def _document(done: _Done) -> dict[str, Any]:
@@ -214,21 +244,13 @@ def _document(done: _Done) -> dict[str, Any]:
         "prices": demonstration.MADE_UP,
         "elapsed_s": round(done.elapsed_s, 1),
         "questions": [_of_question(outcome) for outcome in done.outcomes],
-        "rows": [
-            {
-                "policy": row.policy,
-                "accuracy": row.accuracy,
-                "coverage": row.coverage,
-                "cost_usd": row.cost_usd,
-                "avg_length": row.rounds,
-                "set_size": row.answers,
-            }
-            for row in done.rows
-        ],
+        "rows": [_of_row(row) for row in done.rows],
         "fitted": None if done.trial is None else _of_trial(done.outcomes, done.trial),
-        "break_even": None if done.even is None else {name: getattr(done.even, name) for name in done.even.__slots__},
-        "break_even_says": None if done.even is None else done.even.says(),
     }
+
+
+def _of_row(row: Row) -> dict[str, Any]:
+    return {"way": row.way, "questions": row.n, "right": row.right, "cost_usd": row.cost_usd, "avg_length": row.steps}
 
 
 def _of_question(outcome: Outcome) -> dict[str, Any]:
@@ -237,17 +259,16 @@ def _of_question(outcome: Outcome) -> dict[str, Any]:
         "kind": outcome.asked.kind,
         "question": outcome.asked.question.text,
         "accepted": outcome.asked.answers,
-        "base_answer": outcome.base_answer,
-        "base_right": outcome.right(outcome.base_answer),
-        "p_yes": outcome.walked.steps[0].signals.get("p_yes"),
-        "served": outcome.walked.text,
-        "served_right": outcome.right(outcome.walked.text),
-        "rounds": len(outcome.walked.steps),
-        "stopped": outcome.walked.stopped,
-        "cost_usd": outcome.walked.cost,
-        "guide_outright": outcome.outright.text,
-        "guide_right": outcome.right(outcome.outright.text),
-        "guide_cost_usd": outcome.outright.cost,
+        "answers": {
+            way: {
+                "served": answer.text,
+                "right": outcome.right(way),
+                "steps": len(answer.steps),
+                "cost_usd": answer.cost,
+                "certified": answer.certificate is not None,
+            }
+            for way, answer in outcome.answers.items()
+        },
     }
 
 
@@ -261,16 +282,6 @@ def _of_trial(outcomes: list[Outcome], trial: _Trial) -> dict[str, Any]:
         "fit_s": round(trial.fit_s, 2),
         "calibrated": calibrated_document(trial.fitted.calibrated),
         "alpha_picked": demonstration.PICKED,
-        "wrong_where_the_guide_is_right": demonstration.regrets(outcomes, trial.answers),
-        "questions": [
-            {
-                "id": outcome.asked.question_id,
-                "served": answer.text,
-                "served_right": outcome.right(answer.text),
-                "steps": len(answer.steps),
-                "cost_usd": answer.cost,
-                "certified": answer.certificate is not None,
-            }
-            for outcome, answer in zip(outcomes, trial.answers, strict=True)
-        ],
+        "on_the_log": [_of_row(row) for row in trial.logged],
+        "wrong_where_the_guide_is_right": demonstration.regrets(outcomes),
     }

@@ -20,7 +20,7 @@ def init(
     local: Annotated[bool, typer.Option("--local", help="For the local models: no key, no network.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
 ) -> None:
-    """Write a commented configuration and say what to do next.
+    """Write a commented configuration, a ladder of two models, and say what to do next.
 
     Example: cascade init --local
     """
@@ -39,3 +39,7 @@ def init(
     out.print(f"  {fetch}")
     out.print(f"  cascade doctor --config {plain(str(path))}")
     out.print(f'  cascade ask "What is the capital of Spain?" --config {plain(str(path))}')
+    log = "demo-ladder" if local else "episodes.parquet"
+    of = "the log that ships with the package" if local else "a log of your own questions (cascade collect)"
+    out.print(f"then, what {of} says such a cascade saves:")
+    out.print(f"  cascade prove {log}")

@@ -47,7 +47,7 @@ def logged(name: str) -> Logged:
         log.tables[0],
         [(question, judge(gold, "exact")) for question, gold in map(asked.__getitem__, log.tables[0].ids)],
         Replay.of(rows),
-        ladder_config(config, "base", "guide") if name == DEMO_LADDER else config,
+        ladder_config(config) if name == DEMO_LADDER else config,
     )
 
 

@@ -11,27 +11,31 @@ from typing import Any
 import pytest
 
 from cascade.demo import (
+    BASE_ALONE,
     FITTED,
+    GUIDE_ALONE,
+    HAND_SET,
+    JUDGED,
     PAIR,
     PROMISE,
     DemoQuestion,
     Outcome,
-    break_even_of,
     demo_config,
     demo_questions,
     fit_ladder,
+    is_right,
     ladder_config,
+    on_the_log,
     regrets,
     run_demo,
     sample,
-    serve_fitted,
     table,
+    ways,
 )
-from cascade.evaluation.breakeven import BreakEven
-from cascade.money import Price
-from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
-from cascade.types import Question, Request
+from cascade.providers.memo import Memo
+from cascade.training.fitting import Fitted
+from cascade.types import Answer, Question, Request
 
 
 def asked(number: int, right: str, kind: str = "fact") -> DemoQuestion:
@@ -39,25 +43,28 @@ def asked(number: int, right: str, kind: str = "fact") -> DemoQuestion:
 
 
 def script(request: Request) -> Any:
-    """q1: the base is right. q2: it is wrong and the guide corrects it. q3: both are wrong."""
+    """q1: the base is right and sure. q2: it is wrong and unsure. q3: it is wrong and sure, and the guide is right."""
     number = request.question.text[-1]
-    if request.role == "guide":
-        return {"1": reply("Yes", p_yes=0.95), "2": reply("No, Danube", p_yes=0.05), "3": reply("Yes", p_yes=0.9)}.get(
-            number
-        )
-    if request.role == "base":
-        return reply({"1": "Answer: Inn", "2": "Answer: Rhine", "3": "Answer: Oder"}[number], output_tokens=10)
-    return reply(
-        {"1": "Answer: Inn", "2": "Answer: Danube", "3": "Answer: Weser"}[number], input_tokens=20, output_tokens=20
-    )
+    if request.model == PAIR[0]:
+        said = {"1": "Inn", "2": "Rhine", "3": "Oder"}[number]
+        return reply(f"Answer: {said}", output_tokens=10, logprobs=[-1.0 if number == "2" else -0.01])
+    said = {"1": "Inn", "2": "Danube", "3": "Elbe"}[number]
+    return reply(f"Answer: {said}", input_tokens=20, output_tokens=20, logprobs=[-0.1])
 
 
 QUESTIONS = [asked(1, "Inn"), asked(2, "Danube"), asked(3, "Elbe")]
+CONFIG = demo_config(*PAIR)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Fitted:
+    return fit_ladder(CONFIG)
 
 
 @pytest.fixture
 def outcomes() -> list[Outcome]:
-    return list(run_demo(demo_config("small", "large"), FakeProvider(script), QUESTIONS))
+    with ways(CONFIG, None, FakeProvider(script)) as asking:
+        return list(run_demo(asking, QUESTIONS))
 
 
 def test_the_demo_set_is_whole() -> None:
@@ -83,85 +90,67 @@ def test_a_sample_keeps_the_proportion_of_kinds() -> None:
     assert sum(one.kind == "sum" for one in drawn) == 5
 
 
-def test_each_question_is_walked_and_asked_of_the_guide_outright(outcomes: list[Outcome]) -> None:
-    assert [outcome.walked.text for outcome in outcomes] == ["Inn", "Danube", "Oder"]
-    assert [outcome.outright.text for outcome in outcomes] == ["Inn", "Danube", "Weser"]
-    assert [outcome.base_answer for outcome in outcomes] == ["Inn", "Rhine", "Oder"]
-    assert [len(outcome.base_calls) for outcome in outcomes] == [1, 1, 1]
+def test_each_question_is_asked_in_every_way(outcomes: list[Outcome]) -> None:
+    texts = [{way: answer.text for way, answer in one.answers.items()} for one in outcomes]
+    assert texts == [
+        {HAND_SET: "Inn", BASE_ALONE: "Inn", GUIDE_ALONE: "Inn"},
+        {HAND_SET: "Danube", BASE_ALONE: "Rhine", GUIDE_ALONE: "Danube"},
+        {HAND_SET: "Oder", BASE_ALONE: "Oder", GUIDE_ALONE: "Elbe"},
+    ]
 
 
-def test_the_table_counts_what_was_right(outcomes: list[Outcome]) -> None:
-    rows = {row.policy.split(",")[0]: row for row in table(outcomes)}
-    assert rows["base only"].accuracy == pytest.approx(1 / 3)
-    assert rows["guide only"].accuracy == pytest.approx(2 / 3)
-    assert rows["threshold"].accuracy == rows["threshold"].coverage == pytest.approx(2 / 3)
-    assert rows["both"].coverage == pytest.approx(2 / 3)
-    assert rows["both"].answers == pytest.approx(4 / 3)
-    assert {row.rounds for row in rows.values()} == {1.0}
-
-
-def test_the_table_counts_what_was_paid(outcomes: list[Outcome]) -> None:
-    rows = {row.policy.split(",")[0]: row for row in table(outcomes)}
-    base = Decimal(20 * 100 + 10 * 400) / 10**9
-    assert rows["base only"].cost_usd == base
-    assert rows["guide only"].cost_usd == Decimal(20 * 1_000 + 20 * 4_000) / 10**9
-    assert rows["threshold"].cost_usd == rows["both"].cost_usd
-    assert (rows["both"].cost_usd or 0) > base
-
-
-def test_a_fitted_ladder_is_asked_the_same_and_has_its_row(outcomes: list[Outcome]) -> None:
-    config = demo_config("small", "large")
-    climbing = ladder_config(config, "base", "guide")
-    provider = FakeProvider(script)
-    with Orchestrator.from_config(climbing, providers={"local": provider}) as ladder:
-        answers = [ladder.ask(one.asked.question) for one in outcomes]
-    row = table(outcomes, answers)[-1]
-    assert (row.policy, row.rounds, len(table(outcomes))) == (FITTED, 2.0, 5)
-    assert row.accuracy == row.coverage == pytest.approx(2 / 3)
-    assert row.cost_usd == sum((answer.cost or Decimal(0) for answer in answers), Decimal(0)) / 3
+def test_the_table_counts_what_was_right_and_paid(outcomes: list[Outcome]) -> None:
+    rows = {row.way: row for row in table(outcomes)}
+    base, guide = Decimal(20 * 100 + 10 * 400) / 10**9, Decimal(20 * 1_000 + 20 * 4_000) / 10**9
+    assert {way: row.right for way, row in rows.items()} == pytest.approx(
+        {HAND_SET: 2 / 3, BASE_ALONE: 1 / 3, GUIDE_ALONE: 1}
+    )
+    assert rows[BASE_ALONE].cost_usd == base
+    assert rows[GUIDE_ALONE].cost_usd == guide
+    assert rows[HAND_SET].cost_usd == (3 * base + guide) / 3
+    assert (rows[HAND_SET].steps, rows[GUIDE_ALONE].steps) == (pytest.approx(4 / 3), 1.0)
+    assert table([]) == []
 
 
 def test_a_regret_is_a_wrong_answer_where_the_guide_is_right(outcomes: list[Outcome]) -> None:
-    right, wrong, silent = (replace(outcomes[0].walked, text=text, answers=()) for text in ("Danube", "Rhine", None))
-    assert regrets(outcomes, [wrong, right, wrong]) == 1  # the third question the guide has wrong too
-    assert regrets(outcomes, [silent, wrong, right]) == 2
-    assert regrets(outcomes, [one.outright for one in outcomes]) == 0
+    led = [replace(one, answers={FITTED: one.answers[HAND_SET], **one.answers}) for one in outcomes]
+    assert regrets(led) == 1  # the third: the base was sure, and wrong
+    silent = replace(led[0].answers[FITTED], text=None, answers=())
+    assert regrets([replace(led[0], answers={**led[0].answers, FITTED: silent}), *led[1:]]) == 2
+    assert not is_right(led[0].asked, silent)
 
 
-def test_the_fitted_ladder_is_served_with_its_certificate_and_its_directory_is_gone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_the_fitted_ladder_leads_with_its_certificate_makes_no_call_twice_and_its_directory_is_gone(
+    fitted: Fitted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """0.5.0: rounds of base and guide led, and the fitted ladder was the last row."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    config, provider = demo_config(*PAIR), FakeProvider(lambda _: reply("Answer: Inn"))
-    drawn = list(run_demo(config, provider, QUESTIONS))
-    fitted = fit_ladder(config)
-    answers = serve_fitted(config, fitted, provider, drawn)
+    provider, told = FakeProvider(script), list[tuple[DemoQuestion, Answer, int]]()
+    with ways(CONFIG, fitted, Memo(provider)) as asking:
+        assert next(iter(asking)) == FITTED
+        outcomes = list(
+            run_demo(asking, QUESTIONS, lambda one, answer: told.append((one, answer, len(provider.requests))))
+        )
+    assert [one for one, _, _ in told] == QUESTIONS
+    assert [answer for _, answer, _ in told] == [one.answers[FITTED] for one in outcomes]
+    assert told[0][2] <= 2  # the leading answer is told before any other way is asked
+    assert len(provider.requests) == 6  # each model once a question, though four ways were asked
+    answers = [one.answers[FITTED] for one in outcomes]
     assert [answer.certificate for answer in answers] == list(fitted.artifact.certificates) * 3
     assert not any(answer.warnings for answer in answers)
     assert list(tmp_path.iterdir()) == []
     assert fitted.artifact.certificates[0].kind == PROMISE.kind
 
 
-def test_no_answer_is_never_right(outcomes: list[Outcome]) -> None:
-    assert not outcomes[0].right(None)
+def test_the_figures_of_the_log_are_those_of_the_questions_that_it_was_not_fitted_on(fitted: Fitted) -> None:
+    rows = {row.way: row for row in on_the_log(fitted)}
+    assert list(rows) == [FITTED, BASE_ALONE, GUIDE_ALONE, JUDGED]
+    realised = fitted.calibrated.realised
+    assert {row.n for row in rows.values()} == {realised.n}
+    assert rows[FITTED].right == pytest.approx(1 - realised.error)
+    assert float(rows[FITTED].cost_usd or 0) * 1e9 == pytest.approx(realised.cost_nano_usd)
+    assert float(rows[GUIDE_ALONE].cost_usd or 0) * 1e9 == pytest.approx(fitted.calibrated.reference_cost_nano_usd)
 
 
-def test_break_even_is_where_the_guides_own_answer_costs_as_much(outcomes: list[Outcome]) -> None:
-    found = break_even_of(outcomes, Price.per_million(input=1, output=4))
-    assert found is not None
-    assert found.guide_tokens == 20
-    checked = found.base_usd + found.judging_usd
-    longer = found.outright_usd + Decimal(found.guide_tokens_needed - 20) * Decimal("0.000004")
-    assert longer == pytest.approx(checked)
-
-
-@pytest.mark.parametrize(("outright", "says"), [("0.1", "costs MORE"), ("0.9", "costs less")])
-def test_break_even_in_words(outright: str, says: str) -> None:
-    assert says in BreakEven(Decimal("0.1"), Decimal("0.2"), Decimal(outright), 20.0, 50.0).says()
-
-
-def test_without_prices_there_is_no_break_even(outcomes: list[Outcome]) -> None:
-    assert break_even_of([], Price.per_million(input=1, output=4)) is None
-    free = break_even_of(outcomes, Price.per_million(input=1, output=0))
-    assert free is not None
-    assert free.guide_tokens_needed is None
+def test_the_demo_serves_a_ladder_and_the_log_was_made_by_rounds() -> None:
+    assert (CONFIG.strategy.kind, ladder_config(CONFIG).strategy.kind) == ("base_guide", "ladder")

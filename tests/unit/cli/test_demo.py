@@ -22,9 +22,7 @@ RIGHT = {one.question.text: one.answers[0] for one in demo_questions("live")}
 
 
 def script(request: Request) -> Any:
-    if request.purpose == "judge":
-        return reply("Yes", p_yes=0.95)
-    return reply(f"Reasoning: known.\nAnswer: {RIGHT[request.question.text]}")
+    return reply(f"Reasoning: known.\nAnswer: {RIGHT[request.question.text]}", logprobs=[-0.01])
 
 
 @pytest.fixture(scope="module")
@@ -47,32 +45,45 @@ def scripted(monkeypatch: pytest.MonkeyPatch, fitted: Fitted) -> FakeProvider:
 def test_the_demo_prints_each_question_and_a_table(cli: Cli, scripted: FakeProvider, flags: tuple[str, ...]) -> None:
     ran = cli("demo", "-n", "3", *flags)
     assert (ran.code, ran.err) == (0, "")
-    assert ran.out.count("✓") == 6
+    assert ran.out.count("✓") == 9  # what was served, the base alone, the guide alone
     assert ("fitted ladder" in ran.out) is not bool(flags)
-    assert "guide only" in ran.out
+    assert "guide alone" in ran.out
     assert "100%" in ran.out
     assert "made up" in ran.out
     assert ("This shows the wiring" in ran.out) is bool(flags)
     assert scripted.closed
 
 
-def test_it_ends_with_a_fitted_ladder_what_it_promises_and_how_it_kept_that(cli: Cli, scripted: FakeProvider) -> None:
+def test_it_begins_with_the_fitted_ladder_and_what_the_log_says_before_a_model_is_asked(
+    cli: Cli, scripted: FakeProvider, fitted: Fitted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0.5.0: the first row came after the weights, of rounds that end at 1.65 × the guide's cost; the fit came last."""
+    printed: list[str] = []
+    monkeypatch.setattr(demo, "fetch", lambda _wanted: printed.append("fetched"))
+    monkeypatch.setattr(demonstration, "fit_ladder", lambda _config: printed.append("fitted") or fitted)
     ran = cli("demo", "-n", "3")
+    assert printed == ["fitted", "fetched"]
     said = " ".join(ran.out.split())
-    assert "policies compared on 171 questions" in said
-    assert "certified on 73 others: With probability at least 85 % over a fresh question, the answer served" in said
-    assert "Alpha 0.15 was picked by looking at this very log" in said
-    assert "The certificate does not count that choice" in said
-    assert "fitted ladder: wrong never where the guide alone is right, on these 3 questions" in said
-    assert "promised: at most 15% of fresh ones." in said
+    first, rest = said.split("2. Serve it")
+    assert "policies compared on 171 questions" in first
+    assert "certified on 73 others: With probability at least 85 % over a fresh question, the answer served" in first
+    assert "Alpha 0.15 was picked by looking at this very log" in first
+    assert "The certificate does not count that choice" in first
+    rows = {row.way: row for row in demonstration.on_the_log(fitted)}
+    judged, outright = rows[demonstration.JUDGED], rows[demonstration.GUIDE_ALONE]
+    times = (judged.cost_usd or 0) / (outright.cost_usd or 1)
+    assert f"right on {judged.right:.0%} for {times:.2f} × the guide's cost" in first
+    assert "The fitted ladder was wrong never where the guide alone is right, on these 3 questions" in rest
+    assert "it promised at most 15% of fresh ones." in rest
 
 
-def test_the_fitted_ladder_makes_no_call_again(cli: Cli, scripted: FakeProvider) -> None:
+def test_no_call_is_made_twice(cli: Cli, scripted: FakeProvider) -> None:
     cli("demo", "-n", "3")
     outright = {(request.model, request.question.text) for request in scripted.requests if request.role == PAIR[1]}
     assert len(outright) == 3
+    assert all(request.purpose == "answer" for request in scripted.requests)
     sent = [request_digest(request) for request in scripted.requests]
-    assert len(sent) == len(set(sent))
+    assert len(sent) == len(set(sent)) == 6
 
 
 def test_a_log_too_small_for_the_promise_is_said_and_the_rest_is_shown(
@@ -82,10 +93,10 @@ def test_a_log_too_small_for_the_promise_is_said_and_the_rest_is_shown(
     monkeypatch.setattr(demonstration, "fit_ladder", fit_ladder)
     ran = cli("demo", "-n", "2")
     assert ran.code == 0
-    assert "cascade fit" in ran.out
+    assert "1. Learn from a log" in ran.out
     assert "Not certified (regret, alpha 0.01, delta 0.01)" in " ".join(ran.out.split())
     assert "fitted ladder" not in ran.out
-    assert "guide only" in ran.out
+    assert "ladder, set by hand" in ran.out
 
 
 def test_the_demo_as_json_is_one_document(cli: Cli, scripted: FakeProvider) -> None:
@@ -93,15 +104,18 @@ def test_the_demo_as_json_is_one_document(cli: Cli, scripted: FakeProvider) -> N
     document = json.loads(ran.out)
     assert (ran.code, document["seed"], document["wiring_only"]) == (0, 7, False)
     assert len(document["questions"]) == 3
-    assert all(one["served_right"] and one["cost_usd"] > 0 for one in document["questions"])
-    assert {row["accuracy"] for row in document["rows"]} == {1.0}
+    served = [one["answers"]["fitted ladder"] for one in document["questions"]]
+    assert all(one["right"] and one["certified"] and one["cost_usd"] > 0 for one in served)
+    assert [row["way"] for row in document["rows"]] == [
+        *("fitted ladder", "ladder, set by hand", "base alone", "guide alone")
+    ]
+    assert {(row["right"], row["questions"]) for row in document["rows"]} == {(1.0, 3)}
     fitted = document["fitted"]
     assert fitted["chosen"] in fitted["compared"]
     assert (fitted["training"], fitted["calibrated"]["n"]) == (171, 73)
     assert fitted["calibrated"]["groups"][0]["certificate"]["kind"] == "regret"
+    assert fitted["on_the_log"][0]["way"] == "fitted ladder"
     assert fitted["wrong_where_the_guide_is_right"] == 0
-    assert [one["id"] for one in fitted["questions"]] == [one["id"] for one in document["questions"]]
-    assert all(one["certified"] and one["served_right"] and one["cost_usd"] > 0 for one in fitted["questions"])
     again = json.loads(cli("demo", "-n", "3", "--seed", "7", "--json").out)
     assert [one["id"] for one in again["questions"]] == [one["id"] for one in document["questions"]]
 

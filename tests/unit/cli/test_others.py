@@ -14,9 +14,13 @@ import pytest
 from cascade.calibration.fingerprint import made_for
 from cascade.cli import doctor, models
 from cascade.config import load
+from cascade.demo import BY_HAND
 from cascade.money import PriceTable
+from cascade.orchestrator import Orchestrator
 from cascade.providers import weights
+from cascade.providers.fake import FakeProvider, Script, reply
 from cascade.providers.weights import Weights, Wheel
+from cascade.sections import LadderConfig, ThresholdConfig
 from cascade.types import Certificate
 from unit.certified import certificate, directory
 
@@ -35,6 +39,33 @@ def test_init_writes_a_configuration_that_loads(
     assert load(tmp_path / "mine.yaml").provider.kind == provider
     assert "wrote mine.yaml" in ran.out
     assert "cascade doctor --config mine.yaml" in ran.out
+
+
+@pytest.mark.parametrize(("flags", "log"), [((), "episodes.parquet"), (("--local",), "demo-ladder")])
+def test_init_writes_a_ladder_and_names_the_log_that_says_what_pays(
+    cli: Cli, tmp_path: Path, flags: tuple[str, ...], log: str
+) -> None:
+    """0.5.0: it wrote rounds of base and guide, which end below the base alone at 1.65 × the guide's cost."""
+    ran = cli("init", *flags)
+    config = load(tmp_path / "cascade.yaml")
+    assert config.strategy == LadderConfig(kind="ladder", models=("base", "guide"))
+    assert config.policy == ThresholdConfig(when="reply_logprob", threshold=BY_HAND)
+    assert f"cascade prove {log}" in ran.out
+
+
+@pytest.mark.parametrize("flags", [(), ("--local",)])
+def test_what_init_writes_asks_the_guide_only_where_the_base_is_unsure(
+    cli: Cli, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    cli("init", *flags)
+    config = load(tmp_path / "cascade.yaml").model_copy(update={"traces": None})
+    small, large = (config.models[place].model for place in ("base", "guide"))
+    script: Script = {
+        small: [reply("Answer: Inn", logprobs=[-0.01]), reply("Answer: Inn", logprobs=[-0.5])],
+        large: [reply("Answer: Danube", logprobs=[-0.1])],
+    }
+    with Orchestrator.from_config(config, providers={config.provider.kind: FakeProvider(script)}) as orchestrator:
+        assert [len(orchestrator.ask(f"question {n}").steps) for n in (1, 2)] == [1, 2]
 
 
 def test_init_names_the_weights_that_its_configuration_needs(cli: Cli, tmp_path: Path) -> None:
