@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from urllib.parse import urlsplit
 
+from cascade.defusing import taken_out
 from cascade.errors import KEY_SHAPES, UsageError
 from cascade.types import Question
 
@@ -122,12 +123,51 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"{hint} Known: {', '.join(names)}" if hint else f"; known: {', '.join(names)}"
 
 
+_CHAT_KEYS = frozenset({"role", "content"})
+
+
+def refuse_chat(given: object) -> None:
+    """Raise `UsageError` for a chat message, or a list of them, in the place of a question."""
+    several = given if isinstance(given, list | tuple) else [given]
+    if several and all(isinstance(one, Mapping) and one.keys() & _CHAT_KEYS for one in several):
+        raise UsageError(
+            "These are chat messages, and a question is one text. Ask the last user message, with what was said before "
+            "as its context: ask(Question(messages[-1]['content'], context=…)). Instructions of a system message go "
+            "into a prompt of your own: strategy.prompts."
+        )
+
+
 def checked_question(question: str | Question, segment: str | None = None) -> Question:
     """Return the question, in a segment where one is given; raise `UsageError` where it asks nothing or is too long."""
     asked = Question(question) if isinstance(question, str) else question
+    refuse_chat(question)
     given: object = getattr(asked, "text", None)
     if not isinstance(given, str) or not given.strip():
         raise UsageError("There is no question: give a text that is not empty, or Question(text, context).")
     if len(asked.text) + len(asked.context or "") > MAX_QUESTION_CHARS:
-        raise UsageError(f"The question is longer than {MAX_QUESTION_CHARS} characters.")
+        raise UsageError(f"The question with its context is longer than {MAX_QUESTION_CHARS:,} characters.")
     return asked if segment is None else replace(asked, segment=segment)
+
+
+def fitted_question(asked: Question, context_chars: int | None) -> tuple[Question, tuple[str, ...]]:
+    """Return a question as the models are to read it, and what the caller has to know of that.
+
+    A context of more than `context_chars` characters loses its middle; None, the default of the configuration, leaves
+    every context whole. What no prompt may hold (`defusing`) is named; the question itself keeps it.
+    """
+    said: list[str] = []
+    context = asked.context
+    if context is not None and context_chars is not None and len(context) > context_chars:
+        head, tail = context_chars - context_chars // 2, context_chars // 2
+        missing = len(context) - context_chars
+        cut = f"{context[:head]} … [{missing} characters left out] … {context[len(context) - tail :]}"
+        asked = replace(asked, context=cut)
+        said.append(
+            f"the context has {len(context):,} characters: {missing:,} in its middle were left out "
+            f"(limits.context_chars is {context_chars:,})"
+        )
+    for name, text in (("question", asked.text), ("context", asked.context or "")):
+        gone = taken_out(text)
+        if gone is not None:
+            said.append(f"no model reads this of the {name}, which was taken out: {gone}")
+    return asked, tuple(said)

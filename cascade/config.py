@@ -32,6 +32,7 @@ from cascade.sections import (
     ExitConfig,
     FixedConfig,
     GuaranteeConfig,
+    LimitsConfig,
     Model,
     ModelConfig,
     PolicyConfig,
@@ -68,6 +69,7 @@ class CascadeConfig(Section):
     policy: WrittenPolicy = Field(default_factory=ThresholdConfig)
     budget: BudgetConfig = Field(default_factory=BudgetConfig)
     timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)
+    limits: LimitsConfig = Field(default_factory=LimitsConfig)
     provider: Annotated[ProviderConfig, BeforeValidator(provider_shorthand)] = Field(
         default_factory=lambda: ProviderConfig(kind="litellm")
     )

@@ -307,7 +307,10 @@ _NEXT_ACTION: Mapping[type[ProviderError], str] = {
     AuthenticationError: "Check the environment variable that holds this provider's key.",
     BadRequestError: "Check the model's name and its options.",
     BadResponseError: "Check the address: something other than a model answered.",
-    ContextTooLongError: "Shorten the question or its context, or use a model with a longer context.",
+    ContextTooLongError: (
+        "Use a model with a longer context, raise its server's limit, or shorten long contexts with "
+        "limits: {context_chars: …}."
+    ),
     ProviderTimeoutError: "Raise timeouts.per_call_s or use a faster model.",
     ProviderUnavailableError: "Try again later, or configure another model.",
     RateLimitedError: "Lower the concurrency or ask the provider for a higher limit.",

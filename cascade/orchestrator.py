@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from cascade import config as configuration
 from cascade.budget.ledger import QuestionBudget
 from cascade.building import build_policy, build_strategy, endpoints
-from cascade.checks import checked_question
+from cascade.checks import checked_question, fitted_question, refuse_chat
 from cascade.config import CascadeConfig
 from cascade.engine import Run, adrive, drive, paid_call, run
 from cascade.episodes.follow import Trace
@@ -351,7 +351,7 @@ class Orchestrator:
     ) -> tuple[Run, Trace]:
         if self._closed:
             raise UsageError("This orchestrator was closed. Make a new one.")
-        asked = checked_question(question, segment)
+        asked, said = fitted_question(checked_question(question, segment), self.config.limits.context_chars)
         serving = self._serves(budget, alpha)
         order = Order(self.strategy, self._bare) if serving is None else serving.order(asked)
         trace = Trace(self._traces, order.strategy.horizon, self._paid, order.walk)
@@ -365,7 +365,7 @@ class Orchestrator:
             certificate=order.certificate,
             abstain_below=order.abstain_below,
             audit=order.audit,
-            warnings=order.warnings,
+            warnings=(*order.warnings, *said),
             level=order.level,
         )
         return trace.follow(asked, walk), trace
@@ -393,13 +393,16 @@ class Orchestrator:
             return
         raise UsageError(
             f"{name}() blocks, and it was called inside a running event loop, which would stand still. "
-            f"Use: await orchestrator.{instead}(…)"
+            f"Use: {'async for event in' if instead == 'astream' else 'await'} orchestrator.{instead}(…)"
         )
 
 
 def _check_many(questions: object, concurrency: int) -> None:
     if isinstance(questions, str | Question):
         raise UsageError("ask_many takes a list of questions; for one question use ask.")
+    if isinstance(questions, list | tuple):
+        for question in questions:
+            refuse_chat(question)
     if concurrency < 1:
         raise UsageError("concurrency must be at least 1.")
 

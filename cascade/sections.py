@@ -243,6 +243,12 @@ class BudgetConfig(Section):
     on_exhausted: Literal["refuse", "answer"] = "refuse"
 
 
+class LimitsConfig(Section):
+    """How long a question's context may be, in characters; a longer one loses its middle, with a warning."""
+
+    context_chars: int | None = Field(default=None, ge=100)
+
+
 class TimeoutsConfig(Section):
     """Wall-clock limits in seconds."""
 

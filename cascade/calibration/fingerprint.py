@@ -55,9 +55,15 @@ def _of_config(config: CascadeConfig) -> MadeFor:
         },
         "step_models": in_order,
         "prices": {entry.model: _price(prices[entry.model]) for entry in used.values()},
-        "prompts_sha256": digest(asdict(prompts.load(strategy.prompts))),
+        "prompts_sha256": _prompts_digest(config),
         "most_nano_usd": None if cap is None else nano_usd(cap),
     }
+
+
+def _prompts_digest(config: CascadeConfig) -> str:
+    """Return the digest of the prompts, and of how much of a context they hold where that is limited."""
+    texts, limit = asdict(prompts.load(config.strategy.prompts)), config.limits.context_chars
+    return digest(texts if limit is None else {**texts, "context_chars": limit})
 
 
 def _of_table(table: EpisodeTable) -> MadeFor:

@@ -10,9 +10,11 @@ import glob
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
+from cascade.checks import fitted_question
 from cascade.collect.collector import MAX_FAILURES_IN_A_ROW, Collected, Collector, Progress
 from cascade.config import CascadeConfig
 from cascade.episodes.files import WRITTEN_AS, read_rows, write_rows
@@ -64,6 +66,7 @@ def collect(
     """
     journal_path = journal_of(output)
     _check(config, output, journal_path, resume=resume, capped=max_cost_nano_usd is not None)
+    questions = [_fitted(asked, config.limits.context_chars) for asked in questions]
     with Orchestrator.from_config(config, providers=providers) as orchestrator, Journal(journal_path) as journal:
         for stale in output.parent.glob(f".{glob.escape(output.name[:100])}.*.part"):
             stale.unlink(missing_ok=True)  # of a run that was killed while it wrote the log; the journal is ours now
@@ -80,6 +83,14 @@ def collect(
         if not (done.failures or done.stopped or done.unused_calls):
             journal.remove()
         return done
+
+
+def _fitted(asked: AskedQuestion, context_chars: int | None) -> AskedQuestion:
+    """Return a question as the models are to read it; log what they do not read of it."""
+    question, said = fitted_question(asked.question, context_chars)
+    for warning in said:
+        logger.warning("%s: %s", asked.id, warning)
+    return replace(asked, question=question)
 
 
 def journal_of(output: Path) -> Path:

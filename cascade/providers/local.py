@@ -18,6 +18,7 @@ from typing import Any
 from cascade.errors import (
     BadRequestError,
     BadResponseError,
+    ContextTooLongError,
     MissingExtraError,
     ModelFileError,
     ProviderTimeoutError,
@@ -25,10 +26,13 @@ from cascade.errors import (
 )
 from cascade.providers import weights
 from cascade.providers.base import Payload, wire_body
+from cascade.providers.vocabulary import Vocabulary, read_vocabulary
 from cascade.types import Request
 
 DEFAULT_CONTEXT_TOKENS = 4_096
 _QUIET = -1
+_TOO_LONG = "exceed_context_size_error"
+"""What the engine calls a prompt that does not fit."""
 
 
 def load_xllamacpp() -> Any:
@@ -119,6 +123,7 @@ class Local:
         while (chunk := chunks.get()) is not None:
             if isinstance(chunk, BaseException):
                 raise chunk
+            _refuse_too_long(chunk, request)
             yield chunk
 
     async def astream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
@@ -142,7 +147,8 @@ class Local:
                 raise ProviderUnavailableError(f"{request.model}: this provider was closed.", model=request.model)
             model = self._models.get(request.model)
             if model is None:
-                model = _Model(start_server(request.model, context_tokens=self.context_tokens, threads=self.threads))
+                server = start_server(request.model, context_tokens=self.context_tokens, threads=self.threads)
+                model = _Model(server, read_vocabulary(weights.find(request.model)))
                 self._models[request.model] = model
             return model
 
@@ -150,8 +156,9 @@ class Local:
 class _Model:
     """One loaded model and the line before it."""
 
-    def __init__(self, server: Any) -> None:
+    def __init__(self, server: Any, vocabulary: Vocabulary) -> None:
         self._server = server
+        self._vocabulary = vocabulary
         self._busy = threading.Lock()
 
     def ask(self, body: dict[str, Any], request: Request, timeout_s: float, take: Any = None) -> Payload:
@@ -159,6 +166,7 @@ class _Model:
             raise ProviderTimeoutError(
                 f"{request.model} was busy for {timeout_s:.1f} s.", model=request.model, billed="no"
             )
+        body = body | {"messages": [self._as_data(message) for message in body["messages"]]}
         try:
             arguments = (body,) if take is None else (body, take)
             answer = self._server.handle_chat_completions(*arguments)
@@ -168,7 +176,33 @@ class _Model:
             raise BadResponseError(f"{request.model} failed: {error}.", model=request.model) from None
         finally:
             self._busy.release()
-        return answer if isinstance(answer, dict) else {}
+        payload = answer if isinstance(answer, dict) else {}
+        _refuse_too_long(payload, request)
+        return payload
+
+    def _as_data(self, message: dict[str, str]) -> dict[str, str]:
+        """Return a message in which only the chat template, never the text, makes special tokens."""
+        return message | {"content": self._vocabulary.harmless(message["content"])}
+
+
+def _refuse_too_long(payload: Payload, request: Request) -> None:
+    """Raise the error that names the option where a request does not fit into the context.
+
+    Raises:
+        ContextTooLongError: it does not.
+    """
+    error = payload.get("error")
+    if not isinstance(error, dict) or error.get("type") != _TOO_LONG:
+        return
+    tokens, room = int(error.get("n_prompt_tokens") or 0), int(error.get("n_ctx") or 0)
+    wanted = 1 << (tokens + request.max_tokens).bit_length()
+    raise ContextTooLongError(
+        f"{request.model}: the prompt has {tokens:,} tokens, and the context has room for {room:,}. Raise it, as far "
+        f"as model and memory allow: provider: {{kind: local, options: {{context_tokens: {wanted}}}}}; or shorten "
+        "long contexts: limits: {context_chars: …}.",
+        model=request.model,
+        status=400,
+    )
 
 
 def _close(chunks: Any) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from cascade.defusing import taken_out
 from cascade.errors import ProviderError
 from cascade.policies.threshold import uncertainty
 from cascade.strategies import reply, signals
@@ -190,6 +191,9 @@ class BaseGuide:
         current.signals["agrees_with_earlier"] = signals.agreement(answer, earlier)
         current.signals["reasoning_chars"] = float(len(reasoning))
         current.candidates.append(Candidate(answer, "base", self.base.name))
+        gone = taken_out(completion.text)
+        if gone is not None:
+            current.notes.append(f"no model reads this of the base's reply, which was taken out: {gone}")
 
     @staticmethod
     def _why_unjudged(completion: Completion, answer: str) -> str:

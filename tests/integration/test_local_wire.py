@@ -8,16 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from cascade.config import load
+from cascade.defusing import defuse
 from cascade.errors import ContextTooLongError, ModelFileError, ProviderTimeoutError, ProviderUnavailableError
 from cascade.orchestrator import Orchestrator
+from cascade.providers import weights
 from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
 from cascade.providers.litellm import LiteLLM
-from cascade.providers.local import Local
+from cascade.providers.local import Local, start_server
 from cascade.providers.openai_http import Endpoint, OpenAIHTTP
+from cascade.providers.vocabulary import read_vocabulary
 from cascade.resilience.deadline import Deadline
 from cascade.types import Completion, Message, Question, Request, TextDelta
 
@@ -199,3 +203,59 @@ def test_a_server_can_be_dropped_as_soon_as_it_is_started() -> None:
     """In a process of its own, since one that hangs here can only be killed."""
     done = subprocess.run([sys.executable, "-c", DROPS], capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout.strip() == "dropped"
+
+
+def _post(address: str, path: str, body: dict[str, Any]) -> Any:
+    return httpx.post(f"{address}{path}", json=body, timeout=30.0).json()
+
+
+def test_data_never_becomes_a_special_token() -> None:
+    """0.5.0: "<|im_end|>" in a message was the token that ends the turn, "<repo_name>" a token of its own."""
+    server = start_server(TINY, context_tokens=1_024)
+    vocabulary = read_vocabulary(weights.find(TINY))
+    assert {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>"} <= vocabulary.special
+
+    def special(said: str) -> int:
+        """Count the special tokens of a whole prompt, as the engine makes it."""
+        messages = [{"role": "user", "content": said}]
+        prompt = _post(server.listening_address, "/apply-template", {"messages": messages})["prompt"]
+        made = _post(server.listening_address, "/tokenize", {"content": prompt, "with_pieces": True})["tokens"]
+        return sum(token["piece"] in vocabulary.special for token in made)
+
+    usual = special("Which river?")
+    assert special("Which <|im_end|> river?") == usual + 1, "the engine finds special tokens in a message"
+    for token in vocabulary.special:
+        for text in (token, f"a{token}b", f"<{token}|im_end|>", token * 3):
+            assert special(vocabulary.harmless(text)) == usual, text
+            assert special(vocabulary.harmless(defuse(text))) == usual, text
+
+
+def test_a_local_model_is_given_data_without_special_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = Local(context_tokens=1_024)
+    provider.complete(request(max_tokens=1), 60.0)
+    seen: list[Any] = []
+    model = provider._models[TINY]
+    server = model._server
+
+    class Watched:
+        def handle_chat_completions(self, body: Any, *more: Any) -> Any:
+            seen.append(body)
+            return server.handle_chat_completions(body, *more)
+
+    monkeypatch.setattr(model, "_server", Watched())
+    asked = request(messages=(Message("user", "Save it as <filename>.<|im_end|>"),), max_tokens=1)
+    provider.complete(asked, 60.0)
+    list(provider.stream(asked, 60.0))
+    assert [body["messages"][0]["content"] for body in seen] == ["Save it as < filename>.< |im_end|>"] * 2
+
+
+def test_a_prompt_that_is_too_long_names_the_option() -> None:
+    """0.5.0: "Shorten the question or its context, or use a model with a longer context"."""
+    provider = Local(context_tokens=256)
+    long = request(messages=(Message("user", "river " * 400),))
+    with pytest.raises(ContextTooLongError, match=r"options: \{context_tokens: 512\}") as complete:
+        provider.complete(long, 60.0)
+    with pytest.raises(ContextTooLongError) as stream:
+        list(provider.stream(long, 60.0))
+    assert str(stream.value) == str(complete.value)
+    assert "limits: {context_chars" in str(stream.value)

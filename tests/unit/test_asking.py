@@ -1,0 +1,96 @@
+"""What is asked: whole, without hidden marks, as one text; and what the caller is told of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.calibration.fingerprint import made_for
+from cascade.collect import collect
+from cascade.config import load
+from cascade.episodes.files import read_rows
+from cascade.episodes.questions import AskedQuestion
+from cascade.errors import UsageError
+from cascade.orchestrator import Orchestrator
+from cascade.providers.fake import FakeProvider
+from cascade.types import Question
+from unit.made import TWO_MODELS, two_models
+
+LONG = "a" * 20_000 + "needle" + "b" * 20_000
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which river?"}]
+
+
+def wired(provider: Any = None, **settings: Any) -> tuple[Orchestrator, FakeProvider]:
+    fake = provider or two_models()
+    return Orchestrator.from_config(TWO_MODELS | settings, providers={"fake": fake}), fake
+
+
+def test_a_long_context_reaches_every_model_whole() -> None:
+    """0.5.0: the middle of a text above 24,000 characters reached no model, and nothing said so."""
+    orchestrator, fake = wired()
+    answer = orchestrator.ask(Question("Which river?", context=LONG))
+    assert {request.purpose for request in fake.requests} == {"answer", "judge"}
+    assert all(any(LONG in message.content for message in request.messages) for request in fake.requests)
+    assert answer.warnings == ()
+
+
+def test_a_limit_on_contexts_cuts_the_middle_and_says_so() -> None:
+    orchestrator, fake = wired(limits={"context_chars": 1_000})
+    answer = orchestrator.ask(Question("Which river?", context=LONG))
+    assert not any("needle" in message.content for request in fake.requests for message in request.messages)
+    assert answer.warnings == (
+        "the context has 40,006 characters: 39,006 in its middle were left out (limits.context_chars is 1,000)",
+    )
+    assert answer.question.context == f"{'a' * 500} … [39006 characters left out] … {'b' * 500}"
+    assert orchestrator.ask(Question("Which river?", context="short")).warnings == ()
+
+
+def test_a_log_is_made_with_the_same_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = load(TWO_MODELS | {"limits": {"context_chars": 1_000}})
+    asked = AskedQuestion("q1", Question("Which river?", context=LONG), ("Danube",), "q1", None, None)
+    collect(config, [asked], tmp_path / "log.jsonl", providers={"fake": two_models()})
+    assert all(len(row["context"]) < 1_100 for row in read_rows(tmp_path / "log.jsonl"))
+    assert "q1: the context has 40,006 characters" in caplog.text
+
+
+def test_a_certificate_knows_the_limit_and_one_without_it_is_as_before() -> None:
+    without, with_limit = load(TWO_MODELS), load(TWO_MODELS | {"limits": {"context_chars": 1_000}})
+    assert made_for(without)["prompts_sha256"] != made_for(with_limit)["prompts_sha256"]
+
+
+def test_what_is_taken_out_of_a_question_is_a_warning() -> None:
+    """0.5.0: marks were taken out in silence."""
+    orchestrator, fake = wired()
+    answer = orchestrator.ask(Question("What does <|im_end|> mean?", context="A\U000e0041 text."))
+    assert answer.warnings == (
+        "no model reads this of the question, which was taken out: 1 mark of a chat template ('<|im_end|>')",
+        "no model reads this of the context, which was taken out: 1 invisible character (U+E0041)",
+    )
+    assert not any("<|im_end|>" in message.content for request in fake.requests for message in request.messages)
+
+
+@pytest.mark.parametrize("given", [CHAT, CHAT[1], tuple(CHAT)])
+def test_chat_messages_are_named_as_such(given: Any) -> None:
+    """0.5.0: "There is no question: give a text that is not empty"."""
+    orchestrator, fake = wired()
+    with pytest.raises(UsageError, match=r"chat messages.*Question\(messages\[-1\]"):
+        orchestrator.ask(given)
+    assert fake.requests == []
+
+
+def test_chat_messages_are_no_list_of_questions() -> None:
+    """0.5.0: a BatchError of one error a message."""
+    orchestrator, _ = wired()
+    with pytest.raises(UsageError, match="chat messages"):
+        orchestrator.ask_many(CHAT)
+
+
+async def test_a_stream_inside_a_running_loop_advises_async_for() -> None:
+    """0.5.0: "Use: await orchestrator.astream(…)", which is no way to read it."""
+    orchestrator, _ = wired()
+    with pytest.raises(UsageError, match=r"Use: async for event in orchestrator\.astream\(…\)"):
+        orchestrator.stream("Which river?")
+    with pytest.raises(UsageError, match=r"Use: await orchestrator\.aask\(…\)"):
+        orchestrator.ask("Which river?")
