@@ -12,6 +12,7 @@ import numpy as np
 from cascade.conformal.arrays import Floats
 from cascade.episodes.matching import Matcher, get_matcher
 from cascade.episodes.matching.judging import judge_row
+from cascade.episodes.schema import answers
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
@@ -66,8 +67,8 @@ def _graded(
     """
     for number, row in enumerate(rows, 1):
         if row["walk"] is None and (row["dataset"] or "log", row["episode_id"]) in wanted:
-            quality = None if row["candidate"] is None else _quality(row, number, matcher)
-            yield {**row, "confidence": quality, "correct": False}
+            judged = {"confidence": _quality(row, number, matcher), "correct": False} if answers(row) else {}
+            yield {**row, **judged}
 
 
 def _quality(row: Mapping[str, Any], number: int, matcher: Matcher) -> float | None:

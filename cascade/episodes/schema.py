@@ -76,6 +76,21 @@ def is_told(row: Mapping[str, Any]) -> bool:
     return row["cost_source"] == CARRIED_OVER or bool(isinstance(replay, Mapping) and replay.get(TOLD))
 
 
+def answers(row: Mapping[str, Any]) -> bool:
+    """Return whether a row holds an answer, or says whether one was right; a log of one's own may lack `candidate`.
+
+    >>> answers({"candidate": None, "answer": None, "correct": True})
+    True
+    """
+    return not (row["candidate"] is None and row["answer"] is None and row["correct"] is None)
+
+
+def replied(row: Mapping[str, Any]) -> bool:
+    """Return whether it is on record that a model replied: by its text, or as a call that cascade itself logged."""
+    replay = (row["signals"] or {}).get("replay")
+    return row["text"] is not None or (isinstance(replay, Mapping) and "finish_reason" in replay)
+
+
 def request_digest(request: Request) -> str:
     """Return what tells two calls apart that would be answered alike: all that is sent, and the sample's number.
 

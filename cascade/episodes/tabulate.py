@@ -1,7 +1,8 @@
 """From rows to tables: one `EpisodeTable` for each data set of a log.
 
-An episode that cannot be judged is left out and named: a candidate without truth, a step that is missing. An unknown
-cost stays unknown.
+An episode that cannot be judged is left out and counted: an answer without truth, a step that is missing. So is a walk
+of an episode if the log does not say what was served. A null is unknown: it never counts as wrong, and an unknown cost
+stays unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from cascade.episodes.askers import Asker, by_role, by_step
 from cascade.episodes.contents import is_hashed
 from cascade.episodes.identity import identity
 from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY, is_told, question_id
+from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY, answers, is_told, question_id, replied
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.policies.asked import asked_numbers
@@ -38,9 +39,10 @@ class _Made(NamedTuple):
 
 @dataclass(slots=True)
 class _Stage:
-    """One step in the making."""
+    """One step in the making. `unplaced` holds the answers whose `candidate` is null."""
 
     made: dict[int, _Made] = field(default_factory=dict)
+    unplaced: list[_Made] = field(default_factory=list)
     costs: list[tuple[str, int | None]] = field(default_factory=list)
     tokens: list[int | None] = field(default_factory=list)
     signals: dict[str, float] = field(default_factory=dict)
@@ -49,7 +51,7 @@ class _Stage:
 
 @dataclass(slots=True)
 class _Kept:
-    """One named walk in the making. `answers` by step and candidate: several calls may have made one."""
+    """What one walk kept of one episode: the answers by step and candidate, the cost of each call, the steps."""
 
     answers: dict[tuple[int, int], _Made] = field(default_factory=dict)
     costs: list[int | None] = field(default_factory=list)
@@ -57,18 +59,36 @@ class _Kept:
 
 
 @dataclass(slots=True)
-class _Draft:
-    """One episode in the making. `askers` holds who was asked; `told` is `schema.is_told`."""
+class _Logged:
+    """The rows of one walk of one episode in the making.
 
-    group: str
-    segment: str | None
-    question: str
-    spelled: str
+    `given` holds each answer and whether it was kept, by step and candidate: several calls may have made one. The
+    candidate is -1 where the log does not say it. `replied` says whether a reply is on record.
+    """
+
+    given: dict[tuple[int, int], tuple[_Made, bool | None]] = field(default_factory=dict)
+    costs: list[int | None] = field(default_factory=list)
+    length: int = 0
+    replied: bool = False
+    ambiguous: bool = False
+
+
+@dataclass(slots=True)
+class _Draft:
+    """One episode in the making. `askers` holds who was asked; `told` is `schema.is_told`.
+
+    The first row that tells the group decides on it, and so for the question.
+    """
+
+    group: str | None = None
+    segment: str | None = None
+    question: str | None = None
+    spelled: str | None = None
     asked: Mapping[str, float] = field(default_factory=dict)
     told: bool = False
     horizon: int | None = None
     stages: dict[int, _Stage] = field(default_factory=lambda: defaultdict(_Stage))
-    walks: dict[str, _Kept] = field(default_factory=lambda: defaultdict(_Kept))
+    walks: dict[str, _Logged] = field(default_factory=lambda: defaultdict(_Logged))
     askers: set[Asker] = field(default_factory=set)
 
 
@@ -77,12 +97,12 @@ def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None 
 
     Args:
         rows: as `episodes.schema` says, in any order; read once, and only numbers are kept of them.
-        dropped: told of every episode that is left out.
+        dropped: told of every episode that is left out, and of every walk of an episode that is.
 
     Raises:
         UsageError: no episode is left.
     """
-    drafts: dict[str, dict[str, _Draft]] = defaultdict(dict)
+    drafts: dict[str, dict[str, _Draft]] = defaultdict(lambda: defaultdict(_Draft))
     left_out, gold = dropped if dropped is not None else Dropped(), False
     for row in rows:
         gold = gold or bool(row.get("gold"))
@@ -91,7 +111,7 @@ def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None 
     for dataset, episodes in drafts.items():
         whole = {name: draft for name, draft in episodes.items() if _is_whole(name, draft, left_out)}
         if whole:
-            tables.append(_table(dataset, whole))
+            tables.append(_table(dataset, whole, left_out))
     if not tables:
         said = ["There is no episode to judge in this log."]
         if left_out.count:
@@ -106,10 +126,12 @@ _NO_GOLD = "Add the accepted answers (column gold), by which --matcher exact jud
 
 def _take(row: Mapping[str, Any], episodes: dict[str, _Draft]) -> None:
     """Put one row into its episode's draft."""
-    name = row["episode_id"]
-    draft = episodes.get(name)
-    if draft is None:
-        draft = episodes[name] = _draft(row)
+    draft = episodes[row["episode_id"]]
+    draft.group, draft.segment = draft.group or row["group"], draft.segment or row["segment"]
+    if draft.question is None and row["question"] is not None:
+        text, context = row["question"], row["context"]
+        draft.question, draft.spelled = identity(text, context), question_id(text, context)
+        draft.asked = _asked(row)
     made = _made(row)
     if row["walk"] is not None:
         _take_walk(row, made, draft.walks[row["walk"]])
@@ -117,38 +139,46 @@ def _take(row: Mapping[str, Any], episodes: dict[str, _Draft]) -> None:
         _take_step(row, made, draft)
 
 
-def _take_walk(row: Mapping[str, Any], made: _Made | None, kept: _Kept) -> None:
-    kept.costs.append(row["cost_nano_usd"])
-    kept.length = max(kept.length, row["step"] or 1)
-    if made is not None and row["kept"]:
-        kept.answers.setdefault((row["step"] or 1, row["candidate"]), made)
+def _take_walk(row: Mapping[str, Any], made: _Made | None, walk: _Logged) -> None:
+    walk.costs.append(row["cost_nano_usd"])
+    walk.length = max(walk.length, row["step"] or 1)
+    walk.replied |= replied(row)
+    if made is None:
+        return
+    place = row["step"] or 1, _UNPLACED if row["candidate"] is None else row["candidate"]
+    walk.ambiguous |= row["candidate"] is None and bool(walk.given)
+    first, kept = walk.given.get(place, (made, None))
+    walk.given[place] = first, row["kept"] if kept is None else kept
+
+
+_UNPLACED = -1
+"""The candidate of an answer of which the log does not say which of its step's answers it is."""
 
 
 def _take_step(row: Mapping[str, Any], made: _Made | None, draft: _Draft) -> None:
     if row["horizon"] is not None:
         draft.horizon = max(draft.horizon or 1, row["horizon"])
     stage = draft.stages[row["step"]]
-    source = row["source"] or ""
+    source = _source(row)
     if row["model"]:
         draft.askers.add(Asker(row["step"], source, row["model"]))
     draft.told |= is_told(row)
     stage.costs.append((source, row["cost_nano_usd"]))
     stage.tokens.append(_sum([row["input_tokens"], row["output_tokens"]]))
-    if row["text"] is not None:
+    if replied(row):
         stage.replied.add(source)
-    if made is not None:
+    if made is not None and row["candidate"] is None:
+        stage.unplaced.append(made)
+    elif made is not None:
         stage.made.setdefault(row["candidate"], made)
     for signal, value in (row["signals"] or {}).items():
         if isinstance(value, int | float):
             stage.signals.setdefault(signal, float(value))
 
 
-def _draft(row: Mapping[str, Any]) -> _Draft:
-    """Return an episode of which nothing is known yet but what its first row says of the question."""
-    text, context, name = row["question"], row["context"], row["episode_id"]
-    question = name if text is None else identity(text, context)
-    spelled = name if text is None else question_id(text, context)
-    return _Draft(row["group"] or name, row["segment"], question, spelled, _asked(row))
+def _source(row: Mapping[str, Any]) -> str:
+    """Return who gave a row's answer: its role, else its model, as in a ladder; "" where neither is on record."""
+    return row["source"] or row["model"] or ""
 
 
 def _asked(row: Mapping[str, Any]) -> Mapping[str, float]:
@@ -158,14 +188,14 @@ def _asked(row: Mapping[str, Any]) -> Mapping[str, float]:
 
 
 def _made(row: Mapping[str, Any]) -> _Made | None:
-    if row["candidate"] is None:
+    if not answers(row):
         return None
     answer, correct = row["answer"], row["correct"]
     text = None if answer is None else normalize_answer(answer)
     # A source that keeps no texts: what is right is taken for one answer, what is wrong for another each time.
-    key = _RIGHT if text is None and correct else _own(row["step"], row["candidate"]) if text is None else text
+    key = _RIGHT if text is None and correct else _own(row["step"], row["candidate"] or 0) if text is None else text
     confidence = math.nan if row["confidence"] is None else row["confidence"]
-    return _Made(key, row["source"] or "", correct, confidence, None if answer is None or is_hashed(answer) else text)
+    return _Made(key, _source(row), correct, confidence, None if answer is None or is_hashed(answer) else text)
 
 
 _RIGHT = "\x00right"
@@ -178,20 +208,33 @@ def _own(step: int | None, candidate: int) -> str:
 
 
 def _is_whole(name: str, draft: _Draft, dropped: Dropped) -> bool:
-    """Whether an episode can be judged; if not, say why."""
+    """Return whether an episode can be judged; if not, say why."""
+    why = _unjudged(draft)
+    if why is not None:
+        dropped.drop(why, name)
+    return why is None
+
+
+def _unjudged(draft: _Draft) -> str | None:
+    """Return why an episode cannot be judged, None if it can. A lone answer of a step needs no `candidate`."""
     numbers = sorted(draft.stages)
     if not numbers:
-        dropped.drop("an episode without a step", name)
-    elif numbers != list(range(1, len(numbers) + 1)):
-        dropped.drop("an episode with a step missing in the middle", name)
-    elif any(made.correct is None for stage in draft.stages.values() for made in stage.made.values()):
-        dropped.drop("an episode with an answer of which it is not known whether it is right", name)
-    else:
-        return True
-    return False
+        return "an episode without a step"
+    if numbers != list(range(1, len(numbers) + 1)):
+        return "an episode with a step missing in the middle"
+    for stage in draft.stages.values():
+        if len(stage.unplaced) > 1 or (stage.unplaced and stage.made):
+            return "an episode with a step of several answers, one of them with a null candidate"
+        stage.made.update(enumerate(stage.unplaced))
+        stage.unplaced = []
+        if not stage.made and not stage.replied:
+            return "an episode with a step of which neither an answer nor a reply is on record"
+        if any(made.correct is None for made in stage.made.values()):
+            return "an episode with an answer of which it is not known whether it is right"
+    return None
 
 
-def _table(dataset: str, episodes: Mapping[str, _Draft]) -> EpisodeTable:
+def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> EpisodeTable:
     drafts = list(episodes.values())
     texts_known = _tell_apart(drafts)
     _take_own_places(drafts)
@@ -215,19 +258,19 @@ def _table(dataset: str, episodes: Mapping[str, _Draft]) -> EpisodeTable:
     steps = np.array([len(draft.stages) for draft in drafts], dtype=np.int64)
     # A log that does not say how many steps there could have been is held against its longest question.
     complete = steps >= np.array([draft.horizon or horizon for draft in drafts])
-    walks, walks_known = _walks(drafts, horizon)
+    walks, walks_known = _walks(episodes, horizon, dropped)
     askers = {asker for draft in drafts for asker in draft.askers}
     return EpisodeTable(
         dataset,
         tuple(episodes),
-        tuple([draft.group for draft in drafts]),
+        tuple([draft.group or episode for episode, draft in episodes.items()]),
         _sources(drafts, places),
         StepArrays(answer, correct, cost, steps, complete),
         confidence,
         _signals(drafts, horizon),
         walks,
         known and walks_known,
-        tuple([draft.question for draft in drafts]),
+        tuple([draft.question or episode for episode, draft in episodes.items()]),
         by_role(askers),
         asked=_asked_of(drafts),
         tokens=_by_step(drafts, horizon, lambda stage: _sum(stage.tokens)),
@@ -235,7 +278,7 @@ def _table(dataset: str, episodes: Mapping[str, _Draft]) -> EpisodeTable:
         texts_known=texts_known,
         step_models=by_step(askers, horizon),
         segments=tuple([draft.segment for draft in drafts]),
-        spelled=tuple([draft.spelled for draft in drafts]),
+        spelled=tuple([draft.spelled or episode for episode, draft in episodes.items()]),
     )
 
 
@@ -313,13 +356,13 @@ def _sum(costs: Iterable[int | None]) -> int | None:
 
 
 def _sources(drafts: Iterable[_Draft], places: int) -> tuple[str, ...]:
-    """Return what the candidates' places are called: by who fills them, or "answer" where that differs."""
+    """Return what the candidates' places are called: by who fills them, or "answer" if that differs or is unknown."""
     seen: list[Counter[str]] = [Counter() for _ in range(places)]
     for draft in drafts:
         for stage in draft.stages.values():
             for index, made in stage.made.items():
                 seen[index][made.source] += 1
-    return tuple([next(iter(names)) if len(names) == 1 else "answer" for names in seen])
+    return tuple([(next(iter(names)) if len(names) == 1 else "") or "answer" for names in seen])
 
 
 def _signals(drafts: list[_Draft], horizon: int) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
@@ -332,10 +375,13 @@ def _signals(drafts: list[_Draft], horizon: int) -> dict[str, np.ndarray[Any, np
     return found
 
 
-def _walks(drafts: list[_Draft], horizon: int) -> tuple[dict[str, Walk], bool]:
+def _walks(episodes: Mapping[str, _Draft], horizon: int, dropped: Dropped) -> tuple[dict[str, Walk], bool]:
     """Return the named walks, with those that follow from the steps: the first model alone, a ladder's last alone."""
-    logged = sorted({name for draft in drafts for name in draft.walks})
-    kept: dict[str, list[_Kept | None]] = {name: [draft.walks.get(name) for draft in drafts] for name in logged}
+    drafts = list(episodes.values())
+    kept = {
+        name: [_logged(name, draft, episode, dropped) for episode, draft in episodes.items()]
+        for name in sorted({name for draft in drafts for name in draft.walks})
+    }
     makers = _first_makers(drafts)
     kept.setdefault(BASE_ONLY, [_alone(draft, 1, makers) for draft in drafts])
     is_ladder = horizon > 1 and all(len(stage.made) <= 1 for draft in drafts for stage in draft.stages.values())
@@ -343,6 +389,36 @@ def _walks(drafts: list[_Draft], horizon: int) -> tuple[dict[str, Walk], bool]:
         kept[LAST_ONLY] = [_alone(draft, draft.horizon or horizon, makers) for draft in drafts]
     known = all(_sum(one.costs) is not None for walk in kept.values() for one in walk if one is not None)
     return {name: _walk(walk) for name, walk in kept.items()}, known
+
+
+def _logged(name: str, draft: _Draft, episode: str, dropped: Dropped) -> _Kept | None:
+    """Return what a logged walk kept of one episode; None where that is unknown, which is counted."""
+    walk = draft.walks.get(name)
+    if walk is None:
+        return None
+    why = _unknown_walk(walk)
+    if why is not None:
+        dropped.note(f"a walk {name!r} is left out of its episode: {why}", episode)
+        return None
+    served = {place: made for place, (made, kept) in walk.given.items() if kept is not False}
+    return _Kept(served, walk.costs, walk.length)
+
+
+def _unknown_walk(walk: _Logged) -> str | None:
+    """Return why it is unknown what a walk kept, or whether that is right; None where both are on record.
+
+    The lone answer of a walk was served, whether or not `kept` says so. Of several answers each needs a `kept`.
+    """
+    if not walk.given:
+        return None if walk.replied else "neither an answer nor a reply is on record"
+    if walk.ambiguous or len(walk.given) > 1:
+        if any(candidate == _UNPLACED for _, candidate in walk.given):
+            return "it has several answers, one of them with a null candidate"
+        if any(kept is None for _, kept in walk.given.values()):
+            return "it has several answers, and kept is null for one of them"
+    if any(made.correct is None for made, kept in walk.given.values() if kept is not False):
+        return "it is not known whether its answer is right"
+    return None
 
 
 def _first_makers(drafts: Iterable[_Draft]) -> dict[int, str]:
@@ -376,7 +452,7 @@ def _walk(kept: list[_Kept | None]) -> Walk:
     ints = {name: np.zeros(n, dtype=np.int64) for name in ("cost", "length", "leaves", "distinct")}
     bools = {name: np.zeros(n, dtype=np.bool_) for name in ("known", "covered", "right")}
     for i, one in enumerate(kept):
-        if one is None or any(made.correct is None for made in one.answers.values()):
+        if one is None:
             continue
         bools["known"][i] = True
         bools["covered"][i] = any(made.correct for made in one.answers.values())

@@ -109,7 +109,7 @@ def _steps(run: _Run, step: int) -> Iterator[dict[str, Any]]:
         answer = text(last.get("answer"))
         yield {
             "step": step,
-            "candidate": 0 if ends and (answer is not None or correct is not None) else None,
+            "candidate": 0 if ends else None,
             "source": text(fields.get("model")),
             "model": text(fields.get("model")),
             "answer": answer if ends else None,

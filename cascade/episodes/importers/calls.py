@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -137,20 +137,50 @@ def _episode(
     head["dataset"] = head["dataset"] or dataset
     if head["group"] is None:
         head["group"] = identity(head["question"], head["context"]) if head["question"] is not None else trace
-    placed = _in_rounds(calls, roles, dropped) if roles else _as_ladder(calls)
-    for columns, where in zip([call[1] for call in calls], placed, strict=True):
-        given = {name: value for name, value in columns.items() if value is not None and name not in _OF_EPISODE}
-        row = dict.fromkeys(COLUMNS) | {"episode_id": trace} | where | given | head
-        yield _with_answer(row) | {"schema_version": SCHEMA_VERSION}
+    made = [
+        _with_answer(dict.fromkeys(COLUMNS) | {"episode_id": trace} | where | _of_call(columns) | head)
+        for (_, columns, _), where in zip(calls, _placed(calls, roles, dropped), strict=True)
+    ]
+    _say_served(made)
+    yield from (row | {"schema_version": SCHEMA_VERSION} for row in made)
+
+
+def _of_call(columns: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in columns.items() if value is not None and name not in _OF_EPISODE}
+
+
+def _placed(calls: list[_Found], roles: Mapping[str, str], dropped: Dropped) -> list[dict[str, Any]]:
+    """Return each call's step, candidate and source; the calls of a walk are numbered by themselves."""
+    placed: dict[int, dict[str, Any]] = {}
+    of_walk: dict[str | None, list[int]] = {}
+    for at, (_, columns, _) in enumerate(calls):
+        of_walk.setdefault(columns.get("walk"), []).append(at)
+    for members in of_walk.values():
+        chosen = [calls[at] for at in members]
+        places = _in_rounds(chosen, roles, dropped) if roles else _as_ladder(chosen)
+        placed |= dict(zip(members, places, strict=True))
+    return [placed[at] for at in range(len(calls))]
 
 
 def _with_answer(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with its text as its answer; one that answers nothing is of no candidate."""
+    """Return a row with its text as its answer. A reply without an answer is of no candidate.
+
+    A call whose reply is not on record keeps its candidate, so that its answer is unknown and not absent.
+    """
     if row["answer"] is None and row["text"] is not None:
         row["answer"] = row["text"].strip() or None
-    if row["candidate"] is None or (row["answer"] is None and row["correct"] is None):
+    silent = row["text"] is not None and row["answer"] is None and row["correct"] is None
+    if row["candidate"] is None or silent:
         row["candidate"] = row["answer"] = row["correct"] = None
     return row
+
+
+def _say_served(rows: Sequence[dict[str, Any]]) -> None:
+    """Write into `kept` that the lone answer of a walk was served, where the log does not say what was kept."""
+    for walk in {row["walk"] for row in rows} - {None}:
+        given = [row for row in rows if row["walk"] == walk and row["candidate"] is not None]
+        if len(given) == 1 and given[0]["kept"] is None:
+            given[0]["kept"] = True
 
 
 def _as_ladder(calls: list[_Found]) -> list[dict[str, Any]]:

@@ -105,7 +105,7 @@ def _head(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answer(fields: Mapping[str, Any], role: str, step: int, candidate: int) -> dict[str, Any]:
-    """Return one model's call. It is a candidate if the log has its answer or knows whether it was right."""
+    """Return one model's call. Its answer is unknown where the log has neither the answer nor whether it was right."""
     model, answer = text(fields.get(f"{role}_model")), text(fields.get(f"{role}_answer"))
     correct = truth(fields[f"{role}_correct"])
     cost, used = nano_usd(fields.get(f"{role}_cost_usd")), whole(fields.get(f"{role}_input_tokens"))
@@ -116,7 +116,7 @@ def _answer(fields: Mapping[str, Any], role: str, step: int, candidate: int) -> 
     carried = cost == 0 and used == 0
     return {
         "step": step,
-        "candidate": None if answer is None and correct is None else candidate,
+        "candidate": candidate,
         "source": model or role,
         "model": model,
         "answer": answer,

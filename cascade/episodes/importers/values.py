@@ -173,8 +173,26 @@ def question_in(asked: Any) -> str | None:
 
 
 def reply_in(answered: Any) -> str | None:
-    """Return what a model said: the text of its first choice, of its message, or a plain text."""
-    return _spoken(loaded(answered), _MODEL, 0)
+    """Return what a model said: the text of its first choice, of its message, or a plain text.
+
+    It is "" where the reply calls a tool and says nothing, and None where no reply is on record.
+
+    >>> reply_in({"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}), reply_in({})
+    ('', None)
+    """
+    reply = loaded(answered)
+    said = _spoken(reply, _MODEL, 0)
+    return "" if said is None and _calls_tool(reply, 0) else said
+
+
+def _calls_tool(value: Any, depth: int) -> bool:
+    """Return whether a part of a reply, at most `_MAX_DEPTH` deep, calls a tool."""
+    if depth > _MAX_DEPTH:
+        return False
+    if isinstance(value, Mapping):
+        own = value.get("type") in _TOOL_CALLS or any(value.get(name) for name in ("tool_calls", "function_call"))
+        return own or any(_calls_tool(one, depth + 1) for one in value.values())
+    return isinstance(value, list) and any(_calls_tool(one, depth + 1) for one in value)
 
 
 class _Speaker(NamedTuple):
@@ -198,6 +216,7 @@ _OTHER_PARTS = frozenset(
         *("tool_call", "tool_use", "tool_call_response", "tool_result"),
     }
 )
+_TOOL_CALLS = ("function_call", "tool_call", "tool_use")
 _OF_A_CHOICE = frozenset({"message", "index", "finish_reason", "finishReason"})
 
 

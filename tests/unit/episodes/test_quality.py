@@ -22,7 +22,7 @@ WORDS = ("the", "blue", "Danube", "river", "Inn", "yes")
 def said(
     answer: str | None, episode: str = "q", step: int = 1, candidate: int | None = 0, **columns: Any
 ) -> dict[str, Any]:
-    given = {"answer": answer, "gold": ["blue Danube"], "correct": False}
+    given = {"answer": answer, "gold": ["blue Danube"], "correct": None if candidate is None else False}
     return row(episode, step, candidate, **(given | columns))
 
 

@@ -40,7 +40,9 @@ def test_the_models_are_those_that_were_asked() -> None:
     (table,) = tables_from_rows(
         [
             row("a", model="small"),
-            row("a", source="guide", candidate=None, answer=None, model="large"),  # a verdict holds no answer
+            row(
+                "a", source="guide", candidate=None, answer=None, correct=None, model="large"
+            ),  # a verdict holds no answer
             row("b", model="tiny"),
             row("b", step=2),
             row("b", walk="LLM-exit", source="other", model="third"),

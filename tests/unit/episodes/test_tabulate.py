@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from cascade.engine import rank
+from cascade.episodes.identity import identity
 from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import BASE_ONLY, LAST_ONLY
+from cascade.episodes.schema import BASE_ONLY, COLUMNS, LAST_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
@@ -296,3 +297,78 @@ def test_chosen_questions_take_their_rows_groups_and_walks_along() -> None:
     assert table.take(np.array([True, False, True, False, False])).ids == ("0", "2")
     assert some.walks[BASE_ONLY].known.shape == (2,)
     assert math.isnan(some.confidence[0, 0, 0])
+
+
+def bare(**columns: Any) -> Row:
+    """Return a row that a user writes: only the columns given, all others null."""
+    return dict.fromkeys(COLUMNS) | {"episode_id": "q", "step": 1, "cost_nano_usd": 10} | columns
+
+
+GUIDE = {"walk": "guide only", "candidate": 0, "correct": True, "answer": "Danube"}
+
+
+def test_the_lone_answer_of_a_walk_was_served_where_kept_is_null() -> None:
+    """0.5.0 read a null `kept` as "the guide is wrong": fit then certified regret 5 % where 16 to 33 % was true."""
+    walk = one_table(row(correct=False), bare(**GUIDE)).walks["guide only"]
+    assert (walk.known.tolist(), walk.right.tolist(), walk.covered.tolist()) == ([True], [True], [True])
+    refused = one_table(row(correct=False), bare(**GUIDE, kept=False)).walks["guide only"]
+    assert (refused.known.tolist(), refused.right.tolist(), refused.leaves.tolist()) == ([True], [False], [0])
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([GUIDE, GUIDE | {"candidate": 1, "kept": True}], "it has several answers, and kept is null for one of them"),
+        ([GUIDE, GUIDE | {"candidate": None}], "it has several answers, one of them with a null candidate"),
+        ([{"walk": "guide only"}], "neither an answer nor a reply is on record"),
+        ([GUIDE | {"correct": None}], "it is not known whether its answer is right"),
+    ],
+)
+def test_a_walk_of_which_it_is_unknown_what_was_served_is_left_out_and_counted(rows: list[Row], why: str) -> None:
+    """0.5.0 counted the first three as a wrong guide, and said nothing of the fourth."""
+    dropped = Dropped()
+    whole = bare(**GUIDE | {"episode_id": "r"})
+    (table,) = tables_from_rows([row(), row("r"), whole, *(bare(**one) for one in rows)], dropped)
+    assert table.walks["guide only"].known.tolist() == [False, True]
+    assert dict(dropped.notes) == {f"a walk 'guide only' is left out of its episode: {why}": 1}
+
+
+def test_the_lone_answer_of_a_step_needs_no_candidate() -> None:
+    """0.5.0 read a null `candidate` as a model that gave no answer, and so was wrong."""
+    table = one_table(bare(answer="Inn", correct=False), bare(step=2, answer="Danube", correct=True))
+    assert table.arrays.correct[0, :, 0].tolist() == [False, True]
+    assert table.arrays.present[0, :, 0].tolist() == [True, True]
+    walk = one_table(row(), bare(**GUIDE | {"candidate": None})).walks["guide only"]
+    assert (walk.known.tolist(), walk.right.tolist()) == ([True], [True])
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        (
+            [bare(answer="Inn", correct=False), bare(answer="Danube", correct=True)],
+            "an episode with a step of several answers, one of them with a null candidate",
+        ),
+        ([bare(), bare(step=2, candidate=0, correct=True)], "an episode with a step of which neither an answer nor"),
+    ],
+)
+def test_an_episode_of_which_an_answer_is_unknown_is_left_out_and_counted(rows: list[Row], why: str) -> None:
+    dropped = Dropped()
+    (table,) = tables_from_rows([*rows, row("r")], dropped)
+    assert table.ids == ("r",)
+    assert [reason[: len(why)] for reason in dropped.rows] == [why]
+
+
+def test_a_source_that_is_not_on_record_is_the_model_and_else_unknown() -> None:
+    """0.5.0 took a null source for one called "", so that no strategy could serve what was fitted."""
+    ladder = [row(source=None, model="small"), row(step=2, source=None, model="large")]
+    table = one_table(*ladder)
+    assert (table.sources, table.models) == (("answer",), {"small": ("small",), "large": ("large",)})
+    assert one_table(row(source=None), row(step=2, source=None)).sources == ("answer",)
+
+
+def test_the_first_row_of_an_episode_that_tells_its_group_and_question_decides() -> None:
+    """0.5.0 looked at an episode's first row only: a group in its second row was lost, and splits cut through it."""
+    rows = [row(question=None), row(step=2, question="Which?", group="user 1")]
+    table = one_table(*rows)
+    assert (table.groups, table.questions) == (("user 1",), (identity("Which?", None),))

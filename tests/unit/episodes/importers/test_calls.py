@@ -17,6 +17,7 @@ from cascade.episodes.importers.calls import (
 )
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import COLUMNS
+from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 
 ROLES = {"small": "base", "large": "guide", "critic": "judge"}
@@ -93,9 +94,35 @@ def test_the_same_question_is_never_on_both_sides_of_a_split() -> None:
     assert part(found, "group") == [(shared,), (shared,), ("g",), ("d",)]
 
 
-def test_a_call_that_answers_nothing_is_no_candidate() -> None:
+def test_a_reply_without_an_answer_is_no_candidate_and_an_unknown_reply_is_an_unknown_answer() -> None:
+    """0.5.0: a call whose reply was not on record was read as a model that answered nothing, and so as wrong."""
     found = rows(call("a", 1, text=None), call("a", 2, text=" "), call("a", 3, text=None, correct=True))
-    assert part(found, "candidate", "answer", "correct") == [(None, None, None), (None, None, None), (0, None, True)]
+    assert part(found, "candidate", "answer", "correct") == [(0, None, None), (None, None, None), (0, None, True)]
+    dropped = Dropped()
+    with pytest.raises(UsageError, match="no episode to judge"):
+        tables_from_rows(found, dropped)
+    assert dict(dropped.rows) == {"an episode with an answer of which it is not known whether it is right": 1}
+
+
+def test_the_lone_answer_of_a_walk_was_kept_and_its_steps_are_its_own() -> None:
+    """0.5.0: `import --from table` wrote a null `kept`, and numbered a walk's call as a rung between the steps."""
+    found = rows(
+        call("a", 1, text="Inn", correct=False),
+        call("a", 2, text="Danube", correct=True, walk="guide only"),
+        call("a", 3, text="Danube", correct=True),
+    )
+    assert part(found, "walk", "step", "kept") == [(None, 1, None), ("guide only", 1, True), (None, 2, None)]
+    (table,) = tables_from_rows(found)
+    assert (table.walks["guide only"].known.tolist(), table.walks["guide only"].right.tolist()) == ([True], [True])
+
+
+def test_what_a_walk_of_several_answers_kept_stays_unknown() -> None:
+    found = rows(
+        call("a", 1, text="Inn", correct=False),
+        call("a", 2, text="Inn", correct=False, walk="z"),
+        call("a", 3, text="Danube", correct=True, walk="z"),
+    )
+    assert part(found, "walk", "kept") == [(None, None), ("z", None), ("z", None)]
 
 
 def test_the_same_call_twice_is_one_call() -> None:

@@ -150,7 +150,7 @@ def test_a_log_without_texts_still_has_its_costs(tmp_path: Path) -> None:
     dropped = Dropped()
     bare = {"messages": "{}", "response": "{}", "proxy_server_request": "{}"}
     (row,) = rows_from_litellm(write(tmp_path / "s.jsonl", spent(1, **bare)), dropped)
-    assert (row["question"], row["answer"], row["candidate"], row["cost_nano_usd"]) == (None, None, None, 21_000)
+    assert (row["question"], row["answer"], row["candidate"], row["cost_nano_usd"]) == (None, None, 0, 21_000)
     assert dict(dropped.notes) == {"question is null": 1}
 
 

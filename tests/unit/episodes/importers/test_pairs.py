@@ -60,7 +60,7 @@ def test_what_the_log_does_not_know_is_null(tmp_path: Path) -> None:
     unknown = {"question": None, "gold": None, "base_cost_usd": None, "base_answer": None, "guide_answer": None}
     base, guide, _ = rows_of(tmp_path, pair(**unknown, base_correct=None, base_input_tokens=None))
     assert part(base, "question", "gold", "answer", "correct", "cost_nano_usd", "input_tokens") == (None,) * 6
-    assert part(base, "candidate", "cost_source", "group") == (None, "no price", "q1")
+    assert part(base, "candidate", "cost_source", "group") == (0, "no price", "q1")
     assert part(guide, "candidate", "answer", "correct") == (0, None, True)
 
 

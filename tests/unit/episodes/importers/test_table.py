@@ -56,7 +56,8 @@ def test_rows_of_one_question_are_one_episode(tmp_path: Path) -> None:
     assert {name: first[name] for name in expected} == expected
     assert (second["episode_id"], second["step"], second["correct"]) == (first["episode_id"], 2, True)
     assert (second["latency_ms"], second["signals"]) == (None, {"certainty": None})
-    assert (third["candidate"], third["cost_nano_usd"], third["cost_source"]) == (None, None, "no price")
+    assert (third["candidate"], third["answer"], third["correct"]) == (0, None, None)
+    assert (third["cost_nano_usd"], third["cost_source"]) == (None, "no price")
     assert dict(dropped.notes) == {"signals.certainty is no number, read as null": 1}
 
 

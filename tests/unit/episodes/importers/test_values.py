@@ -187,11 +187,24 @@ def test_the_reply_is_what_the_model_says(answered: Any) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [None, "", " ", {}, [], "{}", 7, {"choices": []}, {"role": "assistant", "content": None, "tool_calls": [1]}],
+    [None, "", " ", {}, [], "{}", 7, {"choices": []}, {"role": "assistant", "content": None, "tool_calls": []}],
 )
 def test_nothing_said_is_none(value: Any) -> None:
     assert question_in(value) is None
     assert reply_in(value) is None
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"role": "assistant", "content": None, "tool_calls": [1]},
+        {"choices": [{"message": {"content": None, "function_call": {"name": "search"}}}]},
+        [{"role": "assistant", "parts": [{"type": "tool_call", "id": "1"}]}],
+    ],
+)
+def test_a_reply_that_calls_a_tool_and_says_nothing_is_an_empty_reply(value: Any) -> None:
+    """None stands for a reply that is not on record: whether that one was right is unknown."""
+    assert reply_in(value) == ""
 
 
 def test_a_text_too_deep_down_is_not_looked_for() -> None:
