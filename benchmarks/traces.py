@@ -25,10 +25,11 @@ from typing import Any
 
 from cascade import Orchestrator
 from cascade.episodes import schema
-from cascade.episodes.contents import holds_key, texts_of
+from cascade.episodes.contents import texts_of
 from cascade.episodes.store import Store, uuid7
 from cascade.episodes.traces import TraceWriter
 from cascade.errors import redact
+from cascade.keys import holds_key
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Answer, Question, Request
 

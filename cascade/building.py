@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cascade.checks import checked_key
 from cascade.config import (
     DEFAULT_BASE_VARIABLE,
     DEFAULT_KEY_VARIABLE,
@@ -235,10 +236,13 @@ def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) 
 
     `openai_http` always needs an address: the provider's, else OPENAI_BASE_URL, else OpenAI's own. `litellm` finds its
     own where none is configured.
+
+    Raises:
+        ConfigError: a variable holds what can be no key; without the key.
     """
     shared = config.provider
     own_kind = kind == shared.kind
-    found: dict[str, Endpoint] = {}
+    found, problems = dict[str, Endpoint](), list[str]()
     for entry in entries:
         base = entry.api_base or (shared.api_base if own_kind else None)
         key_env = entry.api_key_env or (shared.api_key_env if own_kind else None)
@@ -248,5 +252,12 @@ def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) 
             continue
         # The default key goes to the default address only: another server must be given its key by name.
         default = DEFAULT_KEY_VARIABLE if base == OPENAI_BASE else None
-        found[entry.model] = Endpoint(base, environment(key_env or default))
+        variable = key_env or default
+        key = environment(variable)
+        try:
+            found[entry.model] = Endpoint(base, key and checked_key(key, f"the environment variable {variable}"))
+        except ValueError as error:
+            problems.append(f"models: {error}")
+    if problems:
+        raise ConfigError(dict.fromkeys(problems))
     return found

@@ -11,10 +11,44 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from cascade.defusing import taken_out
-from cascade.errors import KEY_SHAPES, UsageError
+from cascade.errors import UsageError
+from cascade.keys import holds_key
 from cascade.types import Question
 
 MAX_QUESTION_CHARS = 1_000_000
+
+
+_LONGEST_NAME_CHARS = 40
+
+
+def shown_name(value: object) -> str:
+    """Return a name that does not exist as an error shows it: a long one may be a key that was pasted there.
+
+    >>> shown_name("treshold"), shown_name("0123456789abcdef" * 4)
+    ("'treshold'", 'such a name (64 characters, not shown)')
+    """
+    text = str(value)
+    if len(text) > _LONGEST_NAME_CHARS or (len(text) > _SHORTEST_RANDOM_CHARS and _RANDOM.fullmatch(text)):
+        return f"such a name ({len(text)} characters, not shown)"
+    return repr(value)
+
+
+_SHORTEST_RANDOM_CHARS = 15
+_RANDOM = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9]+")
+
+
+def checked_key(key: str, name: str) -> str:
+    """Return a key without the blanks and line ends around it, as a file or a shell may have left them.
+
+    Raises:
+        ValueError: it holds what no HTTP header can; the message has its `name` and not the key.
+    """
+    bare = key.strip()
+    if not all("!" <= char <= "~" for char in bare):
+        raise ValueError(
+            f"{name} holds a character that no key has (a blank, a control or one beyond ASCII); copy the key again"
+        )
+    return bare
 
 
 def checked_base(value: str) -> str:
@@ -75,7 +109,7 @@ def secret_problems(value: object, path: str = "") -> Iterable[str]:
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             yield from secret_problems(item, f"{path}[{index}]")
-    elif isinstance(value, str) and KEY_SHAPES.search(value):
+    elif isinstance(value, str) and holds_key(value):
         yield f"{path}: this looks like a key; {advice}"
 
 

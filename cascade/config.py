@@ -18,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 
-from cascade.checks import did_you_mean, secret_problems
+from cascade.checks import did_you_mean, secret_problems, shown_name
 from cascade.config_problems import problems_behind, problems_in
 from cascade.episodes.store.address import parse
 from cascade.errors import ConfigError, UsageError
@@ -221,7 +221,7 @@ def _provider_problems(config: CascadeConfig) -> Iterable[str]:
     for place, entry in config.models.items():
         if entry.provider is not None and entry.provider not in registry.names():
             known = did_you_mean(entry.provider, registry.names())
-            yield f"models.{place}.provider: there is no provider {entry.provider!r}{known}"
+            yield f"models.{place}.provider: there is no provider {shown_name(entry.provider)}{known}"
 
 
 def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfig:

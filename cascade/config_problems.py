@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from cascade.checks import did_you_mean, is_secret_name
-from cascade.errors import redact
+from cascade.checks import did_you_mean, is_secret_name, shown_name
+from cascade.keys import redact
 from cascade.sections import (
     POLICIES,
     STRATEGIES,
@@ -94,7 +94,9 @@ def _leave_out(document: Any, location: tuple[int | str, ...]) -> None:
 
 def _seen(problem: Any) -> str:
     value = problem.get("input")
-    return f", not {redact(repr(value))[:60]}" if isinstance(value, str | int | float | bool | None) else ""
+    if isinstance(value, str):
+        return f", not {redact(shown_name(value))}"
+    return f", not {value!r}"[:60] if isinstance(value, int | float | bool | None) else ""
 
 
 def _path(location: tuple[int | str, ...]) -> str:

@@ -32,28 +32,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-KEY_SHAPES = re.compile(
-    r"(?i)bearer\s+[\w.~+/=-]{8,}"  # an Authorization header
-    r"|\b(?:sk|pk|rk|gsk|xai|key)[-_][\w-]{8,}"  # the shapes that providers give their keys
-    r"|\bAIza[\w-]{20,}"
-    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"  # user:password@host
-)
-_REDACTED = "[redacted]"
+from cascade.keys import redact
+
 _MAX_QUOTED = 200
 """Characters of a foreign text that an error quotes (F12)."""
 _LOOKED_AT = 20_000
-
-
-def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return `text` without anything that has the shape of a key, and without the given secrets.
-
-    >>> redact("Authorization: Bearer abcdefghijkl and sk-abcdefghijkl")
-    'Authorization: [redacted] and [redacted]'
-    """
-    for secret in secrets:
-        if secret:
-            text = text.replace(secret, _REDACTED)
-    return KEY_SHAPES.sub(_REDACTED, text)
 
 
 def quote(text: str, secrets: Iterable[str] = ()) -> str:
@@ -88,14 +71,17 @@ def _rebuild(kind: type[CascadeError], args: tuple[Any, ...], fields: dict[str, 
 
 
 class ConfigError(CascadeError):
-    """A configuration that cannot be used. `problems` lists all as "path: what is wrong"; `source` is the file."""
+    """A configuration that cannot be used. `problems` lists all as "path: what is wrong"; `source` is the file.
+
+    What looks like a key is taken out of every problem: a key may have been pasted in the place of any setting.
+    """
 
     exit_code = 2
     problems: tuple[str, ...] = ()
     source: str | None = None
 
     def __init__(self, problems: Iterable[str], source: str | None = None) -> None:
-        listed = tuple(problems)
+        listed = tuple(redact(problem) for problem in problems)
         where = f" in {source}" if source else ""
         count = "1 problem" if len(listed) == 1 else f"{len(listed)} problems"
         lines = "".join(f"\n  - {problem}" for problem in listed)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from cascade.checks import checked_base, did_you_mean
+from cascade.checks import checked_base, did_you_mean, shown_name
 from cascade.conformal.guarantee import KINDS, Guarantee
 from cascade.episodes.store.address import holds_password, parse
 from cascade.errors import UsageError
@@ -268,7 +268,7 @@ class ProviderConfig(Section):
     @classmethod
     def _known(cls, value: str) -> str:
         if value not in registry.names():
-            raise ValueError(f"there is no provider {value!r}{did_you_mean(value, registry.names())}")
+            raise ValueError(f"there is no provider {shown_name(value)}{did_you_mean(value, registry.names())}")
         return value
 
 
@@ -352,7 +352,7 @@ def _kind_first(default: str, kinds: Iterable[str], offered: Iterable[str]) -> B
         if isinstance(value, Mapping):
             kind = value.get("kind", default)
             if kind not in known:
-                raise ValueError(f"there is no kind {kind!r}{did_you_mean(str(kind), offered)}")
+                raise ValueError(f"there is no kind {shown_name(kind)}{did_you_mean(str(kind), offered)}")
             return {**value, "kind": kind}
         if isinstance(value, str):
             # A ValueError, since pydantic collects those.

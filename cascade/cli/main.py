@@ -30,7 +30,7 @@ from cascade.cli import (
     traces,
     verify,
 )
-from cascade.cli.output import notes, plain
+from cascade.cli.output import LogFormatter, notes, plain
 from cascade.errors import CascadeError
 
 app = typer.Typer(
@@ -73,7 +73,9 @@ def _options(
 ) -> None:
     """Set up what all commands share."""
     level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(stream=sys.stderr, level=logging.ERROR, format="%(levelname)s %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LogFormatter("%(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.ERROR, handlers=[handler])
     logging.getLogger("cascade").setLevel(level)
 
 

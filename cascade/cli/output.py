@@ -1,41 +1,75 @@
-"""What the command line prints with: text for people on stdout, or one JSON document with everything else on stderr."""
+"""What the command line prints with: text for people on stdout, or one JSON document with everything else on stderr.
+
+Nothing that a log, a model or a file holds can steer the terminal: `shown` stands where text is put out, for consoles,
+JSON and log lines alike. `plain` is for text that goes into markup.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def shown(text: str) -> str:
+    r"""Return text without what steers a terminal: control and escape codes, and marks that turn its direction (F69).
+
+    >>> shown("a\x1b[31mb\x9d0;title\x07")
+    'a[31mb0;title'
+    """
+    return text if text.isascii() and text.isprintable() else _CONTROL.sub("", text)
+
+
+class _Console(Console):
+    """A console whose texts hold no codes; its own colours and cursor movements are segments of another kind."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield what a renderable puts out, its texts as `shown`."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(shown(segment.text), segment.style)
+
+
+class LogFormatter(logging.Formatter):
+    """Formats a log line as `shown`: a server's own words may stand in it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return shown(super().format(record))
 
 
 def console() -> Console:
     """Return the console for results."""
-    return Console(highlight=False, soft_wrap=False)
+    return _Console(highlight=False, soft_wrap=False)
 
 
 def notes() -> Console:
     """Return the console for what is not the result: progress, warnings, errors."""
-    return Console(stderr=True, highlight=False)
+    return _Console(stderr=True, highlight=False)
 
 
 def plain(text: str) -> str:
-    r"""Return foreign text fit for a terminal: no control or escape codes, no markup (F69).
+    r"""Return foreign text fit for a console's markup: no control or escape codes, and no markup of its own.
 
     >>> plain("a\x1b[31mb [bold]")
     'a[31mb \\[bold]'
     """
-    return escape(_CONTROL.sub("", text))
+    return escape(shown(text))
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document on stdout."""
-    sys.stdout.write(json.dumps(document, ensure_ascii=False, indent=1, default=_number, allow_nan=False) + "\n")
+    """Print one JSON document on stdout; what steers a terminal is spelt out in it, by its number."""
+    text = json.dumps(document, ensure_ascii=False, indent=1, default=_number, allow_nan=False)
+    sys.stdout.write(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def _number(value: Any) -> Any:

@@ -12,16 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from cascade.episodes import schema
-from cascade.errors import KEY_SHAPES, redact
+from cascade.keys import holds_key, redact
 from cascade.types import Answer, Call
 
 Content = Literal["full", "hash", "none"]
 TEXTS = tuple(name for name in schema.CONTENT_COLUMNS if name != "gold")
 """The columns of content that hold one text each."""
-_IN_OTHER_KEYS = ("bearer", "aiza", "://")
-"""What stands, in small letters, in whatever `errors.KEY_SHAPES` matches and has no k-, i- or y- in it."""
-_ALSO_LETTERS = ("\u0130", "\u0131", "\u017f")
-"""Letters beyond ASCII that a pattern without case takes for i and s, and `str.lower` does not."""
 
 
 def texts_of(answer: Answer, columns: Mapping[str, Any]) -> str:
@@ -52,30 +48,6 @@ def _strings(values: Iterable[Any]) -> Iterator[str]:
             yield value
         elif isinstance(value, list | tuple):
             yield from _strings(value)
-
-
-def holds_key(text: str, secrets: Iterable[str] = ()) -> bool:
-    """Whether `errors.redact` would change a text. Ten times as quick on one without a key (benchmarks/traces.py).
-
-    >>> holds_key("a well-known work-around"), holds_key("use sk-abcdefgh")
-    (False, True)
-    """
-    if any(secret in text for secret in secrets if secret):
-        return True
-    return _may_hold_key(text) and KEY_SHAPES.search(text) is not None
-
-
-def _may_hold_key(text: str) -> bool:
-    """Whether a text has what every key has: quick, and never wrong in saying no."""
-    lowered = text.lower().replace("_", "-")
-    place = lowered.find("-")
-    while place != -1:  # sk-, pk-, rk-, gsk-, xai-, key-
-        if lowered[place - 1 : place] in {"k", "i", "y"}:
-            return True
-        place = lowered.find("-", place + 1)
-    if any(piece in lowered for piece in _IN_OTHER_KEYS):
-        return True
-    return not text.isascii() and any(letter in text for letter in _ALSO_LETTERS)
 
 
 def rows_of(answer: Answer, columns: Mapping[str, Any], content: Content) -> list[dict[str, Any]]:

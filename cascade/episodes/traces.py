@@ -18,11 +18,12 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from cascade.episodes.contents import Content, holds_key, rows_of, texts_of, veiled, without_keys
+from cascade.episodes.contents import Content, rows_of, texts_of, veiled, without_keys
 from cascade.episodes.identity import identity
 from cascade.episodes.store import Address, StoreError, parse, uuid7
 from cascade.episodes.trace_queue import Counts, Entry, TraceQueue
 from cascade.errors import CascadeError
+from cascade.keys import holds_key
 from cascade.types import Answer
 
 WAIT_S = 30.0

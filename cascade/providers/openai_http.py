@@ -18,8 +18,10 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from cascade.checks import checked_key
 from cascade.errors import (
     BadResponseError,
+    ConfigError,
     ProviderError,
     ProviderTimeoutError,
     ProviderUnavailableError,
@@ -40,10 +42,22 @@ OPENAI_BASE = "https://api.openai.com/v1"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a model is served, and the key that opens it. The key is in no repr."""
+    """Where a model is served, and the key that opens it. The key is in no repr.
+
+    Raises:
+        ConfigError: the key holds what no HTTP header can.
+    """
 
     base_url: str | None = None
     api_key: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Take blanks and line ends off the key."""
+        if self.api_key is not None:
+            try:
+                object.__setattr__(self, "api_key", checked_key(self.api_key, "the key"))
+            except ValueError as error:
+                raise ConfigError([f"api_key: {error}"]) from None
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
+from cascade.checks import shown_name
 from cascade.errors import ConfigError
 from cascade.providers.base import Provider
 from cascade.providers.openai_http import Endpoint
@@ -53,7 +54,7 @@ def create(kind: str, settings: ProviderSettings) -> Provider:
         if point.name == kind:
             made: Provider = point.load()(settings)
             return made
-    raise ConfigError([f"provider: there is no provider {kind!r}; known are {', '.join(names())}"])
+    raise ConfigError([f"provider: there is no provider {shown_name(kind)}; known are {', '.join(names())}"])
 
 
 def _litellm(settings: ProviderSettings) -> Provider:

@@ -23,7 +23,8 @@ from pathlib import Path
 
 import platformdirs
 
-from cascade.errors import ModelFileError, redact
+from cascade.errors import ModelFileError
+from cascade.keys import redact
 
 _CHUNK_BYTES = 1 << 20
 Progress = Callable[[str, int, int], None]

@@ -160,7 +160,7 @@ GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
     "F66 size": (test_config.scenario_f66, _no_limits("MAX_FILE_BYTES")),
     "F66 tags": (test_config.scenario_f66, _safe_loader_off),
     "F67": (test_config.scenario_f67, instead(config, "secret_problems", lambda *_: ())),
-    "F67 shape": (test_config.scenario_f67, instead(checks, "KEY_SHAPES", checks._SECRET_NAMES)),
+    "F67 shape": (test_config.scenario_f67, instead(checks, "holds_key", lambda _: False)),
     "F71": (test_process.scenario_f71, first_in_subprocess(_BEFORE_IMPORT_OUT)),
     "F73": (test_process.scenario_f73, first_in_subprocess(_EXTRAS_REQUIRED)),
 }

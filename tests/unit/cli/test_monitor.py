@@ -209,3 +209,13 @@ def test_without_a_certificate_it_is_2(cli: Cli, policy: str, tmp_path: Path) ->
     ran = cli("monitor", policy, str(tmp_path / "log.jsonl"))
     assert ran.code == 2
     assert "cascade calibrate EPISODES --policy policy" in ran.err
+
+
+def test_codes_in_a_log_do_not_reach_the_terminal(cli: Cli, policy: str, tmp_path: Path) -> None:
+    """0.5.0: ESC, OSC and NUL in the columns `model` and `source` were printed."""
+    hostile = "x\x1b[2J\x1b]0;owned\x07\x00\x9b31m"
+    rows = audits([False] * 40, model=hostile, dataset=hostile)
+    for more in ((), ("--json",)):
+        ran = cli("monitor", policy, write(tmp_path / "audits.jsonl", rows), *more)
+        assert "x[2J" in ran.out + ran.err or "u001b" in ran.out
+        assert not set("\x1b\x07\x00\x9b") & set(ran.out + ran.err)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import logging
+import re
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from rich.color import ColorSystem
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
 
-from cascade.cli.output import dollars, plain, print_json
+from cascade.cli.output import LogFormatter, console, dollars, notes, plain, print_json
 
 
 @pytest.mark.parametrize(
@@ -48,3 +56,54 @@ def test_what_has_no_json_form_is_an_error_and_prints_nothing(bad: Any, capsys: 
     with pytest.raises((ValueError, TypeError)):
         print_json({"a": bad})
     assert capsys.readouterr().out == ""
+
+
+HOSTILE = "a\x1b[31mb\x1b]0;title\x07c\x00d\x9b31me\x9d0;x\x9cf\rg\u202eh"
+
+
+@pytest.mark.parametrize("make", [console, notes])
+@pytest.mark.parametrize(
+    "content",
+    [
+        HOSTILE,
+        Text(HOSTILE, style="bold"),
+        Panel(HOSTILE),
+        Group(HOSTILE, Text(HOSTILE)),
+    ],
+    ids=["text", "styled", "panel", "group"],
+)
+def test_nothing_that_is_printed_steers_the_terminal(
+    make: Callable[[], Console], content: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """0.5.0: `cascade monitor` printed ESC, OSC and NUL of the columns `model` and `source`."""
+    table = Table("head")
+    table.add_row(content if isinstance(content, str | Text) else "x")
+    make().print(content, table, markup=False)
+    make().print(content, soft_wrap=True)
+    said = "".join(capsys.readouterr())
+    assert "a[31mb" in said
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", said)
+
+
+def test_a_console_keeps_its_own_colours(capsys: pytest.CaptureFixture[str]) -> None:
+    coloured = console()
+    coloured._force_terminal = True
+    coloured._color_system = ColorSystem.STANDARD
+    coloured.print("[red]x[/]" + plain(HOSTILE))
+    assert "\x1b[31mx\x1b[0m" in capsys.readouterr().out
+
+
+def test_json_spells_out_what_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """0.5.0: C1 controls, as U+009B, and U+202E stood in it as they were."""
+    print_json({"model": HOSTILE, "name": "naïve"})
+    said = capsys.readouterr().out
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", said)
+    assert json.loads(said) == {"model": HOSTILE, "name": "naïve"}
+    assert "naïve" in said
+
+
+def test_a_log_line_steers_no_terminal() -> None:
+    record = logging.LogRecord("cascade", logging.WARNING, "", 1, "answered by %s", (HOSTILE,), None)
+    said = LogFormatter("%(levelname)s %(message)s").format(record)
+    assert said.startswith("WARNING answered by a[31mb")
+    assert "\x1b" not in said

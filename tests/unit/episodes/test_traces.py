@@ -20,7 +20,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cascade.episodes import trace_queue
-from cascade.episodes.contents import hashed, holds_key, texts_of
+from cascade.episodes.contents import hashed, texts_of
 from cascade.episodes.identity import identity
 from cascade.episodes.schema import COLUMNS
 from cascade.episodes.store import Store
@@ -35,6 +35,7 @@ from cascade.errors import (
     UsageError,
     redact,
 )
+from cascade.keys import holds_key
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Answer, Call, Question, Request, Step, TextDelta, Token

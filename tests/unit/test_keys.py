@@ -1,0 +1,193 @@
+"""No key is shown or stored, whoever issued it and wherever it was pasted."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cascade.building import endpoints
+from cascade.checks import checked_key
+from cascade.config import load
+from cascade.errors import ConfigError
+from cascade.keys import holds_key, redact
+from cascade.orchestrator import Orchestrator
+from cascade.providers.openai_http import Endpoint
+from unit.made import TWO_MODELS, two_models
+
+R = "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zA1bC2dE3f"
+HEX = "0123456789abcdef0123456789abcdef01234567"
+KEYS = {
+    "openai": f"sk-proj-{R}",
+    "anthropic": f"sk-ant-api03-{R}",
+    "groq": f"gsk_{R}",
+    "xai": f"xai-{R}",
+    "github": f"ghp_{R[:36]}",
+    "github oauth": f"gho_{R[:36]}",
+    "github app": f"ghs_{R[:36]}",
+    "github fine": f"github_pat_11AB_{R}",
+    "gitlab": f"glpat-{R[:20]}",
+    "aws": "AKIAIOSFODNN7EXAMPLE",
+    "aws session": "ASIAIOSFODNN7EXAMPLE",
+    "aws secret": "aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "google": f"AIza{R[:35]}",
+    "google oauth": f"ya29.a0{R}",
+    "azure": f"AccountKey={R}{R[:4]}==",
+    "hugging face": f"hf_{R[:34]}",
+    "replicate": f"r8_{R[:37]}",
+    "together": f"tgp_v1_{R}",
+    "fireworks": f"fw_{R[:24]}",
+    "perplexity": f"pplx-{R}",
+    "nvidia": f"nvapi-{R}",
+    "langsmith": f"lsv2_pt_{HEX[:32]}_{HEX[:10]}",
+    "slack": "xoxb-123456789012-123456789012-abcdefABCDEF",
+    "stripe": f"sk_live_{R[:24]}",
+    "stripe restricted": f"rk_live_{R[:24]}",
+    "stripe hook": f"whsec_{R[:32]}",
+    "sendgrid": f"SG.{R[:22]}.{R}",
+    "npm": f"npm_{R[:36]}",
+    "pypi": f"pypi-AgEIcHlwaS5vcmc{R}",
+    "docker": f"dckr_pat_{R[:27]}",
+    "digitalocean": f"dop_v1_{HEX}{HEX[:24]}",
+    "databricks": f"dapi{HEX[:32]}",
+    "vault": f"hvs.{R}",
+    "grafana": f"glsa_{R[:32]}_1a2b3c4d",
+    "shopify": f"shpat_{HEX[:32]}",
+    "telegram": f"1234567890:AA{R[:33]}",
+    "jwt": f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.{R}",
+    "bearer": f"Bearer {R}",
+    "private key": f"-----BEGIN RSA PRIVATE KEY-----\n{R}\n{R}\n-----END RSA PRIVATE KEY-----",
+}
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+def test_a_key_of_every_known_issuer_is_taken_out(key: str) -> None:
+    """0.5.0: ghp_…, AKIA…, hf_…, xoxb-…, JSON Web Tokens and private keys were stored in traces."""
+    for text in (key, f"use {key}, please", f'{{"key": "{key}"}}', f"key={key}\n"):
+        said = redact(text)
+        assert key[-12:] not in said
+        assert "[redacted]" in said
+        assert holds_key(text)
+        assert not holds_key(said)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the task-oriented sketch of a skill",
+        "fw_some_long_function_name_here and hf_hub_download_something(repo)",
+        "ASIA, EUROPE and AFRICA; ACCAPARER",
+        "npm_config_registry_something_long",
+        "git commit 0123456789abcdef0123456789abcdef01234567",
+        "claude-3-5-sonnet-20241022 gpt-4o-2024-08-06 deepseek-ai/DeepSeek-V3",
+        "-----BEGIN CERTIFICATE-----",
+        "http://127.0.0.1:8080/v1",
+        "ratio 12345678:AAA",
+    ],
+)
+def test_ordinary_text_stays(text: str) -> None:
+    assert redact(text) == text
+    assert not holds_key(text)
+
+
+@given(st.lists(st.sampled_from([*KEYS.values(), " ", "x", "\n", "é", "-"]), max_size=6).map("".join) | st.text())
+def test_a_key_is_held_exactly_where_redacting_changes_a_text(text: str) -> None:
+    assert holds_key(text) is (redact(text) != text)
+
+
+@pytest.mark.parametrize("piece", ["-----BEGIN PRIVATE KEY-----", "eyJ", "sk-", "SG.a", "://a:", "ghp_", "bearer "])
+def test_hostile_text_takes_no_time(piece: str) -> None:
+    text = piece * 20_000 + "!"
+    started = time.monotonic()
+    redact(text)
+    holds_key(text)
+    assert time.monotonic() - started < 4
+
+
+PLACES = ("provider", "model", "strategy kind", "policy kind", "model provider", "name", "setting", "verdict")
+
+
+def with_key_at(place: str, key: str) -> dict[str, Any]:
+    config = json.loads(json.dumps(TWO_MODELS))
+    changed: dict[str, Any] = {
+        "provider": {"provider": key},
+        "model": {"models": {"base": key, "guide": "large"}, "budget": {"per_question": 1}},
+        "strategy kind": {"strategy": {"kind": key}},
+        "policy kind": {"policy": {"kind": key}},
+        "model provider": {"models": {"base": {"model": "small", "provider": key}, "guide": "large"}},
+        "name": {"models": {key: "small", "guide": "large"}, "strategy": {"kind": "ladder", "models": ["base"]}},
+        "setting": {key: 1},
+        "verdict": {"strategy": {"kind": "base_guide", "verdict": key}},
+    }
+    return {**config, **changed[place]}
+
+
+@pytest.mark.parametrize("key", [KEYS["openai"], KEYS["github"], KEYS["aws"], KEYS["hugging face"]])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_key_pasted_anywhere_is_in_no_error(place: str, key: str) -> None:
+    """0.5.0: 6 of 1,500 mutated configurations echoed it (provider, model, kind)."""
+    with pytest.raises(ConfigError) as caught:
+        load(with_key_at(place, key))
+    error = caught.value
+    assert key not in f"{error} {error!r} {error.problems} {error.args} {error.__dict__}"
+    assert error.__cause__ is None
+
+
+@pytest.mark.parametrize("place", ["provider", "strategy kind", "policy kind", "model provider", "verdict"])
+@pytest.mark.parametrize("key", [HEX[:32], R, f"{R}{R}"])
+def test_nor_is_a_key_without_an_issuers_mark_where_a_known_name_is_wanted(place: str, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(with_key_at(place, key))
+    assert key not in str(caught.value)
+
+
+def test_a_misspelt_name_is_still_shown() -> None:
+    with pytest.raises(ConfigError, match="'opnai_http'; did you mean openai_http"):
+        load(TWO_MODELS | {"provider": "opnai_http"})
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", " ", "\t", "\n\n"])
+def test_a_line_end_behind_a_key_is_no_part_of_it(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.5.0: "could not be reached", and tried again."""
+    monkeypatch.setenv("MY_KEY", f"sk-{R}{end}")
+    config = load(TWO_MODELS | {"provider": {"kind": "openai_http", "api_key_env": "MY_KEY"}})
+    found = endpoints(config, "openai_http", config.models.values())
+    assert {one.api_key for one in found.values()} == {f"sk-{R}"}
+    assert Endpoint(None, f"sk-{R}{end}").api_key == f"sk-{R}"
+
+
+@pytest.mark.parametrize("odd", ["é", "\u200b", "\x00", " ", "\n", "“", "К"])
+def test_a_key_that_no_header_holds_is_one_clear_error_without_it(odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.5.0: a UnicodeEncodeError whose args held `Bearer …key…`."""
+    key = f"{R[:20]}{odd}{R[20:]}"
+    with pytest.raises(ValueError, match="no key has") as plain:
+        checked_key(key, "the key")
+    with pytest.raises(ConfigError) as direct:
+        Endpoint(None, key)
+    errors: list[BaseException] = [plain.value, direct.value]
+    if odd != "\x00":  # no environment holds NUL
+        monkeypatch.setenv("MY_KEY", key)
+        config = load(TWO_MODELS | {"provider": {"kind": "openai_http", "api_key_env": "MY_KEY"}})
+        with pytest.raises(ConfigError, match="environment variable MY_KEY") as built:
+            Orchestrator.from_config(config)
+        errors.append(built.value)
+    for error in errors:
+        shown = f"{error} {error!r} {error.args} {error.__dict__} {error.__cause__!r}"
+        assert R[:20] not in shown
+        assert R[20:] not in shown
+        assert R[:20] not in repr(error.__reduce__())
+
+
+def test_traces_hold_no_key(tmp_path: Any) -> None:
+    """0.5.0: `ghp_…` and `AKIA…` in a question were stored."""
+    store = f"sqlite:///{tmp_path / 'traces.db'}"
+    with Orchestrator.from_config(TWO_MODELS | {"traces": store}, providers={"fake": two_models()}) as orchestrator:
+        orchestrator.ask(f"Why is {KEYS['github']} refused, and {KEYS['aws']}?")
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"is [redacted] refused" in stored
+    assert KEYS["github"].encode() not in stored
+    assert KEYS["aws"].encode() not in stored
