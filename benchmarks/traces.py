@@ -28,8 +28,7 @@ from cascade.episodes import schema
 from cascade.episodes.contents import texts_of
 from cascade.episodes.store import Store, uuid7
 from cascade.episodes.traces import TraceWriter
-from cascade.errors import redact
-from cascade.keys import holds_key
+from cascade.keys import holds_key, redact
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Answer, Question, Request
 
