@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from cascade.evaluation.report.figures import save
+
 FLOOR = 1e-4
 """κ below it is drawn there: 0 has no place on a logarithmic axis."""
 THICK = 2.0
@@ -47,13 +49,13 @@ def draw(runs: Sequence[Run], names: Sequence[str], path: Path, wanted: float, c
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    with rc_context({"svg.hashsalt": "cascade", "svg.fonttype": "none", "font.size": 9}):
+    with rc_context({"font.size": 9}):
         figure = Figure(figsize=(10, 10.4), layout="constrained")
         top, bottom = np.asarray(figure.subfigures(2, 1, height_ratios=(6.7, 3.7)))
         shown = names[0], names[1], names[-1]
         _learning(top, {name: [one for one in runs if one.variant == name] for name in shown}, names, wanted)
         _ladder(bottom, runs, names, coin)
-        figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else {})
+        save(figure, path)
 
 
 def _learning(figure: Any, shown: Mapping[str, Sequence[Run]], names: Sequence[str], wanted: float) -> None:

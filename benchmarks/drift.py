@@ -26,6 +26,7 @@ from cascade.conformal.critical import covered_at, critical_kappa
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.online import OnlineThreshold
 from cascade.conformal.rollout import levels, rollout
+from cascade.evaluation.report.figures import save
 
 ALPHA, DELTA, LEVEL = 0.1, 0.1, 0.05
 BEFORE, AFTER = 0.10, 0.25
@@ -268,7 +269,6 @@ def course(streams: int) -> Course:
 
 def draw(found: Course, path: Path) -> None:
     """Draw coverage and cost against the number of questions."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.8), layout="constrained")
@@ -286,8 +286,7 @@ def draw(found: Course, path: Path) -> None:
     right.set_title("cost of 1,000 questions, USD", fontsize=10)
     right.set_ylim(bottom=0)
     right.legend(frameon=False, fontsize=8, loc="upper left")
-    with rc_context({"svg.hashsalt": "cascade", "svg.fonttype": "none"}):
-        figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else {})
+    save(figure, path)
 
 
 # --- tables ---

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cascade.conformal.online import OnlineThreshold
+from cascade.evaluation.report.figures import save
 
 ALPHA, STEP, UPDATES = 0.1, 0.05, 50_000
 STARTS = (0.05, 0.1, 0.2, 0.3)
@@ -52,7 +53,6 @@ def followed(criticals: list[float], start: float, *, literal: bool) -> Run:
 
 def draw(paths: list[Run], path: Path) -> None:
     """Draw both rules' thresholds against the number of updates."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
@@ -69,8 +69,7 @@ def draw(paths: list[Run], path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     left.set_ylabel("threshold κ")
     right.text(1.1, -0.03, "dashed: the 10 % quantile, 0.1426", fontsize=8, color="#555555")
-    with rc_context({"svg.hashsalt": "cascade", "svg.fonttype": "none"}):
-        figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else {})
+    save(figure, path)
 
 
 def main() -> None:

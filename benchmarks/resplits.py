@@ -33,6 +33,7 @@ from cascade.conformal.split import pac_rank, split_rank
 from cascade.evaluation.contestants import Threshold
 from cascade.evaluation.doubt import Doubt, doubt_of
 from cascade.evaluation.logs import open_log
+from cascade.evaluation.report.figures import save
 
 SPLITS = 1_000
 DELTA = 0.1
@@ -229,7 +230,6 @@ def table_lines(found: Sequence[tuple[Questions, list[Resplit]]]) -> list[str]:
 
 def draw(found: Sequence[tuple[Questions, list[Resplit]]], path: Path) -> None:
     """Draw realised coverage at alpha = 0.1 beside its law: a row for each log, a column for each n."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.6, 2.5 * len(found) + 0.9), layout="constrained")
@@ -242,8 +242,7 @@ def draw(found: Sequence[tuple[Questions, list[Resplit]]], path: Path) -> None:
         axes.set_xlabel("realised coverage of the m test questions")
     handles, labels = grid[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
-    with rc_context({"svg.hashsalt": "cascade", "svg.fonttype": "none"}):
-        figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else {})
+    save(figure, path)
 
 
 def _panel(axes: Any, row: Resplit) -> None:

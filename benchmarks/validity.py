@@ -28,6 +28,8 @@ from known_risk import coverage, means, single
 from known_risk.cells import ALPHAS, DELTA, SIMULATIONS, SIZES, Cell
 from known_risk.populations import Population, cut_short, population
 
+from cascade.evaluation.report.figures import save
+
 QUICK = 1_000
 Guarantee: TypeAlias = Callable[[Population, int, int], list[Cell]]
 GUARANTEES: Mapping[str, Guarantee] = {
@@ -136,7 +138,6 @@ def summary_lines(cells: Sequence[Cell]) -> list[str]:
 
 def draw(cells: Sequence[Cell], path: Path) -> None:
     """Draw what is missed beside what is promised, and how often a promise with confidence is broken."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10.5, 6.8), layout="constrained")
@@ -157,8 +158,7 @@ def draw(cells: Sequence[Cell], path: Path) -> None:
     for line in grid:
         handles, labels = line[0].get_legend_handles_labels()
         line[-1].legend(handles, labels, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    with rc_context({"svg.hashsalt": "cascade", "svg.fonttype": "none"}):
-        figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else {})
+    save(figure, path)
 
 
 def _root(share: Any) -> Any:

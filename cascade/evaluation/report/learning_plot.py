@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from cascade.conformal.arrays import Floats
+from cascade.evaluation.report.figures import save
 from cascade.training.constrained.curves import Training, columns_of
 
 _WINDOWS = 40
@@ -28,14 +29,14 @@ def plot_learning(training: Training) -> bytes:
     from matplotlib.figure import Figure
 
     out = io.BytesIO()
-    with style.context(["default", {"svg.hashsalt": "cascade", "svg.fonttype": "path", "font.size": 9}]):
+    with style.context(["default", {"font.size": 9}]):
         figure = Figure(figsize=(9.0, 9.5), layout="constrained")
         curves = _Curves(training)
         for axes, panel in zip(figure.subplots(4, 2, sharex=True).flat, curves.panels(), strict=True):
             panel(axes)
             axes.grid(alpha=0.25)
         figure.supxlabel("step", fontsize=9)
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        save(figure, out, "svg", fonttype="path")
     return out.getvalue()
 
 

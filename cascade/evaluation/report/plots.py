@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,13 @@ from cascade.errors import MissingExtraError, UsageError
 from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.compare import Comparison, Row
 from cascade.evaluation.report.drawing import Drawing
+from cascade.evaluation.report.figures import save
 
 FORMATS = (".svg", ".png", ".pdf")
 _MARKS, _BASELINE_MARKS = "os^vDPX<>hpd8H", "PXdv<>h8"
 _FAR_APART = 30
 _TICKS = (1.0, 2.0, 5.0)
 _LONGEST_LABEL = 48
-_UNDATED: Mapping[str, dict[str, None]] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}
-"""A date in the file would make every drawing another one."""
 
 
 def available() -> bool:
@@ -53,7 +52,7 @@ def plot(found: Comparison, path: Path) -> None:
         MissingExtraError: matplotlib is not installed.
     """
     check(path, found.dataset, cost_known=found.cost_known)
-    from matplotlib import rc_context
+    from matplotlib import rcParams
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10.5, max(5.6, 1.0 + 0.19 * len(found.rows))), layout="constrained")
@@ -71,8 +70,7 @@ def plot(found: Comparison, path: Path) -> None:
     for text in figure.legend(loc="outside right center", fontsize=8, frameon=False).get_texts():
         text.set_parse_math(False)
     try:
-        with rc_context({"svg.hashsalt": "cascade"}):
-            figure.savefig(path, dpi=150, metadata=_UNDATED[path.suffix])
+        save(figure, path, dpi=150, fonttype=rcParams["svg.fonttype"])
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from None
 
@@ -141,10 +139,10 @@ def plot_fit(what: Drawing) -> bytes:
     from matplotlib.figure import Figure
 
     out = io.BytesIO()
-    with style.context(["default", {"svg.hashsalt": "cascade", "svg.fonttype": "path"}]):
+    with style.context("default"):
         figure = Figure(figsize=(8.5, 5.0), layout="constrained")
         _fit_drawn(figure, figure.add_subplot(), what)
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        save(figure, out, "svg", fonttype="path")
     return out.getvalue()
 
 

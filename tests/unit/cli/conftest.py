@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import typer.main
 
+from cascade.cli import fit_levels, fit_uncertified
 from cascade.cli.main import main
+from cascade.evaluation.report import plots
 
 
 class Ran(NamedTuple):
     code: int
     out: str
     err: str
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_are_made_once() -> Iterator[None]:
+    """Build the tree of commands once: a process of `cascade` builds it once too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", cache(typer.main.get_command))
+        yield
+
+
+@pytest.fixture
+def plotted() -> None:
+    """Draw for real in this test."""
+
+
+@pytest.fixture(autouse=True)
+def _drawn_as_text(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write what would be drawn as text where a test does not ask for `plotted`: a drawing costs more than a fit."""
+    if "plotted" in request.fixturenames:
+        return
+    for place, name in ((plots, "plot_fit"), (fit_levels, "plot_learning"), (fit_uncertified, "plot_learning")):
+        monkeypatch.setattr(place, name, lambda what: f"<?xml {what!r}".encode())
 
 
 @pytest.fixture

@@ -142,7 +142,9 @@ def test_no_line_is_wider_than_the_terminal(cli: Cli, log: str, monkeypatch: pyt
         assert max(map(len, ran.out.splitlines())) <= width
 
 
-def test_the_same_log_and_seed_give_the_same_bytes(cli: Cli, log: str, written: Write, tmp_path: Path) -> None:
+def test_the_same_log_and_seed_give_the_same_bytes(
+    plotted: None, cli: Cli, log: str, written: Write, tmp_path: Path
+) -> None:
     for options in (["--alpha", "0.1"], ["--guarantee", "regret", "--alpha", "0.3", "--seed", "3"]):
         for name in ("one", "two"):
             assert cli("fit", log, "-o", name, "--force", *options).code == 0
@@ -198,7 +200,7 @@ def test_without_matplotlib_there_is_no_plot_and_a_line(
     assert "frontier.svg" not in (tmp_path / "policy" / "README.md").read_text()
 
 
-def test_hostile_names_reach_neither_terminal_nor_card(cli: Cli, written: Write, tmp_path: Path) -> None:
+def test_hostile_names_reach_neither_terminal_nor_card(plotted: None, cli: Cli, written: Write, tmp_path: Path) -> None:
     name = "[red]x[/red]\x1b[31m\n<script>|a|[b](http://c)"
     ran = cli("fit", written(hard_rows(120, range(0, 40, 2), dataset=name)), "-o", "policy")
     assert ran.code == 0, ran.err
