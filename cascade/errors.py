@@ -147,11 +147,13 @@ class ModelFileError(CascadeError):
 class NotCertifiedError(CascadeError):
     """The target cannot be met with this data, or was not certified. `needed_n` questions would do, if known.
 
-    `why` is the message without how many would do, for those who count them otherwise.
+    `chance` is the probability that so many do, judged by the data; None where they do for certain. `why` is the
+    message without how many would do, for those who count them otherwise.
     """
 
     exit_code = 3
     needed_n: int | None = None
+    chance: float | None = None
     why: str | None = None
 
 

@@ -23,6 +23,7 @@ from cascade.calibration.thresholds import Found, Sample, check_told, find, refe
 from cascade.config import CascadeConfig
 from cascade.conformal.certificate import dollars, expiry, make
 from cascade.conformal.guarantee import Guarantee
+from cascade.conformal.needed import chance_said
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
@@ -252,9 +253,10 @@ def _demand(
     if refused:
         said = "; ".join(f"{_whom(one, table, guarantee)}{one.refused}" for one in refused)
         needed = _most_needed(refused)
-        would = "" if needed is None else f" {_would_do(needed, chosen.table.n, logged)}"
+        chance = min((one.chance for one in refused if one.chance is not None), default=None)
+        would = "" if needed is None else f" {_would_do(needed, chance, chosen.table.n, logged)}"
         why = f"{_not_certified(guarantee, said)}{besides}"
-        raise NotCertifiedError(f"{why}{would}", needed_n=needed, why=why)
+        raise NotCertifiedError(f"{why}{would}", needed_n=needed, chance=chance, why=why)
     # A group of which no question is on record keeps everything without a choice: its certificate says so.
     few = [one for one in found if one.keeps_everything and one.rows.any() and not allow_everything]
     if few:
@@ -275,12 +277,13 @@ def _whom(found: Found, table: EpisodeTable, guarantee: Guarantee) -> str:
     return f"all other groups ({_named(sorted({table.groups[row] for row in np.flatnonzero(found.rows)}))}): "
 
 
-def _would_do(needed: int, n: int, logged: int) -> str:
+def _would_do(needed: int, chance: float | None, n: int, logged: int) -> str:
     """Return how many questions would do, where n of those logged are left after others ordered the path."""
+    likely = "would do" if chance is None else f"would do with a chance of {chance_said(chance)}"
     if n == logged:
-        return f"{needed} would do, if they turn out like these."
+        return f"{needed} {likely}, if they turn out like these."
     whole = -(-needed * logged // n)
-    return f"{needed} after ordering the thresholds would do, about {whole} logged, if they turn out like these."
+    return f"{needed} after ordering the thresholds {likely}, about {whole} logged, if they turn out like these."
 
 
 def _not_certified(guarantee: Guarantee, said: str) -> str:

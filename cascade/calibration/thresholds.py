@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import Bools, Floats, ScoreArrays
-from cascade.conformal.binomial import as_written
 from cascade.conformal.calibrate import Calibration, calibrate
 from cascade.conformal.critical import critical_kappa
 from cascade.conformal.groups import calibrate_groups
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.identity import hangs_on_identity
 from cascade.conformal.ltt import learn_then_test, order_path
+from cascade.conformal.needed import Forecast, chance_said, forecast
 from cascade.conformal.risk import calibrate_budget, calibrate_risk, cost_levels, loss_levels
 from cascade.conformal.rollout import Levels, levels
 from cascade.conformal.served import PathPoint, Served, served
@@ -118,6 +117,7 @@ class Found(NamedTuple):
         keeps_everything: whether the questions were too few, so that everything is kept.
         abstain_below: nothing is served below this confidence; None without abstention.
         needed_n: how many questions would have done, where they were too few and that is known.
+        chance: the probability that so many do; None where they do for certain, or where that is not known.
         refused: why nothing can be promised, in words; None where it can.
     """
 
@@ -130,6 +130,7 @@ class Found(NamedTuple):
     keeps_everything: bool = False
     abstain_below: float | None = None
     needed_n: int | None = None
+    chance: float | None = None
     refused: str | None = None
 
 
@@ -204,18 +205,20 @@ def _single(sample: Sample, guarantee: Guarantee, path: Path | None) -> list[Fou
     )
     n, everywhere = sample.table.n, np.ones(sample.table.n, dtype=np.bool_)
     if result.point is None or result.silent:
+        ahead = result.forecast or Forecast(None, 0.0)
         said = f"{result.losses} of {n} calibration questions count against it at the safest of {len(path)} points"
-        if result.needed_n is None:
+        if ahead.questions is None:
             unsure = answered.at(path[0])
             said += _hopeless(result.losses, int(np.count_nonzero(unsure.loss & unsure.cut)), n, guarantee)
         silent = "only answering nothing keeps the promise" if result.silent else f"no point passes: {said}"
-        return [Found(None, everywhere, n, math.nan, needed_n=result.needed_n, refused=silent)]
+        chance = None if ahead.questions is None else ahead.chance
+        return [Found(None, everywhere, n, math.nan, needed_n=ahead.questions, chance=chance, refused=silent)]
     below = result.point.abstain_below if guarantee.abstain else None
     return [Found(None, everywhere, n, result.point.kappa, misses=result.losses, abstain_below=below)]
 
 
 def _hopeless(losses: int, unsure: int, n: int, guarantee: Guarantee) -> str:
-    """Return what to do where more questions would not help: more than alpha are lost at the safest threshold.
+    """Return what to do where hardly any number of questions would be certified at the safest threshold.
 
     Args:
         losses: questions that count as lost there.
@@ -224,16 +227,17 @@ def _hopeless(losses: int, unsure: int, n: int, guarantee: Guarantee) -> str:
         n: all questions.
         guarantee: what is asked for.
     """
-    alpha, said = as_written(_alpha(guarantee)), ""
-    if Fraction(losses, n) <= alpha:
-        return said
+    assert guarantee.delta is not None  # noqa: S101 - `Guarantee` has checked it
+    said = ""
     if unsure:
         said = f", {unsure} of them since {_EARLY}: log each question to its last step (cascade collect)"
-    if Fraction(losses - unsure, n) <= alpha:
+    ahead = forecast(losses - unsure, n, _alpha(guarantee), guarantee.delta)
+    if ahead.questions is not None:
         return said
     instead = "" if guarantee.abstain else ", or let it abstain"
     lost = f"{100 * (losses - unsure) / n:.3g} % are lost"
-    return f"{said}, and no number of questions helps where {lost}: ask for a higher alpha{instead}"
+    few = f"where {lost} the chance is {chance_said(ahead.chance)}, however many there are"
+    return f"{said}, and more questions hardly help: {few}. Ask for a higher alpha{instead}"
 
 
 _EARLY = "their record ends before the last step, and what comes there is not known"

@@ -138,7 +138,7 @@ def _calibrated(part: _Part, how: _How, level: str) -> Calibrated:
     except NotCertifiedError as error:
         if not level:
             raise
-        raise NotCertifiedError(f"Level {level!r}: {error}", needed_n=error.needed_n) from None
+        raise NotCertifiedError(f"Level {level!r}: {error}", needed_n=error.needed_n, chance=error.chance) from None
     return done
 
 

@@ -10,6 +10,7 @@ from cascade.cli.blocks import Block, Command, Heading, Listed, Rows, Said
 from cascade.cli.tables import per_thousand
 from cascade.conformal.certificate import percent
 from cascade.conformal.guarantee import KINDS, Guarantee
+from cascade.conformal.needed import chance_said
 from cascade.evaluation.baselines import CLAIRVOYANT, label
 from cascade.evaluation.breakeven import BreakEven
 from cascade.evaluation.intervals import Interval
@@ -285,7 +286,7 @@ def _usual_advice(proof: Proof) -> str:
         return "Other steps: another base, another prompt, the guide's own answer as a last step; or a higher alpha."
     ahead = proof.coin is not None and proof.coin.ahead.mean > 0
     more = "Log more questions (cascade collect) and prove again"
-    needed = "" if proof.needed_n is None else f": about {proof.needed_n:,} in all would do"
+    needed = "" if proof.needed_n is None else f": about {proof.needed_n:,} in all {_likely(proof.chance)}"
     by_length = "ask for a higher alpha: no step is saved." if _runs_all(proof) else "serve by length:"
     return {
         "saves": "Fit it on all of these questions. --config cascade.yaml puts what will serve on record.",
@@ -297,6 +298,10 @@ def _usual_advice(proof: Proof) -> str:
         "unknown": f"Log what calls cost, or {by_length}",
         "costs": f"Stay with {called(proof.reference)}, or ask for a higher alpha.",
     }[proof.verdict]
+
+
+def _likely(chance: float | None) -> str:
+    return "would do" if chance is None or chance == 1 else f"would do with a chance of {chance_said(chance)}"
 
 
 def fit_command(found: Cascade, proof: Proof) -> Command:
@@ -338,6 +343,7 @@ def _proof_document(proof: Proof, why: Sequence[Reason]) -> dict[str, Any]:
         "fitted": dict(proof.fitted),
         "refused": proof.refused,
         "needed_n": proof.needed_n,
+        "chance": proof.chance,
         "exceeded": proof.exceeded,
         "policy": _way_document(proof.policy) if proof.refused < proof.splits else None,
         "reference": _way_document(proof.reference),

@@ -23,8 +23,8 @@ import numpy as np
 from cascade.checks import share_problems
 from cascade.conformal.arrays import Ints
 from cascade.conformal.betting import mean_below_p_value
-from cascade.conformal.binomial import as_written, most_losses, needed_n, rejects
-from cascade.conformal.needed import least_enough, needed_for_cost
+from cascade.conformal.binomial import most_losses
+from cascade.conformal.needed import Forecast, forecast, needed_for_cost
 from cascade.conformal.paths import order_path
 from cascade.conformal.served import PathPoint, Served, ServedPath
 from cascade.errors import UsageError
@@ -89,21 +89,27 @@ class PathResult:
         return self.point is not None and self.abstained == self.n
 
     @property
-    def needed_n(self) -> int | None:
-        """About how many questions would certify the first point that answers, if they turned out like these.
+    def forecast(self) -> Forecast | None:
+        """How many questions are likely to certify the first point that answers, judged by these (`needed`).
 
-        None where it is certified, or where no number is seen to do. Searched for on each call, milliseconds or more.
+        With a budget, as many as both promises take, if their costs turn out like these; the chance is that of the
+        risk. None where the point is certified. Computed on each call, in a tenth of a second.
         """
         along, budget, most = self.calibration, self.budget_nano_usd, self.most_nano_usd
         answering = np.flatnonzero(along.abstained < self.n)
         first = int(answering[0]) if answering.size else 0
         if self.certified > first:
             return None
-        risk = _needed_for_risk(int(along.losses[first]), self.n, self.alpha, self.delta)
-        if risk is None or budget is None or most is None or budget >= most:
-            return risk
+        found = forecast(int(along.losses[first]), self.n, self.alpha, self.delta)
+        if found.questions is None or budget is None or most is None or budget >= most:
+            return found
         spent = needed_for_cost(_prices(along.served, along.path[first].kappa, most), budget, most, self.delta)
-        return None if spent is None else max(risk, spent)
+        return found._replace(questions=None if spent is None else max(found.questions, spent))
+
+    @property
+    def needed_n(self) -> int | None:
+        """The number of the forecast; None where the point is certified, or hardly any number would be."""
+        return None if (found := self.forecast) is None else found.questions
 
 
 def fixed_sequence(p_values: Iterable[float], delta: float) -> int:
@@ -194,16 +200,6 @@ def _prices(served: Served, kappa: float, most: int) -> Ints:
     """Return what each question costs, int64 (n,): the cap where the record ends too early."""
     found = served.at(PathPoint(kappa))
     return np.where(found.cut, most, found.cost)
-
-
-def _needed_for_risk(losses: int, n: int, alpha: float, delta: float) -> int | None:
-    """Return a number of questions at which the same share of losses would be certified."""
-
-    def enough(many: int) -> bool:
-        return rejects(-(-losses * many // n), many, alpha, delta)
-
-    least = max(needed_n(alpha, delta), 1)
-    return least_enough(enough, least) if losses < n * as_written(alpha) else None
 
 
 def _p_value(value: float) -> float:

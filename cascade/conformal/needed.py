@@ -1,16 +1,104 @@
-"""How many questions would do, if they turned out like those at hand: a forecast for the user, no part of a promise."""
+"""How many questions would do: a forecast for the user, no part of a promise.
+
+A promise on a risk is forecast from one model of the problem. Of n questions c were lost at the point that is tested
+first, so its risk has the law Beta(c + 1, n − c + 1), that of a risk about which nothing was known before. So many
+fresh questions N are certified where no more than `most_losses(N)` of them are lost; the number lost is beta-binomial.
+The forecast is a number at which that probability is high, with the probability. A log that grows moves it little by
+little: no number of losses turns "some number will do" into "no number will".
+
+Reference: Gelman et al., Bayesian data analysis (2013), 2.4, the predictive law; `design/single-answer.md`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from cascade.conformal.arrays import Ints
+from cascade.conformal.beta_binomial import miss_log_pmf
 from cascade.conformal.betting import mean_below_p_value
+from cascade.conformal.binomial import most_losses, needed_n
+
+HARDLY = 0.1
+"""A chance below which no number of questions is advised."""
+_WORTH = 0.8  # a forecast comes to so much of the highest chance there is: the rest would take far more questions
+_MOST_FORECAST = 200_000
+_GROWTH = 1.1  # from one number of questions that is tried to the next
 
 _MOST_QUESTIONS = 10**7
 _MOST_ROWS = 10**6  # where costs have to be laid out: two seconds
+
+
+class Forecast(NamedTuple):
+    """How many questions to try.
+
+    Attributes:
+        questions: calibration questions, more than there are; None where hardly any number would be certified.
+        chance: the probability that so many fresh questions are certified; the highest there is where `questions` is
+            None.
+    """
+
+    questions: int | None
+    chance: float
+
+
+def certify_chance(losses: int, n: int, many: int, alpha: float, delta: float) -> float:
+    """Return the probability that fresh questions certify a point, judged by those at hand.
+
+    Args:
+        losses: questions at hand that are lost at the point.
+        n: questions at hand.
+        many: fresh questions.
+        alpha: the bound on the risk.
+        delta: the probability that the promise may be broken.
+
+    >>> round(certify_chance(3, 60, 500, 0.1, 0.1), 2), round(certify_chance(8, 60, 500, 0.1, 0.1), 2)
+    (0.73, 0.07)
+    """
+    most = most_losses(many, alpha, delta)
+    if most is None:
+        return 0.0
+    return min(1.0, float(np.exp(miss_log_pmf(many, n + 1, losses + 1)[: most + 1]).sum()))
+
+
+def forecast(losses: int, n: int, alpha: float, delta: float) -> Forecast:
+    """Return how many fresh questions are likely to be certified, judged by n questions of which some are lost.
+
+    The fewest that come to four fifths of the highest chance there is. Tried are numbers above n, each a tenth above
+    the one before, up to 200,000 or twice n.
+
+    >>> forecast(2, 60, 0.1, 0.1).questions, round(forecast(2, 60, 0.1, 0.1).chance, 2)
+    (152, 0.77)
+    >>> forecast(30, 60, 0.1, 0.1).questions is None
+    True
+    """
+    tried = [(many, certify_chance(losses, n, many, alpha, delta)) for many in _numbers(n, alpha, delta)]
+    highest = max(chance for _, chance in tried)
+    if highest < HARDLY:
+        return Forecast(None, highest)
+    return next(Forecast(many, chance) for many, chance in tried if chance >= _WORTH * highest)
+
+
+def chance_said(chance: float) -> str:
+    """Return a chance in words, rounded to what such a forecast can tell.
+
+    >>> chance_said(0.774), chance_said(0.031), chance_said(0.999)
+    ('about 75 %', 'below 5 %', 'above 95 %')
+    """
+    if chance < 0.05 or chance > 0.95:
+        return "below 5 %" if chance < 0.05 else "above 95 %"
+    return f"about {5 * round(20 * chance)} %"
+
+
+def _numbers(n: int, alpha: float, delta: float) -> Iterator[int]:
+    many = max(needed_n(alpha, delta), n + 1)
+    last = max(_MOST_FORECAST, 2 * many)
+    while many <= last:
+        yield many
+        many = math.ceil(_GROWTH * many)
 
 
 def first_where(size: int, holds: Callable[[int], bool]) -> int:

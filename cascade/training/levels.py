@@ -177,7 +177,7 @@ def _of_level(error: NotCertifiedError, name: str, asked: Guarantee) -> NotCerti
     """Return the error with the level that could not be certified."""
     head = f"Level {name!r} (alpha {asked.alpha:g}): "
     why = None if error.why is None else f"{head}{error.why}"
-    return NotCertifiedError(f"{head}{error}", needed_n=error.needed_n, why=why)
+    return NotCertifiedError(f"{head}{error}", needed_n=error.needed_n, chance=error.chance, why=why)
 
 
 def level_notes(fitted: Mapping[str, Fitted]) -> Iterator[str]:

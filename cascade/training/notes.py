@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from cascade.calibration.scores import history_of
 from cascade.calibration.thresholds import spoken_of
 from cascade.conformal.guarantee import Guarantee
+from cascade.conformal.needed import chance_said
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
 from cascade.policies.artifact import Seen
@@ -147,8 +148,9 @@ def in_logged(
     spoken = float(spoken_of(table, guarantee.kind).mean()) * parts.questions / max(logged, parts.questions)
     needed = logged_for(error.needed_n, guarantee, share, spoken)
     where = " of such a group" if guarantee.by_group else ""
-    said = f"About {needed:,} logged questions{where} would do, if they turn out like these."
-    return NotCertifiedError(f"{error.why} {said}", needed_n=needed, why=error.why)
+    likely = "would do" if error.chance is None else f"would do with a chance of {chance_said(error.chance)}"
+    said = f"About {needed:,} logged questions{where} {likely}, if they turn out like these."
+    return NotCertifiedError(f"{error.why} {said}", needed_n=needed, chance=error.chance, why=error.why)
 
 
 def logged_for(certifying: int, guarantee: Guarantee, share: float, spoken: float = 1.0) -> int:

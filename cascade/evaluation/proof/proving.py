@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from statistics import median_high
+from statistics import median_high, median_low
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -71,6 +71,7 @@ class Proof:
         refused: splits in which nothing was certified.
         needed_n: about how many logged questions would have done, the median over those splits where that is known;
             None where it is known of half of them or fewer: then mostly no number would have done.
+        chance: the probability that so many do, the median likewise; None where there is no number.
         why_refused: what the first of them said, without a number of questions.
         exceeded: certified splits in which more than alpha of the test questions broke the promise.
         policy: the certified policies; a split without one counts as the reference.
@@ -101,6 +102,7 @@ class Proof:
     fitted: Mapping[str, int]
     refused: int
     needed_n: int | None
+    chance: float | None
     why_refused: str | None
     exceeded: int
     policy: Way
@@ -198,7 +200,7 @@ class _Tally:
     sizes: tuple[int, int] = (0, 0)
     fitted: Counter[str] = field(default_factory=Counter)
     refused: int = 0
-    needed: list[int] = field(default_factory=list)
+    needed: list[tuple[int, float]] = field(default_factory=list)
     why: str | None = None
     exceeded: int = 0
 
@@ -213,7 +215,8 @@ def _fitted(fit: Fitter, table: EpisodeTable | None, guarantee: Guarantee, seed:
     except NotCertifiedError as error:
         tally.refused += 1
         tally.why = tally.why or error.why or str(error)
-        tally.needed += [] if error.needed_n is None else [error.needed_n]
+        if error.needed_n is not None:
+            tally.needed.append((error.needed_n, 1.0 if error.chance is None else error.chance))
         return None
     tally.fitted[found.name] += 1
     return found
@@ -221,7 +224,7 @@ def _fitted(fit: Fitter, table: EpisodeTable | None, guarantee: Guarantee, seed:
 
 def _of_whole(n: int, tally: _Tally) -> int:
     """Return how many questions of a log it takes that so many as would do are in the part that is fitted on."""
-    return math.ceil(median_high(tally.needed) * n / tally.sizes[0])
+    return math.ceil(median_high(number for number, _ in tally.needed) * n / tally.sizes[0])
 
 
 class _LeftOut(NamedTuple):
@@ -241,6 +244,7 @@ def _proof(
 ) -> Proof:
     table, guarantee = measuring.table, measuring.guarantee
     made = [one.way(name, tally.sizes, paired=name != measuring.reference.name) for name, one in results.items()]
+    forecast = 2 * len(tally.needed) > tally.refused
     certified = table.cost_known and tally.refused < plan.splits
     cost, lost = bound
     if not table.cost_known:
@@ -258,7 +262,8 @@ def _proof(
         sizes=tally.sizes,
         fitted=dict(tally.fitted.most_common()),
         refused=tally.refused,
-        needed_n=_of_whole(table.n, tally) if 2 * len(tally.needed) > tally.refused else None,
+        needed_n=_of_whole(table.n, tally) if forecast else None,
+        chance=median_low(chance for _, chance in tally.needed) if forecast else None,
         why_refused=tally.why,
         exceeded=tally.exceeded,
         policy=made[-1],

@@ -13,6 +13,7 @@ from mapie.risk_control.fwer_control import control_fwer
 
 from cascade.conformal.binomial import lower_tail, most_losses
 from cascade.conformal.ltt import certified_points, fixed_sequence, learn_then_test, order_path
+from cascade.conformal.needed import Forecast, forecast
 from cascade.conformal.served import PathPoint, Served
 from cascade.errors import UsageError
 
@@ -180,17 +181,20 @@ def test_the_count_that_decides_is_the_exact_one() -> None:
 
 def test_too_few_questions_certify_nothing_and_say_how_many_would() -> None:
     result = calibrated([0, 0], 21)
-    assert (result.point, result.index, result.certified, result.needed_n) == (None, None, 0, 22)
+    assert (result.point, result.index, result.certified, result.needed_n) == (None, None, 0, 107)
+    assert result.forecast == forecast(0, 21, 0.1, 0.1)
     assert calibrated([0, 0], 22).certified == 2
 
 
 def test_what_is_not_certified_says_how_many_such_questions_would_do() -> None:
     result = calibrated([15], 200)
-    needed = result.needed_n
     assert (result.point, result.losses) == (None, 15)
-    assert 279 <= needed <= 335, "the first that would do, and the first from which all would"
-    assert most_losses(needed, 0.1, 0.1) >= 15 / 200 * needed
-    assert calibrated([20], 200).needed_n is None, "a risk of alpha is certified by no number"
+    assert result.forecast == forecast(15, 200, 0.1, 0.1)
+    assert result.needed_n == result.forecast.questions > 335, (
+        "where 15 of 200 just pass, fresh ones pass half the time"
+    )
+    assert calibrated([20], 200).forecast.chance < result.forecast.chance
+    assert calibrated([30], 200).needed_n is None, "a risk far above alpha is hardly certified by any number"
 
 
 def test_silence_is_certified_and_called_so() -> None:
@@ -207,7 +211,7 @@ def test_silence_is_certified_and_called_so() -> None:
 
 def test_the_number_needed_is_searched_for_only_when_it_is_asked_for(monkeypatch) -> None:
     asked = []
-    monkeypatch.setattr("cascade.conformal.ltt.least_enough", lambda *_: asked.append(1) or 7)
+    monkeypatch.setattr("cascade.conformal.ltt.forecast", lambda *_: asked.append(1) or Forecast(7, 0.8))
     result = calibrated([15], 200)
     assert (result.certified, result.losses, asked) == (0, 15, [])
     assert (result.needed_n, asked) == (7, [1])
