@@ -22,7 +22,7 @@ from cascade.policies.base import Policy
 from cascade.policies.fixed import FixedPolicy, RandomPolicy
 from cascade.policies.prompted import PromptedPolicy
 from cascade.policies.threshold import ThresholdPolicy
-from cascade.providers.openai_http import OPENAI_BASE, Endpoint
+from cascade.providers.exchange import OPENAI_BASE, Endpoint
 from cascade.sections import (
     BaseGuideConfig,
     DirectoryConfig,

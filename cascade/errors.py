@@ -5,6 +5,7 @@ The tree::
     CascadeError                     exit 1
     ├── ConfigError                  exit 2   every problem at once, each with its path
     ├── UsageError                   exit 2   the call itself is wrong: closed, inside an event loop, bad argument
+    │   └── ClosedError                       close() or Ctrl-C stopped the question while it was answered
     ├── MissingExtraError            exit 2   a package is not installed: names the pip command
     ├── ModelFileError               exit 2   weights are missing, cut short or not the pinned file
     ├── NotCertifiedError            exit 3   the target cannot be met or was not certified
@@ -92,6 +93,13 @@ class UsageError(CascadeError):
     """A call that cannot work as it was made; the message says which call would."""
 
     exit_code = 2
+
+
+class ClosedError(UsageError):
+    """The question was stopped while it was answered: the orchestrator was closed, or `ask_many` interrupted.
+
+    The call under way was cancelled and may be billed. Answers that came before it are on record in the traces.
+    """
 
 
 EXTRAS: Mapping[str, str] = {
@@ -196,7 +204,11 @@ class ProviderError(CascadeError):
 
 
 class ProviderUnavailableError(ProviderError):
-    """The provider answered 5xx or could not be reached."""
+    """The provider answered 5xx or could not be reached.
+
+    `billed` is "maybe" where the work may have been done: the connection broke after the request was sent, or a gateway
+    (502, 504, 520, 524) lost the answer of the server behind it.
+    """
 
     retryable = True
 
@@ -263,6 +275,9 @@ _BY_STATUS: Mapping[int, type[ProviderError]] = {
     422: BadRequestError,
     429: RateLimitedError,
 }
+LOST_BY_A_GATEWAY = frozenset({502, 504, 520, 524})
+"""A gateway answers so where it had no good answer from the server behind it, which may have done the work. 520 and 524
+are Cloudflare's. A server that answers 500 or 503 itself says that it failed."""
 _TOO_LONG = re.compile(
     r"context.{0,24}(?:length|size|window)|exceed_context|maximum context|too many tokens", re.IGNORECASE
 )
@@ -286,6 +301,7 @@ def from_status(
         f"{model or 'the provider'} answered {status}: {said}. {_NEXT_ACTION[kind]}",
         model=model,
         status=status,
+        billed="maybe" if status in LOST_BY_A_GATEWAY else kind.billed,
         retry_after_s=retry_after_s,
         request_id=request_id,
     )

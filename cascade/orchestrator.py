@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 from cascade import config as configuration
 from cascade.budget.ledger import QuestionBudget
@@ -28,6 +28,7 @@ from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
 from cascade.providers.registry import ProviderSettings
 from cascade.resilience.deadline import Deadline
+from cascade.resilience.halting import Halt
 from cascade.sections import DirectoryConfig, ModelConfig
 from cascade.serving import Order, Serving
 from cascade.streaming import astream, stream
@@ -35,6 +36,9 @@ from cascade.types import Answer, Call, Completion, Question, Request, Step, Tex
 
 if TYPE_CHECKING:
     from cascade.policies.levels import Level
+
+_SETTLE_S = 2.0
+"""How long `close` and Ctrl-C wait at most for calls that were cancelled; a provider of one's own may not notice."""
 
 
 class Orchestrator:
@@ -95,6 +99,7 @@ class Orchestrator:
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
         self._closed = False
+        self._halt = Halt()
         self._own: list[Guard] = []
         self._guards = self._make_guards(providers)
         self._traces = self._make_writer()
@@ -150,8 +155,15 @@ class Orchestrator:
                 level.
         """
         self._no_event_loop("ask", "aask")
+        return self._ask(question, budget, alpha, segment, self._halt)
+
+    def _ask(
+        self, question: str | Question, budget: str | None, alpha: float | None, segment: str | None, halt: Halt
+    ) -> Answer:
         deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha, segment)
-        return trace.settle(drive(walk, lambda request: self._guard(request).complete(request, deadline)))
+        with halt.working():
+            answer = drive(walk, lambda request: self._guard(request).complete(request, deadline, halt))
+        return trace.settle(answer)
 
     async def aask(
         self,
@@ -163,7 +175,8 @@ class Orchestrator:
     ) -> Answer:
         """Answer one question without blocking the event loop. Raises as `ask` does."""
         deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha, segment)
-        answer = await adrive(walk, lambda request: self._guard(request).acomplete(request, deadline))
+        with self._halt.working():
+            answer = await adrive(walk, lambda request: self._guard(request).acomplete(request, deadline, self._halt))
         return await trace.asettle(answer)
 
     def stream(
@@ -177,7 +190,7 @@ class Orchestrator:
         """Answer one question and yield text as it is written, each finished step, and at last the answer."""
         self._no_event_loop("stream", "astream")
         deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha, segment)
-        return stream(walk, lambda request: self._guard(request).stream(request, deadline), trace)
+        return stream(walk, lambda request: self._guard(request).stream(request, deadline, self._halt), trace)
 
     async def astream(
         self,
@@ -189,7 +202,7 @@ class Orchestrator:
     ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream` without blocking the event loop."""
         deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha, segment)
-        pieces = astream(walk, lambda request: self._guard(request).astream(request, deadline), trace)
+        pieces = astream(walk, lambda request: self._guard(request).astream(request, deadline, self._halt), trace)
         async with aclosing(pieces) as events:
             async for event in events:
                 yield event
@@ -205,6 +218,8 @@ class Orchestrator:
     ) -> list[Answer]:
         """Answer questions, at most `concurrency` at a time, in the order they were asked, all at one level.
 
+        Ctrl-C stops at once: calls under way are cancelled and no other is made. What was answered is in the traces.
+
         Raises:
             BatchError: some failed; `results` holds every answer and every error.
             UsageError: it cannot be asked so.
@@ -213,14 +228,26 @@ class Orchestrator:
         _check_many(questions, concurrency)
         self._serves(budget, alpha)
 
+        halt = Halt()
+
         def one(question: str | Question) -> Answer | CascadeError:
             try:
-                return self.ask(question, budget=budget, alpha=alpha, segment=segment)
+                return self._ask(question, budget, alpha, segment, halt)
             except CascadeError as error:
                 return error
 
-        with ThreadPoolExecutor(concurrency, thread_name_prefix="cascade-ask") as threads:
-            return _all_or_batch_error(list(threads.map(one, questions)))
+        threads = ThreadPoolExecutor(concurrency, thread_name_prefix="cascade-ask")
+        with self._halt.over(halt.stop), self._halt.working():
+            try:
+                asked = [threads.submit(one, question) for question in questions]
+                results = [future.result() for future in asked]
+            except BaseException:  # Ctrl-C: no further question is begun, and those under way end now
+                halt.stop()
+                threads.shutdown(wait=False, cancel_futures=True)
+                halt.wait_idle(_SETTLE_S)
+                raise
+        threads.shutdown()
+        return _all_or_batch_error(results)
 
     async def aask_many(
         self,
@@ -243,7 +270,14 @@ class Orchestrator:
                 except CascadeError as error:
                     return error
 
-        return _all_or_batch_error(await asyncio.gather(*(one(question) for question in questions)))
+        tasks = [asyncio.create_task(one(question)) for question in questions]
+        try:
+            return _all_or_batch_error(await asyncio.gather(*tasks))
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise
 
     @property
     def policy(self) -> Policy:
@@ -309,23 +343,34 @@ class Orchestrator:
 
     def complete(self, request: Request) -> Completion:
         """Make one call to one of the models, guarded as any other. Raises as `ask` does."""
-        return self._guard(request).complete(request, self._deadline())
+        return self._guard(request).complete(request, self._deadline(), self._halt)
 
     def close(self) -> None:
-        """Give back connections and memory, and write what traces wait. May be called twice."""
-        self._closed = True
+        """Give back connections and memory, and write what traces wait. May be called twice.
+
+        Questions that other threads are asking end at once with `ClosedError`; no further call is made. Inside an event
+        loop use `aclose`, which also waits for the questions of that loop to end.
+        """
+        self._stop()
+        if not _in_event_loop():
+            self._halt.wait_idle(_SETTLE_S)
         for guard in self._own:
             guard.close()
         if self._traces is not None:
             self._traces.close()
 
     async def aclose(self) -> None:
-        """Give back connections and memory, those of the running event loop too."""
-        self._closed = True
+        """Do as `close` without blocking the event loop."""
+        self._stop()
+        await asyncio.to_thread(self._halt.wait_idle, _SETTLE_S)
         for guard in self._own:
             await guard.aclose()
         if self._traces is not None:
             await asyncio.to_thread(self._traces.close)
+
+    def _stop(self) -> None:
+        self._closed = True
+        self._halt.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -387,9 +432,7 @@ class Orchestrator:
 
     @staticmethod
     def _no_event_loop(name: str, instead: str) -> None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        if not _in_event_loop():
             return
         raise UsageError(
             f"{name}() blocks, and it was called inside a running event loop, which would stand still. "
@@ -397,14 +440,22 @@ class Orchestrator:
         )
 
 
-def _check_many(questions: object, concurrency: int) -> None:
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _check_many(questions: object, concurrency: object) -> None:
     if isinstance(questions, str | Question):
         raise UsageError("ask_many takes a list of questions; for one question use ask.")
     if isinstance(questions, list | tuple):
         for question in questions:
             refuse_chat(question)
-    if concurrency < 1:
-        raise UsageError("concurrency must be at least 1.")
+    if isinstance(concurrency, bool) or not isinstance(concurrency, SupportsIndex) or concurrency.__index__() < 1:
+        raise UsageError(f"concurrency must be a whole number of at least 1, not {concurrency!r}.")
 
 
 def _all_or_batch_error(results: list[Answer | CascadeError]) -> list[Answer]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from cascade.conformal.audits import AuditPlan
 from cascade.conformal.guarantee import UNWATCHED
 from cascade.episodes.truth import Truth
+from cascade.resilience.forks import after_fork
 from cascade.sections import AuditConfig, GuaranteeConfig
 from cascade.types import Certificate
 
@@ -99,11 +100,16 @@ class Watches:
 
     def __init__(self, asked: GuaranteeConfig) -> None:
         self._asked = asked
-        self._lock = threading.Lock()
+        self._begin()
+        after_fork(self._begin)
         self._known: dict[str, Watch] = {}
         self._level = asked.monitor.level
         self.drawn = _Draws(asked.audit).drawn
         """Whether the next question is audited."""
+
+    def _begin(self) -> None:
+        """Make the lock, anew in a forked child: another thread may have held it at the fork."""
+        self._lock = threading.Lock()
 
     def of(self, certificate: Certificate) -> Watch:
         """Return what audits told of a certificate."""

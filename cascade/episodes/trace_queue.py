@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import sys
 import threading
 import time
 from collections import deque
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from cascade.episodes.store import Address, StoreError
+from cascade.episodes.store import Address, StoreError, load
 from cascade.errors import CascadeError, UsageError
+from cascade.resilience.forks import keep
 
 if TYPE_CHECKING:
     from cascade.episodes.store.core import Store
@@ -115,8 +117,7 @@ class TraceQueue:
             return False
         self._thread = thread
         _running.add(self)
-        atexit.unregister(_close_all)
-        atexit.register(_close_all)
+        _at_exit()
         return True
 
     def _give_back(self, entry: Entry) -> None:
@@ -165,7 +166,7 @@ class TraceQueue:
     def leave_to_parent(self) -> bool:
         """Give the queue up in a forked child; return whether it was closed. No lock is taken: its holder is gone."""
         _running.discard(self)
-        _inherited.append(self)
+        keep(self)
         return self._closing
 
     def complain(self, why: str, *, at_once: bool = False) -> None:
@@ -310,10 +311,11 @@ class _Writer:
             self._queue.pause()
 
     def _append(self, group: list[Entry]) -> None:
-        from cascade.episodes.store.core import Store
-
         rows = itertools.chain.from_iterable([entry.make() for entry in group])
         if self._store is None:
+            load(self._queue.address)
+            from cascade.episodes.store.core import Store
+
             self._store = Store.open(self._queue.address, durability=self._queue.durability)
             self._held_since = time.monotonic()
         self._store.append(rows)
@@ -339,10 +341,17 @@ _running: set[TraceQueue] = set()
 """The queues with a thread, so that they can be emptied when the process ends."""
 
 
+def _at_exit() -> None:
+    """Empty the queues when the process ends, also one that `multiprocessing` forked, which skips `atexit`."""
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, _close_all, exitpriority=0)
+
+
 def _close_all() -> None:
     for queue in list(_running):
         queue.close(timeout_s=5.0)
-
-
-_inherited: list[TraceQueue] = []
-"""What a fork copied: kept, since what the parent's thread holds must not be closed here."""

@@ -8,7 +8,6 @@ commits them together. A store that fails costs traces, which are counted and wa
 from __future__ import annotations
 
 import asyncio
-import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -24,6 +23,7 @@ from cascade.episodes.store import Address, StoreError, parse, uuid7
 from cascade.episodes.trace_queue import Counts, Entry, TraceQueue
 from cascade.errors import CascadeError
 from cascade.keys import holds_key
+from cascade.resilience.forks import after_fork
 from cascade.types import Answer
 
 WAIT_S = 30.0
@@ -62,7 +62,7 @@ class TraceWriter:
         self._durability: Literal["group", "full"] = durability
         self._secrets = tuple(secrets)
         self._renew()
-        _writers.add(self)
+        after_fork(self._begin_anew)
 
     def _renew(self) -> None:
         """Begin with an empty queue and without a thread."""
@@ -176,15 +176,3 @@ class TraceWriter:
 def _abandoned(queue: TraceQueue) -> None:
     queue.begin_to_close()
     warnings.warn("A TraceWriter was not closed; what it had is being written.", ResourceWarning, stacklevel=2)
-
-
-_writers: weakref.WeakSet[TraceWriter] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for writer in list(_writers):
-        writer._begin_anew()  # noqa: SLF001 - its own module
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -12,7 +12,7 @@ from typing import Any
 
 from cascade.errors import StreamInterruptedError
 from cascade.providers.base import Payload
-from cascade.providers.reading import MAX_TEXT_CHARS, as_storable, raise_error_inside
+from cascade.providers.reading import MAX_TEXT_CHARS, as_storable, content_text, raise_error_inside, refusal_text
 from cascade.types import Request
 
 
@@ -22,7 +22,9 @@ class Assembler:
 
     request: Request
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    notes: list[str] = field(default_factory=list)
     _texts: list[str] = field(default_factory=list)
+    _refusals: list[str] = field(default_factory=list)
     _logprobs: list[Any] = field(default_factory=list)
     _head: dict[str, Any] = field(default_factory=dict)
     _finish: str | None = None
@@ -50,11 +52,16 @@ class Assembler:
         logprobs = choice.get("logprobs")
         if isinstance(logprobs, dict) and isinstance(logprobs.get("content"), list):
             self._logprobs.extend(logprobs["content"])
-        delta = choice.get("delta")
-        text = delta.get("content") if isinstance(delta, dict) else None
-        if not isinstance(text, str) or self._length > MAX_TEXT_CHARS:
+        delta = choice.get("delta") or choice.get("message")  # the whole, where a server does not stream
+        if not isinstance(delta, dict):
             return ""
-        text = as_storable(text)
+        self._refusals.append(refusal_text(delta))
+        text = as_storable(content_text(delta.get("content"), self.notes))
+        if not text:
+            return ""
+        if self._length > MAX_TEXT_CHARS:
+            self.notes.append(f"the stream went on after {MAX_TEXT_CHARS} characters, which is left out")
+            return ""
         self._texts.append(text)
         self._length += len(text)
         return text
@@ -80,7 +87,10 @@ class Assembler:
         """
         if self._finish is None:
             raise self.interrupted("no finish reason came.")
-        choice: dict[str, Any] = {"index": 0, "message": {"content": self.text}, "finish_reason": self._finish}
+        message = {"content": self.text}
+        if refusal := "".join(self._refusals):
+            message["refusal"] = refusal
+        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": self._finish}
         if self._logprobs:
             choice["logprobs"] = {"content": self._logprobs}
         return {**self._head, "choices": [choice], "usage": self._usage}

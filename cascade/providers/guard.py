@@ -11,7 +11,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -20,7 +20,9 @@ from cascade.providers.assembling import Assembler
 from cascade.providers.base import Payload, Provider, Streams
 from cascade.providers.reading import read_completion
 from cascade.resilience.deadline import Deadline
+from cascade.resilience.halting import NEVER, Halt
 from cascade.resilience.retry import RetryPolicy
+from cascade.resilience.retry_budget import RetryBudget
 from cascade.types import Completion, Request, TextDelta
 
 logger = logging.getLogger("cascade")
@@ -37,94 +39,127 @@ class Guard:
         provider: who answers.
         per_call_s: wall clock of one call, its retries included.
         retry: when a failed call is made again.
-        sleep, asleep: how waits are spent; tests pass their own.
+        sleep, asleep: how waits are spent; tests pass their own. By default a wait ends when the caller stops the call.
         secrets: keys that no error may repeat, whatever the server says.
     """
 
     provider: Provider
     per_call_s: float = 120.0
     retry: RetryPolicy = field(default_factory=RetryPolicy)
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], None] | None = None
     asleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    _budgets: dict[str, RetryBudget] = field(default_factory=dict)
     _without_logprobs: set[str] = field(default_factory=set)
     _warned: set[str] = field(default_factory=set)
 
-    def complete(self, request: Request, deadline: Deadline) -> Completion:
-        """Answer a request, checked and in time."""
+    def complete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
+        """Answer a request, checked and in time. Raises ClosedError once `halt` is thrown."""
         deadline, asked = deadline.within(self.per_call_s), self._asked(request)
         failed: list[ProviderError] = []
         while True:
             started = time.monotonic()
             try:
-                payload = self.provider.complete(asked, _time_left(asked, deadline, started))
+                with halt.ruling():
+                    payload = self.provider.complete(asked, _time_left(asked, deadline, started))
                 return self._checked(payload, request, started, failed)
             except ProviderError as error:
                 failed.append(error)
-                self.sleep(self._wait_s(asked, failed, deadline))
+                self._wait(self._wait_s(asked, failed, deadline), halt)
 
-    async def acomplete(self, request: Request, deadline: Deadline) -> Completion:
+    async def acomplete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
         """Answer a request, checked and in time, without blocking the event loop."""
         deadline, asked = deadline.within(self.per_call_s), self._asked(request)
         failed: list[ProviderError] = []
-        while True:
-            started = time.monotonic()
-            try:
-                payload = await self.provider.acomplete(asked, _time_left(asked, deadline, started))
-                return self._checked(payload, request, started, failed)
-            except ProviderError as error:
-                failed.append(error)
-                await self.asleep(self._wait_s(asked, failed, deadline))
+        async with halt.covering():
+            while True:
+                started = time.monotonic()
+                try:
+                    payload = await self.provider.acomplete(asked, _time_left(asked, deadline, started))
+                    return self._checked(payload, request, started, failed)
+                except ProviderError as error:
+                    failed.append(error)
+                    await self.asleep(self._wait_s(asked, failed, deadline))
+
+    def _wait(self, seconds: float, halt: Halt) -> None:
+        (halt.sleep if self.sleep is None else self.sleep)(seconds)
 
     def _wait_s(self, asked: Request, failed: list[ProviderError], deadline: Deadline) -> float:
         """Return how long to wait before the next try, or raise the last error if there is to be none."""
-        last = failed[-1]
+        last, budget = failed[-1], self._budget(asked)
         delay = self.retry.delay_s(last, len(failed) - 1, deadline)
-        if delay is None or (asked.at_most_once and last.billed != "no"):
+        if delay is None:
+            budget.gave_up(last)
+        forbidden = asked.at_most_once and last.billed != "no"
+        if delay is None or forbidden or not budget.allows(last):
             last.maybe_billed = sum(error.billed != "no" for error in failed)
             if last.maybe_billed and last.billed == "no":
                 last.billed = "maybe"
             raise last
         return delay
 
-    def stream(self, request: Request, deadline: Deadline) -> Iterator[TextDelta | Completion]:
-        """Yield text as it is written and end with the checked completion. Never retried: text is already out."""
-        if not isinstance(self.provider, Streams):
-            completion = self.complete(request, deadline)
-            yield TextDelta(completion.text, request.role, request.step)
-            yield completion
-            return
-        deadline = deadline.within(self.per_call_s)
-        started, asked = time.monotonic(), self._asked(request)
-        assembler = Assembler(asked, self.secrets)
-        try:
-            for chunk in self.provider.stream(asked, _time_left(asked, deadline, started)):
-                if text := assembler.add(chunk):
-                    yield TextDelta(text, request.role, request.step)
-                _time_left(asked, deadline, time.monotonic(), billed="maybe")
-        except ProviderError as error:
-            raise _interrupted(error, assembler) from None
-        yield self._checked(assembler.payload(), request, started, [])
+    def _budget(self, request: Request) -> RetryBudget:
+        found = self._budgets.get(request.model)
+        return self._budgets.setdefault(request.model, RetryBudget()) if found is None else found
 
-    async def astream(self, request: Request, deadline: Deadline) -> AsyncGenerator[TextDelta | Completion, None]:
-        """Yield text as it is written and end with the checked completion, without blocking the event loop."""
+    def stream(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Iterator[TextDelta | Completion]:
+        """Yield text as it is written and end with the checked completion.
+
+        It is tried again as `complete` is, as long as no text came of it: text that is out cannot be taken back.
+        """
         if not isinstance(self.provider, Streams):
-            completion = await self.acomplete(request, deadline)
+            completion = self.complete(request, deadline, halt)
             yield TextDelta(completion.text, request.role, request.step)
             yield completion
             return
-        deadline = deadline.within(self.per_call_s)
-        started, asked = time.monotonic(), self._asked(request)
-        assembler = Assembler(asked, self.secrets)
-        try:
-            async with aclosing(self.provider.astream(asked, _time_left(asked, deadline, started))) as chunks:
-                async for chunk in chunks:
+        deadline, asked = deadline.within(self.per_call_s), self._asked(request)
+        failed: list[ProviderError] = []
+        while True:
+            started, assembler = time.monotonic(), Assembler(asked, self.secrets)
+            try:
+                chunks = self.provider.stream(asked, _time_left(asked, deadline, started))
+                while (chunk := _next(chunks, halt)) is not None:
                     if text := assembler.add(chunk):
                         yield TextDelta(text, request.role, request.step)
                     _time_left(asked, deadline, time.monotonic(), billed="maybe")
-        except ProviderError as error:
-            raise _interrupted(error, assembler) from None
-        yield self._checked(assembler.payload(), request, started, [])
+                completion = self._checked(assembler.payload(), request, started, failed, assembler.notes)
+                break
+            except ProviderError as error:
+                if assembler.text:
+                    raise _interrupted(error, assembler, failed) from None
+                failed.append(error)
+                self._wait(self._wait_s(asked, failed, deadline), halt)
+        yield completion
+
+    async def astream(
+        self, request: Request, deadline: Deadline, halt: Halt = NEVER
+    ) -> AsyncGenerator[TextDelta | Completion, None]:
+        """Do as `stream` without blocking the event loop."""
+        if not isinstance(self.provider, Streams):
+            completion = await self.acomplete(request, deadline, halt)
+            yield TextDelta(completion.text, request.role, request.step)
+            yield completion
+            return
+        deadline, asked = deadline.within(self.per_call_s), self._asked(request)
+        failed: list[ProviderError] = []
+        while True:
+            started, assembler = time.monotonic(), Assembler(asked, self.secrets)
+            try:
+                async with aclosing(self.provider.astream(asked, _time_left(asked, deadline, started))) as chunks:
+                    while (chunk := await _anext(chunks, halt)) is not None:
+                        if text := assembler.add(chunk):
+                            yield TextDelta(text, request.role, request.step)
+                        _time_left(asked, deadline, time.monotonic(), billed="maybe")
+                completion = self._checked(assembler.payload(), request, started, failed, assembler.notes)
+                break
+            except ProviderError as error:
+                if assembler.text:
+                    raise _interrupted(error, assembler, failed) from None
+                failed.append(error)
+                delay_s = self._wait_s(asked, failed, deadline)
+            async with halt.covering():
+                await self.asleep(delay_s)
+        yield completion
 
     def close(self) -> None:
         """Close the provider."""
@@ -144,8 +179,17 @@ class Guard:
             return request._replace(top_logprobs=None)
         return request
 
-    def _checked(self, payload: Payload, request: Request, started: float, failed: list[ProviderError]) -> Completion:
+    def _checked(
+        self,
+        payload: Payload,
+        request: Request,
+        started: float,
+        failed: list[ProviderError],
+        notes: Sequence[str] = (),
+    ) -> Completion:
         completion = read_completion(payload, request, time.monotonic() - started, self.secrets)
+        completion = completion._replace(notes=(*dict.fromkeys(notes), *completion.notes))
+        self._budget(request).succeeded()
         if request.top_logprobs is not None and completion.tokens is None:
             self._without_logprobs.add(request.model)
             note = f"{request.model} gives no log-probs"
@@ -173,7 +217,21 @@ def _time_left(request: Request, deadline: Deadline, now_s: float, *, billed: st
     return remaining
 
 
-def _interrupted(error: ProviderError, assembler: Assembler) -> ProviderError:
-    """A break after the first text is an interruption; before it, it is what it is."""
+def _next(chunks: Iterator[Payload], halt: Halt) -> Payload | None:
+    """Return the next chunk of a stream, None at its end."""
+    with halt.ruling():
+        return next(chunks, None)
+
+
+async def _anext(chunks: AsyncGenerator[Payload, None], halt: Halt) -> Payload | None:
+    """Return the next chunk of a stream, None at its end."""
+    async with halt.covering():
+        return await anext(chunks, None)
+
+
+def _interrupted(error: ProviderError, assembler: Assembler, failed: list[ProviderError]) -> ProviderError:
+    """Return the error of a stream that broke after its first text, where it is an interruption."""
     broke = isinstance(error, StreamInterruptedError | BadResponseError | ProviderTimeoutError) or error.retryable
-    return assembler.interrupted(str(error)) if broke and assembler.text else error
+    error = assembler.interrupted(str(error)) if broke else error
+    error.maybe_billed = sum(one.billed != "no" for one in (*failed, error))
+    return error

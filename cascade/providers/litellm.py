@@ -7,19 +7,20 @@ exceptions hold the key and are never chained (F04).
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 import re
+import sys
 import threading
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from cascade.errors import (
     AuthenticationError,
     BadResponseError,
+    CascadeError,
     MissingExtraError,
     ProviderError,
     ProviderTimeoutError,
@@ -29,8 +30,10 @@ from cascade.errors import (
     quote,
 )
 from cascade.providers.base import Payload, wire_body
-from cascade.providers.openai_http import Endpoint, retry_after_s
-from cascade.resilience.wallclock import OutOfTimeError, aiterate_within, call_within, iterate_within
+from cascade.providers.exchange import Endpoint, retry_after_s
+from cascade.resilience import background
+from cascade.resilience.background import OutOfTimeError
+from cascade.resilience.forks import after_fork, keep, no_fork
 from cascade.types import Request
 
 _BEFORE_IMPORT = {
@@ -42,13 +45,27 @@ _STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
 _lock = threading.Lock()
 
 
+def _in_child() -> None:
+    """Begin without the connections that litellm keeps: they are shared with the parent."""
+    global _lock  # noqa: PLW0603 - another thread may have held it at the fork
+    _lock = threading.Lock()
+    litellm = sys.modules.get("litellm")
+    clients = getattr(litellm, "in_memory_llm_clients_cache", None)
+    if litellm is not None and clients is not None:
+        keep(clients)
+        litellm.in_memory_llm_clients_cache = type(clients)()  # type: ignore[attr-defined]
+
+
+after_fork(_in_child)
+
+
 def load_litellm() -> Any:
     """Import litellm with its environment set, and put the environment back as it was.
 
     Raises:
         MissingExtraError: litellm is not installed.
     """
-    with _lock:
+    with no_fork(), _lock:
         return _load()
 
 
@@ -69,6 +86,7 @@ def _load() -> Any:
     litellm.suppress_debug_info = True
     litellm.disable_hf_tokenizer_download = True
     litellm.telemetry = False
+    litellm.disable_aiohttp_transport = True  # aiohttp reports a reset as a failed connect, and sessions as unclosed
     return litellm
 
 
@@ -84,54 +102,52 @@ class LiteLLM:
     endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
 
     def complete(self, request: Request, timeout_s: float) -> Payload:
-        """Answer a request. The wait ends on time even where litellm's does not; the call is then left behind."""
-        litellm, arguments = load_litellm(), self._arguments(request, timeout_s)
+        """Answer a request. The wait ends on time even where litellm's does not; the call is then cancelled."""
+        call = self._whole(load_litellm(), self._arguments(request, timeout_s))
         try:
-            return _plain(call_within(timeout_s, lambda: litellm.completion(**arguments)))
+            return background.run(timeout_s, call)
         except Exception as error:  # noqa: BLE001 - litellm raises what any of its providers raises
             raise self._error(request, error) from None
 
     async def acomplete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request without blocking; cancelled on time."""
-        litellm, arguments = load_litellm(), self._arguments(request, timeout_s)
+        call = self._whole(load_litellm(), self._arguments(request, timeout_s))
         try:
-            return _plain(await asyncio.wait_for(litellm.acompletion(**arguments), timeout_s))
+            return await background.arun(timeout_s, call)
         except Exception as error:  # noqa: BLE001 - see complete
             raise self._error(request, error) from None
 
     def stream(self, request: Request, timeout_s: float) -> Iterator[Payload]:
         """Yield chunks, all of them on time."""
-        litellm, arguments = load_litellm(), self._arguments(request, timeout_s) | _STREAMED
-        wrapper: list[Any] = []
-
-        def start() -> Iterator[Any]:
-            wrapper.append(litellm.completion(**arguments))
-            yield from wrapper[0]
-
+        call = self._chunks(load_litellm(), request, timeout_s)
         try:
-            for chunk in iterate_within(timeout_s, start):
-                yield _streamed(chunk)
+            yield from background.iterate(timeout_s, call)
         except Exception as error:  # noqa: BLE001 - see complete
             raise self._error(request, error) from None
-        yield _ending(request, wrapper[0])
 
     async def astream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield chunks without blocking, all of them on time."""
-        litellm, arguments = load_litellm(), self._arguments(request, timeout_s) | _STREAMED
-        wrapper: list[Any] = []
-
-        async def start() -> AsyncGenerator[Any, None]:
-            wrapper.append(await litellm.acompletion(**arguments))
-            async for chunk in wrapper[0]:
-                yield chunk
-
+        call = self._chunks(load_litellm(), request, timeout_s)
         try:
-            async with aclosing(aiterate_within(timeout_s, start())) as chunks:
+            async with aclosing(background.aiterate(timeout_s, call)) as chunks:
                 async for chunk in chunks:
-                    yield _streamed(chunk)
+                    yield chunk
         except Exception as error:  # noqa: BLE001 - see complete
             raise self._error(request, error) from None
-        yield _ending(request, wrapper[0])
+
+    @staticmethod
+    async def _whole(litellm: Any, arguments: dict[str, Any]) -> Payload:
+        return _plain(await litellm.acompletion(**arguments))
+
+    async def _chunks(self, litellm: Any, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
+        wrapper = await litellm.acompletion(**self._arguments(request, timeout_s), **_STREAMED)
+        try:
+            async for chunk in wrapper:
+                yield _streamed(chunk)
+        finally:
+            with suppress(Exception):
+                await wrapper.aclose()
+        yield _ending(request, wrapper)
 
     def close(self) -> None:
         """Nothing to give back: litellm keeps its connections for the process."""
@@ -148,9 +164,9 @@ class LiteLLM:
                 arguments["custom_llm_provider"] = "openai"
         return arguments
 
-    def _error(self, request: Request, error: Exception) -> ProviderError:
+    def _error(self, request: Request, error: Exception) -> CascadeError:
         """Map by status, text and the class's name: litellm's classes differ between releases, these hardly do."""
-        if isinstance(error, ProviderError):
+        if isinstance(error, CascadeError):
             return error
         endpoint = self.endpoints.get(request.model) or self.endpoints.get("")
         secrets = (endpoint.api_key,) if endpoint is not None and endpoint.api_key else ()
@@ -184,11 +200,11 @@ def map_error(model: str, error: Exception, secrets: tuple[str, ...] = ()) -> Pr
     if _NO_KEY.search(text):
         says = f"{model}: no key was found. Set the environment variable of its provider, or name one: api_key_env."
         return AuthenticationError(says, model=model)
-    if _NO_COMPLETION.search(text):
+    if _NO_COMPLETION.search(text) or _caused_by(error, _NO_JSON):
         said = quote(text, secrets)
         return BadResponseError(f"{model} sent something other than a completion: {said}", model=model)
     if "Connection" in name or "Connection error" in text:
-        return ProviderUnavailableError(f"{model} could not be reached ({name}).", model=model)
+        return _broken(model, name, error)
     headers = getattr(getattr(error, "response", None), "headers", None) or {}
     return from_status(
         504 if "Timeout" in name else status if isinstance(status, int) else 500,
@@ -197,6 +213,35 @@ def map_error(model: str, error: Exception, secrets: tuple[str, ...] = ()) -> Pr
         secrets=secrets,
         retry_after_s=retry_after_s(headers),
     )
+
+
+def _broken(model: str, name: str, error: Exception) -> ProviderUnavailableError:
+    """Return the error of a connection that was never made, or broke once the request may have been sent."""
+    if _caused_by(error, _CONNECTING):
+        return ProviderUnavailableError(f"{model} could not be reached ({name}).", model=model)
+    says = f"{model}: the connection broke before an answer came ({name}); the call may be billed."
+    return ProviderUnavailableError(says, model=model, billed="maybe")
+
+
+_CONNECTING = re.compile(
+    r"aiohttp\S*\.(ClientConnector\w*|ClientProxyConnection\w*|ConnectionTimeoutError)|httpcore\S*\.(ConnectError|ConnectTimeout)"
+    r"|builtins\.ConnectionRefusedError|socket\.gaierror"
+)
+"""Errors that mean that there was no connection. httpx's own ConnectError also stands for a reset, under aiohttp."""
+_NO_JSON = re.compile(r"\S*JSONDecodeError")
+_MOST_CAUSES = 20
+
+
+def _caused_by(error: BaseException, kinds: re.Pattern[str]) -> bool:
+    """Whether an error, or one of its causes, is of such a class."""
+    cause: BaseException | None = error
+    for _ in range(_MOST_CAUSES):
+        if cause is None:
+            break
+        if kinds.fullmatch(f"{type(cause).__module__}.{type(cause).__name__}"):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def _plain(response: Any) -> Payload:

@@ -27,6 +27,7 @@ from cascade.errors import (
 from cascade.providers import weights
 from cascade.providers.base import Payload, wire_body
 from cascade.providers.vocabulary import Vocabulary, read_vocabulary
+from cascade.resilience.forks import after_fork, keep_for_ever
 from cascade.types import Request
 
 DEFAULT_CONTEXT_TOKENS = 4_096
@@ -88,7 +89,7 @@ def start_server(model: str, *, context_tokens: int = DEFAULT_CONTEXT_TOKENS, po
         ) from None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, weakref_slot=True)
 class Local:
     """Answers requests with models in this process."""
 
@@ -97,6 +98,15 @@ class Local:
     _models: dict[str, _Model] = field(default_factory=dict, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _closed: bool = False
+
+    def __post_init__(self) -> None:
+        after_fork(self._in_child)
+
+    def _in_child(self) -> None:
+        """Begin without models: the threads that run them are the parent's."""
+        for model in self._models.values():
+            keep_for_ever(model)
+        self._models, self._lock = {}, threading.Lock()
 
     def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request. A call that cannot begin in time is not begun; one under way ends at `max_tokens`."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from cascade.budget.tokens import estimate_messages, estimate_tokens
+from cascade.budget.tokens import bound_tokens, estimate_messages, estimate_tokens
 from cascade.errors import (
     BadResponseError,
     EmptyCompletionError,
@@ -23,6 +23,10 @@ MAX_TEXT_CHARS = 1_000_000
 """Longer answers are cut: no model of today writes them, so it is a fault or an attack (F29)."""
 MAX_TOKEN_COUNT = 10**9
 """A larger count is not a count (F21)."""
+MOST_ADDED_TOKENS = 10_000
+"""What a server may add to a prompt: instructions of its own, a template."""
+MOST_REASONING_TOKENS = 200_000
+_MORE_TOKENS = 1_000
 
 # Lone surrogates cannot be stored as UTF-8; NUL cannot be stored in PostgreSQL.
 _UNSTORABLE = re.compile("[\ud800-\udfff\x00]")
@@ -45,7 +49,7 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
             f"{request.model} sent a completion without a choice.", model=request.model, usage=usage
         )
     message = choice["message"]
-    text = message.get("content") if isinstance(message.get("content"), str) else ""
+    text = content_text(message.get("content"), notes)
     finish = choice.get("finish_reason")
     usage = read_usage(payload.get("usage"), request, text, notes)
     raise_refusal(message, text, finish, request, usage)
@@ -122,15 +126,47 @@ def first_choice(choices: list[Any], notes: list[str]) -> Mapping[str, Any] | No
 
 def raise_refusal(message: Mapping[str, Any], text: str, finish: object, request: Request, usage: Usage) -> None:
     """Refuse an answer that a filter withheld or that holds nothing: never an empty string as an answer (F16)."""
-    refusal = message.get("refusal")
-    if (isinstance(refusal, str) and refusal.strip()) or finish == "content_filter":
+    if refusal_text(message).strip() or finish == "content_filter":
         raise RefusedError(f"{request.model} or its filter declined to answer.", model=request.model, usage=usage)
     if not text.strip() and finish != "length":
         raise RefusedError(f"{request.model} sent an empty answer.", model=request.model, usage=usage)
 
 
+def content_text(content: object, notes: list[str]) -> str:
+    """Return the text of a message's content: a string, or a list of parts. Parts that are no text are noted."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = [_part_text(part) for part in parts]
+    other = sum(text is None for text in texts)
+    if other:
+        notes.append(f"{other} of {len(texts)} parts of the content are not text and were left out")
+    return "".join([text for text in texts if text is not None])
+
+
+def _part_text(part: object) -> str | None:
+    """Return the text of one part; "" for a refusal, which `refusal_text` reads."""
+    if isinstance(part, str):
+        return part
+    text = part.get("text") if isinstance(part, dict) else None
+    if isinstance(text, str):
+        return text
+    return "" if isinstance(part, dict) and isinstance(part.get("refusal"), str) else None
+
+
+def refusal_text(message: Mapping[str, Any]) -> str:
+    """Return what a message says in place of an answer, in its own field or as a part of its content."""
+    content = message.get("content")
+    held = [message, *(part for part in content if isinstance(part, dict))] if isinstance(content, list) else [message]
+    return "".join([one["refusal"] for one in held if isinstance(one.get("refusal"), str)])
+
+
 def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Usage:
-    """Return the reported usage, or a high estimate marked as such where it is missing or not a count (F20, F21)."""
+    """Return the reported usage, or an estimate marked as such (F20, F21).
+
+    A usage that is missing or not a count is estimated high. One that is not believable (`is_believable`) is replaced
+    by the most that the request allowed: what the server charges is then unknown, and bounded by what it may charge.
+    """
     if isinstance(raw, dict):
         prompt, completion = raw.get("prompt_tokens"), raw.get("completion_tokens")
         details = raw.get("prompt_tokens_details") or {}
@@ -139,7 +175,11 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
         reasoning = more.get("reasoning_tokens") if isinstance(more, dict) else None
         # A prompt of 0 tokens does not exist: some clients put zeros where the server sent nothing.
         if is_count(prompt) and prompt and is_count(completion):
-            return Usage(prompt, completion, sub_count(cached, prompt), sub_count(reasoning, completion))
+            told = Usage(prompt, completion, sub_count(cached, prompt), sub_count(reasoning, completion))
+            if is_believable(told, request):
+                return told
+            notes.append(f"usage of {prompt} and {completion} tokens is not believable, so the cost is unknown")
+            return Usage(bound_tokens(request), request.max_tokens, estimated=True)
     notes.append("usage missing or not a count: estimated")
     return Usage(estimate_messages(request.messages), estimate_tokens(text), estimated=True)
 
@@ -147,6 +187,20 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
 def is_count(value: object) -> bool:
     """Whether a value is a plausible number of tokens (F21)."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKEN_COUNT
+
+
+def is_believable(usage: Usage, request: Request) -> bool:
+    """Whether a request can have used so many tokens.
+
+    A server may put a prompt of its own before ours, count a little otherwise, and let a model reason beyond
+    `max_tokens`. Beyond `MOST_ADDED_TOKENS`, twice `max_tokens` and `MOST_REASONING_TOKENS` it is a fault.
+    """
+    reasoning = usage.reasoning_tokens or 0
+    return (
+        (usage.input_tokens or 0) <= bound_tokens(request) + MOST_ADDED_TOKENS
+        and (usage.output_tokens or 0) - reasoning <= 2 * request.max_tokens + _MORE_TOKENS
+        and reasoning <= MOST_REASONING_TOKENS
+    )
 
 
 def sub_count(value: Any, whole: Any) -> int | None:

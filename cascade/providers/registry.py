@@ -10,7 +10,7 @@ from typing import Any
 from cascade.checks import shown_name
 from cascade.errors import ConfigError
 from cascade.providers.base import Provider
-from cascade.providers.openai_http import Endpoint
+from cascade.providers.exchange import Endpoint
 
 ENTRY_POINT_GROUP = "cascade.providers"
 

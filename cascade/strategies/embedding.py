@@ -16,6 +16,7 @@ import numpy as np
 from cascade.conformal.arrays import Floats
 from cascade.errors import MissingExtraError, ModelFileError
 from cascade.providers import weights
+from cascade.resilience.forks import after_fork
 
 MODEL = "minilm"
 WIDTH = 384
@@ -47,8 +48,13 @@ class SentenceModel:
         self._tokenizer: Any = tokenizers.Tokenizer.from_file(str(words.path))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(MOST_TOKENS)
-        self._lock = threading.Lock()
+        self._begin()
+        after_fork(self._begin)
         self._name = f"{MODEL}:{model.sha256[:16]}"
+
+    def _begin(self) -> None:
+        """Make the lock, anew in a forked child. The session runs in the caller's thread, so a fork leaves it whole."""
+        self._lock = threading.Lock()
 
     @property
     def name(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from cascade import checks, config, config_problems, engine, money, orchestrator, text, types, yamlfile
 from cascade.conformal.actions import Actions
-from cascade.providers import assembling, guard, openai_http, reading
+from cascade.providers import assembling, exchange, guard, openai_http, reading
 from cascade.strategies import base_guide, reply, verdict
 from cascade.types import Usage
 
@@ -42,7 +43,8 @@ def _null_is_empty(payload: Any, *rest: Any) -> Any:
 
 
 def _no_mapping(bench: Bench) -> None:
-    bench.patch.setattr(openai_http._Mapping, "__exit__", lambda *_: None)
+    bench.patch.setattr(openai_http, "_mapping_errors", lambda _exchange: nullcontext())
+    bench.patch.setattr(exchange.Exchange, "_bad", lambda _self, why: _NothingError(why))
 
 
 def _ignore_errors(bench: Bench) -> None:
@@ -125,7 +127,7 @@ _EXTRAS_REQUIRED = (
 )
 
 GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
-    "F12 quote": (test_transport.scenario_f12, instead(openai_http, "quote", lambda said, _secrets: said)),
+    "F12 quote": (test_transport.scenario_f12, instead(exchange, "quote", lambda said, _secrets: said)),
     "F12 retry": (test_transport.scenario_f12, instead(reading.BadResponseError, "retryable", False)),
     "F13": (test_transport.scenario_f13, _wall_clock),
     "F14": (test_payload.scenario_f14, instead(reading, "first_choice", lambda choices, _notes: choices[0])),

@@ -17,10 +17,11 @@ from cascade.errors import ContextTooLongError, ModelFileError, ProviderTimeoutE
 from cascade.orchestrator import Orchestrator
 from cascade.providers import weights
 from cascade.providers.base import Provider
+from cascade.providers.exchange import Endpoint
 from cascade.providers.guard import Guard
 from cascade.providers.litellm import LiteLLM
 from cascade.providers.local import Local, start_server
-from cascade.providers.openai_http import Endpoint, OpenAIHTTP
+from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.vocabulary import read_vocabulary
 from cascade.resilience.deadline import Deadline
 from cascade.types import Completion, Message, Question, Request, TextDelta

@@ -20,6 +20,7 @@ EXIT_CODES = {
     "CascadeError": 1,
     "ConfigError": 2,
     "UsageError": 2,
+    "ClosedError": 2,
     "MissingExtraError": 2,
     "ModelFileError": 2,
     "NotCertifiedError": 3,

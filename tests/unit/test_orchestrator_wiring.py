@@ -13,8 +13,8 @@ from cascade.errors import AuthenticationError, ConfigError
 from cascade.orchestrator import Orchestrator
 from cascade.policies.fixed import FixedPolicy, RandomPolicy
 from cascade.policies.threshold import ThresholdPolicy
+from cascade.providers.exchange import Endpoint
 from cascade.providers.fake import FakeProvider, reply
-from cascade.providers.openai_http import Endpoint
 from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.ladder import Ladder

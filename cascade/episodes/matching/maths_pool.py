@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 import threading
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade.errors import MissingExtraError, UsageError, quote
+from cascade.resilience.forks import after_fork, keep
 
 PACKAGE = "math-verify"
 MEMORY_BYTES = 1024**3
@@ -130,18 +130,19 @@ class Pool:
     def __init__(self, size: int, timeout_s: float) -> None:
         self._size = size
         self._timeout_s = timeout_s
-        self._forget()
+        self._begin()
+        after_fork(self._in_child)
 
-    def _forget(self) -> None:
-        self._pid = os.getpid()
+    def _in_child(self) -> None:
+        keep(self._idle)  # the parent's workers: neither to be used nor to be ended
+        self._begin()
+
+    def _begin(self) -> None:
         self._slots = threading.BoundedSemaphore(self._size)
         self._idle: list[Worker] = []
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any] | None:
         """Return a worker's reply, waiting for a free one; None if the request cost it its life."""
-        if self._pid != os.getpid():
-            self._inherited, self._idle = self._idle, []  # the parent's workers: neither to be used nor to be ended
-            self._forget()
         with self._slots:
             worker = self._take()
             try:
@@ -164,6 +165,5 @@ class Pool:
 
     def close(self) -> None:
         """End the idle workers; a worker in use ends with the program."""
-        if self._pid == os.getpid():
-            while self._idle:
-                self._idle.pop().kill()
+        while self._idle:
+            self._idle.pop().kill()

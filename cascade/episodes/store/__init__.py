@@ -11,11 +11,20 @@ from typing import TYPE_CHECKING, Any
 from cascade.episodes.store.address import Address, parse
 from cascade.episodes.store.ids import uuid7
 from cascade.episodes.store.problems import StoreError
+from cascade.resilience.forks import no_fork
 
 if TYPE_CHECKING:
     from cascade.episodes.store.core import Store
 
-__all__ = ["Address", "Store", "StoreError", "parse", "uuid7"]
+__all__ = ["Address", "Store", "StoreError", "load", "parse", "uuid7"]
+
+
+def load(address: Address) -> None:
+    """Import what a store needs. Forks in other threads wait meanwhile: their child could never finish the imports."""
+    with no_fork():
+        from cascade.episodes.store import core, engines, tables  # noqa: F401 - imported for their own sake
+
+        engines.load(address)
 
 
 def __getattr__(name: str) -> Any:

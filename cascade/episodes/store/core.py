@@ -23,6 +23,7 @@ from cascade.episodes.store.problems import from_file
 from cascade.episodes.store.records import records, row_of, without_content
 from cascade.episodes.store.sqlite import NO_WAL, Connector, Durability, WriterLock, has_wal_bug, shrink
 from cascade.errors import UsageError
+from cascade.resilience.forks import after_fork, keep
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -35,8 +36,6 @@ WAIT_S = 5.0
 _ROWS_PER_INSERT = 1_000
 _ROWS_PER_READ = 250
 """A step of reading. With contexts of some thousand characters that is a few megabytes."""
-_inherited: list[Any] = []
-"""What a fork copied from the parent: kept, since closing it here would meddle with the parent's connection."""
 
 
 class Store:
@@ -289,7 +288,7 @@ class Store:
         with _opening:
             if self._pid != os.getpid():
                 self._finalizer.detach()
-                _inherited.append(self._engine)
+                keep(self._engine)
                 self._connect()
 
     def _records(self, wanted: list[sa.ColumnElement[bool]], columns: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -351,8 +350,7 @@ def _renew_lock() -> None:
     _opening = threading.RLock()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
+after_fork(_renew_lock)
 
 
 def _older(before: datetime | None) -> list[sa.ColumnElement[bool]]:

@@ -54,6 +54,12 @@ def server_engine(address: Address) -> sa.Engine:
         raise UsageError(f"The trace store {address.shown} has a URL that cannot be used.") from None
 
 
+def load(address: Address) -> None:
+    """Import the database's driver and dialect. Raises as `server_engine` does."""
+    engine = sa.create_engine("sqlite://") if address.path is not None else server_engine(address)
+    engine.dispose()
+
+
 def ours(error: Exception, shown: str) -> CascadeError | None:
     """Return our error for one of SQLAlchemy, of a driver, or of the system; None for any other."""
     if isinstance(error, CascadeError):

@@ -9,6 +9,8 @@ import os
 import threading
 import time
 
+from cascade.resilience.forks import after_fork
+
 _TAIL_BITS = 74
 """rand_a (12 bits) and rand_b (62 bits) are counted up as one number."""
 _STEP_BITS = 32
@@ -28,8 +30,7 @@ class _Source:
         self._milliseconds = 0
         self._tail = 0
         self._renew()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._renew)  # another thread may have held the lock at the fork
+        after_fork(self._renew)  # another thread may have held the lock at the fork
 
     def _renew(self) -> None:
         self._lock = threading.Lock()

@@ -20,6 +20,7 @@ from typing import ClassVar, Literal
 
 from cascade.episodes.store.address import Address
 from cascade.episodes.store.problems import StoreError
+from cascade.resilience.forks import after_fork
 
 SOUND_SINCE = (3, 51, 3)
 """The first version without the WAL-reset bug."""
@@ -90,8 +91,7 @@ class WriterLock:
         cls._held = weakref.WeakSet()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=WriterLock.release_inherited)
+after_fork(WriterLock.release_inherited)
 
 
 def _waited_for(descriptor: int, address: Address, wait_s: float) -> Literal["taken", "unsupported"]:

@@ -9,7 +9,7 @@ import pytest
 from cascade.errors import BadResponseError, RateLimitedError, StreamInterruptedError
 from cascade.providers.assembling import Assembler
 from cascade.providers.reading import MAX_TEXT_CHARS
-from unit.made import request
+from unit.made import payload, request
 
 
 def chunk(text: Any = None, finish: Any = None, **fields: Any) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def test_without_logprobs_there_are_none() -> None:
         {"choices": [{"delta": None, "logprobs": 7}]},
         {"choices": [{"delta": "x"}]},
         chunk(7),
-        chunk(["x"]),
+        chunk([{"type": "image_url"}]),
         chunk("other", index=1),
         chunk("other", "stop", index=1),
     ],
@@ -140,3 +140,23 @@ def test_an_endless_text_is_not_kept() -> None:
     texts, made = assembled(chunk("x" * MAX_TEXT_CHARS), chunk("y"), chunk("z"))
     assert [len(text) for text in texts] == [MAX_TEXT_CHARS, 1, 0]
     assert len(made.text) == MAX_TEXT_CHARS + 1
+
+
+def test_a_streamed_refusal_beside_content_is_a_refusal() -> None:
+    """0.5.0 dropped it and served what text there was."""
+    refused = {"choices": [{"index": 0, "delta": {"refusal": "I cannot"}}]}
+    _, made = assembled(chunk("Dan"), refused, refused, chunk(finish="stop"))
+    assert made.payload()["choices"][0]["message"] == {"content": "Dan", "refusal": "I cannotI cannot"}
+
+
+def test_a_whole_reply_in_place_of_a_stream_is_read() -> None:
+    """0.5.0 took it for an empty answer."""
+    texts, made = assembled(payload("Danube"))
+    assert texts == ["Danube"]
+    assert made.payload()["choices"][0]["finish_reason"] == "stop"
+
+
+def test_content_in_parts_is_joined_and_what_is_no_text_is_noted() -> None:
+    texts, made = assembled(chunk([{"type": "text", "text": "Dan"}, {"type": "image_url"}]), chunk("ube"))
+    assert texts == ["Dan", "ube"]
+    assert made.notes == ["1 of 2 parts of the content are not text and were left out"]

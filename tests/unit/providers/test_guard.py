@@ -270,11 +270,14 @@ async def test_a_break_after_the_first_text_is_an_interruption_with_what_came(
 
 
 @STREAMS
-async def test_a_break_before_any_text_is_what_it_is_and_not_retried(way: str) -> None:
+async def test_a_break_before_any_text_is_what_it_is_and_is_tried_again(way: str) -> None:
+    """0.5.0 never tried a stream again, not even one that a 503 refused before its first byte."""
     provider = Breaking([], down())
+    guard, slept = guarded(provider)
     with pytest.raises(ProviderUnavailableError):
-        await streamed(guarded(provider)[0], way)
-    assert provider.started == 1
+        await streamed(guard, way)
+    assert provider.started == 3
+    assert len(slept) == 2
 
 
 @STREAMS

@@ -168,7 +168,7 @@ def test_unusable_choices_are_noted() -> None:
         choice(" \n"),
         choice(None),
         choice(7),
-        choice(["Danube"]),
+        choice([7]),
         choice(None, finish_reason="tool_calls"),
     ],
 )
@@ -393,3 +393,50 @@ def test_entries_that_are_no_objects_are_left_out() -> None:
 )
 def test_a_logprob_is_at_most_0_or_nothing(value: Any, kept: float | None) -> None:
     assert logprob(value) == kept
+
+
+def test_content_as_a_list_of_parts_is_joined() -> None:
+    """0.5.0 read it as an empty answer and refused it."""
+    parts = [{"type": "text", "text": "Answer: "}, {"type": "image_url"}, {"type": "text", "text": "Danube"}]
+    made = read_completion(payload(parts), request(), 0.0)
+    assert made.text == "Answer: Danube"
+    assert made.notes == ("1 of 3 parts of the content are not text and were left out",)
+
+
+def test_a_refusal_among_the_parts_is_a_refusal() -> None:
+    with pytest.raises(RefusedError):
+        read_completion(payload([{"type": "refusal", "refusal": "I cannot help with that."}]), request(), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("told", "believed"),
+    [
+        ({"prompt_tokens": 40, "completion_tokens": 64}, True),
+        ({"prompt_tokens": 9_000, "completion_tokens": 70}, True),  # a prompt of the server's own before ours
+        ({"prompt_tokens": 40, "completion_tokens": 1_100}, True),
+        (
+            {
+                "prompt_tokens": 40,
+                "completion_tokens": 30_000,
+                "completion_tokens_details": {"reasoning_tokens": 29_900},
+            },
+            True,
+        ),
+        ({"prompt_tokens": 40, "completion_tokens": 10**9}, False),
+        ({"prompt_tokens": 10**9, "completion_tokens": 10}, False),
+        ({"prompt_tokens": 40, "completion_tokens": 30_000}, False),
+        (
+            {"prompt_tokens": 40, "completion_tokens": 10**9, "completion_tokens_details": {"reasoning_tokens": 10**9}},
+            False,
+        ),
+    ],
+)
+def test_a_usage_that_the_request_cannot_have_had_is_not_charged(told: dict[str, Any], believed: bool) -> None:
+    """0.5.0 charged 10⁹ tokens at max_tokens 64 as $5,000, exactly."""
+    made = read_completion(payload(usage=told), request(max_tokens=64), 0.0)
+    assert made.usage.estimated is not believed
+    assert any("not believable" in note for note in made.notes) is not believed
+    if not believed:
+        assert made.usage.input_tokens is not None
+        assert made.usage.input_tokens < 200
+        assert made.usage.output_tokens == 64

@@ -11,8 +11,9 @@ import pytest
 
 from cascade.errors import ConfigError, MissingExtraError
 from cascade.providers import local, registry
+from cascade.providers.exchange import Endpoint
 from cascade.providers.fake import FakeProvider
-from cascade.providers.openai_http import Endpoint, OpenAIHTTP
+from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import ProviderSettings
 
 PLAIN = ProviderSettings({}, {})

@@ -1,0 +1,214 @@
+"""One HTTP request to an OpenAI-compatible server and its reply: bookkeeping without a connection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from cascade.checks import checked_key
+from cascade.errors import (
+    BadResponseError,
+    ConfigError,
+    ProviderError,
+    from_status,
+    quote,
+)
+from cascade.providers.base import Payload, wire_body
+from cascade.providers.bodies import BadBodyError, Body, most_bytes, most_streamed_bytes
+from cascade.types import Request
+
+OPENAI_BASE = "https://api.openai.com/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a model is served, and the key that opens it. The key is in no repr.
+
+    Raises:
+        ConfigError: the key holds what no HTTP header can.
+    """
+
+    base_url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Take blanks and line ends off the key."""
+        if self.api_key is not None:
+            try:
+                object.__setattr__(self, "api_key", checked_key(self.api_key, "the key"))
+            except ValueError as error:
+                raise ConfigError([f"api_key: {error}"]) from None
+
+
+class Exchange:
+    """One request and its reply, whole or as a stream of server-sent events.
+
+    Usage: send `arguments`, give the response's head to `begin`, each raw piece of its body to `take`, and call `end`.
+    Both yield chunks of a stream; a whole reply is one chunk.
+    """
+
+    def __init__(self, endpoint: Endpoint, request: Request, timeout_s: float, *, stream: bool) -> None:
+        self.endpoint = endpoint
+        self.address = (endpoint.base_url or OPENAI_BASE).rstrip("/")
+        self.request = request
+        self.timeout_s = timeout_s
+        self._stream = stream
+        self._most_line = most_bytes(request)
+        self._status = 0
+        self._headers: Mapping[str, str] = {}
+        self._body: Body | None = None
+        self._kept = bytearray()  # of a stream the unfinished line, else everything
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what to send, as httpx's arguments."""
+        body = wire_body(self.request, self.request.model.removeprefix("openai/"))
+        if self._stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        headers = {"Content-Type": "application/json", "Accept-Encoding": "gzip"}
+        if self.endpoint.api_key:
+            headers["Authorization"] = f"Bearer {self.endpoint.api_key}"
+        return {
+            "url": f"{self.address}/chat/completions",
+            "content": json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"),
+            "headers": headers,
+            "timeout": max(0.001, self.timeout_s),
+        }
+
+    def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        """Take the status and the headers of the response."""
+        self._status, self._headers = status, headers
+        # A server that ignores `stream: true` sends its reply whole, and says so by its content type.
+        self._stream = self._stream and status == 200 and not _is_json(headers)
+        most = most_streamed_bytes(self.request) if self._stream else self._most_line
+        try:
+            self._body = Body(headers.get("content-encoding", ""), most)
+        except BadBodyError as error:
+            raise self._bad(str(error)) from None
+
+    @property
+    def answered(self) -> bool:
+        """Whether something of a body came."""
+        return self._body is not None and self._body.size > 0
+
+    def take(self, piece: bytes) -> Iterator[list[Payload]]:
+        """Take a raw piece of the body; yield, slice by slice, the chunks whose lines are complete."""
+        assert self._body is not None  # noqa: S101 - begin comes first
+        try:
+            for plain in self._body.take(piece):
+                self._kept += plain
+                yield self._whole_lines() if self._stream and b"\n" in plain else []
+                self._refuse_long_line()
+        except BadBodyError as error:
+            raise self._bad(str(error)) from None
+
+    def _refuse_long_line(self) -> None:
+        if len(self._kept) > self._most_line:
+            raise self._bad(f"a line of the stream is longer than {self._most_line:,} bytes")
+
+    def _whole_lines(self) -> list[Payload]:
+        *lines, rest = bytes(self._kept).split(b"\n")
+        self._kept = bytearray(rest)
+        return [chunk for line in lines if (chunk := self._event(line)) is not None]
+
+    def end(self) -> list[Payload]:
+        """Return what is left when the body has ended, or raise what the reply means."""
+        assert self._body is not None  # noqa: S101 - begin comes first
+        if self._body.cut:
+            raise self._bad("the reply ended before its compressed data did")
+        text = bytes(self._kept)
+        if self._status != 200:
+            raise self._refused(text)
+        if self._stream:
+            last = self._event(text)
+            return [] if last is None else [last]
+        whole = self._parsed(text) if _is_json(self._headers) else None
+        if not isinstance(whole, Mapping):
+            raise self._not_json(text)
+        return [whole]
+
+    def _parsed(self, text: bytes) -> object:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            raise self._not_json(text) from None
+
+    def _event(self, line: bytes) -> Payload | None:
+        """Return the chunk in a line of a stream; None for any other line."""
+        line = line.strip()
+        if not line or line.startswith((b":", b"event:", b"id:", b"retry:")):
+            return None
+        data = line.removeprefix(b"data:").strip()
+        chunk = None if data == b"[DONE]" else self._parsed(data)
+        return chunk if isinstance(chunk, Mapping) else None
+
+    def _refused(self, text: bytes) -> ProviderError:
+        return from_status(
+            self._status,
+            _message(text.decode("utf-8", "replace")),
+            model=self.request.model,
+            secrets=self._secrets(),
+            retry_after_s=retry_after_s(self._headers),
+            request_id=self._headers.get("x-request-id"),
+        )
+
+    def _not_json(self, text: bytes) -> BadResponseError:
+        seen = quote(text[:2_000].decode("utf-8", "replace"), self._secrets())
+        model = self.request.model
+        return BadResponseError(f"{model} sent something other than a completion: {seen}", model=model, status=200)
+
+    def _bad(self, why: str) -> BadResponseError:
+        return BadResponseError(f"{self.request.model}: {why}.", model=self.request.model, status=self._status)
+
+    def _secrets(self) -> tuple[str, ...]:
+        return (self.endpoint.api_key,) if self.endpoint.api_key else ()
+
+
+def _is_json(headers: Mapping[str, str]) -> bool:
+    """Whether the content type is that of one JSON value, in any case of its letters."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return "json" in kind and "ndjson" not in kind and "jsonl" not in kind
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Read how long a server asks to wait: the first of `retry-after-ms` and `retry-after` that makes sense (F02).
+
+    >>> retry_after_s({"retry-after": "2"}), retry_after_s({"retry-after-ms": "abc", "retry-after": "2"})
+    (2.0, 2.0)
+    >>> retry_after_s({"retry-after": "soon"}) is None
+    True
+    """
+    waits = (_seconds(headers.get("retry-after-ms", ""), 1_000), _seconds(headers.get("retry-after", ""), 1))
+    known = [wait for wait in waits if wait is not None]
+    return known[0] if known else _seconds_until(headers.get("retry-after", ""))
+
+
+def _seconds(number: str, unit: int) -> float | None:
+    """Return a wait in seconds; None for what is no number, negative, or infinite."""
+    try:
+        wait = float(number) / unit
+    except ValueError:
+        return None
+    return wait if 0 <= wait < float("inf") else None
+
+
+def _seconds_until(http_date: str) -> float | None:
+    try:
+        moment = parsedate_to_datetime(http_date)
+    except (ValueError, OverflowError, TypeError):
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+
+
+def _message(text: str) -> str:
+    """Return the message inside an OpenAI-style error body, or the body itself."""
+    try:
+        error = json.loads(text)["error"]
+        return f"{error['message']} ({error.get('type') or error.get('code') or 'no type'})"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return text

@@ -1,0 +1,142 @@
+"""A switch that ends calls under way: `Orchestrator.close` and Ctrl-C in `ask_many` throw it.
+
+A call that is stopped raises `ClosedError`. The question's walk then ends, what the call may have cost is booked, and
+no further call is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+
+from cascade.errors import ClosedError
+from cascade.resilience.forks import after_fork
+
+SAYS = "Asking was stopped while a call was under way. That call may be billed; no further call was made."
+
+
+class Halt:
+    """A switch that is off until `stop`. Safe between threads."""
+
+    def __init__(self) -> None:
+        self._stopped = False
+        self._numbers = itertools.count()
+        self._begin()
+        after_fork(self._begin)
+
+    def _begin(self) -> None:
+        """Begin without calls: a forked child has none of its parent's."""
+        self._changed = threading.Condition()
+        self._cancels: dict[int, Callable[[], object]] = {}
+        self._working = 0
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped
+
+    def stop(self) -> None:
+        """Cancel every call under way, and refuse all further ones."""
+        with self._changed:
+            self._stopped = True
+            cancels = list(self._cancels.values())
+            self._changed.notify_all()
+        for cancel in cancels:
+            cancel()
+
+    def check(self) -> None:
+        """Raise ClosedError once stopped."""
+        if self._stopped:
+            raise ClosedError(SAYS)
+
+    @contextmanager
+    def over(self, cancel: Callable[[], object]) -> Iterator[None]:
+        """Call `cancel` if the switch is thrown while the block runs. Raises ClosedError if it was thrown before."""
+        number = next(self._numbers)
+        with self._changed:
+            self.check()
+            self._cancels[number] = cancel
+        try:
+            yield
+        finally:
+            self._cancels.pop(number, None)
+
+    @contextmanager
+    def ruling(self) -> Iterator[None]:
+        """Let `ruling_halt` return this one while the block runs, so that a blocking call under it can be stopped."""
+        self.check()
+        before = _ruling.set(self)
+        try:
+            yield
+        finally:
+            _ruling.reset(before)
+
+    @asynccontextmanager
+    async def covering(self) -> AsyncIterator[None]:
+        """Cancel what the running task awaits in the block if the switch is thrown; raise ClosedError then."""
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None  # noqa: S101 - a coroutine runs in a task
+        cancelled = False
+
+        def cancel() -> None:
+            nonlocal cancelled
+            if not done:
+                cancelled = True
+                task.cancel()
+
+        done, before = False, task.cancelling()
+        with self.over(lambda: _on(loop, cancel)):
+            try:
+                yield
+            except asyncio.CancelledError:
+                if cancelled and task.uncancel() <= before:
+                    raise ClosedError(SAYS) from None
+                raise
+            finally:
+                done = True
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Count a question as under way while the block runs."""
+        with self._changed:
+            self.check()
+            self._working += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._working -= 1
+                self._changed.notify_all()
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no question is under way, at most `timeout_s` seconds; return whether none is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._working, timeout_s)
+
+    def sleep(self, seconds: float) -> None:
+        """Wait so long. Raises ClosedError at once when the switch is thrown."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped, seconds)
+        self.check()
+
+
+def _on(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    """Let a loop make a call, unless it is closed."""
+    try:
+        loop.call_soon_threadsafe(call)
+    except RuntimeError:
+        return
+
+
+NEVER = Halt()
+"""A switch that nobody throws."""
+_ruling: ContextVar[Halt] = ContextVar("cascade_halt", default=NEVER)
+
+
+def ruling_halt() -> Halt:
+    """Return the switch that rules the running blocking call; one that is never thrown where there is none."""
+    return _ruling.get()

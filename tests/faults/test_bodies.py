@@ -1,0 +1,199 @@
+"""Bodies that are packed, too long or oddly named: bounded in time and memory, whichever way the question is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import time
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cascade import Answer, Orchestrator
+from cascade.errors import BadResponseError, CascadeError, RefusedError
+
+from .bench import Bench
+from .bodies import QUESTION, encode, good
+from .server import RAW
+
+TIMEOUT_S = 5.0
+WAYS = ["ask", "aask", "stream", "astream"]
+BIG = b'{"choices": [' + b"[]," * 5_000_000 + b"1]}"
+
+
+def sends(body: bytes | Callable[[Any], bytes], encoding: str = "", kind: str = "application/json") -> Any:
+    """Return a mode that sends a body under some headers."""
+
+    def mode(handler: Any, asked: Any) -> None:
+        headers = {"Content_Encoding": encoding} if encoding else {}
+        handler._send(200, body if isinstance(body, bytes) else body(asked), kind, **headers)
+
+    return mode
+
+
+def asked(orchestrator: Orchestrator, way: str) -> tuple[Answer | CascadeError, float]:
+    """Ask one of four ways; return what came and the longest time that the event loop stood still."""
+    longest_s = 0.0
+
+    async def beat() -> None:
+        nonlocal longest_s
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.005)
+            longest_s = max(longest_s, time.monotonic() - before)
+
+    async def run() -> Any:
+        beating = asyncio.create_task(beat())
+        try:
+            if way == "aask":
+                return await orchestrator.aask(QUESTION)
+            return [event async for event in orchestrator.astream(QUESTION)][-1]
+        finally:
+            beating.cancel()
+
+    try:
+        if way == "ask":
+            return orchestrator.ask(QUESTION), 0.0
+        if way == "stream":
+            return list(orchestrator.stream(QUESTION))[-1], 0.0  # type: ignore[return-value]
+        return asyncio.run(run()), longest_s
+    except CascadeError as error:
+        return error, longest_s
+
+
+def bomb(layers: int) -> bytes:
+    """Return 64 MB of blanks, packed so many times; a tenth of a percent of that, or less, on the wire."""
+    packed = b" " * 64_000_000
+    for _ in range(layers):
+        packed = gzip.compress(packed, 6)
+    return packed
+
+
+@pytest.fixture
+def odd(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Orchestrator]:
+    """Return what makes an orchestrator whose one model answers in a mode of the test's own."""
+
+    def made(mode: Any) -> Orchestrator:
+        monkeypatch.setitem(RAW, "odd", mode)
+        return bench.alone("odd", timeouts={"per_question_s": TIMEOUT_S})
+
+    return made
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("body", "encoding", "says"),
+    [
+        (bomb(1), "gzip", "longer than"),
+        (bomb(2), "gzip, gzip", "content encoding"),
+        (zlib.compress(b" " * 64_000_000), "deflate", "longer than"),
+        (BIG, "", "longer than"),
+        (b"{}", "br", "content encoding"),
+        (gzip.compress(b"{}" * 100)[:-9], "gzip", "ended before"),
+        (b"no gzip at all", "gzip", "decompressed"),
+    ],
+    ids=["bomb", "nested bomb", "deflate bomb", "16 MB of lists", "br", "cut gzip", "not gzip"],
+)
+def test_f29_a_bomb_ends_in_time_and_takes_no_memory(
+    odd: Callable[..., Orchestrator], way: str, body: bytes, encoding: str, says: str
+) -> None:
+    """0.5.0: a nested bomb of 3.5 KB took 24 to 39 s and 4.1 GB; a 16 MB reply blocked the event loop for 3 to 5 s."""
+    with odd(sends(body, encoding)) as orchestrator:
+        tracemalloc.start()
+        started = time.monotonic()
+        try:
+            came, stood_still_s = asked(orchestrator, way)
+            most_bytes = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert isinstance(came, BadResponseError), came
+    assert says in str(came)
+    assert time.monotonic() - started < TIMEOUT_S
+    assert stood_still_s < 1.0
+    assert most_bytes < 40_000_000
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "x-gzip", "deflate", "raw deflate", "identity", ""])
+def test_a_packed_reply_is_read(odd: Callable[..., Orchestrator], way: str, encoding: str) -> None:
+    def packed(body: Any) -> bytes:
+        plain = encode(good(body))
+        if "gzip" in encoding.lower():
+            return gzip.compress(plain)
+        if encoding == "raw deflate":
+            return zlib.compress(plain)[2:-4]
+        return zlib.compress(plain) if encoding == "deflate" else plain
+
+    with odd(sends(packed, encoding.removeprefix("raw "))) as orchestrator:
+        came, _ = asked(orchestrator, way)
+    assert isinstance(came, Answer)
+    assert came.text == "Danube"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["Application/JSON", "APPLICATION/JSON; charset=UTF-8", "application/problem+json"])
+def test_f12_a_content_type_has_no_case(odd: Callable[..., Orchestrator], way: str, kind: str) -> None:
+    """0.5.0 refused `Application/JSON`."""
+    with odd(sends(lambda body: encode(good(body)), kind=kind)) as orchestrator:
+        came, _ = asked(orchestrator, way)
+    assert isinstance(came, Answer)
+    assert came.text == "Danube"
+
+
+@pytest.mark.parametrize("way", ["stream", "astream"])
+def test_a_server_that_ignores_stream_is_read_whole(odd: Callable[..., Orchestrator], way: str) -> None:
+    """0.5.0 said "empty answer", or, where the JSON had several lines, that it was no completion."""
+    import json
+
+    with odd(sends(lambda body: json.dumps(good(body), indent=2).encode())) as orchestrator:
+        came, _ = asked(orchestrator, way)
+    assert isinstance(came, Answer)
+    assert came.text == "Danube"
+    assert came.cost is not None
+
+
+@pytest.mark.parametrize("way", ["stream", "astream"])
+def test_f16_a_refusal_beside_streamed_text_is_a_refusal(odd: Callable[..., Orchestrator], way: str) -> None:
+    """0.5.0 served the text and dropped the refusal."""
+    pieces = [{"content": "Answer: Danube"}, {"refusal": "I cannot help with that."}]
+    choices = [{"index": 0, "delta": piece, "finish_reason": None} for piece in pieces]
+    choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
+    lines = b"".join(b"data: " + encode({"choices": [one]}) + b"\n\n" for one in choices)
+    with odd(sends(lines + b"data: [DONE]\n\n", kind="text/event-stream")) as orchestrator:
+        came, _ = asked(orchestrator, way)
+    assert isinstance(came, RefusedError)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_f21_a_usage_beyond_belief_gives_no_cost(odd: Callable[..., Orchestrator], way: str) -> None:
+    """0.5.0: 10⁹ tokens at `max_tokens: 64` were an exact cost of $5,000."""
+    huge = {"prompt_tokens": 10**9, "completion_tokens": 10**9, "total_tokens": 2 * 10**9}
+    with odd(sends(lambda body: encode(good(body, usage=huge)))) as orchestrator:
+        came, _ = asked(orchestrator, way)
+    assert isinstance(came, Answer)
+    assert came.cost is None
+    assert came.cost_bound is not None
+    assert came.cost_bound < 1
+    assert any("not believable" in note for call in came.calls if call.completion for note in call.completion.notes)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_f07_a_flood_of_informational_responses_ends_on_time(odd: Callable[..., Orchestrator], way: str) -> None:
+    """0.5.0 came back after 1.3 to 1.6 s where 1 s was the limit."""
+
+    def flood(handler: Any, _body: Any) -> None:
+        while not handler._faults.closing.is_set():
+            handler.wfile.write(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 1_000)
+
+    orchestrator = odd(flood)
+    orchestrator.config = orchestrator.config.model_copy(
+        update={"timeouts": orchestrator.config.timeouts.model_copy(update={"per_question_s": 0.5})}
+    )
+    started = time.monotonic()
+    came, _ = asked(orchestrator, way)
+    assert isinstance(came, CascadeError)
+    assert time.monotonic() - started < 0.8
+    orchestrator.close()
