@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -34,6 +35,8 @@ TURN_S = 0.25
 """How long the file is held at most where only one process may write to it (`store.sqlite`)."""
 GAP_S = 0.03
 """How long others then have to take it: they look every 0.01 s."""
+EXIT_S = 30.0
+"""How long the end of a process waits for the store; several processes that begin at once take seconds to do so."""
 WARN_EVERY_S = 60.0
 
 
@@ -73,6 +76,7 @@ class TraceQueue:
         self._taken = self._written = self._lost = self._failures = 0
         self._in_hand: set[int] = set()  # the numbers of the entries that are being written
         self._closing = self._hurry = False
+        self._gives_up_at_s = 0.0
         self._thread: threading.Thread | None = None
         self._warned_at = -WARN_EVERY_S
 
@@ -155,6 +159,7 @@ class TraceQueue:
 
     def close(self, timeout_s: float) -> None:
         """Let the thread write all and end, and wait for that, at most `timeout_s` seconds."""
+        self._gives_up_at_s = time.monotonic() + timeout_s
         self.begin_to_close()
         thread = self._thread
         if thread is None or thread is threading.current_thread():
@@ -218,9 +223,12 @@ class TraceQueue:
             self._changed.notify_all()
         _tell(group, error)
 
-    def put_back(self, group: list[Entry], error: CascadeError) -> None:
-        """Let a group wait for another try, unless the end has come; who waits for it is told what went wrong."""
-        if self._closing:
+    def put_back(self, group: list[Entry], error: StoreError) -> None:
+        """Let a group wait for another try; who waits for it is told what went wrong.
+
+        Once the end has come, only where another process has the file, and as long as `close` waits.
+        """
+        if self._closing and not (error.busy and time.monotonic() < self._gives_up_at_s):
             self.ended(group, error)
             return
         with self._changed:
@@ -262,6 +270,8 @@ class _Writer:
 
     def run(self) -> None:
         """Write until the queue is closed and empty."""
+        with suppress(CascadeError, ImportError):  # said when there is something to write
+            load(self._queue.address)
         try:
             while (group := self._queue.take(self._idle_s())) is not None:
                 if group:
@@ -354,4 +364,4 @@ def _at_exit() -> None:
 
 def _close_all() -> None:
     for queue in list(_running):
-        queue.close(timeout_s=5.0)
+        queue.close(timeout_s=EXIT_S)

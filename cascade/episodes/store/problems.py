@@ -11,12 +11,13 @@ from cascade.errors import CascadeError, UsageError, quote
 class StoreError(CascadeError):
     """A store could not do what it was asked to: full, unreachable, locked, damaged.
 
-    `retryable` says whether the same may succeed later. Under `traces.strict`, `answer` holds the answer that was paid
-    for and could not be recorded.
+    `retryable` says whether the same may succeed later, `busy` that another writer has the file. Under
+    `traces.strict`, `answer` holds the answer that was paid for and could not be recorded.
     """
 
     exit_code: ClassVar[int] = 1
     retryable: bool = False
+    busy: bool = False
     answer: Any = None
 
 

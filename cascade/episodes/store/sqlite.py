@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 
 from cascade.episodes.store.address import Address
 from cascade.episodes.store.problems import StoreError
-from cascade.resilience.forks import after_fork
+from cascade.resilience.forks import after_fork, no_fork
 
 SOUND_SINCE = (3, 51, 3)
 """The first version without the WAL-reset bug."""
@@ -50,8 +50,8 @@ class WriterLock:
     _held: ClassVar[weakref.WeakSet[WriterLock]] = weakref.WeakSet()
 
     def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
         self._descriptor: int | None = descriptor
-        self._pid = os.getpid()
         self._held.add(self)
 
     @classmethod
@@ -63,19 +63,21 @@ class WriterLock:
         """
         assert address.path is not None  # noqa: S101 - a server needs no lock
         path = address.path.with_name(f"{address.path.name}-lock")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        with no_fork():  # a child must know every copy of the descriptor, or it would hold the lock as long as it lives
+            lock = cls(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600))
+        descriptor = lock.descriptor
         try:
             taken = _waited_for(descriptor, address, wait_s)
         except BaseException:
-            os.close(descriptor)
+            lock.release()
             raise
         if taken == "unsupported":
-            os.close(descriptor)
+            lock.release()
             return None
         with contextlib.suppress(OSError):  # on a full disk the lock is as good without a name
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        return cls(descriptor)
+        return lock
 
     def release(self) -> None:
         """Give the lock back. May be called twice. A child process gives back its copy only."""
@@ -123,6 +125,7 @@ def _refusal(address: Address, descriptor: int) -> StoreError:
         "file that two write (fixed in 3.51.3). Wait for it to end, use a file for each process, PostgreSQL, or a "
         "newer SQLite.",
         retryable=True,
+        busy=True,
         exit_code=2,
     )
 

@@ -30,6 +30,7 @@ from cascade.episodes.traces import TraceWriter
 from cascade.errors import (
     AuthenticationError,
     BudgetExceededError,
+    ClosedError,
     ConfigError,
     ProviderError,
     UsageError,
@@ -605,12 +606,15 @@ def test_a_stream_that_is_left_is_on_record_with_what_was_paid(file_url: str) ->
     assert len(rows_in(file_url)) == 1
 
 
-def test_an_answer_after_the_end_does_not_fail(file_url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stream_that_is_read_after_the_end_makes_no_further_call(
+    file_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     cascade = wired(file_url)
     events = cascade.stream("what?")
     next(events)
     cascade.close()
-    assert isinstance(list(events)[-1], Answer)
+    with pytest.raises(ClosedError):
+        list(events)
     assert "came after the end" in caplog.text
 
 

@@ -290,7 +290,7 @@ def test_a_forked_child_uses_no_worker_of_its_parent(tmp_path: Path, monkeypatch
     pool = Pool(1, 60)
     assert pool.ask({"n": 1})
     parents = pool._idle[0]
-    pool._pid = -1  # as a child sees it
+    pool._in_child()
     reply = pool.ask({"n": 2})
     pool.close()
     assert reply

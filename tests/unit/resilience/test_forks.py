@@ -1,0 +1,74 @@
+"""What is made anew in a forked child, and when a fork waits."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from cascade.resilience import forks
+from cascade.resilience.background import run
+from cascade.resilience.forks import after_fork, no_fork
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+
+
+def in_child(check: Callable[[], bool]) -> bool:
+    """Return what a check says in a forked child."""
+    child = os.fork()
+    if not child:
+        os._exit(0 if check() else 1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.renewed = 0
+        after_fork(self.renew)
+
+    def renew(self) -> None:
+        self.renewed += 1
+
+
+def test_a_method_is_called_in_the_child_and_not_in_the_parent() -> None:
+    owner = Owner()
+    assert in_child(lambda: owner.renewed == 1)
+    assert owner.renewed == 0
+
+
+def test_an_owner_is_not_kept_alive() -> None:
+    before = len(forks._renewals)
+    for _ in range(2 * forks._PRUNED_EVERY):
+        Owner()
+    gc.collect()
+    assert len(forks._renewals) < before + forks._PRUNED_EVERY
+
+
+def test_a_fork_waits_for_an_import_in_another_thread() -> None:
+    begun, imported = threading.Event(), threading.Event()
+
+    def imports() -> None:
+        with no_fork():
+            begun.set()
+            time.sleep(0.1)
+            imported.set()
+
+    thread = threading.Thread(target=imports)
+    thread.start()
+    assert begun.wait(10)
+    assert in_child(imported.is_set)
+    thread.join()
+
+
+async def seven() -> int:
+    return 7
+
+
+def test_a_child_has_a_background_loop_of_its_own() -> None:
+    assert run(10.0, seven()) == 7
+    assert in_child(lambda: run(10.0, seven()) == 7)
+    assert run(10.0, seven()) == 7
