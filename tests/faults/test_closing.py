@@ -1,0 +1,245 @@
+"""`close` and Ctrl-C while questions are asked: at once, with nothing left behind and no further call."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade import Orchestrator
+from cascade.errors import BatchError, ClosedError, ProviderUnavailableError, UsageError
+from cascade.providers.fake import FakeProvider
+
+from .bench import Bench
+from .bodies import QUESTION, encode, good
+from .server import RAW, _Handler
+
+SLOW_S = 20.0
+
+
+@pytest.fixture
+def slow(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Orchestrator]:
+    """Return what makes an orchestrator whose model does not answer before the test ends."""
+
+    def waits(handler: Any, body: Any) -> None:
+        bench.server.closing.wait(SLOW_S)
+        handler._send(200, encode(good(body)))
+
+    def made(**settings: Any) -> Orchestrator:
+        monkeypatch.setitem(RAW, "waits", waits)
+        return bench.alone("waits", **settings)
+
+    return made
+
+
+def until(says: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not says():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("way", ["ask", "stream", "ask_many"])
+def test_f48_close_ends_what_other_threads_ask(bench: Bench, slow: Callable[..., Orchestrator], way: str) -> None:
+    """0.5.0: a foreign `RuntimeError: … client has been closed`, and some calls waited out their time-out."""
+    orchestrator, came = slow(), []
+
+    def ask() -> None:
+        try:
+            if way == "ask":
+                orchestrator.ask(QUESTION)
+            elif way == "stream":
+                list(orchestrator.stream(QUESTION))
+            else:
+                orchestrator.ask_many([QUESTION] * 8, concurrency=2)
+        except Exception as error:
+            came.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    until(lambda: bench.server.count() >= 3)
+    started = time.monotonic()
+    orchestrator.close()
+    for thread in threads:
+        thread.join(10)
+    assert time.monotonic() - started < 3
+    made = bench.server.count()
+    assert len(came) == 3
+    for error in came:
+        stopped = error.results if isinstance(error, BatchError) else [error]
+        assert all(isinstance(one, UsageError) for one in stopped), stopped
+        assert any(type(one) is ClosedError for one in stopped)
+    time.sleep(0.1)
+    assert bench.server.count() == made
+
+
+@pytest.mark.parametrize("way", ["aask", "astream", "aask_many"])
+async def test_f48_aclose_ends_what_other_tasks_ask(bench: Bench, slow: Callable[..., Orchestrator], way: str) -> None:
+    orchestrator = slow()
+
+    async def ask() -> Any:
+        if way == "aask":
+            return await orchestrator.aask(QUESTION)
+        if way == "aask_many":
+            return await orchestrator.aask_many([QUESTION] * 4, concurrency=2)
+        return [event async for event in orchestrator.astream(QUESTION)]
+
+    tasks = [asyncio.create_task(ask()) for _ in range(3)]
+    await asyncio.to_thread(until, lambda: bench.server.count() >= 3)
+    started = time.monotonic()
+    await orchestrator.aclose()
+    came = await asyncio.gather(*tasks, return_exceptions=True)
+    assert time.monotonic() - started < 3
+    assert all(isinstance(one, BatchError if way == "aask_many" else ClosedError) for one in came), came
+    assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+
+
+async def test_f47_to_cancel_an_ask_cancels_its_call_and_no_other(
+    bench: Bench, slow: Callable[..., Orchestrator]
+) -> None:
+    orchestrator = slow()
+    task = asyncio.create_task(orchestrator.aask(QUESTION))
+    await asyncio.to_thread(until, lambda: bench.server.count() == 1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    bench.server.modes["small"] = "ok"
+    assert (await orchestrator.aask(QUESTION)).text == "Danube"
+
+
+_INTERRUPTED = """
+import sys, time
+from cascade import Orchestrator
+cascade = Orchestrator.from_config({
+    "models": {"base": {"model": "small"}, "guide": {"model": "large"}},
+    "strategy": {"kind": "ladder", "models": ["base"]},
+    "provider": {"kind": "openai_http", "api_base": sys.argv[1]},
+    "traces": sys.argv[2],
+})
+cascade.ask("warm")
+print("ready", flush=True)
+try:
+    cascade.ask_many([f"question {number}" for number in range(40)], concurrency=4)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+cascade.close()
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGINT") or os.name != "posix", reason="needs signals")
+@pytest.mark.timeout(60)
+def test_f47_ctrl_c_in_ask_many_stops_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """0.5.0 came back after 11 s, with 12 more calls made and paid."""
+
+    def waits(handler: Any, body: Any) -> None:
+        if "question" in json.dumps(body["messages"][-1]).replace("Question", ""):
+            bench.server.closing.wait(3.0)
+        handler._send(200, encode(good(body)))
+
+    monkeypatch.setitem(RAW, "waits", waits)
+    bench.server.modes["small"] = "waits"
+    with subprocess.Popen(
+        [sys.executable, "-c", _INTERRUPTED, bench.server.address, f"sqlite:///{tmp_path}/traces.db"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        until(lambda: bench.server.count() >= 5)
+        process.send_signal(signal.SIGINT)
+        started, made = time.monotonic(), bench.server.count()
+        out, said = process.communicate(timeout=30)
+    assert time.monotonic() - started < 2.5, said
+    assert "interrupted" in out
+    assert process.returncode == 0, said
+    assert bench.server.count() == made == 5
+
+
+def test_a_provider_that_cannot_be_stopped_makes_no_further_call() -> None:
+    """A provider of one's own may block; `close` does not wait for it long, and the walk goes no further."""
+    begun, go_on, asked = threading.Event(), threading.Event(), []
+
+    def script(request: Any) -> str:
+        asked.append(request.role)
+        begun.set()
+        go_on.wait(20)
+        return "Answer: Danube"
+
+    orchestrator = Orchestrator.from_config(
+        {"models": {"base": "small", "guide": "large"}, "provider": "fake"}, providers={"fake": FakeProvider(script)}
+    )
+    came: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            orchestrator.ask("Which river?")
+        except ClosedError as error:
+            came.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert begun.wait(10)
+    threading.Timer(0.2, go_on.set).start()
+    orchestrator.close()
+    thread.join(10)
+    assert asked == ["base"]
+    assert len(came) == 1
+
+
+def test_close_cuts_the_wait_before_a_retry_short(bench: Bench) -> None:
+    orchestrator = bench.alone("503")
+    bench.server.headers["Retry-After"] = "30"
+    for guard in orchestrator._guards.values():
+        guard.sleep = None
+    threading.Timer(0.3, orchestrator.close).start()
+    started = time.monotonic()
+    with pytest.raises((ClosedError, ProviderUnavailableError)):
+        orchestrator.ask(QUESTION)
+    assert time.monotonic() - started < 5
+
+
+def open_sockets() -> int:
+    """Return how many sockets this process has open."""
+    return sum(_target(path).startswith("socket:") for path in Path("/proc/self/fd").iterdir())
+
+
+def _target(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except OSError:  # the descriptor of the folder itself is closed by now
+        return ""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_no_socket_is_left_behind_by_an_event_loop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.5.0 left a socket of every event loop open, also after `close`: 200 of them after 200 calls of asyncio.run."""
+    monkeypatch.setattr(_Handler, "protocol_version", "HTTP/1.1")  # so that connections are kept
+    orchestrator = bench.alone("ok")
+    asyncio.run(orchestrator.aask(QUESTION))
+    before = open_sockets()
+    for _ in range(20):
+        asyncio.run(orchestrator.aask(QUESTION))
+    assert open_sockets() <= before + 2
+    orchestrator.close()
+    until(lambda: open_sockets() < before)
+
+
+@pytest.mark.parametrize("concurrency", ["x", float("nan"), 2.0, 0, -1, None, True, "8"])
+def test_a_concurrency_that_is_none_is_refused(concurrency: Any) -> None:
+    """0.5.0: "x" was a foreign TypeError, and NaN hung."""
+    orchestrator = Orchestrator("small", "large", provider="fake")
+    with orchestrator, pytest.raises(UsageError, match="concurrency must be a whole number of at least 1, not"):
+        orchestrator.ask_many(["Which river?"], concurrency=concurrency)
+    with pytest.raises(UsageError, match="concurrency must be a whole number of at least 1, not"):
+        asyncio.run(orchestrator.aask_many(["Which river?"], concurrency=concurrency))
