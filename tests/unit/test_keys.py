@@ -16,7 +16,7 @@ from cascade.config import load
 from cascade.errors import ConfigError
 from cascade.keys import holds_key, redact
 from cascade.orchestrator import Orchestrator
-from cascade.providers.openai_http import Endpoint
+from cascade.providers.exchange import Endpoint
 from unit.made import TWO_MODELS, two_models
 
 R = "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zA1bC2dE3f"
