@@ -28,11 +28,15 @@ from cascade.sections import (
     TracesConfig,
 )
 
+MOST_PROBLEMS = 100
+"""How many are listed: more are one mistake, and each takes time to put into words."""
+
 
 def problems_in(model: type[BaseModel], error: ValidationError) -> list[str]:
     """Return what keeps settings from being a model, each problem as "path: what is wrong"."""
-    found = []
-    for problem in error.errors(include_url=False, include_input=True):
+    found: list[str] = []
+    listed = error.errors(include_url=False, include_input=True)
+    for problem in listed[:MOST_PROBLEMS]:
         path = _path(problem["loc"])
         if problem["type"] == "extra_forbidden":
             name = str(problem["loc"][-1])
@@ -46,6 +50,8 @@ def problems_in(model: type[BaseModel], error: ValidationError) -> list[str]:
             found.append(f"{path}: is missing")
         else:
             found.append(f"{path}: {problem['msg'][:1].lower()}{problem['msg'][1:]}{_seen(problem)}")
+    if len(listed) > MOST_PROBLEMS:
+        found.append(f"and {len(listed) - MOST_PROBLEMS} more problems; these come first")
     return found
 
 

@@ -55,7 +55,9 @@ def nano_usd(amount_usd: Decimal | float | str) -> int:
 
 
 def _pico(amount_usd: Decimal) -> int:
-    return int((amount_usd * PICO_USD_PER_USD).to_integral_value(rounding=ROUND_HALF_UP))
+    """Return an amount in pico-dollars; what costs something is never free."""
+    pico = int((amount_usd * PICO_USD_PER_USD).to_integral_value(rounding=ROUND_HALF_UP))
+    return 1 if pico == 0 and amount_usd > 0 else pico
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,8 @@ class Price:
         note: str | None = None,
     ) -> Price:
         """Make a price from USD per million tokens (and USD per request), as price lists print it.
+
+        A price above 0 is counted as one pico-dollar a token at least: 0.000001 USD per million tokens.
 
         >>> Price.per_million(input=3.0, output=15.0, cached_input=0.3).input
         3000000

@@ -8,17 +8,25 @@ from typing import Any
 
 import yaml
 
+from cascade.bounded import read_bounded
 from cascade.errors import ConfigError, quote
 
 MAX_FILE_BYTES = 1_000_000
 REFUSE_ALIASES = True
 MAX_DEPTH = 20
+MAX_NODES = 10_000
+"""Names and values of a file: a configuration of a hundred models has a tenth of that."""
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which also refuses aliases: a configuration has no use for them, and bombs are made of them."""
+    """The safe loader, which also refuses aliases, which bombs are made of, and stops at `MAX_NODES`."""
+
+    nodes = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            raise yaml.YAMLError(f"it has more than {MAX_NODES} names and values")
         if REFUSE_ALIASES and self.check_event(yaml.AliasEvent):
             raise yaml.YAMLError("aliases (*name) are not allowed")
         return super().compose_node(parent, index)
@@ -49,13 +57,14 @@ def read_yaml(path: Path, example: str = EXAMPLE) -> Mapping[str, Any]:
     """
     source = str(path)
     try:
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise ConfigError([f"the file is larger than {MAX_FILE_BYTES} bytes"], source)
-        text = path.read_text("utf-8")
+        data = read_bounded(path, MAX_FILE_BYTES)
+        text = "" if data is None else data.decode("utf-8-sig")
     except FileNotFoundError:
         raise ConfigError([f"there is no file {path}; `cascade init` writes one"]) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"it cannot be read: {error}"], source) from None
+    if data is None:
+        raise ConfigError([f"the file is larger than {MAX_FILE_BYTES} bytes"], source)
     return parse_yaml(text, source, example)
 
 

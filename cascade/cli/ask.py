@@ -8,12 +8,15 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from cascade.bounded import read_bounded
+from cascade.checks import MAX_QUESTION_CHARS
 from cascade.cli.output import console, dollars, notes, plain, print_json
 from cascade.orchestrator import Orchestrator
 from cascade.text import counted
 from cascade.types import Answer, Certificate, Question, Step, TextDelta
 
 _ABSTAINED = 1
+_MOST_BYTES = 4 * MAX_QUESTION_CHARS
 
 
 def ask(
@@ -58,9 +61,12 @@ def _read(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        return path.read_text("utf-8")
+        data = read_bounded(path, _MOST_BYTES)
+        if data is not None:
+            return data.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{path} cannot be read: {error}", param_hint="--context") from None
+    raise typer.BadParameter(f"{path} has more than {_MOST_BYTES:,} bytes", param_hint="--context")
 
 
 def _document(answer: Answer) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
 from cascade.cli.output import console, notes, plain, print_json
-from cascade.episodes.files import Dropped, write_rows
+from cascade.episodes.files import Dropped, is_there, write_rows
 from cascade.episodes.importers import IMPORTERS, import_rows, known
 from cascade.errors import UsageError
 
@@ -47,7 +47,7 @@ def import_log(
     """
     if Path(source).resolve() == output.resolve():
         raise UsageError("The log cannot be written over the one that it is read from; choose another --output.")
-    if output.exists() and not force:
+    if is_there(output) and not force:
         raise UsageError(f"{output} exists already. Choose another name, or --force to write over it.")
     roles, columns = (
         parse_pairs("--role", "MODEL=base", role),

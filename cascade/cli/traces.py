@@ -18,7 +18,7 @@ from rich.table import Table
 from cascade.cli.logs import parse_where
 from cascade.cli.output import console, dollars, notes, plain, print_json
 from cascade.config import default_traces_url, load, traces_url
-from cascade.episodes.files import write_rows
+from cascade.episodes.files import is_there, write_rows
 from cascade.episodes.store import Store, StoreError
 from cascade.errors import UsageError
 from cascade.money import usd
@@ -58,7 +58,7 @@ def export(
     chosen = parse_where(where or ())
     if output is None and as_json:
         raise UsageError("--json says in one document what was written: name a file with -o.")
-    if output is not None and output.exists() and not force:
+    if output is not None and is_there(output) and not force:
         raise UsageError(f"{output} exists already. Choose another name, or --force to write over it.")
     with _reading(store, config) as opened:
         rows = opened.read(chosen)

@@ -17,7 +17,7 @@ from pathlib import Path
 from cascade.checks import fitted_question
 from cascade.collect.collector import MAX_FAILURES_IN_A_ROW, Collected, Collector, Progress
 from cascade.config import CascadeConfig
-from cascade.episodes.files import WRITTEN_AS, read_rows, write_rows
+from cascade.episodes.files import WRITTEN_AS, is_there, read_rows, write_rows
 from cascade.episodes.journal import Journal, is_call
 from cascade.episodes.matching import Matcher
 from cascade.episodes.questions import AskedQuestion
@@ -103,7 +103,7 @@ def _check(config: CascadeConfig, output: Path, journal: Path, *, resume: bool, 
     problems = [
         f"{path} exists. Add --resume to go on with it, or choose another output."
         for path in (output, journal)
-        if path.exists() and not resume
+        if is_there(path) and not resume
     ]
     if output.is_dir():
         problems = [f"{output} is a folder; name a file in it."]

@@ -20,7 +20,7 @@ from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
 from cascade.episodes.store.address import SCHEMES
 from cascade.errors import UsageError
 
-__all__ = ["Dropped", "append_jsonl", "is_url", "read_rows", "write_rows"]
+__all__ = ["Dropped", "append_jsonl", "is_there", "is_url", "read_rows", "write_rows"]
 
 _PARQUET = b"PAR1"
 WRITTEN_AS = (".jsonl", ".jsonl.gz", ".parquet")
@@ -35,6 +35,28 @@ def is_url(path: Path | str) -> bool:
     """
     scheme, mark, _ = str(path).partition("://")
     return bool(mark) and scheme in SCHEMES
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is a file or a folder at a place that is about to be written.
+
+    Raises:
+        UsageError: no file can have that name, or it cannot be seen whether there is one.
+    """
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise UsageError(f"{_short(path)} cannot be written: {error.strerror}. Choose another name.") from None
+    return True
+
+
+_SHOWN_CHARS = 200
+
+
+def _short(path: Path) -> str:
+    return str(path) if len(str(path)) <= _SHOWN_CHARS else f"{str(path)[:_SHOWN_CHARS]}…"
 
 
 def append_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
@@ -247,4 +269,4 @@ def _said(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from None
+        raise UsageError(f"{_short(path)} cannot be written: {error.strerror or error}.") from None

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from cascade.bounded import read_bounded
 from cascade.errors import ConfigError, UsageError
 
 MOST_BYTES = 1 << 28
@@ -76,11 +77,12 @@ def content(file: Path) -> bytes:
     """Read a file of a sane size. Raises ConfigError where it cannot be read."""
     try:
         size = file.stat().st_size
-        if size > MOST_BYTES:
-            raise ConfigError([f"it has {size:,} bytes; more than {MOST_BYTES:,} are not read"], str(file))
-        return file.read_bytes()
+        data = None if size > MOST_BYTES else read_bounded(file, MOST_BYTES, regular=True)
     except OSError as error:
         raise _unread(file, error) from None
+    if data is None:
+        raise ConfigError([f"it has {size:,} bytes or more; more than {MOST_BYTES:,} are not read"], str(file))
+    return data
 
 
 def json_of(file: Path) -> Any:

@@ -25,6 +25,7 @@ from cascade.policies.columns import ASKED
 from cascade.policies.embedding import PREFIX, Directions
 from cascade.policies.estimators import SCORERS, Scorer, kind_of
 from cascade.policies.features import FeatureSet, describe
+from cascade.policies.files import content
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.policies.network import Action, Network
 from cascade.policies.reading import Array, Reading
@@ -170,9 +171,9 @@ def save(path: str | Path, policy: LearnedPolicy) -> str:
 def load(path: str | Path, section: Mapping[str, Any], sha256: str) -> LearnedPolicy:
     """Return the policy of settings and a file with this SHA-256. Raises as `loads`, also where there is no file."""
     try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise ConfigError([f"{Path(path).name}: it cannot be read: {error.strerror}"], str(path)) from None
+        data = content(Path(path))
+    except ConfigError as error:
+        raise ConfigError([f"{Path(path).name}: {error.problems[0]}"], str(path)) from None
     return loads(data, {**section, "model": {"file": MODEL_FILE, "sha256": sha256}}, str(path))
 
 

@@ -484,3 +484,36 @@ def test_what_is_wrong_with_a_guarantee_is_said_with_its_path(settings: dict[str
 def test_all_problems_of_a_guarantee_are_said_at_once() -> None:
     found = problems(guarantee={"kind": "error", "alpha": 2, "monitor": {}}, budgt={})
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("value", [True, False])
+@pytest.mark.parametrize(
+    "place",
+    [
+        ("models", "base", "price", "input"),
+        ("models", "base", "price", "cached_input"),
+        ("models", "base", "max_tokens"),
+        ("models", "base", "seed"),
+        ("strategy", "rounds"),
+        ("policy", "threshold"),
+        ("budget", "per_question"),
+        ("timeouts", "per_call_s"),
+        ("guarantee", "alpha"),
+        ("limits", "context_chars"),
+    ],
+)
+def test_true_is_no_number(place: tuple[str, ...], value: bool) -> None:
+    """0.5.0: `price: {input: true}` was 1 USD, `rounds: true` one round."""
+    config: dict[str, Any] = {
+        "models": {"base": {"model": "a", "price": {"input": 1, "output": 1}}, "guide": "b"},
+        "strategy": {"kind": "base_guide"},
+        "policy": {"kind": "threshold"},
+        "provider": "fake",
+    }
+    inner = config
+    for name in place[:-1]:
+        inner = inner.setdefault(name, {})
+    inner[place[-1]] = value
+    with pytest.raises(ConfigError) as caught:
+        load(config)
+    assert any(said.startswith(".".join(place)) and str(value).lower() in said for said in caught.value.problems)

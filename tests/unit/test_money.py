@@ -37,9 +37,9 @@ def test_per_million_keeps_pico_dollars_per_token() -> None:
     assert price == Price(150_000, 600_000, 75_000, 1_200_000, 5_000_000_000, (), "config", "n")
 
 
-def test_per_million_rounds_half_up_below_one_pico_dollar() -> None:
-    assert Price.per_million(input="0.0000005", output="0.00000049").input == 1
-    assert Price.per_million(input="0.0000005", output="0.00000049").output == 0
+def test_per_million_rounds_half_up_to_whole_pico_dollars() -> None:
+    assert Price.per_million(input="0.0000015", output="0.00000149").input == 2
+    assert Price.per_million(input="0.0000015", output="0.00000149").output == 1
 
 
 def test_a_rate_of_zero_is_not_an_unknown_rate() -> None:
@@ -243,3 +243,12 @@ def test_one_unknown_cost_makes_the_sum_unknown() -> None:
 @pytest.mark.parametrize("name", ["nobody/gpt-4o", "my-proxy/gpt-4o-mini"])
 def test_another_host_is_not_given_the_makers_price(name: str) -> None:
     assert PriceTable.bundled().price(name) is None
+
+
+@pytest.mark.parametrize("amount", [1e-7, "4.9e-7", Decimal("1e-30")])
+def test_a_price_is_never_counted_as_free(amount: float | str | Decimal) -> None:
+    """0.5.0: prices below 5e-7 USD per million tokens were 0."""
+    price = Price.per_million(input=amount, output=amount, cached_input=amount, reasoning=amount, request=amount)
+    assert (price.input, price.output, price.cached_input, price.reasoning) == (1, 1, 1, 1)
+    assert price.request >= 1
+    assert Price.per_million(input=0, output=0).input == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cascade.config import load
 from cascade.errors import ConfigError
 from cascade.yamlfile import MAX_FILE_BYTES, read_yaml
 
@@ -110,3 +111,22 @@ def test_the_line_at_fault_is_named_and_not_quoted(tmp_path: Path, text: str) ->
     said = refusal(tmp_path, text)
     assert "0123456789abcdef" not in said
     assert "line" in said
+
+
+def test_a_file_of_60_000_names_is_refused_quickly(tmp_path: Path) -> None:
+    """0.5.0: 28 s."""
+    path = tmp_path / "cascade.yaml"
+    path.write_text("".join(f"k{number}: {number}\n" for number in range(60_000)))
+    before = time.process_time()
+    with pytest.raises(ConfigError, match="more than 10000 names and values"):
+        load(path)
+    assert time.process_time() - before < 8
+
+
+def test_of_60_000_wrong_settings_the_first_are_said_and_the_others_counted() -> None:
+    before = time.process_time()
+    with pytest.raises(ConfigError) as caught:
+        load({"models": {"base": "a", "guide": "b"}, **{f"k{number}": 1 for number in range(60_000)}})
+    assert time.process_time() - before < 8
+    assert caught.value.problems[0].startswith("k0: there is no such setting")
+    assert caught.value.problems[-1] == "and 59900 more problems; these come first"

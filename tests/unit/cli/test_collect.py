@@ -322,3 +322,12 @@ def test_money_and_time_in_words(progress: Progress, said: str) -> None:
 
 def test_it_is_in_the_help_with_an_example(cli: Cli) -> None:
     assert "Example: cascade collect questions.jsonl" in cli("collect", "--help").out
+
+
+@pytest.mark.parametrize("long", [300, 245])
+def test_a_name_that_no_file_can_have_is_one_error(cli: Cli, questions: Path, settings: Path, long: int) -> None:
+    """0.5.0: a traceback; of 245 letters the log has a name and its journal none."""
+    ran = cli("collect", str(questions), "-c", str(settings), "-o", "x" * long + ".jsonl")
+    assert ran.code == 2
+    assert ran.err.count("error:") == 1
+    assert "cannot be written" in ran.err.replace("\n", " ")

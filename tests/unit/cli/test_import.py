@@ -95,3 +95,13 @@ def test_what_cannot_be_imported_is_2_and_leaves_no_file(cli: Cli, tmp_path: Pat
     assert ran.code == 2
     assert said in ran.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["failed.jsonl", "odd.jsonl"]
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".jsonl", "x" * 253 + ".jsonl"])
+def test_a_name_that_no_file_can_have_is_one_error(cli: Cli, tmp_path: Path, name: str) -> None:
+    """0.5.0: a traceback."""
+    write(tmp_path / "pairs.jsonl", pair())
+    ran = cli("import", "pairs.jsonl", "-o", name)
+    assert ran.code == 2
+    assert ran.err.count("error:") == 1
+    assert "cannot be written" in ran.err.replace("\n", " ")

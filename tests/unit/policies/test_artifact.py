@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cascade.bounded import read_bounded
 from cascade.conformal.certificate import digest, make, to_document
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.served import PathPoint
@@ -305,12 +306,12 @@ def test_a_file_of_another_size_is_refused_before_it_is_read(tmp_path: Path, mon
     with (tmp_path / CERTIFICATE_FILE).open("ab") as stream:
         stream.truncate(10 << 30)  # sparse: it takes no room
 
-    def unread(path: Path) -> bytes:
+    def unread(path: Path, most_bytes: int, *, regular: bool) -> bytes | None:
         assert path.name != CERTIFICATE_FILE
-        return path.read_text("utf-8").encode()
+        return read_bounded(path, most_bytes, regular=regular)
 
-    monkeypatch.setattr(Path, "read_bytes", unread)
-    with pytest.raises(ConfigError, match="10,737,418,240 bytes"):
+    monkeypatch.setattr(file_module, "read_bounded", unread)
+    with pytest.raises(ConfigError, match="10,737,418,240 bytes or more"):
         read(tmp_path)
 
 
