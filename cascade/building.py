@@ -231,6 +231,13 @@ def _use(entry: ModelConfig) -> ModelUse:
     return ModelUse(entry.model, entry.max_tokens, entry.temperature, entry.seed)
 
 
+def address(config: CascadeConfig, kind: str, entry: ModelConfig) -> str | None:
+    """Return where a provider of this kind finds a model; None where it knows by itself."""
+    shared = config.provider
+    base = entry.api_base or (shared.api_base if kind == shared.kind else None)
+    return base or ((environment(DEFAULT_BASE_VARIABLE) or OPENAI_BASE) if kind == "openai_http" else None)
+
+
 def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) -> dict[str, Endpoint]:
     """Return where each model is served and with which key, as far as the configuration says.
 
@@ -244,10 +251,8 @@ def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) 
     own_kind = kind == shared.kind
     found, problems = dict[str, Endpoint](), list[str]()
     for entry in entries:
-        base = entry.api_base or (shared.api_base if own_kind else None)
+        base = address(config, kind, entry)
         key_env = entry.api_key_env or (shared.api_key_env if own_kind else None)
-        if kind == "openai_http":
-            base = base or environment(DEFAULT_BASE_VARIABLE) or OPENAI_BASE
         if base is None and key_env is None:
             continue
         # The default key goes to the default address only: another server must be given its key by name.

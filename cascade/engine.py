@@ -17,9 +17,10 @@ from cascade.conformal.actions import actions
 from cascade.errors import BudgetExceededError, ProviderError, ProviderUnavailableError
 from cascade.money import Price
 from cascade.policies.base import Observation, Policy
+from cascade.policies.scope import Scope
 from cascade.strategies.base import Plan, Strategy
 from cascade.text import normalize_answer
-from cascade.types import Answer, Call, Certificate, Completion, Decision, Question, Request, Step, Usage
+from cascade.types import Answer, Call, Certificate, Completion, Decision, Forced, Question, Request, Step, Usage
 
 Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 BROKEN_OFF = frozenset({"budget", "provider error"})
@@ -30,8 +31,10 @@ UNCERTIFIED = BROKEN_OFF | {"forced"}
 
 @dataclass(slots=True)
 class _Record:
-    """What has happened so far."""
+    """What has happened so far, and what a certificate speaks of (`scope`), where there is one."""
 
+    scope: Scope | None = None
+    outside: list[str] = field(default_factory=list)  # why the certificate does not speak of this question
     steps: list[Step] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)  # of the step in the making
     warnings: list[str] = field(default_factory=list)
@@ -66,6 +69,7 @@ def run(
     audit: bool = False,
     warnings: Sequence[str] = (),
     level: str | None = None,
+    scope: Scope | None = None,
 ) -> Run:
     """Answer one question.
 
@@ -76,14 +80,15 @@ def run(
         prices: of the strategy's models, None where unknown.
         budget: what this question may cost; no limit by default.
         on_exhausted: when the next call might pass the cap: "refuse" raises, "answer" returns the best so far.
-        certificate: what is guaranteed about the answer; left out where the walk is broken off or forced, which is
-            outside of what a certificate speaks of.
+        certificate: what is guaranteed about the answer; left out where the walk is broken off or forced, or has a
+            step that is outside of what the certificate speaks of.
         abstain_below: nothing is served where the cascade is less sure of the best answer than this (`sure_of`), or it
             is not known how sure.
         audit: run the steps after the decision to stop too. They keep nothing, and the answer is the same; they show
             what was missed.
         warnings: what the answer's warnings begin with.
         level: the level of the policy, where it has some.
+        scope: what the certificate speaks of; without one, of every walk that is neither broken off nor forced.
 
     Yields:
         Requests, to be answered by sending a `Completion` or throwing a `ProviderError` in; and decided `Step`s, to be
@@ -97,7 +102,11 @@ def run(
         ProviderError: every model that could have answered failed; `calls` holds what was paid.
     """
     started = time.monotonic()
-    record = _Record(may_finish=on_exhausted == "answer", warnings=list(warnings))
+    record = _Record(
+        scope=None if certificate is None else scope,
+        may_finish=on_exhausted == "answer",
+        warnings=list(warnings),
+    )
     purse = budget or QuestionBudget()
     plan = strategy.plan(question)
     try:
@@ -107,6 +116,7 @@ def run(
     except BudgetExceededError as error:
         error.calls = record.all_calls()
         if on_exhausted == "refuse" or not any(step.candidates for step in record.steps):
+            _say_first(error)
             raise
         stopped = "budget"
         record.warnings.append(str(error))
@@ -119,10 +129,14 @@ def run(
         record.warnings.append(f"{type(error).__name__}: {error}")
     finally:
         plan.close()
+    record.warnings += _failed_calls(record.steps)
     answers, stopped = _served(record.steps, stopped, abstain_below)
-    if certificate is not None and stopped in UNCERTIFIED:
-        certificate = None
-        record.warnings.append(f"no certificate: the walk was not the policy's own to its end (stopped: {stopped})")
+    record.warnings += _unkept(record.steps, answers, stopped)
+    if certificate is not None:
+        reasons = [f"the walk was not the policy's own to its end (stopped: {stopped})"]
+        reasons = [*(reasons if stopped in UNCERTIFIED else ()), *dict.fromkeys(record.outside)]
+        certificate = None if reasons else certificate
+        record.warnings += [f"no certificate: {said}" for said in reasons]
     return Answer(
         question=question,
         text=answers[0] if answers else None,
@@ -153,17 +167,29 @@ def _walk(
         if isinstance(item, Request):
             item = yield from _pay(item, plan, prices, purse, record)
             continue
-        observation = Observation(question, record.seen(item), horizon)
+        observation = _within(Observation(question, record.seen(item), horizon), record)
         decision = decide(policy, observation)
         yield record.finish(observation.step._replace(decision=decision))
         if record.exhausted is not None:
             raise record.exhausted
         if not decision.proceed:
-            if item.forced is not None:
+            if observation.step.forced is not None:
                 return "forced"
             return "horizon" if observation.last else "policy"
         item = next(plan, None)
     return "horizon"
+
+
+def _within(observation: Observation, record: _Record) -> Observation:
+    """Put down why the latest step is outside of what the certificate speaks of, and go on where one is required."""
+    step = observation.step
+    outside = () if record.scope is None else record.scope.outside(step)
+    record.outside += outside
+    insists = bool(outside) and record.scope is not None and record.scope.insists
+    if not insists or step.forced is not None or observation.last:
+        return observation
+    reason = f"{outside[0]}: no certificate speaks of that, one is required, and so the walk goes on"
+    return observation._replace(steps=(*observation.steps[:-1], step._replace(forced=Forced("escalate", reason))))
 
 
 def _run_on(
@@ -246,7 +272,32 @@ def paid_call(request: Request, completion: Completion, price: Price | None) -> 
     return Call(request, completion, None, cost + completion.maybe_billed * most_nano_usd(request, price))
 
 
-def _say_first(error: ProviderError) -> None:
+def _failed_calls(steps: Sequence[Step]) -> list[str]:
+    """Return which calls of the walk failed, and at which steps: one sentence for what failed alike several times."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for step in steps:
+        for call in () if step.audited else step.calls:
+            if call.error is not None:
+                found.setdefault((call.request.role, call.error), []).append(step.number)
+    return [
+        f"the call of {role} failed at step {', '.join(map(str, dict.fromkeys(numbers)))}: {error}"
+        for (role, error), numbers in found.items()
+    ]
+
+
+def _unkept(steps: Sequence[Step], answers: Sequence[str], stopped: str) -> list[str]:
+    """Return why the answer is none that the policy kept, or why there is none; nothing where all is as it should be.
+
+    Where the walk was broken off, forced or abstained, that is said already.
+    """
+    if stopped in UNCERTIFIED or stopped == "abstained" or any(step.decision and step.decision.keep for step in steps):
+        return []
+    if answers:
+        return ["the policy kept no answer, and the last step brought none: the best answer there is is served"]
+    return ["no step brought an answer"]
+
+
+def _say_first(error: ProviderError | BudgetExceededError) -> None:
     """Put the first failure before the last one in an error's message: what came after it was tried instead."""
     failed = [call for call in error.calls if call.error is not None]
     first = failed[0] if failed else None
@@ -271,18 +322,24 @@ def failed_call(request: Request, error: ProviderError, price: Price | None) -> 
 def decide(policy: Policy, observation: Observation) -> Decision:
     """Turn a policy's scores at its threshold into a decision."""
     step = observation.step
-    if step.forced is not None:
+    if step.forced is not None and step.forced.action != "escalate":
         keep = tuple(range(len(step.candidates))) if step.forced.action == "accept" else ()
         return Decision(keep, proceed=False, scores=(), next_score=0.0, kappa=policy.kappa)
     scores = policy.scores(observation)
     keep, proceed = actions(scores.candidates, scores.next, policy.kappa, last=observation.last)
+    proceed = proceed or step.forced is not None  # it escalates
     return Decision(keep, proceed, scores.candidates, scores.next, policy.kappa, scores.confidences)
 
 
 def _served(steps: Sequence[Step], stopped: str, abstain_below: float | None) -> tuple[tuple[str, ...], str]:
-    """Return the answers that are served, best first, and why the walk ended, "abstained" being a reason."""
-    ranked = _ranked(steps, at_any_cost=stopped in BROKEN_OFF)
-    if ranked and abstains(ranked[0].sure, abstain_below):
+    """Return the answers that are served, best first, and why the walk ended, "abstained" being a reason.
+
+    Where no answer was kept the best there is is served, unless the configuration or an abstention leaves none: a
+    policy always keeps one of the last step's, so that a walk without one lacks what its last step was to bring.
+    """
+    any_will_do = stopped in BROKEN_OFF or (stopped != "forced" and not abstains(None, abstain_below))
+    ranked = _ranked(steps, at_any_cost=any_will_do)
+    if abstains(ranked[0].sure if ranked else None, abstain_below):
         return (), stopped if stopped in UNCERTIFIED else "abstained"
     return tuple([one.text for one in ranked]), stopped
 

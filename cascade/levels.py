@@ -7,7 +7,7 @@ Levels differ in what they promise, so nothing is shared between them but the mo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from cascade.sections import DirectoryConfig, GuaranteeConfig
 from cascade.serving import Serving, today_utc
 from cascade.strategies.base import Strategy
 from cascade.types import Answer, Certificate
-from cascade.watches import Watches
+from cascade.watches import ServiceStatus, Watches
 
 if TYPE_CHECKING:
     from cascade.policies.artifact import PolicyArtifact
@@ -32,12 +32,14 @@ class Service:
 
     Attributes:
         default: serves where no level is asked for.
+        strategy: the strategy that all of it serves with.
         levels: which there are; None for a policy without.
         by_name: what serves each.
         watches: what audits told of all certificates since the orchestrator was made.
     """
 
     default: Serving
+    strategy: Strategy
     watches: Watches
     levels: Levels | None = None
     by_name: Mapping[str, Serving] = field(default_factory=dict)
@@ -53,6 +55,11 @@ class Service:
             return self.default.alarm
         found = {name: one.alarm for name, one in self.by_name.items()}
         return "; ".join(f"level {name}: {said}" for name, said in found.items() if said is not None) or None
+
+    @property
+    def status(self) -> ServiceStatus:
+        """What became of the questions answered since the orchestrator was made, at all levels."""
+        return replace(self.watches.status, alarm=self.alarm)
 
     @property
     def holding(self) -> tuple[tuple[str | None, Certificate, tuple[str, ...]], ...]:
@@ -107,8 +114,8 @@ def in_service(
             raise (error if levels is None else NotCertifiedError(f"Level {name!r}: {error}")) from None
     watches.share([one for serving in made.values() for one in serving.certificates])  # none of them was refused
     if levels is None:
-        return Service(made[""], watches)
-    return Service(made[levels.default], watches, levels, made)
+        return Service(made[""], strategy, watches)
+    return Service(made[levels.default], strategy, watches, levels, made)
 
 
 def _read(config: CascadeConfig) -> tuple[Levels | None, Mapping[str, tuple[Policy, PolicyArtifact | None]]]:

@@ -31,8 +31,10 @@ from cascade.resilience.deadline import Deadline
 from cascade.resilience.halting import Halt
 from cascade.sections import DirectoryConfig, ModelConfig
 from cascade.serving import Order, Serving
+from cascade.strategies.base import Strategy
 from cascade.streaming import astream, stream
 from cascade.types import Answer, Call, Completion, Question, Request, Step, TextDelta
+from cascade.watches import ServiceStatus
 
 if TYPE_CHECKING:
     from cascade.policies.levels import Level
@@ -91,9 +93,9 @@ class Orchestrator:
 
     def _wire(self, config: CascadeConfig, providers: Mapping[str, Provider]) -> None:
         self.config = config
-        self.strategy = build_strategy(config)
+        self._plain = build_strategy(config)
         watched = config.guarantee is not None or isinstance(config.policy, DirectoryConfig)
-        self._service = in_service(config, self.strategy) if watched else None
+        self._service = in_service(config, self._plain) if watched else None
         # What serves while nothing was ever certified here: an ask then needs no `Serving`.
         self._bare = build_policy(config) if self._service is None else self._service.default.policy
         self._prices: Mapping[str, Price | None] = config.prices()
@@ -280,6 +282,17 @@ class Orchestrator:
             raise
 
     @property
+    def strategy(self) -> Strategy:
+        """The strategy in service, with the prompts that it was built with."""
+        service = self._service
+        return self._plain if service is None else service.strategy
+
+    @property
+    def status(self) -> ServiceStatus | None:
+        """How many answers had a certificate, and why the others had none; None where nothing is promised."""
+        return None if self._service is None else self._service.status
+
+    @property
     def policy(self) -> Policy:
         """The policy in service; at the default level, where there are some."""
         return self._bare if self._service is None else self._service.default.policy
@@ -330,6 +343,9 @@ class Orchestrator:
     def recalibrated(self, directory: str | Path | None = None) -> None:
         """Serve with the policy directory as it is now, or with another one, from the next question on.
 
+        The strategy is built anew, with the prompts that are on the disk now: a certificate that was made with them
+        speaks of no others. A question that is being answered ends with what it began with, prompts and certificate.
+
         Raises:
             ConfigError, NotCertifiedError: as when an orchestrator is made.
             UsageError: no directory is known, or a certificate is one that audits once raised an alarm about.
@@ -339,7 +355,7 @@ class Orchestrator:
             raise UsageError("The configuration names no policy directory: recalibrated(DIR).")
         wanted = DirectoryConfig(kind="directory", path=str(directory or configured))
         config = self.config.model_copy(update={"policy": wanted})
-        self._service, self.config = in_service(config, self.strategy, self._service), config
+        self._service, self.config = in_service(config, build_strategy(config), self._service), config
 
     def complete(self, request: Request) -> Completion:
         """Make one call to one of the models, guarded as any other. Raises as `ask` does."""
@@ -398,7 +414,7 @@ class Orchestrator:
             raise UsageError("This orchestrator was closed. Make a new one.")
         asked, said = fitted_question(checked_question(question, segment), self.config.limits.context_chars)
         serving = self._serves(budget, alpha)
-        order = Order(self.strategy, self._bare) if serving is None else serving.order(asked)
+        order = Order(self._plain, self._bare) if serving is None else serving.order(asked)
         trace = Trace(self._traces, order.strategy.horizon, self._paid, order.walk)
         walk = run(
             asked,
@@ -412,7 +428,10 @@ class Orchestrator:
             audit=order.audit,
             warnings=(*order.warnings, *said),
             level=order.level,
+            scope=order.scope,
         )
+        if serving is not None:
+            walk = serving.counted(walk)
         return trace.follow(asked, walk), trace
 
     def _serves(self, budget: str | None, alpha: float | None) -> Serving | None:

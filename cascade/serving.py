@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.config import CascadeConfig
 from cascade.conformal.guarantee import KINDS, of_group
+from cascade.engine import Run
 from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.truth import Judge, Truth, critical_of, missed_in_set, served_wrong
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.policies.base import Policy
 from cascade.policies.fixed import FixedPolicy
+from cascade.policies.scope import Scope, failures
 from cascade.sections import GuaranteeConfig
 from cascade.strategies.base import Strategy
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.ladder import Ladder
-from cascade.types import Answer, Certificate, Question
+from cascade.types import Answer, Certificate, Question, Step
 from cascade.watches import NO_WATCH, Watches
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ def today_utc() -> date:
 class Order(NamedTuple):
     """How one question is to be run.
 
+    `scope` is what the certificate speaks of.
     `walk` is its name on record where it is not run by the strategy configured; `level` that of the policy's levels.
     """
 
@@ -55,6 +58,11 @@ class Order(NamedTuple):
     warnings: tuple[str, ...] = ()
     walk: str | None = None
     level: str | None = None
+    scope: Scope | None = None
+
+
+NO_CERTIFICATE = "no certificate: "
+"""What a warning begins with that says why an answer has none."""
 
 
 class Serving:
@@ -94,6 +102,7 @@ class Serving:
         self._silent = config.guarantee is None and artifact is None  # nothing was promised, and nothing is missing
         self._by_group: Mapping[str | None, Certificate] = {one.group: one for one in certificates}
         self._voided = self._checked(config, certificates)
+        self._scopes = {one.calibration_id: self._scope(one) for one in certificates}
         if self._wanted.required:
             self._refuse_void(certificates)
         self._watches = Watches(self._wanted) if watches is None else watches
@@ -109,7 +118,13 @@ class Serving:
         problems = list(watch_problems(self._wanted, certificates))
         if problems:
             raise ConfigError(problems)
-        return {one.calibration_id: tuple(voids(config, one)) for one in certificates}
+        templates = getattr(self._strategy, "prompts", None)  # those in service, whatever stands on the disk now
+        return {one.calibration_id: tuple(voids(config, one, templates)) for one in certificates}
+
+    def _scope(self, certificate: Certificate) -> Scope:
+        """Return what a certificate speaks of. To go on costs money, so a promise on money never asks for it."""
+        insists = self._wanted.required and KINDS[certificate.kind].speaks_of != "money"
+        return Scope.of(certificate, self.policy, insists=insists and certificate.budget_nano_usd is None)
 
     def _refuse_void(self, certificates: tuple[Certificate, ...]) -> None:
         reasons = [said for one in certificates for said in self._reasons(one)]
@@ -144,7 +159,7 @@ class Serving:
             reasons = (*reasons, watch.alarm)
         if reasons and self._wanted.required:
             raise NotCertifiedError(_refusal(reasons))
-        warnings = tuple([f"no certificate: {said}" for said in reasons])
+        warnings = tuple([f"{NO_CERTIFICATE}{said}" for said in reasons])
         if watch.alarm is not None and certificate is not None:
             strategy, fallback = fallback_of(self._wanted.monitor.fallback, certificate.kind, self._strategy)
             if strategy is not self._strategy:  # no audit of it tells anything about the strategy configured
@@ -152,8 +167,25 @@ class Serving:
             return Order(strategy, fallback, audit=audit, warnings=warnings, level=self._level)
         policy = _policy_for(self.policy, question.group, watch.online)
         below: float | None = getattr(policy, "abstain_below", None)
-        shown = None if reasons else certificate
-        return Order(self._strategy, policy, shown, below, audit, warnings, level=self._level)
+        if reasons or certificate is None:
+            return Order(self._strategy, policy, None, below, audit, warnings, level=self._level)
+        scope = self._scopes[certificate.calibration_id]
+        if watch.odder:
+            scope = replace(scope, strict=True)
+        return Order(self._strategy, policy, certificate, below, audit, warnings, level=self._level, scope=scope)
+
+    def counted(self, walk: Run) -> Run:
+        """Return the same walk, with its answer counted at its end (`status`)."""
+        answer = yield from walk
+        if not self._silent:
+            said = [one.removeprefix(NO_CERTIFICATE) for one in answer.warnings if one.startswith(NO_CERTIFICATE)]
+            self._watches.answered(answer.certificate is not None, said)
+        if answer.certificate is not None:
+            scope = self._scopes[answer.certificate.calibration_id]
+            if scope.calibrated[0]:  # else an odd step is outside by itself
+                odd = any(scope.odd(step) for step in answer.steps)
+                self._watches.count_odd(answer.certificate, odd, *scope.calibrated)
+        return answer
 
     def _reasons(self, certificate: Certificate | None, group: str | None = None) -> tuple[str, ...]:
         """Return why an answer cannot be given a certificate today."""
@@ -188,12 +220,11 @@ class Serving:
     def record(self, answer: Answer, right: Judge, reference_right: bool | None = None) -> Truth:
         """Take what is true of an answer. Raises as `Orchestrator.record_truth` does."""
         certificate = answer.certificate
-        if not answer.audited:
-            return Truth(None, counted=False, says="it was not drawn for an audit")
-        if certificate is None:
-            return Truth(None, counted=False, says="it was given without a certificate")
-        if not KINDS[certificate.kind].monitored:
-            return Truth(None, counted=False, says=f"{certificate.kind} is no promise on single questions")
+        why = _uncounted(answer)
+        if why is not None or certificate is None:
+            return Truth(None, counted=False, says=why or "")
+        if (unknown := self._unknown(answer, certificate, reference_right)) is not None:
+            return self._watches.missing(unknown)
         right = functools.cache(right)  # to judge may cost money
         missed = self._missed(certificate.kind, answer, right, reference_right)
         if missed is None:
@@ -202,6 +233,23 @@ class Serving:
         if certificate.calibration_id not in self._voided:
             return Truth(missed, counted=False, says="it was given under an earlier certificate")
         return self._watches.count(certificate, missed, critical)
+
+    def _unknown(self, answer: Answer, certificate: Certificate, reference_right: bool | None) -> str | None:
+        """Return why an audit does not show whether the question was missed, whatever else it shows; None if it does.
+
+        To count such an audit where it was served well, and leave it out where it was not, would hide misses.
+        """
+        if KINDS[certificate.kind].speaks_of == "single" and not self._needs_last(certificate.kind, reference_right):
+            return None
+        failed = [said for step in answer.steps for said in failures(step)]
+        failed += failures(Step(len(answer.steps) + 1, (), {}, calls=answer.loose_calls))
+        scope = self._scopes.get(certificate.calibration_id)
+        found = [*failed, *(said for step in answer.steps if scope is not None for said in scope.outside(step))]
+        return found[0] if found else None
+
+    def _needs_last(self, kind: str, reference_right: bool | None) -> bool:
+        """Whether the audit itself has to say what the reference would have answered."""
+        return kind == "regret" and reference_right is None and isinstance(self._strategy, Ladder)
 
     def _complete(self, answer: Answer) -> bool:
         """Whether all steps were run that the strategy has."""
@@ -213,9 +261,10 @@ class Serving:
         wrong = served_wrong(answer, right)
         if kind == "error" or not wrong:
             return wrong
-        if reference_right is None and isinstance(self._strategy, Ladder):
+        if self._needs_last(kind, reference_right):
             last = [step for step in answer.steps if step.number == self._strategy.horizon]
-            # Where the last model was not reached it might have been right; where it gave no answer it was not.
+            # Where the cap left the last model unasked it might have been right. Where it gave no answer it was not, as
+            # at calibration; where it failed the audit shows nothing (`_unknown`).
             return not last or any(right(one.text) is not False for one in last[0].candidates)
         if reference_right is None:
             raise UsageError(
@@ -223,6 +272,16 @@ class Serving:
                 "record_truth(answer, …, reference_right=…)."
             )
         return reference_right
+
+
+def _uncounted(answer: Answer) -> str | None:
+    """Return why the truth of an answer counts for nothing; None where it counts."""
+    certificate = answer.certificate
+    if not answer.audited:
+        return "it was not drawn for an audit"
+    if certificate is None:
+        return "it was given without a certificate"
+    return None if KINDS[certificate.kind].monitored else f"{certificate.kind} is no promise on single questions"
 
 
 def fallback_of(wanted: str | None, kind: str, strategy: Strategy) -> tuple[Strategy, Policy]:

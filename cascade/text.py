@@ -79,3 +79,16 @@ def capital(text: str) -> str:
     'Net benefit saves 3 %'
     """
     return f"{text[:1].upper()}{text[1:]}"
+
+
+_DATED = re.compile(r"[-@:._](?:v?\d[\w.:-]*|latest)")
+
+
+def same_model(asked: str, told: str) -> bool:
+    """Return whether two names can be of one model: equal but for what stands before a slash, or for a date.
+
+    >>> same_model("openai/gpt-4o", "gpt-4o-2024-08-06"), same_model("gpt-4o", "gpt-4o-mini")
+    (True, False)
+    """
+    asked, told = asked.rsplit("/", 1)[-1].removesuffix(".gguf"), told.rsplit("/", 1)[-1].removesuffix(".gguf")
+    return told == asked or (told.startswith(asked) and _DATED.fullmatch(told[len(asked) :]) is not None)

@@ -149,9 +149,13 @@ class Decision(NamedTuple):
 
 
 class Forced(NamedTuple):
-    """A decision that the configuration takes: "accept" keeps every candidate and stops, "abstain" keeps none."""
+    """A decision that the configuration takes.
 
-    action: Literal["accept", "abstain"]
+    "accept" keeps every candidate and stops, "abstain" keeps none and stops; "escalate" goes on, and leaves to the
+    policy what is kept.
+    """
+
+    action: Literal["accept", "abstain", "escalate"]
     reason: str
 
 

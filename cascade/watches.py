@@ -11,9 +11,10 @@ import itertools
 import math
 import secrets
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from logging import getLogger
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from cascade.conformal.audits import AuditPlan
@@ -32,11 +33,23 @@ logger = getLogger("cascade")
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What audits have told of one certificate. `alarm` says in words what they found."""
+    """What is known of one certificate.
+
+    Attributes:
+        monitor, online: what the audits have told so far.
+        alarm: what they found that withdrew it, in words.
+        odd: the evidence that odd steps (`policies.scope`) have become more frequent than the calibration allows.
+    """
 
     monitor: Monitor | None = None
     online: OnlineThreshold | None = None
     alarm: str | None = None
+    odd: Monitor | None = None
+
+    @property
+    def odder(self) -> bool:
+        """Whether odd steps have surely become more frequent."""
+        return self.odd is not None and self.odd.alarmed
 
     def after(self, certificate: Certificate, missed: bool, critical: float | None) -> Watch:
         """Return what is known after one more audit.
@@ -60,7 +73,7 @@ class Watch:
                 f"it was withdrawn: audits found {monitor.misses} of {monitor.audits} questions missed, and at most "
                 f"{share} were promised; calibrate again"
             )
-        return Watch(monitor, online, alarm)
+        return replace(self, monitor=monitor, online=online, alarm=alarm)
 
     def at(self, level: float) -> Watch:
         """Return the same audits with another chance of a false alarm.
@@ -72,6 +85,45 @@ class Watch:
 
 
 NO_WATCH = Watch()
+
+
+_MOST_REASONS = 100
+"""Reasons that are counted apart: they are few, unless a server bears a new name at each call."""
+_OTHER_REASONS = "other reasons"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """What became of the questions that an orchestrator has answered, for whoever runs it.
+
+    Attributes:
+        answered: how many were answered.
+        certified: how many of these answers have a certificate.
+        uncertified: how many have none, by the reason; an answer counts at each of its reasons.
+        audits: audited answers whose truth was told and counted.
+        missed: how many of these were missed.
+        missing: audited answers whose truth was told and that show nothing, since a call of them failed or a step was
+            of a kind that the calibration never had.
+        alarm: what audits found that withdrew a certificate; None while all is well.
+    """
+
+    answered: int = 0
+    certified: int = 0
+    uncertified: Mapping[str, int] = field(default_factory=dict)
+    audits: int = 0
+    missed: int = 0
+    missing: int = 0
+    alarm: str | None = None
+
+    def after(self, certified: bool, reasons: Iterable[str]) -> ServiceStatus:
+        """Return what is known after one more answer."""
+        held = dict(self.uncertified)
+        for said in dict.fromkeys(reasons):
+            name = said if said in held or len(held) < _MOST_REASONS else _OTHER_REASONS
+            held[name] = held.get(name, 0) + 1
+        return replace(
+            self, answered=self.answered + 1, certified=self.certified + certified, uncertified=MappingProxyType(held)
+        )
 
 
 class _Draws:
@@ -103,6 +155,7 @@ class Watches:
         self._begin()
         after_fork(self._begin)
         self._known: dict[str, Watch] = {}
+        self._status = ServiceStatus()
         self._level = asked.monitor.level
         self.drawn = _Draws(asked.audit).drawn
         """Whether the next question is audited."""
@@ -114,6 +167,22 @@ class Watches:
     def of(self, certificate: Certificate) -> Watch:
         """Return what audits told of a certificate."""
         return self._known.get(certificate.calibration_id, NO_WATCH)
+
+    @property
+    def status(self) -> ServiceStatus:
+        """What became of all questions that were answered; `alarm` is None, since who serves knows it."""
+        return self._status
+
+    def answered(self, certified: bool, reasons: Iterable[str]) -> None:
+        """Count one answer, and why it has no certificate."""
+        with self._lock:
+            self._status = self._status.after(certified, reasons)
+
+    def missing(self, why: str) -> Truth:
+        """Count an audit that shows nothing."""
+        with self._lock:
+            self._status = replace(self._status, missing=self._status.missing + 1)
+        return Truth(None, counted=False, says=f"the audit is missing: {why}")
 
     @property
     def withdrawn(self) -> frozenset[str]:
@@ -138,16 +207,52 @@ class Watches:
         """
         name = certificate.calibration_id
         with self._lock:
-            watch = self._known.get(name) or Watch(self._new_monitor(certificate), self._new_online(certificate))
+            watch = self._known.get(name, NO_WATCH)
+            if watch.monitor is None and watch.online is None:
+                monitor, online = self._new_monitor(certificate), self._new_online(certificate)
+                watch = replace(watch, monitor=monitor, online=online)
             if watch.monitor is None and watch.online is None:
                 return Truth(missed, counted=False, says=UNWATCHED)
             if watch.alarm is not None:
                 return Truth(missed, counted=False, says="its certificate was withdrawn meanwhile")
             watch = watch.after(certificate, missed, critical)
             self._known = {**self._known, name: watch}
+            told = self._status
+            self._status = replace(told, audits=told.audits + 1, missed=told.missed + missed)
         if watch.alarm is not None:
             logger.error("certificate %s: %s", name, watch.alarm)
         return Truth(missed, counted=True, says="missed" if missed else "not missed")
+
+    def count_odd(self, certificate: Certificate, odd: bool, before: int, n: int) -> None:
+        """Let the evidence against a certificate's share of odd steps learn of one more certified answer.
+
+        Args:
+            certificate: one that is in service.
+            odd: whether a step of the answer is odd.
+            before: how many calibration questions had an odd step, at most; a certified share is no larger than that.
+            n: how many there were.
+
+        Guarantee: as long as questions come as they did at calibration, any of the certificates in service is ever held
+        to have more odd steps with probability at most `monitor.level`, whatever the policy asks for: what is odd on
+        the way is odd where all steps are run. The share p of questions with an odd step lies below the (before + 1)-th
+        smallest of n draws of their law, ties broken by lot (`conformal.monitor`).
+        """
+        from cascade.conformal.monitor import Monitor
+
+        name, rank = certificate.calibration_id, before + 1
+        if rank > n:
+            return
+        with self._lock:
+            watch = self._known.get(name, NO_WATCH)
+            held = watch.odd or Monitor.start(alpha=rank / (n + 1), n=n, k=rank, level=self._level)
+            now = replace(watch, odd=held.update(odd))
+            self._known = {**self._known, name: now}
+        if now.odder and not watch.odder:
+            logger.error(
+                "certificate %s: %d of %d answers have a step that lacks an answer or a signal, and %d of %d calibration "
+                "questions had one; such answers have no certificate from now on",
+                name, now.odd.misses if now.odd else 0, now.odd.audits if now.odd else 0, before, n,
+            )  # fmt: skip
 
     def _new_monitor(self, certificate: Certificate) -> Monitor | None:
         """Return a monitor at its share of the level.

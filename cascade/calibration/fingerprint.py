@@ -9,35 +9,45 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, TypeAlias
+from urllib.parse import urlsplit, urlunsplit
 
+from cascade.building import address
+from cascade.calibration.shown import shown
 from cascade.config import CascadeConfig
 from cascade.conformal.certificate import digest, dollars
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
-from cascade.errors import UsageError
+from cascade.errors import UsageError, redact
 from cascade.money import Price, nano_usd
 from cascade.policies.artifact import PolicyArtifact
-from cascade.sections import LadderConfig
+from cascade.sections import LadderConfig, ModelConfig
 from cascade.strategies import prompts
 
 MadeFor: TypeAlias = Mapping[str, Any]
 _SETTINGS = ("max_tokens", "temperature", "seed")
 
 
-def made_for(source: CascadeConfig | EpisodeTable) -> MadeFor:
+def made_for(source: CascadeConfig | EpisodeTable, templates: prompts.Prompts | None = None) -> MadeFor:
     """Return what a cascade is, as plain JSON values: as configured in full, of a log what it says.
 
     Keys: `strategy` (its section), `horizon` (T), `models` (by role: name, max_tokens, temperature, seed),
     `step_models` (the one model that answers each step; None where several do), `prices` (by model, pico-USD a token),
-    `prompts_sha256`, and `most_nano_usd`, the cap on a question's cost.
+    `prompts_sha256`, `served_by` (by model: the provider's kind, and the address without user, query and anything that
+    looks like a key), `echoes` (by model the names that its replies bore), and `most_nano_usd`, the cap on a question's
+    cost.
+
+    Args:
+        source: the configuration, or a log.
+        templates: the prompts that the strategy was built with; by default those that the configuration names, as they
+            are on the disk now.
 
     Raises:
         ConfigError: the folder of prompts cannot be read.
     """
-    return _of_config(source) if isinstance(source, CascadeConfig) else _of_table(source)
+    return _of_config(source, templates) if isinstance(source, CascadeConfig) else _of_table(source)
 
 
-def _of_config(config: CascadeConfig) -> MadeFor:
+def _of_config(config: CascadeConfig, templates: prompts.Prompts | None) -> MadeFor:
     strategy, prices, cap = config.strategy, config.prices(), config.budget.per_question
     section = strategy.model_dump(mode="json", exclude={"prompts"})
     roles = {place: place for place in strategy.places}
@@ -55,15 +65,43 @@ def _of_config(config: CascadeConfig) -> MadeFor:
         },
         "step_models": in_order,
         "prices": {entry.model: _price(prices[entry.model]) for entry in used.values()},
-        "prompts_sha256": _prompts_digest(config),
+        "prompts_sha256": _prompts_digest(config, templates),
+        "served_by": {entry.model: _served_by(config, entry) for entry in used.values()},
+        "echoes": None,
         "most_nano_usd": None if cap is None else nano_usd(cap),
     }
 
 
-def _prompts_digest(config: CascadeConfig) -> str:
+def _prompts_digest(config: CascadeConfig, templates: prompts.Prompts | None) -> str:
     """Return the digest of the prompts, and of how much of a context they hold where that is limited."""
-    texts, limit = asdict(prompts.load(config.strategy.prompts)), config.limits.context_chars
+    texts, limit = asdict(templates or prompts.load(config.strategy.prompts)), config.limits.context_chars
     return digest(texts if limit is None else {**texts, "context_chars": limit})
+
+
+_STANDS_IN = "replay"
+"""The provider that says again what others said."""
+
+
+def _served_by(config: CascadeConfig, entry: ModelConfig) -> dict[str, str | None] | None:
+    """Return who serves a model, and where; None where a log stands in for whoever it was.
+
+    The address is as the configuration or the environment has it; None where the provider knows its own.
+    """
+    kind = entry.provider or config.provider.kind
+    if kind == _STANDS_IN:
+        return None
+    base = address(config, kind, entry)
+    return {"provider": kind, "address": None if base is None else bare_address(base)}
+
+
+def bare_address(address: str) -> str:
+    """Return an address without user, password, query and fragment, and without anything of the shape of a key.
+
+    >>> bare_address("https://me:secret@example.org:8443/v1/?key=abc")
+    'https://example.org:8443/v1'
+    """
+    parts = urlsplit(address)
+    return redact(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")).rstrip("/"))
 
 
 def _of_table(table: EpisodeTable) -> MadeFor:
@@ -75,6 +113,8 @@ def _of_table(table: EpisodeTable) -> MadeFor:
         "step_models": list(table.step_models) if any(table.step_models) else None,
         "prices": None,
         "prompts_sha256": None,
+        "served_by": None,
+        "echoes": {model: list(names) for model, names in table.echoes.items()} or None,
         "most_nano_usd": None,
     }
 
@@ -114,6 +154,8 @@ def _differences(then: MadeFor, now: MadeFor) -> Iterator[str]:
         then["prompts_sha256"] != now["prompts_sha256"]
     ):
         yield "the prompts are not those that the certificate was made with"
+    yield from _moved(then.get("served_by") or {}, now.get("served_by") or {})
+    yield from _renamed(then.get("echoes") or {}, now.get("echoes") or {})
     yield from _cap_missing(then.get("most_nano_usd"), now)
 
 
@@ -199,6 +241,23 @@ def _prices_changed(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator
             yield f"the price of {model} is {said}; the certificate was made at {was}"
 
 
+def _moved(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for model in sorted(set(then) & set(now)):
+        if then[model] is not None and now[model] is not None and then[model] != now[model]:
+            yield f"{model} is served by {_where(now[model])}; the certificate was made with {_where(then[model])}"
+
+
+def _where(held: Mapping[str, Any]) -> str:
+    return held["provider"] if held["address"] is None else f"{held['provider']} at {held['address']}"
+
+
+def _renamed(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for model in sorted(set(then) & set(now)):
+        if other := sorted(set(now[model]) - set(then[model])):
+            was = " or ".join(then[model])
+            yield f"{model} answered as {' and '.join(other)}; the certificate was made when it answered as {was}"
+
+
 def _is_ladder(models: Mapping[str, Any]) -> bool:
     """Whether models are known by their names alone, so that only their order says which answers first."""
     return len(models) > 1 and all(role == one["name"] for role, one in models.items())
@@ -235,6 +294,8 @@ def unknown(then: MadeFor) -> list[str]:
         found.append("the order of the models")
     if then.get("models") and not all(_known(one) for one in then["models"].values()):
         found.append("the models’ settings")
+    if not all((then.get("served_by") or {"": None}).values()):
+        found.append("where the models are served")
     return found + (["the prompts"] if then.get("prompts_sha256") is None else [])
 
 
@@ -254,8 +315,11 @@ def holds_for(
     """Return what the certificates hold for. A cap matters only to a promise that rests on it.
 
     A log says less than a configuration did: what was on record before stays, unless the log is of another cascade.
+    `shown` is what the calibration questions showed at each step, and `echoes` the names that their models bore: the
+    certificate speaks of no others (`policies.scope`).
     """
     known = made_for(table if config is None else config)
     then = before.certificates[0].made_for if config is None and before.certificates else known
     told = {} if differences(then, known) else {name: value for name, value in then.items() if value is not None}
+    told |= {"shown": shown(table), "echoes": made_for(table)["echoes"]}
     return {**known, **told, "most_nano_usd": guarantee.most_nano_usd}

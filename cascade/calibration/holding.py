@@ -10,12 +10,16 @@ from cascade.conformal.certificate import shortfalls
 from cascade.conformal.guarantee import KINDS, UNWATCHED
 from cascade.errors import UsageError
 from cascade.sections import GuaranteeConfig
+from cascade.strategies.prompts import Prompts
 from cascade.types import Certificate
 
 
-def voids(config: CascadeConfig, certificate: Certificate) -> Iterator[str]:
-    """Yield why a certificate does not hold with a configuration, or promises less than it asks for."""
-    yield from differences(certificate.made_for, made_for(config))
+def voids(config: CascadeConfig, certificate: Certificate, templates: Prompts | None = None) -> Iterator[str]:
+    """Yield why a certificate does not hold with a configuration, or promises less than it asks for.
+
+    `templates` are the prompts in service; by default those that the configuration names, as they are on the disk.
+    """
+    yield from differences(certificate.made_for, made_for(config, templates))
     asked = config.guarantee
     if asked is None:
         return

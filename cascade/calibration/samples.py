@@ -61,6 +61,7 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         segments=tuple([segment for table in tables for segment in table.segments]),
         spelled=tuple([name for table in tables for name in table.spelled]),
         drawn_from=np.concatenate([table.drawn_from for table in tables]),
+        echoes=_echoes(tables),
     )
 
 
@@ -84,6 +85,15 @@ def _step_models(tables: Sequence[EpisodeTable]) -> tuple[str | None, ...]:
 def _reordered(tables: Sequence[EpisodeTable]) -> bool:
     """Whether one data set was answered by another model than another in some step of a ladder."""
     return any(len(names) > 1 for names in _at_each_step(tables))
+
+
+def _echoes(tables: Sequence[EpisodeTable]) -> dict[str, tuple[str, ...]]:
+    """Return the names that the replies of each model bore, in any data set."""
+    found: dict[str, set[str]] = {}
+    for table in tables:
+        for model, names in table.echoes.items():
+            found.setdefault(model, set()).update(names)
+    return {model: tuple(sorted(found[model])) for model in sorted(found)}
 
 
 def _at_each_step(tables: Sequence[EpisodeTable]) -> list[set[str]]:

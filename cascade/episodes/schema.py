@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from cascade.policies.scope import failed_with
 from cascade.types import Answer, Call, Completion, Request, Step, Token, Usage
 
 SCHEMA_VERSION = 3
@@ -25,6 +26,10 @@ CARRIED_OVER = "carried over: no call"
 """The `cost_source` of an answer that stands again in a later round without a call: its run had ended."""
 TOLD = "told"
 """Stands under a row's `signals["replay"]` where a model was told whether it was right while it worked."""
+FAILED = "failed"
+"""Stands under a row's `signals["replay"]` where calls of its episode failed: step, role and error of each."""
+ECHOED = "echoed"
+"""Stands there where the reply bore a model's name."""
 CONTENT_COLUMNS = ("question", "context", "gold", "answer", "text")
 """The columns that spell out what was asked and answered; so do the tokens among the signals."""
 IMPOSSIBLE_LOGPROB = -1e9
@@ -72,8 +77,18 @@ def is_told(row: Mapping[str, Any]) -> bool:
 
     How long it went on, what it cost and that it gave an answer again then tell the truth, which nobody tells live.
     """
+    return row["cost_source"] == CARRIED_OVER or bool(replay_of(row).get(TOLD))
+
+
+def has_failed(row: Mapping[str, Any]) -> bool:
+    """Whether a call of the row's episode failed, so that a step of it lacks what the model would have said."""
+    return bool(replay_of(row).get(FAILED))
+
+
+def replay_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what a row keeps under "replay"; nothing where it keeps none."""
     replay = (row["signals"] or {}).get("replay")
-    return row["cost_source"] == CARRIED_OVER or bool(isinstance(replay, Mapping) and replay.get(TOLD))
+    return replay if isinstance(replay, Mapping) else {}
 
 
 def answers(row: Mapping[str, Any]) -> bool:
@@ -121,14 +136,21 @@ def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Itera
         "created_at": now,
         "schema_version": SCHEMA_VERSION,
     } | columns
-    blank = dict.fromkeys(COLUMNS)
-    for step in answer.steps:
-        for call in step.calls:
-            if call.completion is not None:
-                yield blank | head | _call_columns(step, call, call.completion)
-    for call in answer.loose_calls:
+    blank, failed = dict.fromkeys(COLUMNS), _failed(answer)
+    placed = [(step, call) for step in answer.steps for call in step.calls]
+    placed += [(_unfinished(call), call) for call in answer.loose_calls]
+    for step, call in placed:
         if call.completion is not None:
-            yield blank | head | _call_columns(_unfinished(call), call, call.completion)
+            row: dict[str, Any] = blank | head | _call_columns(step, call, call.completion)
+            if failed:
+                row["signals"]["replay"][FAILED] = failed
+            yield row
+
+
+def _failed(answer: Answer) -> list[list[Any]]:
+    """Return step, role and error of each call that failed."""
+    failed = [call for call in answer.calls if call.error is not None]
+    return [[call.request.step, call.request.role, failed_with(call)] for call in failed]
 
 
 def call_row(call: Call, completion: Completion) -> dict[str, Any]:
@@ -197,6 +219,8 @@ def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
         "request": request_digest(call.request),
     }
     replay |= {"usage_estimated": completion.usage.estimated, "tokens": tokens}
+    if completion.model is not None:
+        replay[ECHOED] = completion.model
     if completion.maybe_billed:
         replay["maybe_billed"] = completion.maybe_billed
     if call.cost_nano_usd is None and call.cost_bound_nano_usd is not None:
@@ -239,6 +263,7 @@ def completion_of(row: Mapping[str, Any]) -> Completion:
             replay["usage_estimated"],
         ),
         tokens=None if tokens is None else tuple([_token_of(token) for token in tokens]),
+        model=replay.get(ECHOED),
         latency_s=(row["latency_ms"] or 0.0) / 1000,
         maybe_billed=replay.get("maybe_billed", 0),
     )

@@ -72,6 +72,7 @@ class EpisodeTable:
         spelled: the same for the same question as it is spelled (`schema.question_id`): what releases before 0.6 knew
             questions by. By default as `questions`.
         drawn_from: int64 (n,), how many questions of its group each row was drawn from; 1 where nothing was drawn.
+        echoes: by model, the names that its replies bore, sorted; a model of which the log does not say it is left out.
     """
 
     dataset: str
@@ -94,6 +95,7 @@ class EpisodeTable:
     segments: tuple[str | None, ...] = ()
     spelled: tuple[str, ...] = ()
     drawn_from: Ints = field(default_factory=lambda: np.zeros((0,), dtype=np.int64))
+    echoes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.questions:
@@ -153,4 +155,5 @@ class EpisodeTable:
             tuple([self.segments[i] for i in chosen]),
             tuple([self.spelled[i] for i in chosen]),
             self.drawn_from[chosen],
+            self.echoes,
         )

@@ -20,7 +20,18 @@ from cascade.episodes.askers import Asker, by_role, by_step
 from cascade.episodes.contents import is_hashed
 from cascade.episodes.identity import identity
 from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY, answers, is_told, question_id, replied
+from cascade.episodes.schema import (
+    BASE_ONLY,
+    ECHOED,
+    GUIDE_ONLY,
+    LAST_ONLY,
+    answers,
+    has_failed,
+    is_told,
+    question_id,
+    replay_of,
+    replied,
+)
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.policies.asked import asked_numbers
@@ -75,8 +86,9 @@ class _Logged:
 
 @dataclass(slots=True)
 class _Draft:
-    """One episode in the making. `askers` holds who was asked; `told` is `schema.is_told`.
+    """One episode in the making. `askers` holds who was asked, `echoes` under which names they answered.
 
+    `told` is `schema.is_told`, `failed` is `schema.has_failed`.
     The first row that tells the group decides on it, and so for the question.
     """
 
@@ -86,6 +98,8 @@ class _Draft:
     spelled: str | None = None
     asked: Mapping[str, float] = field(default_factory=dict)
     told: bool = False
+    failed: bool = False
+    echoes: set[tuple[str, str]] = field(default_factory=set)
     horizon: int | None = None
     stages: dict[int, _Stage] = field(default_factory=lambda: defaultdict(_Stage))
     walks: dict[str, _Logged] = field(default_factory=lambda: defaultdict(_Logged))
@@ -163,6 +177,10 @@ def _take_step(row: Mapping[str, Any], made: _Made | None, draft: _Draft) -> Non
     if row["model"]:
         draft.askers.add(Asker(row["step"], source, row["model"]))
     draft.told |= is_told(row)
+    draft.failed |= has_failed(row)
+    echoed = replay_of(row).get(ECHOED)
+    if row["model"] and isinstance(echoed, str):
+        draft.echoes.add((row["model"], echoed))
     stage.costs.append((source, row["cost_nano_usd"]))
     stage.tokens.append(_sum([row["input_tokens"], row["output_tokens"]]))
     if replied(row):
@@ -218,6 +236,8 @@ def _is_whole(name: str, draft: _Draft, dropped: Dropped) -> bool:
 def _unjudged(draft: _Draft) -> str | None:
     """Return why an episode cannot be judged, None if it can. A lone answer of a step needs no `candidate`."""
     numbers = sorted(draft.stages)
+    if draft.failed:
+        return "an episode in which the call of a model failed"
     if not numbers:
         return "an episode without a step"
     if numbers != list(range(1, len(numbers) + 1)):
@@ -279,7 +299,17 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
         step_models=by_step(askers, horizon),
         segments=tuple([draft.segment for draft in drafts]),
         spelled=tuple([draft.spelled or episode for episode, draft in episodes.items()]),
+        echoes=_echoes(drafts),
     )
+
+
+def _echoes(drafts: Iterable[_Draft]) -> dict[str, tuple[str, ...]]:
+    """Return by model the names that its replies bore."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for draft in drafts:
+        for model, name in draft.echoes:
+            found[model].add(name)
+    return {model: tuple(sorted(found[model])) for model in sorted(found)}
 
 
 def _tell_apart(drafts: Sequence[_Draft]) -> Bools:

@@ -52,6 +52,11 @@ class ThresholdPolicy:
         return ("reply_mean_logprob",) if self.when == "reply_logprob" else ("p_yes",)
 
     @property
+    def needs(self) -> tuple[str, ...]:
+        """The signals that it cannot do without: without one it has full doubt about every answer."""
+        return self.reads
+
+    @property
     def depends_on_kappa(self) -> bool:
         """Whether the scores themselves change with the threshold, so that no other can be calibrated on them."""
         return self.keep == "judged"

@@ -17,6 +17,7 @@ from cascade.errors import (
     from_status,
 )
 from cascade.providers.base import Payload
+from cascade.text import same_model
 from cascade.types import Completion, Request, Token, Usage
 
 MAX_TEXT_CHARS = 1_000_000
@@ -229,18 +230,13 @@ def as_storable(text: str) -> str:
     return text if is_storable(text) else _UNSTORABLE.sub("\ufffd", text)
 
 
-_DATED = re.compile(r"[-@:._](?:v?\d[\w.:-]*|latest)")
-
-
 def echoed_model(payload: Payload, request: Request, notes: list[str]) -> str | None:
     """Return the name that the server says answered; note a difference. Prices go by the configured name (F22)."""
     echo = payload.get("model")
     if not isinstance(echo, str) or not echo:
         return None
     echo = as_storable(echo[:200])
-    asked, told = request.model.rsplit("/", 1)[-1].removesuffix(".gguf"), echo.rsplit("/", 1)[-1]
-    # "gpt-4o-2024-08-06" is a dated gpt-4o; "gpt-4o-mini" is another model.
-    if told != asked and not (told.startswith(asked) and _DATED.fullmatch(told[len(asked) :])):
+    if not same_model(request.model, echo):
         notes.append(f"asked for {request.model}, answered by {echo}")
     return echo
 

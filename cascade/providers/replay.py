@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cascade.episodes.files import read_rows
-from cascade.episodes.schema import IMPOSSIBLE_LOGPROB, question_id, request_digest
+from cascade.episodes.schema import ECHOED, IMPOSSIBLE_LOGPROB, question_id, request_digest
 from cascade.errors import BadRequestError, UsageError
 from cascade.providers.base import Payload
 from cascade.types import Request
@@ -138,7 +138,7 @@ def _payload(row: Mapping[str, Any], replay: Mapping[str, Any]) -> Payload:
     }
     if replay.get("usage_estimated"):
         usage = None
-    return {"choices": [choice], "usage": usage, "model": row["model"]}
+    return {"choices": [choice], "usage": usage, "model": replay.get(ECHOED) or row["model"]}
 
 
 def _token(token: list[Any]) -> dict[str, Any]:

@@ -1,0 +1,177 @@
+"""What a certificate speaks of: questions whose steps show nothing that no calibration question showed.
+
+A calibration log may hold steps without an answer, or without a signal. The calibration has counted them, so a fresh
+question with such a step is like the others, and the certificate speaks of it, as long as such steps are no more
+frequent than at calibration (`odd`, which `watches` counts). A step of a kind that the log never had is outside. So is
+every step in which a call failed: a log of whole questions holds none (`collect` and `tabulate` leave such questions
+out), and a model that is down today says nothing of the law that the questions came from. `design/serving.md` says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from cascade.policies.base import Policy
+from cascade.text import same_model
+from cascade.types import Call, Certificate, Step
+
+Shown: TypeAlias = Mapping[str, Mapping[str, Any]]
+"""What the calibration questions showed at one step, by the number of its answers.
+
+`of` is how many questions had so many, `signals` how many of these had each signal."""
+
+_CONFIDENCE = ("p_yes", "verdict_mass")
+"""What the strategy's own confidences rest on; `verdict_mass` tells log-probs from samples."""
+_COMPARES = "agrees_with_earlier"
+"""The signal that the first answer never has."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What one certificate speaks of, as far as a step can show it.
+
+    Attributes:
+        reads: the signals that the policy decides and ranks by.
+        needs: those that it cannot do without; all that is asked for where `shown` is None.
+        shown: what the calibration questions showed at each step; None where the certificate does not say (0.5.0).
+        echoes: by model, the names that its replies bore; a model that is not in it may bear its own name alone.
+        insists: whether a walk goes on where it would end with a step that is outside: a certificate is required, and
+            what the policy makes of such a step proves nothing.
+        strict: whether odd steps are outside too: they have become more frequent than the calibration allows.
+    """
+
+    reads: frozenset[str] = frozenset()
+    needs: frozenset[str] = frozenset()
+    shown: tuple[Shown, ...] | None = None
+    echoes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    insists: bool = False
+    strict: bool = False
+
+    @classmethod
+    def of(cls, certificate: Certificate, policy: Policy, *, insists: bool = False) -> Scope:
+        """Return what a certificate speaks of, of a policy that it certifies."""
+        reads: tuple[str, ...] = getattr(policy, "reads", ())
+        needs: tuple[str, ...] = getattr(policy, "needs", ())
+        every = () if certificate.keeps_everything else (*reads, *_CONFIDENCE)
+        sure = () if certificate.abstain_below is None else ("reply_mean_logprob",)
+        shown, echoes = certificate.made_for.get("shown"), certificate.made_for.get("echoes") or {}
+        return cls(
+            frozenset([*every, *sure]),
+            frozenset(() if certificate.keeps_everything else needs),
+            None if shown is None else tuple(shown),
+            {model: tuple(names) for model, names in echoes.items()},
+            insists,
+        )
+
+    def outside(self, step: Step) -> tuple[str, ...]:
+        """Return why a step is outside of what the certificate speaks of, a sentence each; nothing where it is inside.
+
+        >>> Scope().outside(Step(1, (), {}))
+        ('step 1 brought no answer',)
+        """
+        failed = tuple(dict.fromkeys(failures(step)))
+        if failed:
+            return failed
+        found = (*dict.fromkeys(self._renamed(step)), *self._lacks(step))
+        if not found and self.strict and self.odd(step):
+            return (f"step {step.number} {ODD}, which more questions do now than the calibration allows",)
+        return found
+
+    def odd(self, step: Step) -> bool:
+        """Whether a step lacks an answer or a signal that most calibration questions had there, and some had not."""
+        if self.shown is None or step.number > len(self.shown):
+            return False
+        at, many = self.shown[step.number - 1], len(step.candidates)
+        held = at.get(str(many))
+        if held is None:
+            return False
+        if many < usual(at):
+            return True
+        known = held["signals"]
+        return any(
+            step.signals.get(name) is None and held["of"] < 2 * known.get(name, 0) < 2 * held["of"]
+            for name in self.reads
+        )
+
+    @cached_property
+    def calibrated(self) -> tuple[int, int]:
+        """How many calibration questions had an odd step, at most, and how many there were; (0, 0) if unknown.
+
+        A question with several odd steps counts several times, so that no fresh share is held to be too large that is
+        not.
+        """
+        if not self.shown:
+            return 0, 0
+        odd = sum(self._odd_at(at) for at in self.shown)
+        n = sum(held["of"] for held in self.shown[0].values())
+        return min(odd, n), n
+
+    def _odd_at(self, at: Shown) -> int:
+        """Return how many calibration questions were odd at one step, at most."""
+        found = 0
+        for many, held in at.items():
+            if int(many) < usual(at):
+                found += held["of"]
+                continue
+            lacking = [held["of"] - held["signals"].get(name, 0) for name in self.reads]
+            found += sum(one for one in lacking if 2 * one < held["of"])
+        return found
+
+    def _renamed(self, step: Step) -> Iterator[str]:
+        for call in step.calls:
+            told = None if call.completion is None else call.completion.model
+            if told is None:
+                continue
+            asked = call.request.model
+            names = self.echoes.get(asked, ())
+            if names and told not in names:
+                yield f"{asked} answered as {told}; at calibration it answered as {' or '.join(names)}"
+            elif not names and not same_model(asked, told):
+                yield f"{asked} answered as {told}, and the calibration log does not say that it does"
+
+    def _lacks(self, step: Step) -> Iterator[str]:
+        many = len(step.candidates)
+        missing = sorted(name for name in self.reads if step.signals.get(name) is None)
+        if self.shown is None:
+            if not many:
+                yield f"step {step.number} brought no answer"
+            for name in missing:
+                if name in self.needs and not (name == _COMPARES and step.number == 1):
+                    yield f"step {step.number} lacks the signal {name}"
+            return
+        held = self.shown[step.number - 1].get(str(many)) if step.number <= len(self.shown) else None
+        if held is None:
+            brought = {0: "no answer", 1: "one answer"}.get(many, f"{many} answers")
+            yield f"step {step.number} brought {brought}, as it did for no calibration question"
+            return
+        for name in missing:
+            if held["signals"].get(name, 0) == held["of"]:
+                yield f"step {step.number} lacks the signal {name}, which each such calibration question had"
+
+
+ODD = "lacks an answer or a signal"
+"""What an odd step does, in words."""
+
+
+def usual(at: Shown) -> int:
+    """Return how many answers most calibration questions had at a step: the most frequent number, the least of several.
+
+    >>> usual({"0": {"of": 3, "signals": {}}, "1": {"of": 97, "signals": {}}})
+    1
+    """
+    return min((-held["of"], int(many)) for many, held in at.items())[1]
+
+
+def failures(step: Step) -> Iterator[str]:
+    """Yield which calls of a step failed, without what the provider said: that is in `Call.error`."""
+    for call in step.calls:
+        if call.error is not None:
+            yield f"the call of {call.request.role} at step {step.number} failed ({failed_with(call)})"
+
+
+def failed_with(call: Call) -> str:
+    """Return the name of the error that a call failed with."""
+    return (call.error or "").partition(":")[0]
