@@ -249,10 +249,10 @@ class Watches:
             self._known = {**self._known, name: now}
         if now.odder and not watch.odder:
             logger.error(
-                "certificate %s: %d of %d answers have a step that lacks an answer or a signal, and %d of %d calibration "
-                "questions had one; such answers have no certificate from now on",
-                name, now.odd.misses if now.odd else 0, now.odd.audits if now.odd else 0, before, n,
-            )  # fmt: skip
+                "certificate %s: a step of %d in %d answers lacks an answer or a signal, and of %d in %d calibration "
+                "questions; from now on such answers have no certificate",
+                *(name, now.odd.misses if now.odd else 0, now.odd.audits if now.odd else 0, before, n),
+            )
 
     def _new_monitor(self, certificate: Certificate) -> Monitor | None:
         """Return a monitor at its share of the level.

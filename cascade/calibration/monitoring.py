@@ -17,6 +17,7 @@ from cascade.calibration.fingerprint import differences, made_for
 from cascade.calibration.realised import play
 from cascade.calibration.samples import among, joined, places
 from cascade.calibration.scores import check_fits
+from cascade.calibration.shown import odd, outside
 from cascade.calibration.thresholds import Sample, sample_of, spoken_of
 from cascade.conformal.arrays import Bools, Ints
 from cascade.conformal.binomial import lower_bound, upper_bound
@@ -24,11 +25,13 @@ from cascade.conformal.guarantee import KINDS
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.rollout import hopeless
 from cascade.conformal.served import PathPoint
+from cascade.episodes.schema import has_failed
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
 from cascade.policies.calibrated import EVERYTHING, Threshold
+from cascade.policies.scope import Scope
 from cascade.types import Certificate
 
 AUDIT = "audit"
@@ -66,6 +69,10 @@ class Watch(NamedTuple):
             has become of the models.
         unanswered_before: the same of the calibration questions, and how many those are; None where not on record.
         uncounted: audits that the promise does not speak of (`thresholds.spoken_of`).
+        missing: audits that show nothing: a call of them failed, or a step was of a kind that no calibration question
+            showed.
+        odd: audits with a step that lacks an answer or a signal as some calibration questions did (`policies.scope`).
+        odd_before: the same of the calibration questions, at most, and how many those are; (0, 0) if not on record.
         changed: in what the audited cascade is another than the certificates were made for, a sentence each.
     """
 
@@ -79,6 +86,15 @@ class Watch(NamedTuple):
     unanswered_before: tuple[int, int] | None
     uncounted: int
     changed: tuple[str, ...]
+    missing: int = 0
+    odd: int = 0
+    odd_before: tuple[int, int] = (0, 0)
+
+    @property
+    def more_odd(self) -> bool:
+        """Whether surely more audits than calibration questions lack an answer or a signal: each share at 95 %."""
+        before, n = self.odd_before
+        return bool(n and self.audits) and lower_bound(self.odd, self.audits, 0.05) > upper_bound(before, n, 0.05)
 
     @property
     def more_unanswered(self) -> bool:
@@ -95,23 +111,25 @@ class Watch(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """What a table does not hold of an episode: when it was asked, and what for."""
+    """What a table does not hold of an episode: when it was asked, what for, and whether a call of it failed."""
 
     created_at: datetime | None
     split: str | None
+    failed: bool = False
 
 
 def logged(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Logged]:
-    """Return date and split of each episode, by its data set and id: the earliest date of its rows."""
+    """Return date, split and failure of each episode, by its data set and id: the earliest date of its rows."""
     found: dict[tuple[str, str], Logged] = {}
     for row in rows:
         key = row["dataset"] or "log", row["episode_id"]
         held, when = found.get(key), _date(row["created_at"])
         if held is not None:
             dates = [one for one in (held.created_at, when) if one is not None]
-            found[key] = Logged(min(dates, default=None), held.split or row["split"])
+            failed = held.failed or has_failed(row)
+            found[key] = Logged(min(dates, default=None), held.split or row["split"], failed)
         else:
-            found[key] = Logged(when, row["split"])
+            found[key] = Logged(when, row["split"], has_failed(row))
     return found
 
 
@@ -156,7 +174,10 @@ def watch(
     table = joined(listed).take(np.array(order, dtype=np.int64))
     check_fits(policy, table)
     sample = sample_of(table, policy)
-    counted = spoken_of(table, artifact.certificates[0].kind)
+    scope = Scope.of(artifact.certificates[0], policy)
+    beyond = outside(table, scope)
+    counted = spoken_of(table, artifact.certificates[0].kind) & ~beyond
+    failed = [one for one in about.values() if one.failed and (one.split == AUDIT or not marked.any())]
     place = places([one.group for one in artifact.certificates], table)
     missed = _missed(sample, artifact.certificates, place)
     share, held = level / sum(not one.pool for one in artifact.certificates), frozenset(artifact.questions)
@@ -173,8 +194,11 @@ def watch(
         trained=int(np.count_nonzero(among(table, artifact.seen.all - held))),
         unanswered=int(np.count_nonzero(hopeless(table.arrays))),
         unanswered_before=before,
-        uncounted=int(np.count_nonzero(~counted)),
+        uncounted=int(np.count_nonzero(~counted & ~beyond)),
         changed=tuple(differences(artifact.certificates[0].made_for, made_for(table))),
+        missing=len(failed) + int(np.count_nonzero(beyond)),
+        odd=int(np.count_nonzero(odd(table, scope))),
+        odd_before=scope.calibrated,
     )
 
 

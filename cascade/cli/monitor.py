@@ -15,6 +15,7 @@ from cascade.cli.options import AsJson, Episodes, Matched, Where
 from cascade.cli.output import console, notes, plain, print_json
 from cascade.cli.policies import certified_directory
 from cascade.errors import NotCertifiedError
+from cascade.text import counted
 
 Directory = Annotated[Path, typer.Argument(help="A policy directory with its certificates.")]
 
@@ -90,6 +91,17 @@ def _besides(found: Watch) -> list[str]:
     said = [f"{one}: it holds for that cascade alone" for one in found.changed]
     if found.others:
         said.append(f"{found.others} episodes were not audited (split is not audit) and are left out")
+    if found.missing:
+        said.append(
+            f"{counted(found.missing, 'audit')} missing: a call of a model failed, or a step was of a kind that no "
+            "calibration question showed. They count neither as missed nor as not missed"
+        )
+    if found.more_odd:
+        before, n = found.odd_before
+        said.append(
+            f"a step of {found.odd} in {counted(found.audits, 'audit')} lacks an answer or a signal, and of {before} "
+            f"in {n} at calibration: surely more. Look at the models"
+        )
     if found.undated:
         said.append(f"{found.undated} audits have no date; they are taken first, in the order of the log")
     if found.calibrated:
@@ -141,6 +153,9 @@ def watch_document(found: Watch) -> dict[str, Any]:
         "unanswered": found.unanswered,
         "unanswered_at_calibration": _share(found.unanswered_before),
         "uncounted": found.uncounted,
+        "missing": found.missing,
+        "lacking": found.odd,
+        "lacking_at_calibration": list(found.odd_before) if found.odd_before[1] else None,
         "changed": list(found.changed),
         "certificates": [_watched_document(one) for one in found.watched],
     }

@@ -87,7 +87,7 @@ def has_failed(row: Mapping[str, Any]) -> bool:
 
 def replay_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return what a row keeps under "replay"; nothing where it keeps none."""
-    replay = (row["signals"] or {}).get("replay")
+    replay = (row.get("signals") or {}).get("replay")
     return replay if isinstance(replay, Mapping) else {}
 
 

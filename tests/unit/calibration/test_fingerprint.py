@@ -60,7 +60,6 @@ def test_a_change_is_said_in_words(more: dict[str, Any], words: list[str]) -> No
 
 
 def test_what_does_not_bear_on_the_answers_is_no_change() -> None:
-    assert changed(models=models(api_base="http://localhost:1")) == []
     assert changed(models=models(price={"input": 1.0, "output": 2.0, "note": "new"})) == []
     assert changed(timeouts={"per_call_s": 5}, traces="off", budget={"per_question": 1.0}) == []
 
@@ -152,8 +151,20 @@ def test_a_log_that_says_nothing_of_models_is_held_against_nothing() -> None:
 
 def test_what_is_not_on_record_is_named() -> None:
     assert unknown(made_for(config())) == []
-    assert unknown(made_for(log(3))) == ["the strategy", "the prices", "the models’ settings", "the prompts"]
-    assert unknown(made_for(replace(log(3), models={}))) == ["the strategy", "the models", "the prices", "the prompts"]
+    assert unknown(made_for(log(3))) == [
+        "the strategy",
+        "the prices",
+        "the models’ settings",
+        "where the models are served",
+        "the prompts",
+    ]
+    assert unknown(made_for(replace(log(3), models={}))) == [
+        "the strategy",
+        "the models",
+        "the prices",
+        "where the models are served",
+        "the prompts",
+    ]
 
 
 @pytest.mark.parametrize(("cap", "enough"), [(None, False), (0.02, False), (0.01, True), (0.005, True)])

@@ -1,0 +1,395 @@
+"""What a certificate does not speak of: failed calls, lost signals, other names, steps that the calibration never had.
+
+Version 0.5.0 left the certificate on such answers: with the last model of the demo ladder at 503, on 244 of 244, of
+which 41 % broke the promise, without a warning or an alarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.calibration.fingerprint import made_for
+from cascade.config import load
+from cascade.conformal.certificate import make
+from cascade.errors import (
+    AuthenticationError,
+    BudgetExceededError,
+    ProviderTimeoutError,
+    ProviderUnavailableError,
+)
+from cascade.orchestrator import Orchestrator
+from cascade.policies.artifact import read, write
+from cascade.policies.scope import Scope
+from cascade.providers.fake import FakeProvider, reply
+from cascade.types import Answer, Request
+from unit.certified import certificate, directory
+from unit.made import TWO_MODELS
+
+LADDER: Mapping[str, Any] = {
+    "models": {"a": "small", "b": "large"},
+    "strategy": {"kind": "ladder", "models": ["a", "b"]},
+    "provider": "fake",
+}
+ROUNDS: Mapping[str, Any] = TWO_MODELS | {"strategy": {"kind": "base_guide", "rounds": 2}}
+SURE = {"kind": "threshold", "when": "reply_logprob", "keep": "both", "threshold": 0.5}
+JUDGED = {"kind": "threshold", "when": "uncertain", "keep": "both", "threshold": 0.4}
+AUDITED = {"audit": {"probability": 1, "seed": 1}}
+LOGPROBS = {"reply_mean_logprob": 100}
+LADDER_SHOWN = [{"1": {"of": 100, "signals": LOGPROBS}}, {"1": {"of": 100, "signals": LOGPROBS}}]
+ROUNDS_SHOWN = [{"2": {"of": 100, "signals": {"p_yes": 100, "verdict_mass": 100}}}] * 2
+
+DOWN: list[Callable[[str], BaseException]] = [
+    lambda model: ProviderUnavailableError(f"{model} answered 503", model=model),
+    lambda model: AuthenticationError(f"{model} answered 401", model=model),
+    lambda model: ProviderTimeoutError(f"{model} took too long", model=model),
+]
+
+
+def unsure(text: str) -> Any:
+    return reply(text, logprobs=[-2.0] * len(text.split()))
+
+
+def without_logprobs(text: str) -> Any:
+    said = reply(text)
+    said["choices"][0].pop("logprobs")
+    return said
+
+
+def ladder(
+    folder: Path, script: Callable[[Request], Any], shown: Any = LADDER_SHOWN, **changes: Any
+) -> tuple[Orchestrator, FakeProvider]:
+    made = {**made_for(load({**LADDER, "policy": SURE})), "shown": shown, **changes.pop("made", {})}
+    kind = {"kind": "regret", "delta": 0.1, "k": None, "kappa": 0.5} | changes.pop("fields", {})
+    where = directory(folder, certificate(**kind, made_for=made), policy=SURE)
+    provider = FakeProvider(script)
+    config = {**LADDER, "policy": where, "guarantee": AUDITED, **changes}
+    return Orchestrator.from_config(config, providers={"fake": provider}), provider
+
+
+def rounds(folder: Path, script: Callable[[Request], Any], shown: Any = ROUNDS_SHOWN, **changes: Any) -> Orchestrator:
+    made = {**made_for(load({**ROUNDS, "policy": JUDGED})), "shown": shown}
+    where = directory(folder, certificate(made_for=made, kappa=0.3), policy=JUDGED)
+    config = {**ROUNDS, "policy": where, **changes}
+    return Orchestrator.from_config(config, providers={"fake": FakeProvider(script)})
+
+
+def reasons(answer: Answer) -> list[str]:
+    head = "no certificate: "
+    return [said.removeprefix(head) for said in answer.warnings if said.startswith(head)]
+
+
+# --- a model that is down
+
+
+@pytest.mark.parametrize("down", DOWN)
+@pytest.mark.parametrize("required", [False, True])
+def test_a_ladder_whose_last_model_is_down(tmp_path: Path, down: Any, required: bool) -> None:
+    """0.5.0: certified, no warning, and the audit counted "the reference is wrong"."""
+
+    def script(asked: Request) -> Any:
+        if asked.model == "large":
+            return down("large")
+        return unsure("Answer: Rhine") if "hard" in asked.question.text else "Answer: Danube"
+
+    orchestrator, _ = ladder(tmp_path, script, guarantee={**AUDITED, "required": required})
+    with orchestrator:
+        hard, easy = orchestrator.ask("a hard one?"), orchestrator.ask("an easy one?")
+        assert (hard.text, hard.certificate) == ("Rhine", None)
+        (said,) = reasons(hard)
+        assert said.startswith("the call of large at step 2 failed (")
+        assert any(one.startswith("the call of large failed at step 2: ") for one in hard.warnings)
+        assert (easy.text, easy.certificate is not None) == ("Danube", True)
+        told = orchestrator.record_truth(easy, "Volga")
+        assert (told.missed, told.counted) == (None, False)
+        assert told.says.startswith("the audit is missing: the call of large at step 2 failed (")
+        status = orchestrator.status
+        assert status is not None
+        assert (status.answered, status.certified, status.audits, status.missing) == (2, 1, 0, 1)
+        assert status.uncertified == {said: 1}
+        assert orchestrator.alarm is None
+
+
+@pytest.mark.parametrize("last", [ProviderUnavailableError("down"), "Answer:", reply("A", finish_reason="length")])
+def test_an_unsure_base_beside_a_last_model_without_an_answer_is_served(tmp_path: Path, last: Any) -> None:
+    """0.5.0: text=None, no error, no warning, where the policy had kept nothing of the unsure step."""
+    judged = {**SURE, "keep": "judged"}
+    script = {"small": [unsure("Answer: Rhine")], "large": [last]}
+    with Orchestrator.from_config({**LADDER, "policy": judged}, providers={"fake": FakeProvider(script)}) as one:
+        answer = one.ask("which?")
+    assert (answer.text, answer.stopped) == ("Rhine", "horizon")
+    assert "the policy kept no answer, and the last step brought none: the best answer there is is served" in (
+        answer.warnings
+    )
+
+
+def test_where_no_step_brought_an_answer_a_warning_says_so() -> None:
+    with Orchestrator.from_config(LADDER, providers={"fake": FakeProvider(lambda _: "Answer:")}) as one:
+        answer = one.ask("which?")
+    assert (answer.text, answer.warnings) == (None, ("no step brought an answer",))
+
+
+@pytest.mark.parametrize("down", DOWN)
+@pytest.mark.parametrize("role", ["base", "guide"])
+def test_rounds_in_which_a_model_is_down(tmp_path: Path, down: Any, role: str) -> None:
+    """0.5.0: stopped=horizon, the certificate shown, warnings=()."""
+
+    def script(asked: Request) -> Any:
+        if asked.role == role:
+            return down(asked.model)
+        return reply("Yes", p_yes=0.99) if asked.purpose == "judge" else "Answer: Danube"
+
+    with rounds(tmp_path, script) as orchestrator:
+        answer = orchestrator.ask("which?")
+    assert (answer.text, answer.certificate) == ("Danube", None)
+    assert any(one.startswith(f"the call of {role} failed at step 1") for one in answer.warnings), answer.warnings
+    assert reasons(answer)[0].startswith(f"the call of {role} at step 1 failed (")
+
+
+def test_a_guide_that_is_down_is_said_without_a_certificate_too() -> None:
+    """0.5.0: under the default on_guide_error nothing was said."""
+
+    def script(asked: Request) -> Any:
+        return ProviderUnavailableError("down") if asked.role == "guide" else "Answer: Danube"
+
+    with Orchestrator.from_config(ROUNDS, providers={"fake": FakeProvider(script)}) as orchestrator:
+        answer = orchestrator.ask("which?")
+    assert answer.text == "Danube"
+    assert answer.warnings == ("the call of guide failed at step 1, 2: ProviderUnavailableError: down",)
+
+
+def test_a_base_that_is_down_is_named_before_the_cap() -> None:
+    """0.5.0: the error named the budget of the guide's call alone."""
+    priced = {
+        "base": {"model": "small", "price": {"input": 0.001, "output": 0.001}},
+        "guide": {"model": "large", "price": {"input": 1000, "output": 1000}},
+    }
+    config = {**ROUNDS, "models": priced, "budget": {"per_question": 0.001}}
+    provider = FakeProvider(lambda _: ProviderUnavailableError("small answered 503"))
+    with (
+        Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator,
+        pytest.raises(BudgetExceededError, match=r"The base at step 1: .*small answered 503.* After that: "),
+    ):
+        orchestrator.ask("which?")
+
+
+# --- what the policy was fitted on is not there
+
+
+def test_lost_logprobs(tmp_path: Path) -> None:
+    orchestrator, _ = ladder(tmp_path, lambda _: without_logprobs("Answer: Danube"), guarantee={"required": True})
+    with orchestrator:
+        answer = orchestrator.ask("which?")
+    assert answer.certificate is None
+    assert reasons(answer)[0] == "step 1 lacks the signal reply_mean_logprob, which each such calibration question had"
+
+
+def test_a_verdict_from_samples_is_not_the_one_that_was_calibrated(tmp_path: Path) -> None:
+    """P(yes) is there, and its law is another: log-probs vanished, and three samples stand in."""
+
+    def script(asked: Request) -> Any:
+        return without_logprobs("Yes" if asked.purpose == "judge" else "Answer: Danube")
+
+    with rounds(tmp_path, script) as orchestrator:
+        answer = orchestrator.ask("which?")
+    assert answer.steps[0].signals["p_yes"] is not None
+    assert "step 1 lacks the signal verdict_mass, which each such calibration question had" in reasons(answer)
+
+
+@pytest.mark.parametrize("shown", [LADDER_SHOWN, None], ids=["0.6", "0.5"])
+def test_a_signal_that_the_calibration_lacked_too_is_no_reason(tmp_path: Path, shown: Any) -> None:
+    """A certificate of 0.5.0 does not say what its log showed: there a lost signal is outside."""
+    some = [{"1": {"of": 100, "signals": {"reply_mean_logprob": 99}}}] * 2 if shown else None
+    orchestrator, _ = ladder(tmp_path, lambda _: without_logprobs("Answer: Danube"), some)
+    with orchestrator:
+        assert (orchestrator.ask("which?").certificate is not None) == (shown is not None)
+
+
+@pytest.mark.parametrize(
+    ("told", "at_calibration", "inside"),
+    [
+        ("other", None, False),
+        ("small-2026-01-01", None, True),
+        ("small-2026-01-01", ["small-2026-01-01"], True),
+        ("small-2026-02-02", ["small-2026-01-01"], False),
+        ("deployment-7", ["deployment-7"], True),
+        (None, ["small-2026-01-01"], True),
+    ],
+)
+def test_the_name_that_a_reply_bears(
+    tmp_path: Path, told: str | None, at_calibration: list[str] | None, inside: bool
+) -> None:
+    """0.5.0: both models bore another name, and the certificate stayed."""
+    held = {"echoes": None if at_calibration is None else {"small": at_calibration}}
+    orchestrator, _ = ladder(tmp_path, lambda _: reply("Answer: Danube", model=told), made=held)
+    with orchestrator:
+        answer = orchestrator.ask("which?")
+    assert (answer.certificate is not None) is inside
+    assert all(said.startswith(f"small answered as {told}") for said in reasons(answer))
+
+
+def test_where_a_certificate_is_required_a_step_outside_does_not_end_the_walk(tmp_path: Path) -> None:
+    def script(asked: Request) -> Any:
+        return reply("Answer: Rhine", model="other") if asked.model == "small" else "Answer: Danube"
+
+    orchestrator, _ = ladder(tmp_path, script, guarantee={"required": True})
+    with orchestrator:
+        answer = orchestrator.ask("which?")
+    assert (len(answer.steps), answer.stopped, answer.certificate) == (2, "horizon", None)
+    assert "Danube" in answer.answers
+    assert "a certificate" not in answer.steps[1].reason
+    assert "one is required, and so the walk goes on" in answer.steps[0].reason
+
+
+# --- steps that the calibration had
+
+
+def test_a_step_without_an_answer_is_inside_where_the_calibration_had_one_until_there_are_too_many(
+    tmp_path: Path,
+) -> None:
+    """The last model's replies are all cut. One of 100 calibration questions had such a step, and was counted."""
+    held = [LADDER_SHOWN[0], {"0": {"of": 1, "signals": {}}, "1": {"of": 99, "signals": {"reply_mean_logprob": 99}}}]
+
+    def script(asked: Request) -> Any:
+        return reply("Answer: A", finish_reason="length") if asked.model == "large" else unsure("Answer: Rhine")
+
+    orchestrator, _ = ladder(tmp_path, script, held)
+    with orchestrator:
+        answers = [orchestrator.ask(f"{number}?") for number in range(30)]
+        status = orchestrator.status
+    certified = [answer.certificate is not None for answer in answers]
+    assert certified[0]
+    first = certified.index(False)
+    assert first <= 12
+    assert not any(certified[first:])
+    assert reasons(answers[-1]) == [
+        "step 2 lacks an answer or a signal, which more questions do now than the calibration allows"
+    ]
+    assert status is not None
+    assert (status.certified, sum(status.uncertified.values())) == (first, 30 - first)
+
+
+def test_as_many_as_at_calibration_are_no_reason(tmp_path: Path) -> None:
+    held = [LADDER_SHOWN[0], {"0": {"of": 10, "signals": {}}, "1": {"of": 90, "signals": {"reply_mean_logprob": 90}}}]
+
+    def script(asked: Request) -> Any:
+        cut = asked.question.text.endswith("0?")
+        return reply("Answer: A", finish_reason="length") if asked.model == "large" and cut else unsure("Answer: B")
+
+    orchestrator, _ = ladder(tmp_path, script, held)
+    with orchestrator:
+        assert all(orchestrator.ask(f"{number}?").certificate is not None for number in range(100))
+
+
+def test_the_share_of_odd_steps_at_calibration() -> None:
+    held = ({"0": {"of": 3, "signals": {}}, "1": {"of": 97, "signals": {"p_yes": 95, "agrees": 2}}},)
+    scope = Scope(reads=frozenset({"p_yes", "agrees"}), shown=held)
+    assert scope.calibrated == (3 + 2, 100)  # what hardly any question had is no lack
+    assert Scope().calibrated == (0, 0)
+
+
+# --- prompts, addresses
+
+
+def prompts(folder: Path, said: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "answer.txt").write_text(f"[user]\n{said}: {{question}}", "utf-8")
+
+
+def test_a_policy_calibrated_for_new_prompts_is_served_with_them(tmp_path: Path) -> None:
+    """0.5.0: `recalibrated()` sent the old prompts under the new certificate."""
+    mine, where = tmp_path / "prompts", tmp_path / "policy"
+    prompts(mine, "Old")
+    config = {**LADDER, "strategy": {**LADDER["strategy"], "prompts": str(mine)}, "policy": str(where)}
+
+    def certify() -> str:
+        made = made_for(load({**config, "policy": SURE}))
+        directory(where, certificate(kappa=0.5, made_for={**made, "shown": LADDER_SHOWN}), policy=SURE)
+        return read(where).certificates[0].calibration_id
+
+    first = certify()
+    provider = FakeProvider(lambda _: "Answer: Danube")
+    with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
+        prompts(mine, "New")
+        before = orchestrator.ask("which?")
+        assert before.certificate is not None  # the files changed; what is sent did not
+        assert before.certificate.calibration_id == first
+        assert "Old: " in provider.requests[-1].messages[-1].content
+        second = certify()
+        orchestrator.recalibrated()
+        after = orchestrator.ask("which?")
+        assert "New: " in provider.requests[-1].messages[-1].content
+        assert after.certificate is not None
+        assert after.certificate.calibration_id == second != first
+        prompts(mine, "Newest")
+        orchestrator.recalibrated()
+        assert reasons(orchestrator.ask("which?")) == ["the prompts are not those that the certificate was made with"]
+
+
+def test_a_question_under_way_ends_with_the_prompts_and_the_certificate_that_it_began_with(tmp_path: Path) -> None:
+    mine, where = tmp_path / "prompts", tmp_path / "policy"
+    prompts(mine, "Old")
+    config = {**LADDER, "strategy": {**LADDER["strategy"], "prompts": str(mine)}, "policy": str(where)}
+
+    def certify() -> str:
+        made = made_for(load({**config, "policy": SURE}))
+        directory(where, certificate(kappa=0.5, made_for={**made, "shown": LADDER_SHOWN}), policy=SURE)
+        return read(where).certificates[0].calibration_id
+
+    first, sent = certify(), list[str]()
+
+    def reloads(asked: Request) -> Any:
+        sent.append(asked.messages[-1].content[:4])
+        if len(sent) == 1:
+            prompts(mine, "New")
+            certify()
+            orchestrator.recalibrated()
+        return unsure("Answer: Danube")
+
+    with Orchestrator.from_config(config, providers={"fake": FakeProvider(reloads)}) as orchestrator:
+        answer, later = orchestrator.ask("which?"), orchestrator.ask("which?")
+    assert sent == ["Old:", "Old:", "New:", "New:"]
+    assert answer.certificate is not None
+    assert later.certificate is not None
+    assert answer.certificate.calibration_id == first != later.certificate.calibration_id
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ({"provider": {"kind": "openai_http", "api_base": "http://one:1/v1"}}, None),
+        (
+            {"provider": {"kind": "openai_http", "api_base": "http://two:1/v1"}},
+            "small is served by openai_http at http://two:1/v1; the certificate was made with openai_http at http://one:1/v1",
+        ),
+        ({"provider": "litellm"}, "small is served by litellm; the certificate was made with openai_http at"),
+        ({"provider": "replay:log.jsonl"}, None),
+    ],
+)
+def test_a_certificate_knows_who_served_the_models(now: dict[str, Any], said: str | None) -> None:
+    """0.5.0: the same model name on another server went unseen."""
+    from cascade.calibration.fingerprint import differences
+
+    first = {**LADDER, "provider": {"kind": "openai_http", "api_base": "http://one:1/v1"}}
+    found = differences(made_for(load(first)), made_for(load({**first, **now})))
+    assert (found == []) if said is None else found[1].startswith(said), found
+
+
+def test_an_address_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "https://me:hunter2@example.org/v1/sk-abcdefghijkl?token=t0ken#x")
+    held = made_for(load({**LADDER, "provider": "openai_http"}))["served_by"]["small"]
+    assert held == {"provider": "openai_http", "address": "https://example.org/v1/[redacted]"}
+
+
+def test_a_certificate_without_an_address_still_holds(tmp_path: Path) -> None:
+    old = {key: one for key, one in made_for(load({**LADDER, "policy": SURE})).items() if key != "served_by"}
+    where = tmp_path / "policy"
+    directory(where, certificate(made_for=old, kappa=0.5), policy=SURE)
+    write(where, replace(read(where), certificates=tuple(map(make, read(where).certificates))))
+    config = {**LADDER, "policy": str(where), "guarantee": {"required": True}}
+    with Orchestrator.from_config(config, providers={"fake": FakeProvider()}) as orchestrator:
+        assert orchestrator.ask("which?").certificate is not None
