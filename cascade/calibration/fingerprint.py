@@ -17,7 +17,8 @@ from cascade.config import CascadeConfig
 from cascade.conformal.certificate import digest, dollars
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
-from cascade.errors import UsageError, redact
+from cascade.errors import UsageError
+from cascade.keys import redact
 from cascade.money import Price, nano_usd
 from cascade.policies.artifact import PolicyArtifact
 from cascade.sections import LadderConfig, ModelConfig

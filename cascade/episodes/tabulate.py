@@ -227,7 +227,7 @@ def _own(step: int | None, candidate: int) -> str:
 
 def _is_whole(name: str, draft: _Draft, dropped: Dropped) -> bool:
     """Return whether an episode can be judged; if not, say why."""
-    why = _unjudged(draft)
+    why = "an episode in which the call of a model failed" if draft.failed else _unjudged(draft)
     if why is not None:
         dropped.drop(why, name)
     return why is None
@@ -236,8 +236,6 @@ def _is_whole(name: str, draft: _Draft, dropped: Dropped) -> bool:
 def _unjudged(draft: _Draft) -> str | None:
     """Return why an episode cannot be judged, None if it can. A lone answer of a step needs no `candidate`."""
     numbers = sorted(draft.stages)
-    if draft.failed:
-        return "an episode in which the call of a model failed"
     if not numbers:
         return "an episode without a step"
     if numbers != list(range(1, len(numbers) + 1)):

@@ -130,7 +130,7 @@ def test_an_unsure_base_beside_a_last_model_without_an_answer_is_served(tmp_path
 def test_where_no_step_brought_an_answer_a_warning_says_so() -> None:
     with Orchestrator.from_config(LADDER, providers={"fake": FakeProvider(lambda _: "Answer:")}) as one:
         answer = one.ask("which?")
-    assert (answer.text, answer.warnings) == (None, ("no step brought an answer",))
+    assert (answer.text, answer.warnings[-1]) == (None, "no step brought an answer")
 
 
 @pytest.mark.parametrize("down", DOWN)
