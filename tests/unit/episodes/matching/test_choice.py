@@ -89,16 +89,24 @@ NOT_A = [
 ]
 
 
-@pytest.mark.parametrize("gold", [["A"], ["a"], ["(A)"], ["A. Paris"], ["A", "Paris"], ["Paris", "(a)"]])
-@pytest.mark.parametrize("answer", A_IN_ANY_FORM)
-def test_the_letter_counts_in_any_usual_form(answer: str, gold: list[str]) -> None:
-    assert ChoiceMatcher().matches(answer, gold).correct is True
+def test_the_letter_counts_in_any_usual_form() -> None:
+    wrong = [
+        (gold, answer)
+        for gold in [["A"], ["a"], ["(A)"], ["A. Paris"], ["A", "Paris"], ["Paris", "(a)"]]
+        for answer in A_IN_ANY_FORM
+        if ChoiceMatcher().matches(answer, gold).correct is not True
+    ]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("gold", [["A"], ["A", "Paris"]])
-@pytest.mark.parametrize("answer", NOT_A)
-def test_no_letter_another_or_several_are_wrong(answer: str, gold: list[str]) -> None:
-    assert ChoiceMatcher().matches(answer, gold).correct is False
+def test_no_letter_another_or_several_are_wrong() -> None:
+    wrong = [
+        (gold, answer)
+        for gold in [["A"], ["A", "Paris"]]
+        for answer in NOT_A
+        if ChoiceMatcher().matches(answer, gold).correct is not False
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("answer", ["Paris", "paris.", "the Paris", "A Paris", "Answer: Paris"])
@@ -112,22 +120,23 @@ def test_a_text_that_looks_like_a_letter_is_a_text() -> None:
     assert ChoiceMatcher().matches("A. Lincoln", ["B", "A. Lincoln"]).correct is True
 
 
-@pytest.mark.parametrize(
-    ("answer", "gold", "correct"),
-    [
-        ("B", ["Vienna"], None),
-        ("(b)", ["Vienna"], None),
-        ("B. Vienna", ["Vienna"], True),
-        ("B. Graz", ["Vienna"], False),
-        ("B Vienna", ["Vienna"], True),
-        ("B Vienna", ["A", "Vienna"], False),
-        ("Graz", ["Vienna"], False),
-        ("B", [], None),
-        ("B", [" "], None),
-    ],
-)
-def test_what_cannot_be_judged_is_unknown(answer: str, gold: list[str], correct: bool | None) -> None:
-    assert ChoiceMatcher().matches(answer, gold).correct is correct
+def test_what_cannot_be_judged_is_unknown() -> None:
+    wrong = [
+        (answer, gold, correct)
+        for answer, gold, correct in [
+            ("B", ["Vienna"], None),
+            ("(b)", ["Vienna"], None),
+            ("B. Vienna", ["Vienna"], True),
+            ("B. Graz", ["Vienna"], False),
+            ("B Vienna", ["Vienna"], True),
+            ("B Vienna", ["A", "Vienna"], False),
+            ("Graz", ["Vienna"], False),
+            ("B", [], None),
+            ("B", [" "], None),
+        ]
+        if ChoiceMatcher().matches(answer, gold).correct is not correct
+    ]
+    assert wrong == []
 
 
 def test_letters_are_those_that_were_given() -> None:
@@ -137,11 +146,19 @@ def test_letters_are_those_that_were_given() -> None:
     assert get_matcher("choice:letters=XY").matches("x) left", ["X"]).correct is True
 
 
-@pytest.mark.parametrize("answer", ["I", "(I)", "Answer: I", "I.", "The answer is I."])
-def test_the_letter_i_is_no_person_where_it_stands_alone(answer: str) -> None:
-    assert ChoiceMatcher().matches(answer, ["I"]).correct is True
+def test_the_letter_i_is_no_person_where_it_stands_alone() -> None:
+    wrong = [
+        answer
+        for answer in ["I", "(I)", "Answer: I", "I.", "The answer is I."]
+        if ChoiceMatcher().matches(answer, ["I"]).correct is not True
+    ]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("answer", ["I think so", "I believe B", "The answer is I guess B"])
-def test_the_person_i_is_no_letter(answer: str) -> None:
-    assert ChoiceMatcher().matches(answer, ["I"]).correct is False
+def test_the_person_i_is_no_letter() -> None:
+    wrong = [
+        answer
+        for answer in ["I think so", "I believe B", "The answer is I guess B"]
+        if ChoiceMatcher().matches(answer, ["I"]).correct is not False
+    ]
+    assert wrong == []

@@ -26,38 +26,47 @@ class Judge:
         return self.reply
 
 
-@pytest.mark.parametrize("reply", ["Yes", "yes.", " YES\n", "**Yes**", "Yes, it is the same river.", "Verdict: yes"])
-def test_yes_is_right(reply: str) -> None:
-    assert read_verdict(reply) == Verdict(True)
+def test_yes_is_right() -> None:
+    wrong = [
+        reply
+        for reply in ["Yes", "yes.", " YES\n", "**Yes**", "Yes, it is the same river.", "Verdict: yes"]
+        if read_verdict(reply) != Verdict(True)
+    ]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("reply", ["No", "no.", "*No*", "No, it is another river.", "Verdict: No"])
-def test_no_is_wrong(reply: str) -> None:
-    assert read_verdict(reply) == Verdict(False)
+def test_no_is_wrong() -> None:
+    wrong = [
+        reply
+        for reply in ["No", "no.", "*No*", "No, it is another river.", "Verdict: No"]
+        if read_verdict(reply) != Verdict(False)
+    ]
+    assert wrong == []
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        "",
-        " ",
-        "maybe",
-        "Yes and no",
-        "No... yes",
-        "I think yes",
-        "The answer is right",
-        "yesterday",
-        "Nobody knows",
-        "{}",
-        "\x00",
-        "correct",
-        "1",
-        "Yes" * 3,
-        "?" * 100_000,
-    ],
-)
-def test_anything_else_is_unknown_and_never_right(reply: str) -> None:
-    assert read_verdict(reply) == Verdict(None)
+def test_anything_else_is_unknown_and_never_right() -> None:
+    wrong = [
+        reply
+        for reply in [
+            "",
+            " ",
+            "maybe",
+            "Yes and no",
+            "No... yes",
+            "I think yes",
+            "The answer is right",
+            "yesterday",
+            "Nobody knows",
+            "{}",
+            "\x00",
+            "correct",
+            "1",
+            "Yes" * 3,
+            "?" * 100_000,
+        ]
+        if read_verdict(reply) != Verdict(None)
+    ]
+    assert wrong == []
 
 
 def test_a_judge_is_asked_with_question_references_and_answer() -> None:

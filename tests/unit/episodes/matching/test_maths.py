@@ -319,26 +319,27 @@ def test_workers_end_with_the_matcher_closed_or_forgotten(tmp_path: Path, monkey
             os.kill(pid, 0)
 
 
-@pytest.mark.parametrize(
-    ("text", "latex"),
-    [
-        ("x", "$x$"),
-        ("$5", "$5$"),
-        ("\\$5", "$5$"),
-        ("x >= 3", "$x >= 3$"),
-        ("alpha + 2", "$\\alpha + 2$"),
-        ("\\alpha + 2", "$\\alpha + 2$"),
-        ("sqrt(x+1)", "$\\sqrt{x+1}$"),
-        ("1.5e-3", "$1.5 \\times 10^{-3}$"),
-        ("x1e3", "$x1e3$"),
-        ("\\(x+1\\)", "\\(x+1\\)"),
-        ("Answer: x+1", "$x+1$"),
-        ("", None),
-        ("$$", None),
-        ("no number at all here", None),
-        ("x" * (MAX_FORMULA_CHARS + 1), None),
-        ("x" * 50_000, None),
-    ],
-)
-def test_plain_notation_becomes_latex(text: str, latex: str | None) -> None:
-    assert as_latex(text) == latex
+def test_plain_notation_becomes_latex() -> None:
+    wrong = [
+        (text, latex)
+        for text, latex in [
+            ("x", "$x$"),
+            ("$5", "$5$"),
+            ("\\$5", "$5$"),
+            ("x >= 3", "$x >= 3$"),
+            ("alpha + 2", "$\\alpha + 2$"),
+            ("\\alpha + 2", "$\\alpha + 2$"),
+            ("sqrt(x+1)", "$\\sqrt{x+1}$"),
+            ("1.5e-3", "$1.5 \\times 10^{-3}$"),
+            ("x1e3", "$x1e3$"),
+            ("\\(x+1\\)", "\\(x+1\\)"),
+            ("Answer: x+1", "$x+1$"),
+            ("", None),
+            ("$$", None),
+            ("no number at all here", None),
+            ("x" * (MAX_FORMULA_CHARS + 1), None),
+            ("x" * 50_000, None),
+        ]
+        if as_latex(text) != latex
+    ]
+    assert wrong == []

@@ -191,9 +191,11 @@ def test_a_threshold_does_not_help_a_closed_answer() -> None:
     assert HotpotQAMatcher(F(1, 2)).matches("yes", ["yes"]).correct is True
 
 
-@pytest.mark.parametrize("matcher", [SquadMatcher(), HotpotQAMatcher()])
-def test_without_an_accepted_answer_the_truth_is_unknown(matcher: SquadMatcher) -> None:
-    assert matcher.matches("Danube", []) == Verdict(None)
+def test_without_an_accepted_answer_the_truth_is_unknown() -> None:
+    wrong = [
+        matcher for matcher in [SquadMatcher(), HotpotQAMatcher()] if matcher.matches("Danube", []) != Verdict(None)
+    ]
+    assert wrong == []
 
 
 def test_one_text_is_one_accepted_answer() -> None:

@@ -44,18 +44,19 @@ def agreement(matcher: Matcher, file: str, dataset: str) -> tuple[int, int, int,
     return total, agree, more, unknown
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "dataset", "total"),
-    [
-        ("hotpotqa", "episodes_uala", "uala_hotpotqa", 1_000),
-        ("squad", "episodes_uala", "uala_hotpotqa", 1_000),
-        ("choice", "episodes_uala", "uala_mmlu", 1_140),
-        ("choice", "episodes_zell_mmlu", "zell_mmlu", 39_952),
-        ("choice", "episodes_mmlu_pro", "mmlu_pro", 141_331),
-    ],
-)
-def test_every_verdict_of_the_source_is_ours(name: str, file: str, dataset: str, total: int) -> None:
-    assert agreement(get_matcher(name), file, dataset) == (total, total, 0, 0)
+def test_every_verdict_of_the_source_is_ours() -> None:
+    wrong = [
+        (name, file, dataset, total)
+        for name, file, dataset, total in [
+            ("hotpotqa", "episodes_uala", "uala_hotpotqa", 1_000),
+            ("squad", "episodes_uala", "uala_hotpotqa", 1_000),
+            ("choice", "episodes_uala", "uala_mmlu", 1_140),
+            ("choice", "episodes_zell_mmlu", "zell_mmlu", 39_952),
+            ("choice", "episodes_mmlu_pro", "mmlu_pro", 141_331),
+        ]
+        if agreement(get_matcher(name), file, dataset) != (total, total, 0, 0)
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize(

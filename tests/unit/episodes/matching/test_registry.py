@@ -66,23 +66,24 @@ def test_the_old_names_are_still_here() -> None:
     assert only_number("9 eggs") == 9
 
 
-@pytest.mark.parametrize(
-    ("spec", "given", "made"),
-    [
-        ("exact", {}, ExactMatcher()),
-        (" exact ", {}, ExactMatcher()),
-        ("exact:", {}, ExactMatcher()),
-        ("squad:f1=0.8", {}, SquadMatcher(Fraction(4, 5))),
-        ("squad:f1=80%", {}, SquadMatcher(Fraction(4, 5))),
-        ("squad", {"f1": 0.8}, SquadMatcher(Fraction(4, 5))),
-        ("hotpotqa", {}, HotpotQAMatcher()),
-        ("number:rel=1e-3,units=yes", {}, NumberMatcher(Fraction(1, 1000))),
-        ("number: rel = 1e-3 , abs=2 ", {}, NumberMatcher(Fraction(1, 1000), Fraction(2))),
-        ("number:rel=0.1", {"units": False}, NumberMatcher(Fraction(1, 10), units="no")),
-    ],
-)
-def test_a_spec_names_a_matcher_and_its_options(spec: str, given: dict[str, Any], made: Any) -> None:
-    assert get_matcher(spec, **given) == made
+def test_a_spec_names_a_matcher_and_its_options() -> None:
+    wrong = [
+        (spec, given, made)
+        for spec, given, made in [
+            ("exact", {}, ExactMatcher()),
+            (" exact ", {}, ExactMatcher()),
+            ("exact:", {}, ExactMatcher()),
+            ("squad:f1=0.8", {}, SquadMatcher(Fraction(4, 5))),
+            ("squad:f1=80%", {}, SquadMatcher(Fraction(4, 5))),
+            ("squad", {"f1": 0.8}, SquadMatcher(Fraction(4, 5))),
+            ("hotpotqa", {}, HotpotQAMatcher()),
+            ("number:rel=1e-3,units=yes", {}, NumberMatcher(Fraction(1, 1000))),
+            ("number: rel = 1e-3 , abs=2 ", {}, NumberMatcher(Fraction(1, 1000), Fraction(2))),
+            ("number:rel=0.1", {"units": False}, NumberMatcher(Fraction(1, 10), units="no")),
+        ]
+        if get_matcher(spec, **given) != made
+    ]
+    assert wrong == []
 
 
 @pytest.mark.parametrize(
