@@ -1,0 +1,127 @@
+"""Draw `docs/demo-ladder.svg`, the picture of the README: what ways to answer cost, and how often they are right.
+
+    python benchmarks/demo_figure.py [--out docs/demo-ladder.svg] [--splits 20]
+
+The log is the one that ships with the package. The learned ladder is what `cascade prove demo-ladder` finds: fitted and
+certified anew in each split, played on questions that it has not seen. The rounds in which the guide judges stop at the
+threshold of `cascade.demo`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cascade.cli.prove import fit_for
+from cascade.conformal.guarantee import Guarantee
+from cascade.demo import JUDGING
+from cascade.evaluation.baselines import reference_of, walked
+from cascade.evaluation.evaluate import play_policy
+from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
+from cascade.evaluation.proof.proving import Plan, prove
+from cascade.policies.threshold import ThresholdPolicy
+
+ALPHAS = (0.2, 0.15, 0.1, 0.05)
+DELTA = 0.1
+BLUE, GREY, RED = "#1f5fa8", "#6b6b6b", "#b4432f"
+
+
+class Spot(NamedTuple):
+    """Where a way to answer stands: its cost as a multiple of the guide's, and the share of right answers."""
+
+    cost: float
+    right: float
+
+
+def learned(splits: int) -> dict[float, Spot]:
+    """Return where the certified ladders stand, by alpha: means over the splits' test questions."""
+    (table,) = open_log(DEMO_LADDER).tables
+    found = {}
+    for alpha in ALPHAS:
+        proof = prove(table, Guarantee("regret", alpha, DELTA), partial(fit_for, "auto"), Plan(splits))
+        saving = proof.policy.saving
+        if saving is not None and proof.refused < splits:
+            found[alpha] = Spot(1 - saving.mean, proof.policy.accuracy)
+    return found
+
+
+def fixed() -> tuple[Spot, Spot]:
+    """Return where the base alone and the guide alone stand."""
+    (table,) = open_log(DEMO).tables
+    guide, base = reference_of(table), walked(table, "base only")
+    assert base is not None  # noqa: S101 - the shipped log has it
+    paid = float(guide.cost.mean())
+    return Spot(float(base.cost.mean()) / paid, float(base.right.mean())), Spot(1.0, float(guide.right.mean()))
+
+
+def judged() -> Spot:
+    """Return where rounds in which the guide judges stand."""
+    (table,) = open_log(DEMO).tables
+    played = play_policy(table, ThresholdPolicy(JUDGING))
+    return Spot(float(played.cost.mean() / reference_of(table).cost.mean()), float(played.right.mean()))
+
+
+def draw(path: Path, ladders: dict[float, Spot]) -> None:
+    """Draw it; the same figures give the same bytes."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    (base, guide), rounds = fixed(), judged()
+    with rc_context({"svg.hashsalt": "cascade", "svg.fonttype": "none", "font.size": 10}):
+        figure = Figure(figsize=(8, 4.6), layout="constrained")
+        axes = figure.subplots()
+        axes.plot(*zip(base, guide, strict=True), color=GREY, lw=1, ls="--")
+        axes.plot(*zip(*ladders.values(), strict=True), color=BLUE, lw=2)
+        for spots, colour in (([base, guide], GREY), ([rounds], RED), (ladders.values(), BLUE)):
+            axes.plot(*zip(*spots, strict=True), "o", color=colour, ms=7)
+        _labels(axes, base, guide, rounds, ladders)
+        axes.set_xlim(0, 1.2 * max(one.cost for one in (guide, rounds, *ladders.values())))
+        axes.set_ylim(0.4, 1)
+        axes.set_yticks(np.arange(0.4, 1.01, 0.1), [f"{one:.0%}" for one in np.arange(0.4, 1.01, 0.1)])
+        axes.set_xlabel("cost per question ÷ cost of asking the guide every time")
+        axes.set_ylabel("questions answered rightly")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_title("Ask the guide only where the base is likely wrong", fontweight="bold", loc="left", fontsize=12)
+        figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else {})
+
+
+def _labels(axes: Any, base: Spot, guide: Spot, rounds: Spot, ladders: dict[float, Spot]) -> None:
+    """Write what each thing is beside it."""
+
+    def say(spot: Spot, text: str, colour: str, right: float, up: float, side: str = "left") -> None:
+        place = {"xytext": (right, up), "textcoords": "offset points", "ha": side, "va": "center"}
+        axes.annotate(text, spot, color=colour, fontsize=9.5, **place)
+
+    say(base, "base alone", GREY, 10, -2)
+    say(guide, "guide alone", GREY, 0, 14, "center")
+    say(rounds, "base and guide in rounds:\nthe guide judges, up to 4 times", RED, 0, -26, "center")
+    middle = Spot((base.cost + guide.cost) / 2, (base.right + guide.right) / 2)
+    say(middle, "a coin between the two", GREY, 12, -8)
+    for alpha, spot in ladders.items():
+        say(spot, f"{alpha:.0%}", BLUE, *((9, -9, "left") if spot.cost > guide.cost else (-7, 8, "right")))
+    told = "learned ladder, certified to be wrong where\nthe guide is right on at most this share:"
+    say(next(iter(ladders.values())), told, BLUE, -50, 84, "center")
+
+
+def main() -> None:
+    """Draw the picture and print its figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("docs/demo-ladder.svg"))
+    parser.add_argument("--splits", type=int, default=20)
+    asked = parser.parse_args()
+    ladders = learned(asked.splits)
+    (base, guide), rounds = fixed(), judged()
+    named = {"base alone": base, "guide alone": guide, "guide judges, <= 4 rounds": rounds}
+    named |= {f"learned ladder, alpha {alpha:g}": spot for alpha, spot in ladders.items()}
+    for name, spot in named.items():
+        print(f"{name:28} {spot.cost:5.2f} x guide  {spot.right:6.1%} right")
+    draw(asked.out, ladders)
+    print(f"written: {asked.out}")
+
+
+if __name__ == "__main__":
+    main()
