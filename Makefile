@@ -35,6 +35,7 @@ bench: $(VENV)/dev.done  ## the numbers of the README and the design pages
 	$(BIN)/python benchmarks/drift.py --quick
 	$(BIN)/python benchmarks/validity.py --quick
 	$(BIN)/python benchmarks/parquet.py
+	$(BIN)/python benchmarks/demo_figure.py --splits 3 --out $(VENV)/demo-ladder.svg
 	$(BIN)/python benchmarks/ladder_threshold.py
 	$(BIN)/python benchmarks/estimators.py --rows 10000
 	$(BIN)/python benchmarks/simulated_worlds.py --questions 20000

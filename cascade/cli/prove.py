@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
 from cascade.checks import did_you_mean
 from cascade.cli.blocks import markdown, rendered
+from cascade.cli.logs import parse_where
 from cascade.cli.options import METHODS, AsJson, Matched, Seed, Where, method_named, method_written
 from cascade.cli.output import console, notes, plain, print_json
 from cascade.cli.problems import Problems, check_method, checked_log
 from cascade.cli.progress import Shown
-from cascade.cli.prove_page import Cascade, cascade_document, page
+from cascade.cli.prove_page import AsLadder, Cascade, cascade_document, page
 from cascade.conformal.guarantee import KINDS as GUARANTEES
 from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.ladders import ladder_dataset
+from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.baselines import ALL, GUIDE
-from cascade.evaluation.logs import Log
+from cascade.evaluation.logs import SIMULATED, Log, ladder_of, open_log
 from cascade.evaluation.proof.diagnosis import default_kind
 from cascade.evaluation.proof.proving import KINDS, Fit, Plan, Proof, prove
+from cascade.evaluation.proof.strategies import Rivals, holds_both
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.fitting import fit_policy
 from cascade.training.networks import BARE, CERTIFIABLE, require_torch
@@ -106,8 +110,9 @@ def prove_logs(
     with Shown() as shown:
         for name, log in zip(logs, opened, strict=True):
             chosen = [("--where", one) for one in where or ()] + ([] if matcher is None else [("--matcher", matcher)])
-            said = (shlex.quote(name), *(f"{option} {shlex.quote(one)}" for option, one in chosen))
-            found += _proved(said, log, wanted, shown)
+            options = tuple(f"{option} {shlex.quote(one)}" for option, one in chosen)
+            asked = _Asked(name, options, lambda other: open_log(other, parse_where(where or ()), matcher))
+            found += _proved(asked, log, wanted, shown)
     if all(one.failed for one in found):
         raise UsageError("; ".join(dict.fromkeys(f"{one.dataset}: {one.failed}" for one in found)))
     if report is not None:
@@ -195,17 +200,41 @@ def _check_report(path: Path) -> None:
         raise UsageError(f"--report {path} cannot be written: {why}.")
 
 
-def _proved(log_options: tuple[str, ...], log: Log, wanted: _Wanted, shown: Shown) -> Iterator[Cascade]:
+class _Asked(NamedTuple):
+    """A log as it was named, the options that chose of it, and how another name of it is opened with the same ones."""
+
+    name: str
+    options: tuple[str, ...]
+    open: Callable[[str], Log]
+
+
+def _proved(asked: _Asked, log: Log, wanted: _Wanted, shown: Shown) -> Iterator[Cascade]:
     judging = log.break_evens()
     for table in log.tables:
         chosen = () if len(log.tables) == 1 else (f"--where {shlex.quote(f'dataset={table.dataset}')}",)
-        said = (*log_options, *chosen)
+        options = (*asked.options, *chosen)
+        said = (shlex.quote(asked.name), *options)
         try:
             proofs = tuple(_proofs(table, wanted, shown))
             method = None if wanted.tried(table) == AUTO else wanted.tried(table)
-            yield Cascade(said, table.dataset, proofs, judging.get(table.dataset), method=method)
+            ladder = _as_ladder(asked, table, proofs[0], options, wanted, shown)
+            judged = judging.get(table.dataset)
+            yield Cascade(said, table.dataset, proofs, judged, method=method, as_ladder=ladder)
         except UsageError as error:
             yield Cascade(said, table.dataset, failed=str(error))
+
+
+def _as_ladder(
+    asked: _Asked, table: EpisodeTable, rounds: Proof, options: tuple[str, ...], wanted: _Wanted, shown: Shown
+) -> AsLadder | None:
+    """Return what the same questions bring as a ladder, at the same promise; None where the log cannot be read so."""
+    if asked.name.startswith(SIMULATED) or not holds_both(table) or rounds.reference.name != GUIDE_ONLY:
+        return None
+    name = ladder_of(asked.name)
+    ladder = next(one for one in asked.open(name).tables if one.dataset == ladder_dataset(table.dataset))
+    told = partial(shown.tell, f"{ladder.dataset}, {rounds.guarantee.kind}, alpha {rounds.guarantee.alpha:g}")
+    proof = prove(ladder, rounds.guarantee, partial(fit_for, wanted.tried(ladder)), wanted.plan, told)
+    return AsLadder((shlex.quote(name), *options), Rivals(rounds, proof))
 
 
 def _proofs(table: EpisodeTable, wanted: _Wanted, shown: Shown) -> Iterator[Proof]:

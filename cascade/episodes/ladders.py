@@ -18,6 +18,15 @@ _SIGNALS = ("reply_tokens", "reply_mean_logprob", "reply_min_logprob", "answer_m
 """What a ladder shows of a reply, beside `agrees_with_earlier` (`strategies.signals.logprob_signals`)."""
 
 
+def ladder_dataset(name: str | None) -> str:
+    """Return what a data set is called when it is read as a ladder.
+
+    >>> ladder_dataset("demo"), ladder_dataset(None)
+    ('demo-ladder', 'log-ladder')
+    """
+    return f"{name or 'log'}-ladder"
+
+
 def as_ladder(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield a base-guide log as the log of a ladder of its two models, of T = 2 steps.
 
@@ -47,5 +56,11 @@ def _rung(row: Mapping[str, Any], step: int, earlier: list[str]) -> dict[str, An
     signals = {name: held[name] for name in (*_SIGNALS, "replay") if name in held}
     if row["candidate"] is not None:
         signals["agrees_with_earlier"] = agreement(row["answer"], earlier)
-    changed = {"walk": None, "step": step, "horizon": STEPS, "source": row["model"], "signals": signals}
-    return {**row, **changed, "dataset": f"{row['dataset'] or 'log'}-ladder", "confidence": None, "kept": None}
+    changed = {
+        "walk": None,
+        "step": step,
+        "horizon": STEPS,
+        "source": row["model"] or row["source"],
+        "signals": signals,
+    }
+    return {**row, **changed, "dataset": ladder_dataset(row["dataset"]), "confidence": None, "kept": None}

@@ -29,6 +29,8 @@ from cascade.evaluation.breakeven import BreakEven, break_evens
 DEMO = "demo"
 DEMO_LADDER = "demo-ladder"
 """The demo log read as a ladder: the base outright, then the guide outright (`episodes.ladders`)."""
+LADDER = "ladder:"
+"""Before a log of rounds of base and guide: read it as a ladder."""
 SHIPPED = (DEMO, DEMO_LADDER)
 SIMULATED = "simulated:"
 SIMULATED_QUESTIONS = 1_400
@@ -64,8 +66,8 @@ def open_log(
     """Read a log.
 
     Args:
-        given: a file, a store's URL, "demo", "demo-ladder", or "simulated:" and a world's name, as in
-            "simulated:mmlu/llama-2-7b".
+        given: a file, a store's URL, "demo", "demo-ladder", "ladder:" and one of these (a log of rounds of base and
+            guide, read as a ladder), or "simulated:" and a world's name, as in "simulated:mmlu/llama-2-7b".
         where: only rows that have these values in these columns are read.
         matcher: judges every answer anew that has gold answers beside it; a name, as `matching.get_matcher` takes it.
         dropped: told of everything that is left out.
@@ -82,7 +84,7 @@ def open_log(
         if where or matcher is not None:
             raise UsageError("A simulated world has no rows to choose by their columns or to judge with a matcher.")
         return _simulated(given.removeprefix(SIMULATED))
-    _check_there(given)
+    _check_there(_unladdered(given)[0])
 
     read = _chosen(given, where or {}, left_out)
     judged = read if matcher is None else judge_rows(read, get_matcher(matcher), overwrite=True)
@@ -90,14 +92,30 @@ def open_log(
 
 
 def _rows(given: str, where: Mapping[str, str] | None, dropped: Dropped | None = None) -> Iterator[Mapping[str, Any]]:
-    """Yield a log's rows; those of the demo log, as they are or as a ladder, by its name."""
+    """Yield a log's rows, as they are or as a ladder."""
+    path, as_rungs = _unladdered(given)
     with ExitStack() as stack:
-        path = given
-        if given in SHIPPED:
+        if path == DEMO:
             shipped = resources.files("cascade.data").joinpath("demo_log.parquet")
             path = str(stack.enter_context(resources.as_file(shipped)))
         read = read_log(path, dropped, where)
-        yield from as_ladder(read) if given == DEMO_LADDER else read
+        yield from as_ladder(read) if as_rungs else read
+
+
+def ladder_of(given: str) -> str:
+    """Return by which name a log of rounds is read as a ladder.
+
+    >>> ladder_of("demo"), ladder_of("episodes.parquet")
+    ('demo-ladder', 'ladder:episodes.parquet')
+    """
+    return DEMO_LADDER if given == DEMO else LADDER + given
+
+
+def _unladdered(given: str) -> tuple[str, bool]:
+    """Return the log that a name stands for, and whether it is to be read as a ladder."""
+    if given == DEMO_LADDER:
+        return DEMO, True
+    return given.removeprefix(LADDER), given.startswith(LADDER)
 
 
 def _chosen(given: str, where: Mapping[str, str], dropped: Dropped) -> Iterator[Mapping[str, Any]]:

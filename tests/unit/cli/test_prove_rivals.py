@@ -1,0 +1,123 @@
+"""`cascade prove` on a log of rounds that has the guide's own answers: rounds with a judge, or a ladder without one."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.episodes.files import write_rows
+from cascade.evaluation.logs import ladder_of, open_log
+from unit.evaluation.plain import row
+
+Cli = Callable[..., Any]
+Row = dict[str, Any]
+QUICK = ("--policy", "threshold", "--splits", "3", "--alpha", "0.1")
+SURE, UNSURE = -0.05, -0.9
+
+
+def rounds(n: int, *, judge_tells: bool, reply_tells: bool, judging: int) -> list[Row]:
+    """Return n questions of two rounds, the guide's own answer beside them, half of them hard for the base.
+
+    Args:
+        n: how many.
+        judge_tells: whether P(yes) says which half; then the second round of the base is right.
+        reply_tells: whether the log-prob of the base's reply says which half.
+        judging: what a verdict costs, in nano-USD; the base costs a million, the guide ten.
+    """
+    chance, made = random.Random(5), []
+    for k in range(n):
+        hard, luck = k % 2 == 1, chance.random() < 0.5
+        told = {
+            "p_yes": (0.1 if hard else 0.9) if judge_tells else (0.1 if luck else 0.9),
+            "reply_mean_logprob": (UNSURE if hard else SURE) if reply_tells else (UNSURE if luck else SURE),
+        }
+        shared = {"question": f"What is number {k}?", "horizon": 2, "dataset": "made", "gold": ["it"]}
+        for step in (1, 2):
+            right = not hard or (step == 2 and judge_tells)
+            base = {"source": "base", "model": "small", "answer": "it" if right else "no", "correct": right}
+            signals = told if step == 1 else {**told, "p_yes": 0.95}
+            answered = {"cost_nano_usd": 1_000_000, "signals": {**signals, "replay": {"purpose": "answer"}}}
+            made.append(row(f"q{k:04d}", step, confidence=signals["p_yes"], **base, **answered, **shared))
+            judged = {"source": "guide", "model": "large", "candidate": None, "answer": None, "correct": None}
+            verdict = {"cost_nano_usd": judging, "signals": {**signals, "replay": {"purpose": "judge"}}}
+            made.append(row(f"q{k:04d}", step, **judged, **verdict, **shared))
+        alone = {"walk": "guide only", "source": "large", "model": "large", "answer": "it", "correct": True}
+        paid = {"cost_nano_usd": 10_000_000, "kept": True, "signals": {"reply_mean_logprob": SURE}}
+        made.append(row(f"q{k:04d}", 1, **alone, **paid, **shared))
+    return made
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Callable[..., str]:
+    def write(**how: Any) -> str:
+        write_rows(tmp_path / "log.jsonl", rounds(240, **how))
+        return str(tmp_path / "log.jsonl")
+
+    return write
+
+
+JUDGING_PAYS = {"judge_tells": True, "reply_tells": False, "judging": 500_000}
+LADDER_PAYS = {"judge_tells": False, "reply_tells": True, "judging": 9_000_000}
+NEITHER = {"judge_tells": False, "reply_tells": False, "judging": 9_000_000}
+
+
+@pytest.mark.parametrize(
+    ("how", "better"),
+    [(JUDGING_PAYS, "rounds"), (LADDER_PAYS, "ladder"), (NEITHER, None)],
+    ids=["judge", "ladder", "-"],
+)
+def test_the_strategy_that_pays_is_recommended_with_its_figures(
+    cli: Cli, written: Callable[..., str], how: dict[str, Any], better: str | None
+) -> None:
+    """0.5.0: the page spoke of the rounds alone, and never said that a ladder of the same log would pay."""
+    log = written(**how)
+    ran = cli("prove", log, *QUICK, "--json")
+    (cascade,) = json.loads(ran.out)["cascades"]
+    found = cascade["as_ladder"]
+    assert (found["better"], found["log"]) == (better, f"ladder:{log}")
+    ladder, asked = found["proof"], cascade["proofs"][0]
+    assert ladder["reference"]["cost_usd"] == pytest.approx(asked["reference"]["cost_usd"]) == 0.01
+    assert ladder["guarantee"] == asked["guarantee"]
+    if better == "ladder":
+        assert ladder["policy"]["saving"]["mean"] == pytest.approx(0.4, abs=0.1)  # 1 + 10 on half, 1 on the other
+        assert ladder["verdict"] == "saves"
+    if better == "rounds":
+        assert asked["policy"]["saving"]["mean"] == pytest.approx(0.775, abs=0.1)  # 1.5 on half, 3 on the other
+    page = cli("prove", log, *QUICK).out
+    said = " ".join(page.split())
+    beginning = {"ladder": "Take a ladder without judging: saves ", "rounds": "Take rounds in which the guide judges: "}
+    assert beginning.get(better or "", "Neither strategy is shown to save at this promise: ") in said
+    whole = page.replace("\\\n", "")
+    commands = [line for line in whole.splitlines() if line.startswith("cascade fit ")]
+    fitted = {"ladder": f"cascade fit ladder:{log}", "rounds": f"cascade fit {log}"}
+    assert [" ".join(command.split()[:3]) for command in commands] == ([fitted[better]] if better else [])
+
+
+def test_the_command_that_is_recommended_reads_the_log_as_that_ladder(cli: Cli, written: Callable[..., str]) -> None:
+    log = written(**LADDER_PAYS)
+    ran = cli(
+        "fit", f"ladder:{log}", "--guarantee", "regret", "--alpha", "0.1", "--policy", "threshold", "-o", "policy"
+    )
+    assert ran.code == 0, ran.err
+    (table,) = open_log(ladder_of(log)).tables
+    assert (table.n, table.arrays.horizon, table.step_models) == (240, 2, ("small", "large"))
+
+
+def test_a_log_that_cannot_be_read_as_a_ladder_is_not_compared(cli: Cli, tmp_path: Path) -> None:
+    kept = [one for one in rounds(120, **JUDGING_PAYS) if one["walk"] is None]
+    write_rows(tmp_path / "log.jsonl", kept)
+    (cascade,) = json.loads(cli("prove", str(tmp_path / "log.jsonl"), *QUICK, "--json").out)["cascades"]
+    assert cascade["as_ladder"] is None
+    (cascade,) = json.loads(cli("prove", "demo-ladder", *QUICK, "--json").out)["cascades"]
+    assert cascade["as_ladder"] is None
+
+
+def test_a_ladder_of_no_file_is_2(cli: Cli) -> None:
+    ran = cli("prove", "ladder:nowhere")
+    assert ran.code == 2
+    assert "There is no file nowhere" in ran.err
