@@ -188,11 +188,16 @@ class Orchestrator:
         budget: str | None = None,
         alpha: float | None = None,
         segment: str | None = None,
+        raw: bool = False,
     ) -> Iterator[TextDelta | Step | Answer]:
-        """Answer one question and yield text as it is written, each finished step, and at last the answer."""
+        """Answer one question and yield text as it is written, each finished step, and at last the answer.
+
+        The text is that of the models' answers. With `raw` it is everything that the models write: the reasoning before
+        an answer, verdicts and decisions too.
+        """
         self._no_event_loop("stream", "astream")
         deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha, segment)
-        return stream(walk, lambda request: self._guard(request).stream(request, deadline, self._halt), trace)
+        return stream(walk, lambda request: self._guard(request).stream(request, deadline, self._halt), trace, raw=raw)
 
     async def astream(
         self,
@@ -201,10 +206,13 @@ class Orchestrator:
         budget: str | None = None,
         alpha: float | None = None,
         segment: str | None = None,
+        raw: bool = False,
     ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream` without blocking the event loop."""
         deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha, segment)
-        pieces = astream(walk, lambda request: self._guard(request).astream(request, deadline, self._halt), trace)
+        pieces = astream(
+            walk, lambda request: self._guard(request).astream(request, deadline, self._halt), trace, raw=raw
+        )
         async with aclosing(pieces) as events:
             async for event in events:
                 yield event

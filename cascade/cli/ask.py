@@ -35,7 +35,10 @@ def ask(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON document.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Say what happened, step by step.")] = False,
-    stream: Annotated[bool, typer.Option("--stream", help="Show the models' text as it is written.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Show the models' answers as they are written.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="With --stream: show all that the models write, reasoning and verdicts too.")
+    ] = False,
 ) -> None:
     """Answer one question.
 
@@ -46,7 +49,7 @@ def ask(
     at = _level(level)
     with Orchestrator.from_config(config) as orchestrator:
         if stream:
-            answer = _streamed(orchestrator, asked, at)
+            answer = _streamed(orchestrator, asked, at, raw=raw)
         else:
             answer = orchestrator.ask(asked, budget=at.name, alpha=at.alpha)
     if as_json:
@@ -100,10 +103,10 @@ def _level(given: str | None) -> _Level:
         return _Level(given)
 
 
-def _streamed(orchestrator: Orchestrator, question: Question, at: _Level) -> Answer:
+def _streamed(orchestrator: Orchestrator, question: Question, at: _Level, *, raw: bool) -> Answer:
     """Show text on stderr as it comes, headed by who writes it; return the answer."""
     out, heading = notes(), ""
-    for event in orchestrator.stream(question, budget=at.name, alpha=at.alpha):
+    for event in orchestrator.stream(question, budget=at.name, alpha=at.alpha, raw=raw):
         if isinstance(event, TextDelta):
             if heading != (heading := f"{event.role}, step {event.step}"):
                 out.print(f"\n[dim]{plain(heading)}[/]")

@@ -137,3 +137,57 @@ def unread(completion: Completion, answer: str, request: Request) -> str | None:
         limit = f"its limit of {request.max_tokens} tokens; raise max_tokens of this model"
         return f"the reply of {who} was cut at {limit}. {begins}"
     return None if is_answer(answer) else f"the reply of {who} cannot be read as an answer. {begins}"
+
+
+_LONGEST_HEAD_CHARS = 40
+
+
+class AnswerText:
+    r"""Passes on the answer of a reply while it is being written, and holds back the reasoning before it.
+
+    A reply that does not begin with "Reasoning:" or "Answer:" is passed on from its first character. The answer that
+    is served in the end is the one of `split_reply`.
+
+    >>> shown = AnswerText()
+    >>> [shown.add(piece) for piece in ("Reason", "ing: It flows.\nAns", "wer: The Da", "nube")], shown.rest()
+    (['', '', 'The Da', 'nube'], '')
+    """
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._looked_to = 0
+        self._reasons = self._passes = self._began = False
+
+    def add(self, piece: str) -> str:
+        """Take a piece in and return what can be shown of the answer, possibly nothing."""
+        if not self._passes:
+            self._held += piece
+            piece = self._opened()
+        if not self._began:
+            piece = piece.lstrip()
+            self._began = bool(piece)
+        return piece
+
+    def rest(self) -> str:
+        """Return the answer of a reply that ended without showing it."""
+        return "" if self._passes else split_reply(self._held)[1]
+
+    def _opened(self) -> str:
+        """Return what can be shown once it is known where the answer begins."""
+        self._reasons = self._reasons or _REASONING_HEAD.match(self._held) is not None
+        find = _ANSWER_LINE.search if self._reasons else _ANSWER_LINE.match
+        found = find(self._held, self._looked_to)
+        if found is not None and found.end() == len(self._held):
+            return ""  # marks that belong to the head may follow
+        if found is None and (self._reasons or _may_become_head(self._held)):
+            self._looked_to = self._held.rfind("\n") + 1 if self._reasons else 0
+            return ""
+        self._passes = True
+        return self._held if found is None else self._held[found.end() :]
+
+
+def _may_become_head(text: str) -> bool:
+    """Whether the start of a reply can still turn out to be "Reasoning:" or "Answer:"."""
+    letters = "".join([char for char in text.lower() if char.isalpha()])
+    heads = ("reasoning", "answer", "finalanswer")
+    return len(text) < _LONGEST_HEAD_CHARS and any(head.startswith(letters) for head in heads)

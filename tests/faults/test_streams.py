@@ -25,7 +25,7 @@ def _told(events: list[Any]) -> str:
 
 def _streamed(bench: Bench, mode: str, provider: str = "openai_http") -> tuple[str, Answer]:
     """Return what was written on the way, and the answer."""
-    *events, answer = bench.alone(mode, provider).stream(QUESTION)
+    *events, answer = bench.alone(mode, provider).stream(QUESTION, raw=True)
     assert isinstance(answer, Answer)
     return _told(events), answer
 

@@ -46,7 +46,9 @@ def test_a_stream_is_shown_on_stderr_and_the_answer_on_stdout(cli: Cli) -> None:
     ran = cli("ask", "Which river?", "--stream", "--json")
     assert json.loads(ran.out)["text"] == "Danube"
     assert "base, step 1" in ran.err
-    assert "Answer: Danube" in ran.err
+    assert "Danube" in ran.err
+    assert "Answer:" not in ran.err
+    assert "Answer: Danube" in cli("ask", "Which river?", "--stream", "--raw").err
 
 
 def test_a_question_can_come_from_standard_input(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

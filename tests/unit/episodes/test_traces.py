@@ -553,7 +553,7 @@ def test_an_ask_that_failed_before_anything_came_leaves_nothing(file_url: str, t
 
 def test_steps_that_were_finished_before_a_cancellation_keep_their_candidates(file_url: str) -> None:
     with wired(file_url, two_models(guide=reply("Yes", p_yes=0.5))) as cascade:
-        events: Any = cascade.stream("what?")
+        events: Any = cascade.stream("what?", raw=True)
         steps = 0
         for event in events:
             steps += isinstance(event, Step)
@@ -593,14 +593,14 @@ async def test_f47_an_ask_that_is_cancelled_is_on_record(file_url: str) -> None:
 
 def test_a_stream_that_is_left_is_on_record_with_what_was_paid(file_url: str) -> None:
     with wired(file_url) as cascade:
-        events: Any = cascade.stream("what?")
+        events: Any = cascade.stream("what?", raw=True)
         for event in events:
             if getattr(event, "role", "") == "guide":
                 break
         events.close()
     assert [row["source"] for row in rows_in(file_url)] == ["base"]
     with wired(file_url) as cascade:
-        untouched: Any = cascade.stream("what?")
+        untouched: Any = cascade.stream("what?", raw=True)
         next(untouched)
         untouched.close()  # nothing came back
     assert len(rows_in(file_url)) == 1
@@ -610,7 +610,7 @@ def test_a_stream_that_is_read_after_the_end_makes_no_further_call(
     file_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     cascade = wired(file_url)
-    events = cascade.stream("what?")
+    events = cascade.stream("what?", raw=True)
     next(events)
     cascade.close()
     with pytest.raises(ClosedError):
