@@ -13,7 +13,7 @@ from cascade.cli.logs import open_log, tables_for
 from cascade.cli.options import AsJson, Episodes, Matched, Seed, Where
 from cascade.cli.output import console, notes, plain, print_json
 from cascade.cli.policies import given_policy
-from cascade.cli.tables import compare_table, evaluation_table, legend, rounds_table
+from cascade.cli.tables import compare_table, evaluation_notes, evaluation_table, legend, rounds_table
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.compare import Comparison, Row, compare
@@ -64,6 +64,8 @@ def compare_log(
             out.print()
         out.print(compare_table(one, out.width))
         out.print(legend(one), style="dim")
+        for said in one.left_out:
+            out.print(plain(said), style="yellow")
         if one.dataset in evens:
             out.print(evens[one.dataset].says())
         out.print()
@@ -81,15 +83,19 @@ def evaluate_log(
 
     Example: cascade evaluate episodes.parquet --policy "{kind: threshold, threshold: 0.3}"
     """
-    deciding = given_policy(policy).deciding
+    given = given_policy(policy)
+    deciding = given.deciding
     log = open_log(episodes, where or (), matcher)
-    found = [evaluate(table, deciding, seed=seed) for table in tables_for(log, None, deciding)]
+    tables = tables_for(log, None, deciding)
+    found = [evaluate(table, deciding, artifact=given.artifact, seed=seed) for table in tables]
     if as_json:
         _print([evaluation_document(one, policy) for one in found], {"policy": policy})
         return
     out = console()
     for one in found:
         out.print(evaluation_table(one))
+        for said in evaluation_notes(one):
+            out.print(plain(said), style="bold yellow")
         out.print()
 
 
@@ -135,10 +141,13 @@ def comparison_document(found: Comparison) -> dict[str, Any]:
         "dataset": found.dataset,
         "alpha": found.alpha,
         "n": found.n,
+        "repeated": found.repeated,
         "horizon": found.horizon,
         "splits": found.splits,
         "seed": found.seed,
         "sizes": {"train": train, "calibration": calibration, "test": test},
+        "groups": dict(zip(("train", "calibration", "test"), found.groups, strict=True)),
+        "left_out": list(found.left_out),
         "unsolvable": found.unsolvable,
         "coverage_sd_expected": found.coverage_sd,
         "reference": found.reference,
@@ -182,11 +191,16 @@ def evaluation_document(found: Evaluation, policy: str) -> dict[str, Any]:
         **{f"{name.removesuffix('_usd')}_sd": None for name in mean},
         "fit_seconds": None,
         "intervals": {name: list(bounds) for name, bounds in found.intervals.items()},
+        "promise": None if found.promise is None else asdict(found.promise),
+        "reference": found.reference,
+        "times_reference": found.times_reference,
+        "seen": None if found.seen is None else asdict(found.seen),
     }
     return {
         "dataset": found.dataset,
         "alpha": None,
         "n": found.n,
+        "episodes": found.episodes,
         "horizon": found.horizon,
         "splits": None,
         "rows": [row],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from cascade.cli.output import dollars, plain
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.compare import Comparison, Row
 from cascade.evaluation.evaluate import Evaluation
+from cascade.evaluation.intervals import LEAST_QUESTIONS
 
 _ABOVE_80, _MIDDLE, _ROOMY, _WIDE = 88, 104, 122, 150
 """Widths from which a column has room beside the longest standing name."""
@@ -114,8 +115,9 @@ def per_thousand(usd: float | None) -> str:
 
 def _title(found: Comparison) -> str:
     train, calibration, test = found.sizes
+    repeated = f" ({found.repeated} more episodes of the same ones left out)" if found.repeated else ""
     return (
-        f"[bold]{_name(found.dataset)}[/]  {found.n} questions, T = {found.horizon}, α = {found.alpha:g}, "
+        f"[bold]{_name(found.dataset)}[/]  {found.n} questions{repeated}, T = {found.horizon}, α = {found.alpha:g}, "
         f"{found.splits} splits of {train}/{calibration}/{test}"
     )
 
@@ -133,24 +135,59 @@ def legend(found: Comparison) -> str:
         "kept, set: answers kept, different ones",
         f"matched: cost at a coverage of exactly {1 - found.alpha:g}",
     )
-    chance = f"So few questions move coverage by ±{found.coverage_sd:.3f} (one sd) by themselves."
+    many = sum(found.groups)
+    few = "So few questions" if many == found.n else f"So few questions, of {many} groups,"
+    move = "move" if many == found.n else "can move"
+    chance = f"{few} {move} coverage by ±{found.coverage_sd:.3f} (one sd) by themselves."
+    if many < LEAST_QUESTIONS:
+        chance += f" Fewer than {LEAST_QUESTIONS} independent questions cannot tell a difference from chance: no *."
     costs = "" if found.cost_known else " Costs are not known in this log: none is shown; thresholds went by length."
     return f"{'; '.join(said)}. {chance}{costs}"
 
 
 def evaluation_table(found: Evaluation) -> Group:
     """Return the table of one policy."""
-    title = f"[bold]{_name(found.dataset)}[/]  {found.n} questions, T = {found.horizon}, kappa = {found.kappa:g}"
+    asked = f"{found.n} questions" + (f" in {found.episodes} episodes" if found.episodes > found.n else "")
+    title = f"[bold]{_name(found.dataset)}[/]  {asked}, T = {found.horizon}, kappa = {found.kappa:g}"
     table = _bare()
     for head in ("figure", "mean", "95 % interval"):
         table.add_column(head, justify="left" if head == "figure" else "right")
     for name, words in _FIGURES.items():
-        value = getattr(found.mean, name)
-        low_high = found.intervals.get(name)
-        shown = per_thousand if name == "cost_usd" else "{:.3f}".format
-        between = "" if low_high is None else f"{shown(low_high[0])} to {shown(low_high[1])}"
-        table.add_row(words, "unknown" if value is None else shown(value), between)
+        _add_figure(table, found, name, words, getattr(found.mean, name))
+    if found.reference is not None:
+        _add_figure(table, found, "times_reference", f"cost × {_name(found.reference)}", found.times_reference)
+    if found.promise is not None:
+        words = f"promise broken ({found.promise.kind}; at most {found.promise.alpha:g})"
+        _add_figure(table, found, "risk", words, found.promise.risk)
     return Group(title, table)
+
+
+def _add_figure(table: Table, found: Evaluation, name: str, words: str, value: float | None) -> None:
+    low_high = found.intervals.get(name)
+    shown = per_thousand if name == "cost_usd" else "{:.3f}".format
+    between = "" if low_high is None else f"{shown(low_high[0])} to {shown(low_high[1])}"
+    table.add_row(words, "unknown" if value is None else shown(value), between)
+
+
+def evaluation_notes(found: Evaluation) -> Iterator[str]:
+    """Yield what a reader of an evaluation must know beside its table."""
+    if found.groups < LEAST_QUESTIONS:
+        yield f"Fewer than {LEAST_QUESTIONS} independent questions bear no interval."
+    if found.seen is None or not found.seen.made + found.seen.calibrated:
+        return
+    both = {"made with": found.seen.made, "calibrated on": found.seen.calibrated}
+    listed = " and ".join(f"{how} {many}" for how, many in both.items() if many)
+    yield f"The policy was {listed} of these {found.n} questions, and looks better on them than it is.{_fresh(found)}"
+
+
+def _fresh(found: Evaluation) -> str:
+    """Return how often the promise is broken on the questions that a policy has not seen."""
+    promise = found.promise
+    if promise is None:
+        return ""
+    if promise.fresh_risk is None:
+        return " None is left to test its promise on: evaluate it on a new log."
+    return f" On the other {promise.fresh} its promise is broken on {promise.fresh_risk:.1%}."
 
 
 _FIGURES = {
@@ -169,7 +206,7 @@ _FIGURES = {
 def rounds_table(episodes: EpisodeTable) -> Group:
     """Return what each step brought: who was right, how often some answer so far was, and what it cost."""
     steps = episodes.arrays
-    title = f"[bold]{_name(episodes.dataset)}[/]  {episodes.n} questions, right answers by step"
+    title = f"[bold]{_name(episodes.dataset)}[/]  {len(set(episodes.questions))} questions, right answers by step"
     table = _bare()
     for head in ("step", *(f"{_name(source)} right" for source in episodes.sources), "some right so far", "cost/1k"):
         table.add_column(head, justify="right")

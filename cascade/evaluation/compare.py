@@ -16,19 +16,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cascade.calibration.realised import Played
+from cascade.calibration.samples import once, tied
 from cascade.conformal.arrays import Bools
 from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.conformal.rollout import hopeless, levels
-from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.evaluation.baselines import CLAIRVOYANT
-from cascade.evaluation.contestants import Contestant, contestants
+from cascade.evaluation.baselines import ALL_STEPS, CLAIRVOYANT, reference_of
+from cascade.evaluation.contestants import Contestant, Depth, contestants, left_out
 from cascade.evaluation.intervals import Interval, corrected_interval
 from cascade.evaluation.played import Means, means
 from cascade.evaluation.splits import splits
 
-_MOST = 0.5
 _CURVE = tuple(round(0.5 + 0.01 * k, 2) for k in range(51))
 """The coverages at which a policy's frontier is drawn."""
 
@@ -58,25 +57,37 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a comparison found on one data set."""
+    """What a comparison found on one data set.
+
+    `n` counts questions: of a question that the log holds several times one episode is taken, and `repeated` counts the
+    others. `sizes` are the questions of each part of the last split, `groups` the groups of questions in each, which
+    are what is independent. `left_out` says which rows are missing, and why.
+    """
 
     dataset: str
     alpha: float
     n: int
+    repeated: int
     horizon: int
     splits: int
     seed: int
     sizes: tuple[int, int, int]
+    groups: tuple[int, int, int]
     unsolvable: float
     cost_known: bool
     reference: str
     rows: tuple[Row, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def coverage_sd(self) -> float:
-        """The spread of coverage that so few calibration and test questions allow by themselves."""
+        """The spread of coverage that so few calibration and test questions allow by themselves.
+
+        A group counts as one question. That is exact where all questions of a group are covered or none is; where they
+        are independent it is too large.
+        """
         spread = self.alpha * (1 - self.alpha)
-        return math.sqrt(spread / (self.sizes[1] + 2) + spread / self.sizes[2])
+        return math.sqrt(spread / (self.groups[1] + 2) + spread / self.groups[2])
 
     def row(self, policy: str) -> Row:
         """Return a policy's row."""
@@ -132,8 +143,8 @@ def compare(
         count: how many splits.
         seed: the same seed gives the same figures.
         others: contestants beside those of every log.
-        reference: the row that the others are compared with; the guide alone where it was logged for most questions, by
-            default.
+        reference: the row that the others are compared with. By default it is what `prove` takes: the guide alone, else
+            a ladder's last model alone, where that is on record for most questions, else every step.
         tell: called with (splits done, splits in all).
 
     Raises:
@@ -143,13 +154,15 @@ def compare(
         raise UsageError(f"alpha is a share of questions between 0 and 1, such as 0.1, not {alpha:g}.")
     if count < 1:
         raise UsageError("There must be at least 1 split.")
+    asked, table = table.n, _questions(table)
     playing = [*contestants(table), *others]
     against = _reference(table, [one.name for one in playing], reference)
     results = {name: _Results() for name in (*(one.name for one in playing), CLAIRVOYANT)}
-    sizes = (0, 0, 0)
+    sizes = groups = (0, 0, 0)
     for number, split in enumerate(splits(table.groups, count, seed), 1):
         train, calibration, test = (table.take(rows) for rows in (split.train, split.calibration, split.test))
-        sizes = (train.n, calibration.n, test.n)
+        sizes = train.n, calibration.n, test.n
+        groups = len(set(train.groups)), len(set(calibration.groups)), len(set(test.groups))
         on_split = {one.name: _on_split(one, train, calibration, test, alpha, seed) for one in playing}
         on_split[CLAIRVOYANT] = _clairvoyant(test, alpha)
         for name, result in on_split.items():
@@ -158,31 +171,39 @@ def compare(
         tell(number, count)
     if not results[against].means:
         raise UsageError(f"{against} was logged for none of the questions that were drawn; compare with another row.")
-    rows = [_row(name, found, sizes, is_reference=name == against) for name, found in results.items() if found.means]
+    rows = [_row(name, found, groups, is_reference=name == against) for name, found in results.items() if found.means]
     return Comparison(
         dataset=table.dataset,
         alpha=alpha,
         n=table.n,
+        repeated=asked - table.n,
         horizon=table.arrays.horizon,
         splits=count,
         seed=seed,
         sizes=sizes,
+        groups=groups,
         unsolvable=float(hopeless(table.arrays).mean()),
         cost_known=table.cost_known,
         reference=against,
         rows=tuple(rows),
+        left_out=tuple(left_out(table)),
     )
 
 
+def _questions(table: EpisodeTable) -> EpisodeTable:
+    """Return one episode of each question, in groups that share no question, as `fit` and `prove` count them."""
+    whole = tied(table)
+    return whole.take(once(whole))
+
+
 def _reference(table: EpisodeTable, names: Sequence[str], wanted: str | None) -> str:
-    """Return the row to compare with; by default the guide, or the first after chance, if most questions have it."""
+    """Return the row to compare with; by default the one that `prove` holds savings against."""
     twice = [name for name, times in Counter([*names, CLAIRVOYANT]).items() if times > 1]
     if twice:
         raise UsageError(f"Two rows would be called {', '.join(twice)}; give the log's walk another name.")
     if wanted is None:
-        known = {name: float(walk.known.mean()) for name, walk in table.walks.items()}
-        first = [GUIDE_ONLY] if GUIDE_ONLY in names else []
-        return next(name for name in (*first, *names[1:]) if known.get(name, 1.0) > _MOST)
+        name = reference_of(table).name
+        return Depth(table.arrays.horizon).name if name == ALL_STEPS else name
     if wanted not in names:
         raise UsageError(f"There is no row {wanted!r} to compare with; there are: {'; '.join(names)}.")
     return wanted
@@ -260,7 +281,7 @@ def _gaps(result: _SplitResult, reference: _SplitResult, *, cost_known: bool) ->
     return _Gaps(cost, coverage, result.matched_usd - float(reference.played.cost.mean()) / 1e9)
 
 
-def _row(name: str, found: _Results, sizes: tuple[int, int, int], *, is_reference: bool) -> Row:
+def _row(name: str, found: _Results, groups: tuple[int, int, int], *, is_reference: bool) -> Row:
     matched = [cost for cost in found.matched if cost is not None]
     complete = len(matched) == len(found.matched)
 
@@ -269,7 +290,7 @@ def _row(name: str, found: _Results, sizes: tuple[int, int, int], *, is_referenc
         known = [value for value in values if value is not None]
         if is_reference or len(known) < len(values):
             return None
-        return corrected_interval(known, n_train=sizes[0] + sizes[1], n_test=sizes[2])
+        return corrected_interval(known, n_train=groups[0] + groups[1], n_test=groups[2])
 
     return Row(
         policy=name,

@@ -6,7 +6,7 @@ conformal, nothing of the test questions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 from zlib import crc32
@@ -22,7 +22,7 @@ from cascade.conformal.rollout import hopeless, levels
 from cascade.conformal.split import allowed_misses, split_kappa
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.doubt import Doubt, doubt_of
+from cascade.evaluation.doubt import Doubt, doubt_of, why_no_doubt
 from cascade.evaluation.played import played_at, played_walk
 from cascade.policies.base import Policy
 from cascade.training.choice.measuring import Terms
@@ -69,6 +69,17 @@ def contestants(table: EpisodeTable) -> list[Contestant]:
         if sees_something(table):
             found.append(NetBenefit())
     return found
+
+
+def left_out(table: EpisodeTable) -> Iterator[str]:
+    """Yield which rows `contestants` leaves out of a log of several steps, and why."""
+    if table.arrays.horizon == 1:
+        return
+    why = why_no_doubt(table)
+    if why is not None:
+        yield f"The rows of a threshold and of UALA are left out: {why}."
+    if not sees_something(table):
+        yield "The row of net benefit is left out: the log shows a policy nothing that differs between questions."
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,16 +67,37 @@ KNOWN = (
     Doubt("answer_min_logprob", "answer log-prob", _negative),
     Doubt("gate", "gate", _complement),
     Doubt("judge_share", "judge's votes", _complement),
+    Doubt("answer_share", "share of this answer", _complement),
 )
 """In the order in which a log's signals are looked for; each also as the base's own, "base_…", where both have one."""
 
 
 def doubt_of(table: EpisodeTable) -> Doubt | None:
     """Return the doubt that a log has numbers for; None if it has none of the known ones."""
-    there = [name for name, values in sorted(table.signals.items()) if not np.isnan(values).all()]
+    there = _there(table)
     for doubt in KNOWN:
         for signal in (doubt.signal, f"base_{doubt.signal}"):
             if signal in there:
                 return replace(doubt, signal=signal)
     others = [name for name in there if name.endswith(("uncertainty", "entropy"))]
     return Doubt(others[0], others[0].replace("_", " "), _same) if others else None
+
+
+def why_no_doubt(table: EpisodeTable) -> str | None:
+    """Return why `doubt_of` finds nothing in a log, naming the signals that it has; None where it finds something."""
+    if doubt_of(table) is not None:
+        return None
+    there = _there(table)
+    if not there:
+        return "the log has no signals"
+    known = ", ".join(doubt.signal for doubt in KNOWN)
+    listed = f"the signal {there[0]} is" if len(there) == 1 else f"the signals {', '.join(there)} are"
+    return (
+        f"{listed} of no known kind, so it is unknown whether more of it means more doubt; known are {known}, and any "
+        "name that ends with uncertainty or entropy, where more means more doubt"
+    )
+
+
+def _there(table: EpisodeTable) -> list[str]:
+    """Return the signals that a log has numbers of, sorted."""
+    return [name for name, values in sorted(table.signals.items()) if not np.isnan(values).all()]

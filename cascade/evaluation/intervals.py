@@ -11,6 +11,9 @@ import numpy as np
 from cascade.errors import UsageError
 
 CONFIDENCE = 0.95
+LEAST_QUESTIONS = 6
+"""Fewer independent questions bear no interval. Chance gives a difference of one sign on all of n questions with
+probability 2^(1 − n) (the exact two-sided sign test), which is below 5 % from n = 6 on."""
 
 
 class Interval(NamedTuple):
@@ -32,13 +35,14 @@ def corrected_interval(
     """Return the mean of per-split values and its interval, with Nadeau and Bengio's correction.
 
     The variance over J splits is multiplied by 1/J + n_test/n_train instead of 1/J, since the splits overlap; Student's
-    t with J − 1 degrees of freedom. With fewer than two splits the bounds are unknown.
+    t with J − 1 degrees of freedom. With fewer than two splits, or fewer than `LEAST_QUESTIONS` independent questions
+    in `n_train` and `n_test` together, the bounds are unknown.
 
     Reference: Nadeau & Bengio, Inference for the generalization error (2003).
     """
     data = np.asarray(values, dtype=np.float64)
     mean = float(data.mean())
-    if data.size < 2:
+    if data.size < 2 or n_train + n_test < LEAST_QUESTIONS:
         return Interval(mean, None, None)
     spread = math.sqrt(float(data.var(ddof=1)) * (1 / data.size + n_test / n_train))
     half = student_t_quantile((1 + confidence) / 2, data.size - 1) * spread

@@ -52,6 +52,7 @@ SIGNALS: Final[Mapping[str, Signal]] = MappingProxyType(
         "self_check": Signal("a model's own P(correct)", 0.0, 1.0, tracked=True),
         "gate": Signal("1 a check was passed, else 0", 0.0, 1.0, tracked=True),
         "judge_share": Signal("share of judges that said yes", 0.0, 1.0, tracked=True),
+        "answer_share": Signal("share of samples that gave this answer", 0.0, 1.0, tracked=True),
         "answer_token_entropy": Signal("nats", 0.0, None, tracked=True),
         "answer_softmax_entropy": Signal("nats", 0.0, None, tracked=True),
         "other_run_uncertainty": Signal("unknown", None, None, tracked=True),

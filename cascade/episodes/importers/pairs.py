@@ -151,6 +151,7 @@ _KINDS: tuple[tuple[re.Pattern[str], str, Callable[[float], float]], ...] = (
     (re.compile("neg_log_p_self_verified"), "self_check", lambda u: exp(-u)),
     (re.compile("gate score"), "gate", lambda u: 1.0 - u),
     (re.compile("share of yes votes"), "judge_share", lambda u: 1.0 - u),
+    (re.compile("share of this answer"), "answer_share", lambda u: 1.0 - u),
     (re.compile("min token log-prob"), "answer_min_logprob", lambda u: -u + 0.0),
     (re.compile("another run"), "other_run_uncertainty", lambda u: u),
     (re.compile("softmax over"), "answer_softmax_entropy", lambda u: u),
@@ -163,8 +164,8 @@ def signal_of(kind: str, uncertainty: float) -> tuple[str, float]:
     """Return the name and value of the signal that an uncertainty of some kind is.
 
     Kinds that say how good an answer looks are turned round, so that more is better: the mean and least log-prob
-    (nats), the P(correct) of a self-check, the score of a gate of tests, a judge's share of yes votes. Others keep
-    their value under a name made of their kind's first words.
+    (nats), the P(correct) of a self-check, the score of a gate of tests, a judge's share of yes votes, the share of
+    samples that gave this answer. Others keep their value under a name made of their kind's first words.
 
     >>> signal_of("neg_mean_token_logprob", 0.25), signal_of("Length of the reply", 12.0)
     (('reply_mean_logprob', -0.25), ('length_of_the_reply', 12.0))

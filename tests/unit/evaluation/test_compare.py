@@ -14,13 +14,15 @@ import pytest
 
 from cascade.calibration.realised import Played
 from cascade.cli.compare import comparison_document
+from cascade.cli.tables import compare_table, legend
 from cascade.conformal.frontier import frontier
 from cascade.conformal.rollout import levels
 from cascade.episodes.table import EpisodeTable, Walk
+from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 from cascade.evaluation import compare as module
 from cascade.evaluation import contestants
-from cascade.evaluation.baselines import CLAIRVOYANT
+from cascade.evaluation.baselines import CLAIRVOYANT, reference_of
 from cascade.evaluation.compare import Comparison, compare
 from cascade.evaluation.contestants import Depth, Ready, Threshold
 from cascade.evaluation.doubt import KNOWN
@@ -28,6 +30,7 @@ from cascade.evaluation.intervals import corrected_interval
 from cascade.evaluation.splits import splits
 from cascade.policies.fixed import FixedPolicy
 from unit.evaluation.plain import Asked, Did, Shown, draw, each, live, table_of
+from unit.evaluation.plain import row as logged_row
 
 UALA, THRESHOLD, MIXTURE = "UALA on verdict, tuned", "threshold on verdict, conformal", "depth mixture, conformal"
 LEARNED = "net benefit, conformal"
@@ -109,7 +112,7 @@ def test_the_rows_are_the_contestants_and_the_bound_last() -> None:
     found = compare(made(), count=2)
     depths = [f"all answers, depth {depth}" for depth in (1, 2, 3)]
     assert [row.policy for row in found.rows] == ["random", *depths, MIXTURE, UALA, THRESHOLD, LEARNED, CLAIRVOYANT]
-    assert found.reference == "all answers, depth 1"
+    assert found.reference == "all answers, depth 3"  # no model alone is on record; 0.5.0 took the cheapest row
 
 
 def test_differences_are_paired_over_the_splits_and_corrected() -> None:
@@ -436,3 +439,69 @@ def test_without_costs_the_bound_gives_up_where_the_way_is_longest() -> None:
     assert 0 < gave_up.sum() <= 8
     assert first[gave_up].min() >= first[~gave_up & (first > 1)].max(initial=0) - 1
     assert played.length[gave_up].tolist() == [1.0] * int(gave_up.sum())
+
+
+# --- what counts as a question, and as a reference ---
+
+
+def test_replicates_are_no_questions() -> None:
+    """0.5.0 counted ten episodes of one question as ten questions, and said ± .016 where ± .05 was true."""
+    table = made(60)
+    many = table.take(np.repeat(np.arange(60), 10))
+    again = replace(many, ids=tuple([f"{name} {k}" for k, name in enumerate(many.ids)]))
+    found, once = compare(again, count=4), compare(table, count=4)
+    assert (found.n, found.repeated, found.sizes, found.groups) == (60, 540, (36, 12, 12), (36, 12, 12))
+    assert found.coverage_sd == once.coverage_sd
+    assert found.rows[1].mean == once.rows[1].mean
+    assert "60 questions (540 more episodes of the same ones left out)" in str(compare_table(found, 100).renderables[0])
+
+
+def test_groups_are_what_is_independent() -> None:
+    table = made(60, groups=[f"document {k // 6}" for k in range(60)])
+    found = compare(table, count=4)
+    assert (found.n, found.groups) == (60, (6, 2, 2))
+    assert found.coverage_sd == pytest.approx((0.09 / 4 + 0.09 / 2) ** 0.5)
+    assert "So few questions, of 10 groups, can move coverage" in legend(found)
+
+
+def test_groups_that_share_a_question_are_never_cut() -> None:
+    """0.5.0 let the same question stand in the training and the test part, under two groups."""
+    table = made(20)
+    twice = table.take(np.repeat(np.arange(20), 2))
+    apart = replace(twice, groups=tuple([f"g{k}" for k in range(40)]))
+    assert compare(apart, count=2).groups == (12, 4, 4)
+
+
+def test_a_few_questions_earn_no_star() -> None:
+    """0.5.0 called a difference on three questions more than chance."""
+    for many, sure in ((5, False), (6, True)):
+        ways = [paying("cheap", 3), paying("dear", 10)]
+        found = compare(made(many), count=5, others=ways, reference="cheap")
+        gap = found.row("dear").cost_difference
+        assert gap is not None
+        assert (gap.mean * 1e9, gap.excludes_zero) == (pytest.approx(7), sure)
+        assert ("cannot tell a difference from chance" in legend(found)) != sure
+
+
+def test_the_reference_of_a_ladder_is_its_last_model() -> None:
+    """0.5.0 took the base: the first row after chance."""
+    rungs = [
+        logged_row(f"q{q}", step, source=f"m{step}", horizon=2, correct=q % 3 < step, cost_nano_usd=10**step)
+        for q in range(20)
+        for step in (1, 2)
+    ]
+    found = compare(tables_from_rows(rungs)[0], count=2)
+    assert found.reference == reference_of(tables_from_rows(rungs)[0]).name == "last model only"
+
+
+def test_the_rows_that_are_left_out_are_named_with_the_reason() -> None:
+    """0.5.0 dropped the rows of the threshold and of UALA in silence where a signal was of no known kind."""
+    table = made(30)
+    odd = replace(table, signals={"likes": table.signals["p_yes"]})
+    (said,) = compare(odd, count=2).left_out
+    assert said.startswith("The rows of a threshold and of UALA are left out: the signal likes is of no known kind")
+    assert compare(table, count=2).left_out == ()
+    silent = compare(replace(table, signals={}), count=2).left_out
+    assert silent[0] == "The rows of a threshold and of UALA are left out: the log has no signals."
+    share = replace(table, signals={"answer_share": table.signals["p_yes"]})
+    assert "threshold on share of this answer, conformal" in [one.policy for one in compare(share, count=2).rows]

@@ -8,15 +8,19 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 
+from cascade.cli.tables import evaluation_notes
 from cascade.episodes.table import EpisodeTable
+from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 from cascade.evaluation.evaluate import evaluate
 from cascade.evaluation.logs import open_log
+from cascade.policies.artifact import PolicyArtifact, Seen
 from cascade.policies.calibrated import EVERYTHING, CalibratedPolicy, Threshold
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.prompted import PromptedPolicy
 from cascade.policies.threshold import ThresholdPolicy
-from unit.evaluation.plain import Asked, Shown, draw, live, table_of
+from unit.certified import certificate
+from unit.evaluation.plain import Asked, Shown, draw, live, row, table_of
 
 SILENT = {"p_yes": None, "reply_mean_logprob": None}
 
@@ -67,9 +71,10 @@ def test_groups_are_drawn_whole_so_that_copies_add_nothing() -> None:
 
 
 def test_groups_of_any_size_give_shares() -> None:
-    questions, groups = [asked(True)] * 9 + [asked(False)], ["large"] * 9 + ["small"]
-    low, high = evaluate(table_of(questions, 1, 1, groups=groups), FixedPolicy(), resamples=500).intervals["accuracy"]
-    assert (low, high) == (0.0, 1.0)  # of two groups drawn, both may be the small one, or both the large one
+    questions, groups = [asked(True)] * 5 + [asked(False)] * 5, ["large"] * 5 + [f"small {k}" for k in range(5)]
+    low, high = evaluate(table_of(questions, 1, 1, groups=groups), FixedPolicy(), resamples=4_000).intervals["accuracy"]
+    # Of six groups drawn the large one is among none with probability .33, and among four or more with .009.
+    assert (low, high) == (0.0, pytest.approx(15 / 18))
 
 
 def test_the_same_seed_gives_the_same_intervals() -> None:
@@ -86,8 +91,9 @@ def test_unknown_costs_have_neither_mean_nor_interval() -> None:
 
 
 def test_one_question_is_sure_of_itself() -> None:
+    """0.5.0 gave one question the interval 1.000 to 1.000."""
     found = evaluate(table_of([asked(True)], 1, 1), FixedPolicy(), resamples=10)
-    assert found.intervals["accuracy"] == (1.0, 1.0)
+    assert (found.mean.accuracy, found.groups, found.intervals) == (1.0, 1, {})
 
 
 def test_a_policy_whose_signal_is_not_in_the_log_is_refused() -> None:
@@ -129,3 +135,57 @@ def test_where_nothing_is_served_nothing_is_right() -> None:
     unknown = replace(table, confidence=np.full(table.confidence.shape, np.nan))
     assert accuracy(-math.inf, unknown) > 0
     assert accuracy(0.0, unknown) == 0  # an unknown confidence is not enough
+
+
+def ladder(n: int, seed: int = 3) -> EpisodeTable:
+    """Return a ladder of two models whose last one is right on most questions, for 10 times the cost."""
+    rng, rows = np.random.default_rng(seed), []
+    for q in range(n):
+        for step, share, cost in ((1, 0.6, 1), (2, 0.9, 10)):
+            right, one = bool(rng.random() < share), {"horizon": 2, "source": f"m{step}", "cost_nano_usd": cost}
+            rows.append(row(f"q{q}", step, correct=right, answer=f"{right} {step}", **one))
+    return tables_from_rows(rows)[0]
+
+
+def test_a_policys_own_promise_and_its_cost_beside_the_guide_are_measured() -> None:
+    """0.5.0 showed neither: a regret of 16 % under a promise of 5 % could not be seen in `evaluate`."""
+    table = ladder(300)
+    seen = Seen(training=table.questions[:100], selection=())
+    held = PolicyArtifact(
+        {}, seen, certificates=(certificate(kind="regret", alpha=0.05),), questions=table.questions[100:150]
+    )
+    found = evaluate(table, FixedPolicy("both", 1), artifact=held, resamples=200)
+    first, last = table.arrays.correct[:, 0, 0], table.arrays.correct[:, 1, 0]
+    assert found.promise is not None
+    assert (found.promise.kind, found.promise.alpha, found.promise.n, found.promise.fresh) == ("regret", 0.05, 300, 150)
+    assert found.promise.risk == pytest.approx(float((~first & last).mean()))
+    assert found.promise.fresh_risk == pytest.approx(float((~first & last)[150:].mean()))
+    assert (found.reference, found.times_reference) == ("last model only", pytest.approx(0.1))
+    assert found.intervals["times_reference"] == pytest.approx((0.1, 0.1))
+    low, high = found.intervals["risk"]
+    assert low < found.promise.risk < high
+    assert found.seen is not None
+    assert (found.seen.made, found.seen.calibrated) == (100, 50)
+    (said,) = evaluation_notes(found)
+    assert said.startswith("The policy was made with 100 and calibrated on 50 of these 300 questions, and looks better")
+    assert f"On the other 150 its promise is broken on {found.promise.fresh_risk:.1%}." in said
+
+
+@pytest.mark.parametrize(("kind", "figure"), [("coverage", "covered"), ("solvable", "in_set"), ("error", "right")])
+def test_the_other_promises_are_counted_as_calibration_counts_them(kind: str, figure: str) -> None:
+    rng = np.random.default_rng(6)
+    questions = [draw(rng, 3, 2) for _ in range(90)]
+    held = PolicyArtifact({}, Seen(), certificates=(certificate(kind=kind),))
+    promise = evaluate(table_of(questions, 3, 2), FixedPolicy("both", 2), artifact=held, resamples=5).promise
+    did = [live(one, FixedPolicy("both", 2), 2) for one in questions if kind != "solvable" or not one.hopeless]
+    assert promise is not None
+    assert (promise.n, promise.fresh) == (len(did), len(did))
+    assert promise.risk == pytest.approx(1 - sum(getattr(one, figure) for one in did) / len(did))
+
+
+def test_replicates_of_a_question_are_one_question_and_fall_into_one_group() -> None:
+    table = ladder(40)
+    many = table.take(np.repeat(np.arange(40), 5))
+    found, once = evaluate(many, FixedPolicy("both", 1)), evaluate(table, FixedPolicy("both", 1))
+    assert (found.n, found.episodes, found.groups) == (40, 200, 40)
+    assert found.intervals["accuracy"] == pytest.approx(once.intervals["accuracy"])

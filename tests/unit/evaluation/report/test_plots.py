@@ -40,7 +40,14 @@ def comparison(*rows: Row, **more: Any) -> Comparison:
         row(CLAIRVOYANT, 0.9, 0.0003),
     )
     given: dict[str, Any] = {"dataset": "made", "alpha": 0.1, "n": 240, "horizon": 4, "splits": 20, "seed": 0}
-    given |= {"sizes": (144, 48, 48), "unsolvable": 0.1, "cost_known": True, "reference": "guide only"}
+    given |= {
+        "sizes": (144, 48, 48),
+        "groups": (144, 48, 48),
+        "repeated": 0,
+        "unsolvable": 0.1,
+        "cost_known": True,
+        "reference": "guide only",
+    }
     return Comparison(**(given | more), rows=shown)
 
 

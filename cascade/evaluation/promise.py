@@ -1,0 +1,115 @@
+"""How often a policy breaks its own promise on a log, and what it costs beside the reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cascade.calibration.realised import Played
+from cascade.calibration.samples import among
+from cascade.calibration.thresholds import REFERENCES, reference_right, spoken_of
+from cascade.conformal.arrays import Bools, Floats
+from cascade.conformal.guarantee import KINDS
+from cascade.episodes.table import EpisodeTable
+from cascade.evaluation.baselines import walked
+from cascade.policies.artifact import PolicyArtifact
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """A policy's promise on a log.
+
+    Attributes:
+        kind: of the guarantee.
+        alpha: the share of questions on which it may be broken.
+        n: episodes that it speaks of.
+        risk: the share of those on which it is broken; None where there are none.
+        fresh: how many of those ask a question that the policy was not made with.
+        fresh_risk: the share of those on which it is broken; None where there are none.
+    """
+
+    kind: str
+    alpha: float
+    n: int
+    risk: float | None
+    fresh: int
+    fresh_risk: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How many questions of a log were used to make a policy (`made`), or to calibrate it (`calibrated`)."""
+
+    made: int
+    calibrated: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A figure question by question: its mean is the sum of `above` over the sum of `below`, float64 (n,) each."""
+
+    above: Floats
+    below: Floats
+
+    @property
+    def value(self) -> float | None:
+        """The mean; None where it is over nothing."""
+        total = float(self.below.sum())
+        return float(self.above.sum()) / total if total else None
+
+    def take(self, rows: Bools) -> Ratio:
+        """Return the figure of the chosen questions."""
+        return Ratio(self.above[rows], self.below[rows])
+
+
+def broken(table: EpisodeTable, played: Played, kind: str) -> Ratio | None:
+    """Return how often a promise is broken; None for a promise on a mean, which no single question breaks.
+
+    Args:
+        table: the questions.
+        played: what the policy does on them.
+        kind: coverage, solvable, error or regret.
+
+    Raises:
+        UsageError: the promise is regret, and the log does not hold what the reference answers.
+    """
+    if not KINDS[kind].monitored:
+        return None
+    counted = spoken_of(table, kind)
+    wrong = 1 - played.right - played.abstained
+    if kind == "regret":
+        lost = wrong * reference_right(table)
+    else:
+        lost = {"coverage": 1 - played.covered, "solvable": 1 - played.in_set, "error": wrong}[kind]
+    return Ratio(np.where(counted, lost, 0.0), counted.astype(np.float64))
+
+
+def promise_of(table: EpisodeTable, lost: Ratio, artifact: PolicyArtifact) -> Promise:
+    """Return a policy's promise with how often it is broken, on all questions and on those that are new to it."""
+    certificate = artifact.certificates[0]
+    assert certificate.alpha is not None  # noqa: S101 - every promise on single questions has one
+    fresh = lost.take(~among(table, artifact.seen.all | set(artifact.questions)))
+    counts = int(lost.below.sum()), int(fresh.below.sum())
+    return Promise(certificate.kind, certificate.alpha, counts[0], lost.value, counts[1], fresh.value)
+
+
+def seen_by(table: EpisodeTable, artifact: PolicyArtifact) -> Seen:
+    """Return how many questions of a log a policy was made with, and how many others it was calibrated on."""
+    made, held = among(table, artifact.seen.all), among(table, frozenset(artifact.questions))
+    return Seen(_questions(table, made), _questions(table, held & ~made))
+
+
+def _questions(table: EpisodeTable, rows: Bools) -> int:
+    return len({table.questions[row] for row in np.flatnonzero(rows)})
+
+
+def beside_reference(table: EpisodeTable, played: Played) -> tuple[str, Ratio] | None:
+    """Return what the reference is called, and a policy's cost as a multiple of its cost, where both are on record.
+
+    The reference is the guide alone, or a ladder's last model alone; None where neither is on record for most of them.
+    """
+    reference = next((one for name in REFERENCES if (one := walked(table, name))), None)
+    if reference is None or not table.cost_known:
+        return None
+    return reference.name, Ratio(played.cost * reference.known, reference.cost * reference.known)
