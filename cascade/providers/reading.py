@@ -15,6 +15,7 @@ from cascade.errors import (
     EmptyCompletionError,
     RefusedError,
     from_status,
+    quote,
 )
 from cascade.providers.base import Payload
 from cascade.text import same_model
@@ -59,7 +60,7 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
         finish_reason=as_storable(finish)[:40] if isinstance(finish, str) else "unknown",
         usage=usage,
         tokens=read_tokens(choice.get("logprobs"), notes, request.top_logprobs),
-        model=echoed_model(payload, request, notes),
+        model=echoed_model(payload, request, notes, secrets),
         request_id=as_storable(payload["id"])[:200] if isinstance(payload.get("id"), str) else None,
         latency_s=latency_s,
         notes=tuple(notes),
@@ -230,12 +231,15 @@ def as_storable(text: str) -> str:
     return text if is_storable(text) else _UNSTORABLE.sub("\ufffd", text)
 
 
-def echoed_model(payload: Payload, request: Request, notes: list[str]) -> str | None:
-    """Return the name that the server says answered; note a difference. Prices go by the configured name (F22)."""
+def echoed_model(payload: Payload, request: Request, notes: list[str], secrets: tuple[str, ...] = ()) -> str | None:
+    """Return the name that the server says answered, without keys; note a difference.
+
+    Prices go by the configured name (F22). The name goes into traces and warnings.
+    """
     echo = payload.get("model")
     if not isinstance(echo, str) or not echo:
         return None
-    echo = as_storable(echo[:200])
+    echo = quote(as_storable(echo), secrets)
     if not same_model(request.model, echo):
         notes.append(f"asked for {request.model}, answered by {echo}")
     return echo

@@ -245,6 +245,15 @@ def test_where_a_certificate_is_required_a_step_outside_does_not_end_the_walk(tm
     assert "one is required, and so the walk goes on" in answer.steps[0].reason
 
 
+def test_the_name_that_a_reply_bears_holds_no_key(tmp_path: Path) -> None:
+    """It goes into warnings and traces."""
+    orchestrator, _ = ladder(tmp_path, lambda _: reply("Answer: Danube", model="Bearer sk-abcdefghijklmnop"))
+    with orchestrator:
+        answer = orchestrator.ask("which?")
+    assert reasons(answer)
+    assert "abcdefghijklmnop" not in repr(answer)
+
+
 # --- steps that the calibration had
 
 
