@@ -200,6 +200,18 @@ def test_a_verdict_from_samples_is_not_the_one_that_was_calibrated(tmp_path: Pat
     assert "step 1 lacks the signal verdict_mass, which each such calibration question had" in reasons(answer)
 
 
+def test_a_guide_that_babbles_gives_no_verdict_and_no_certificate(tmp_path: Path) -> None:
+    """0.5.0: the certificate was shown, and warnings were ()."""
+
+    def script(asked: Request) -> Any:
+        return "Rivers are lovely." if asked.purpose == "judge" else "Answer: Danube"
+
+    with rounds(tmp_path, script) as orchestrator:
+        answer = orchestrator.ask("which?")
+    assert (answer.text, answer.certificate) == ("Danube", None)
+    assert reasons(answer)[0] == "step 1 brought one answer, as it did for no calibration question"
+
+
 @pytest.mark.parametrize("shown", [LADDER_SHOWN, None], ids=["0.6", "0.5"])
 def test_a_signal_that_the_calibration_lacked_too_is_no_reason(tmp_path: Path, shown: Any) -> None:
     """A certificate of 0.5.0 does not say what its log showed: there a lost signal is outside."""
