@@ -32,8 +32,9 @@ def test_a_reply_without_an_answer_is_a_warning_with_its_start(strategy: str) ->
     """0.5.0: text=None and warnings=()."""
     answer = asked(strategy, reply("!!! ---\n???"))
     assert answer.text is None
-    assert any("large" in said and "cannot be read as an answer" in said for said in answer.warnings)
-    assert all("!!! --- ???" in said for said in answer.warnings)
+    unread = [said for said in answer.warnings if "cannot be read as an answer" in said]
+    assert any("large" in said for said in unread)
+    assert all("!!! --- ???" in said for said in unread)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
