@@ -609,12 +609,16 @@ def test_a_stream_that_is_left_is_on_record_with_what_was_paid(file_url: str) ->
 def test_a_stream_that_is_read_after_the_end_makes_no_further_call(
     file_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    cascade = wired(file_url)
+    provider = two_models()
+    cascade = wired(file_url, provider)
     events = cascade.stream("what?", raw=True)
-    next(events)
+    for event in events:  # the base has answered, the guide is about to
+        if isinstance(event, TextDelta) and event.role == "guide":
+            break
     cascade.close()
     with pytest.raises(ClosedError):
         list(events)
+    assert [one.role for one in provider.requests] == ["base", "guide"]
     assert "came after the end" in caplog.text
 
 
