@@ -49,16 +49,19 @@ def course() -> Course:
     return drift.course(100)
 
 
+@pytest.mark.xdist_group("course")
 @pytest.mark.parametrize("name", drift.POLICIES)
 def test_before_the_jump_all_ways_of_serving_keep_the_promise(name) -> None:
     before = course().coverage[name][: drift.QUIET // drift.WINDOW].mean()
     assert abs(before - 0.9) < 0.01  # 1 − k/(n + 1) = 0.9005; 3 sd of 100 calibrations are 0.006
 
 
+@pytest.mark.xdist_group("course")
 def test_the_threshold_as_calibrated_falls_to_what_the_drift_leaves() -> None:
     assert abs(course().coverage["as calibrated"][-10:].mean() - 0.75) < 0.015
 
 
+@pytest.mark.xdist_group("course")
 def test_after_the_alarm_the_fallback_keeps_the_promise() -> None:
     after = course().coverage
     assert after["monitor, then everything"][-10:].mean() > 0.995  # 1 wherever it has alarmed

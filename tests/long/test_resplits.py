@@ -21,7 +21,11 @@ from resplits import LEVELS, SOURCES, SPLITS, Questions, Resplit, Source, law_of
 
 stats = pytest.importorskip("scipy.stats")
 pytest.importorskip("pyarrow")
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(1800),
+    pytest.mark.xdist_group("resplits"),
+]  # they share what is measured
 SHARED = Path(cascade.__file__).parents[1].parent / "shared" / "data"
 data = pytest.mark.skipif(not SHARED.is_dir(), reason="the shared logs are not beside the project")
 

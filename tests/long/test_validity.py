@@ -22,7 +22,11 @@ from known_risk import coverage, means, populations, single  # noqa: E402
 from known_risk.cells import ALPHAS, DELTA, SIMULATIONS, SIZES, Cell  # noqa: E402
 from known_risk.populations import cut_short, missed, population  # noqa: E402
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(1800),
+    pytest.mark.xdist_group("validity"),
+]  # they share what is measured
 
 
 @cache
