@@ -61,14 +61,14 @@ $(VENV)/bin/pip:
 	@echo "Making an environment in $(VENV): some seconds."
 	$(PYTHON) -m venv $(VENV)
 
-# The sizes are those on the disk, the times those of 2 cores and a fast network.
+# The sizes are those on the disk, the times those of 2 cores and a fast network (measured in November 2026).
 $(VENV)/demo.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	@echo "Installing cascade with its local models and Parquet into $(VENV): 730 MB, 1 to 2 minutes. pip prints nothing meanwhile."
 	$(PIP) --editable ".[local,parquet]"
 	@touch $@
 
 $(VENV)/dev.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
-	@echo "Installing cascade with all that its tests need, torch among it, into $(VENV): 2.2 GB, 3 to 6 minutes. pip prints nothing meanwhile."
+	@echo "Installing cascade with all that its tests need, torch among it, into $(VENV): 2.2 GB, some minutes. pip prints nothing meanwhile."
 	$(PIP) --editable ".[local,parquet,report,sql,math,dev,dev-train]"
 	@touch $@
 

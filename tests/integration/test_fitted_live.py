@@ -77,7 +77,9 @@ def test_a_fitted_policy_decides_live_as_on_the_log(
     with Orchestrator.from_config(config, providers={"local": held.provider}) as orchestrator:
         answers = [orchestrator.ask(question) for question, _ in held.questions]
     (certificate,) = fitted.artifact.certificates
-    assert all(not answer.warnings and answer.certificate == certificate for answer in answers)
+    assert all(answer.certificate == certificate for answer in answers)
+    said = [warning for answer in answers for warning in answer.warnings]
+    assert all(warning.startswith("the reply of ") for warning in said)  # some logged replies cannot be read
     table, scores = scored(fitted.policy, held.table)
     kappa = -np.inf if certificate.keeps_everything else certificate.kappa
     found = levels(table.arrays, scores)
