@@ -29,6 +29,7 @@ from cascade.section import Section
 from cascade.sections import (
     BaseGuideConfig,
     BudgetConfig,
+    DirectoryConfig,
     ExitConfig,
     FixedConfig,
     GuaranteeConfig,
@@ -227,6 +228,8 @@ def _provider_problems(config: CascadeConfig) -> Iterable[str]:
 def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfig:
     """Return a checked configuration from an object, a dict, or the path of a YAML file.
 
+    A policy directory in a file is relative to the file's folder; in a dict it is relative to the working directory.
+
     Raises:
         ConfigError: everything that is wrong, each problem with its path.
     """
@@ -234,7 +237,16 @@ def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfi
         return source
     if isinstance(source, Mapping):
         return _checked(source, None)
-    return _checked(read_yaml(Path(source)), str(source))
+    path = Path(source)
+    return _beside(_checked(read_yaml(path), str(source)), path.parent)
+
+
+def _beside(config: CascadeConfig, folder: Path) -> CascadeConfig:
+    """Return a configuration whose policy directory is looked for from the folder of the configuration's file."""
+    policy = config.policy
+    if not isinstance(policy, DirectoryConfig) or Path(policy.path).is_absolute() or folder == Path():
+        return config
+    return config.model_copy(update={"policy": policy.model_copy(update={"path": str(folder / policy.path)})})
 
 
 def policy_section(document: Mapping[str, Any], *, held: bool = False) -> PolicyConfig:

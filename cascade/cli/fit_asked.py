@@ -14,6 +14,7 @@ from cascade.cli.logs import refuse_other_prices, say_pooled, tables_for
 from cascade.cli.options import Asked, wanted_guarantee
 from cascade.cli.policies import check_target, policy_directory
 from cascade.cli.problems import Problems, check_method, checked_log
+from cascade.cli.unserved import say_unserved
 from cascade.config import CascadeConfig, load
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
@@ -126,6 +127,7 @@ def checked(
     assert log is not None  # noqa: S101 - the same
     assert tables is not None  # noqa: S101 - the same
     say_pooled(tables)
+    say_unserved(tables, settings)
     return Ready(wanted, settings, log, tables, started, embedder, levels, network)
 
 

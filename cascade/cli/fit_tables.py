@@ -11,6 +11,7 @@ from rich.text import Text
 
 from cascade.cli.certificates import calibrated_document, calibrated_report, plain_text
 from cascade.cli.tables import per_thousand
+from cascade.cli.unserved import next_step
 from cascade.errors import install_command
 from cascade.evaluation.baselines import CLAIRVOYANT, MIXTURE, NAMES, BaselineFigures, label
 from cascade.evaluation.report import plots
@@ -80,8 +81,8 @@ def fitted_report(found: Found, width: int) -> Iterator[RenderableType]:
     undrawn = "" if found.drawn or plots.available() else f" No plot: it needs matplotlib: {install_command('report')}"
     yield Text(f"written: {output}, what it is and how it was chosen in {output}/README.md.{undrawn}")
     against = worth_of(fitted.calibrated).says(_reference(found))
-    served = f"policy: {plain_text(_path(found.output))} in cascade.yaml serves it"
-    yield Text(f"next: {served}") if against is None else Text(plain_text(against), style="bold yellow")
+    served = next_step(fitted.policy.reads, fitted.policy.sources, _path(found.output))
+    yield Text(plain_text(served)) if against is None else Text(plain_text(against), style="bold yellow")
 
 
 def _reference(found: Found) -> str:

@@ -1,0 +1,65 @@
+"""Signals that no strategy gives: a policy that looks at one of them can be fitted on a log, and never serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
+
+import numpy as np
+
+from cascade.cli.output import notes, plain
+from cascade.config import CascadeConfig
+from cascade.episodes.table import EpisodeTable
+from cascade.policies.signals import EXIT, LADDER, PAIR, given_by
+
+
+def unserved(names: Iterable[str], sources: Sequence[str], config: CascadeConfig | None) -> list[str]:
+    """Return which signals no strategy gives that could serve candidates of these sources, sorted.
+
+    Args:
+        names: of signals.
+        sources: the places of a step's candidates, as a table has them.
+        config: the cascade that will serve; without it every strategy of such candidates counts.
+
+    >>> unserved(["logprob", "reply_mean_logprob"], ("answer",), None)
+    ['logprob']
+    """
+    return sorted(set(names) - _given(sources, config))
+
+
+def say_unserved(tables: Iterable[EpisodeTable], config: CascadeConfig | None) -> None:
+    """Say on stderr which signals of a log no strategy gives, each with the nearest one that a strategy gives."""
+    for table in tables:
+        there = [name for name, values in table.signals.items() if not np.isnan(values).all()]
+        for name in unserved(there, table.sources, config):
+            given = _given(table.sources, config)
+            said = (
+                f"{table.dataset}: no strategy gives the signal {name}, so a policy that looks at it cannot be served. "
+                f"The nearest that one gives is {_nearest(name, given)}: call it that in the log if it is the same."
+            )
+            notes().print(plain(said), style="yellow", soft_wrap=True)
+
+
+def next_step(reads: Iterable[str], sources: Sequence[str], path: str) -> str:
+    """Return how a fitted policy is served, or why it cannot be.
+
+    >>> next_step(["logprob"], ("answer",), "./policy")[:59]
+    'It cannot be served: it looks at logprob, which no strategy'
+    """
+    missing = unserved(reads, sources, None)
+    if not missing:
+        return f"next: policy: {path} in cascade.yaml serves it"
+    return (
+        f"It cannot be served: it looks at {', '.join(missing)}, which no strategy gives. It can be evaluated on logs "
+        "that have it."
+    )
+
+
+def _given(sources: Sequence[str], config: CascadeConfig | None) -> frozenset[str]:
+    if config is not None:
+        return given_by(config.strategy.kind)
+    return given_by(PAIR) if sorted(sources) == ["base", "guide"] else given_by(LADDER) | given_by(EXIT)
+
+
+def _nearest(name: str, given: Iterable[str]) -> str:
+    return max(sorted(given), key=lambda one: (name in one, SequenceMatcher(None, name, one).ratio()))
