@@ -29,7 +29,7 @@ from cascade.conformal import binomial
 from cascade.conformal.arrays import ScoreArrays, StepArrays
 from cascade.conformal.calibrate import Calibration, calibrate
 from cascade.conformal.critical import critical_kappa, critical_values
-from cascade.conformal.groups import calibrate_groups
+from cascade.conformal.segments import calibrate_segments
 from cascade.conformal.rollout import levels
 
 ALPHA, DELTA, GROUPS = 0.1, 0.1, 1_000
@@ -70,8 +70,8 @@ def from_values(questions: int) -> dict[str, float]:
         "array": partial(calibrate, values, ALPHA),
         "array, with confidence": partial(calibrate, values, ALPHA, delta=DELTA),
         "list": partial(calibrate, listed, ALPHA),
-        f"{GROUPS:,} groups": partial(calibrate_groups, values, groups, ALPHA),
-        f"{GROUPS:,} groups, with confidence": partial(calibrate_groups, values, groups, ALPHA, delta=DELTA),
+        f"{GROUPS:,} groups": partial(calibrate_segments, values, groups, ALPHA),
+        f"{GROUPS:,} groups, with confidence": partial(calibrate_segments, values, groups, ALPHA, delta=DELTA),
     }
     return {name: timed(call, questions, 5).processor_s for name, call in calls.items()}
 

@@ -14,8 +14,9 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.config import CascadeConfig
-from cascade.conformal.guarantee import KINDS, of_group
+from cascade.conformal.guarantee import KINDS, known_as, of_segment
 from cascade.engine import Run
+from cascade.episodes.identity import identity
 from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.truth import Judge, Truth, critical_of, missed_in_set, served_wrong
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
@@ -97,10 +98,11 @@ class Serving:
         self._wanted = config.guarantee or GuaranteeConfig()
         self._strategy, self._today, self._level = strategy, today, level
         self.policy = policy
-        """The policy in service, at the threshold for questions without a group."""
+        """The policy in service, at the threshold for questions without a segment."""
         certificates = () if artifact is None else artifact.certificates
         self._silent = config.guarantee is None and artifact is None  # nothing was promised, and nothing is missing
-        self._by_group: Mapping[str | None, Certificate] = {one.group: one for one in certificates}
+        self._each: Mapping[str | None, Certificate] = {one.name: one for one in certificates}
+        self._by_group = any(one.group is not None for one in certificates)
         self._voided = self._checked(config, certificates)
         self._scopes = {one.calibration_id: self._scope(one) for one in certificates}
         if self._wanted.required:
@@ -135,8 +137,8 @@ class Serving:
 
     @property
     def certificates(self) -> tuple[Certificate, ...]:
-        """The certificates in service: one, or one a group."""
-        return tuple(self._by_group.values())
+        """The certificates in service: one, or one a segment."""
+        return tuple(self._each.values())
 
     @property
     def holding(self) -> tuple[tuple[Certificate, tuple[str, ...]], ...]:
@@ -152,9 +154,10 @@ class Serving:
             NotCertifiedError: a certificate is required, and none holds any more.
         """
         audit = self._watches.drawn()
-        certificate = of_group(self._by_group, question.group)
+        name = known_as(question.segment, question.group, by_group=self._by_group)
+        certificate = of_segment(self._each, name)
         watch = NO_WATCH if certificate is None else self._watches.of(certificate)
-        reasons = self._reasons(certificate, question.group)
+        reasons = self._reasons(certificate, name)
         if watch.alarm is not None:
             reasons = (*reasons, watch.alarm)
         if reasons and self._wanted.required:
@@ -165,7 +168,7 @@ class Serving:
             if strategy is not self._strategy:  # no audit of it tells anything about the strategy configured
                 return Order(strategy, fallback, warnings=warnings, walk=LAST_ONLY, level=self._level)
             return Order(strategy, fallback, audit=audit, warnings=warnings, level=self._level)
-        policy = _policy_for(self.policy, question.group, watch.online)
+        policy = _policy_for(self.policy, question, watch.online)
         below: float | None = getattr(policy, "abstain_below", None)
         if reasons or certificate is None:
             return Order(self._strategy, policy, None, below, audit, warnings, level=self._level)
@@ -187,12 +190,12 @@ class Serving:
                 self._watches.count_odd(answer.certificate, odd, *scope.calibrated)
         return answer
 
-    def _reasons(self, certificate: Certificate | None, group: str | None = None) -> tuple[str, ...]:
+    def _reasons(self, certificate: Certificate | None, name: str | None = None) -> tuple[str, ...]:
         """Return why an answer cannot be given a certificate today."""
         if certificate is None:
             if self._silent:
                 return ()
-            whom = "the policy has none" if group is None else f"the policy has none for the group {group!r}"
+            whom = "the policy has none" if name is None else f"the policy has none for the segment {name!r}"
             return (f"{whom}; {CALIBRATE}",)
         reasons = self._voided[certificate.calibration_id]
         if certificate.expires is not None:
@@ -206,16 +209,16 @@ class Serving:
 
     @property
     def alarm(self) -> str | None:
-        """What the audits found that withdrew certificates, in words, by group; None while all is well."""
-        found = {group: self._watches.of(one).alarm for group, one in self._by_group.items()}
-        said = [told if group is None else f"group {group}: {told}" for group, told in found.items() if told]
+        """What the audits found that withdrew certificates, in words, by segment; None while all is well."""
+        found = {name: self._watches.of(one).alarm for name, one in self._each.items()}
+        said = [told if name is None else f"segment {name}: {told}" for name, told in found.items() if told]
         return "; ".join(said) or None
 
     @property
     def monitors(self) -> dict[str | None, Monitor]:
-        """The monitors that have seen an audit, by the group that their certificate speaks of."""
-        found = {group: self._watches.of(one).monitor for group, one in self._by_group.items()}
-        return {group: monitor for group, monitor in found.items() if monitor is not None}
+        """The monitors that have seen an audit, by the segment that their certificate speaks of."""
+        found = {name: self._watches.of(one).monitor for name, one in self._each.items()}
+        return {name: monitor for name, monitor in found.items() if monitor is not None}
 
     def record(self, answer: Answer, right: Judge, reference_right: bool | None = None) -> Truth:
         """Take what is true of an answer. Raises as `Orchestrator.record_truth` does."""
@@ -232,7 +235,9 @@ class Serving:
         critical = None if self._wanted.online is None else critical_of(answer, right, complete=self._complete(answer))
         if certificate.calibration_id not in self._voided:
             return Truth(missed, counted=False, says="it was given under an earlier certificate")
-        return self._watches.count(certificate, missed, critical)
+        asked = answer.question
+        group = None if self._by_group else asked.group  # by groups, as before 0.6, a group is a segment
+        return self._watches.count(certificate, missed, critical, group or identity(asked.text, asked.context))
 
     def _unknown(self, answer: Answer, certificate: Certificate, reference_right: bool | None) -> str | None:
         """Return why an audit does not show whether the question was missed, whatever else it shows; None if it does.
@@ -297,12 +302,12 @@ def fallback_of(wanted: str | None, kind: str, strategy: Strategy) -> tuple[Stra
     return strategy, FixedPolicy("guide" if isinstance(strategy, BaseGuide) else "both")
 
 
-def _policy_for(policy: Policy, group: str | None, online: OnlineThreshold | None) -> Policy:
-    """Return the policy at a group's threshold, or at the one that audits led to, which is no higher."""
-    for_group: Callable[[str | None], CalibratedPolicy] | None = getattr(policy, "for_group", None)
-    if for_group is None:
+def _policy_for(policy: Policy, question: Question, online: OnlineThreshold | None) -> Policy:
+    """Return the policy at the threshold of a question's segment, or at the lower one that audits led to."""
+    for_segment: Callable[..., CalibratedPolicy] | None = getattr(policy, "for_segment", None)
+    if for_segment is None:
         return policy
-    chosen = for_group(group)
+    chosen = for_segment(question.segment, question.group)
     if online is None:
         return chosen
     return replace(chosen, threshold=chosen.threshold._replace(kappa=online.kappa))

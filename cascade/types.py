@@ -225,20 +225,25 @@ class Certificate:
     Attributes:
         kind: "coverage", "solvable", "f1", "budget", "regret" or "error" (`conformal.guarantee`).
         alpha: the share of questions that may be missed; None where only a budget is promised.
-        n: calibration questions that the threshold was set on.
+        n: calibration questions that the threshold was set on, each of another group.
         calibration_id: the start of the SHA-256 of everything else in the certificate.
         delta: the probability that the calibration misleads; None for a promise on average over calibrations.
         k: the rank of the threshold among the critical values; None where it was set by tests on a path.
         kappa: the threshold.
         abstain_below: nothing is served whose confidence is below; None without abstention.
         budget_nano_usd: the promised bound on the mean cost of a question.
-        group: the group of questions it speaks of; None for all.
-        pool: whether it speaks of all groups together that have no certificate of their own.
+        group: the group of questions it speaks of, where it was made by groups: before 0.6, or with --by-group.
+        pool: whether it speaks of all segments together that have no certificate of their own.
         keeps_everything: whether the promise is kept by keeping every answer of every step.
         data_sha256, policy_sha256: what it was made from.
         made_for: the strategy, models, prices and prompts that it holds for; None inside for what is not known.
         created, expires: dates, ISO 8601, UTC; it holds until the end of the day `expires`.
         assumptions: what it rests on, in words.
+        segment: the segment of questions it speaks of; None for all.
+        unit: what it speaks of: a random "question", or a random question of a random "group" where the log had groups
+            of several; None before 0.6, where all questions of a group counted as unrelated.
+        together: with how many segments' promises it holds at once but for a probability together × delta; None where
+            it holds by itself.
 
     Reference: Angelopoulos & Bates, A gentle introduction to conformal prediction (2021), and `design/`.
     """
@@ -261,6 +266,14 @@ class Certificate:
     created: str = ""
     expires: str | None = None
     assumptions: tuple[str, ...] = ()
+    segment: str | None = None
+    unit: Literal["question", "group"] | None = None
+    together: int | None = None
+
+    @property
+    def name(self) -> str | None:
+        """The segment that it speaks of, or the group where it was made by groups; None for all, or all others."""
+        return self.segment if self.segment is not None else self.group
 
 
 @dataclass(frozen=True, slots=True)

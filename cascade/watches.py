@@ -51,7 +51,7 @@ class Watch:
         """Whether odd steps have surely become more frequent."""
         return self.odd is not None and self.odd.alarmed
 
-    def after(self, certificate: Certificate, missed: bool, critical: float | None) -> Watch:
+    def after(self, certificate: Certificate, missed: bool, critical: float | None, *, again: bool = False) -> Watch:
         """Return what is known after one more audit.
 
         Args:
@@ -59,9 +59,11 @@ class Watch:
             missed: whether the question was missed as it was served.
             critical: the question's critical value, where a threshold follows the audits: it tells whether a threshold
                 misses the question. The monitor speaks of the certified one, whatever served meanwhile.
+            again: whether a question of the same group was counted before: the monitor then learns nothing, since its
+                evidence is that of independent groups. A threshold that follows the audits learns from all of them.
         """
         certified = missed if critical is None else not (critical > -math.inf and certificate.kappa <= critical)
-        monitor = None if self.monitor is None else self.monitor.update(certified)
+        monitor = self.monitor if self.monitor is None or again else self.monitor.update(certified)
         online, alarm = self.online, None
         if online is not None:
             online = online.update(missed if critical is None else online.missed(critical))
@@ -143,7 +145,7 @@ class Watches:
     """What audits have told, by certificate. All that serves shares one; so may threads.
 
     Guarantee: the certificates that are in service share `monitor.level` evenly, and share it anew when others come. So
-    the chance of any false alarm while these serve is at most that level, however many levels and groups there are
+    the chance of any false alarm while these serve is at most that level, however many levels and segments there are
     (Bonferroni, each monitor having run at its present share from its first audit on).
 
     Args:
@@ -156,6 +158,7 @@ class Watches:
         after_fork(self._begin)
         self._known: dict[str, Watch] = {}
         self._status = ServiceStatus()
+        self._heard: dict[str, set[str]] = {}
         self._level = asked.monitor.level
         self.drawn = _Draws(asked.audit).drawn
         """Whether the next question is audited."""
@@ -197,13 +200,14 @@ class Watches:
             again = {name: self._known[name].at(self._level) for name in monitored & self._known.keys()}
             self._known = {**self._known, **again}
 
-    def count(self, certificate: Certificate, missed: bool, critical: float | None) -> Truth:
+    def count(self, certificate: Certificate, missed: bool, critical: float | None, group: str) -> Truth:
         """Let the monitor and the online threshold of a certificate learn of a miss, or of none.
 
         Args:
             certificate: one that is in service.
             missed: whether the question was missed as it was served.
             critical: as of `Watch.after`.
+            group: what the question hangs together with; its first audit counts for the monitor, and no other.
         """
         name = certificate.calibration_id
         with self._lock:
@@ -215,12 +219,17 @@ class Watches:
                 return Truth(missed, counted=False, says=UNWATCHED)
             if watch.alarm is not None:
                 return Truth(missed, counted=False, says="its certificate was withdrawn meanwhile")
-            watch = watch.after(certificate, missed, critical)
+            heard = self._heard.setdefault(name, set())
+            again = group in heard
+            heard.add(group)
+            watch = watch.after(certificate, missed, critical, again=again)
             self._known = {**self._known, name: watch}
             told = self._status
             self._status = replace(told, audits=told.audits + 1, missed=told.missed + missed)
         if watch.alarm is not None:
             logger.error("certificate %s: %s", name, watch.alarm)
+        if again:
+            return Truth(missed, counted=False, says="its group was counted before, and counts once")
         return Truth(missed, counted=True, says="missed" if missed else "not missed")
 
     def count_odd(self, certificate: Certificate, odd: bool, before: int, n: int) -> None:
@@ -257,8 +266,8 @@ class Watches:
     def _new_monitor(self, certificate: Certificate) -> Monitor | None:
         """Return a monitor at its share of the level.
 
-        A pool has none: its audits mix small groups in other shares than its calibration questions do, so they are not
-        exchangeable with those. The promise is about one question beside the calibration's.
+        A pool has none: its audits mix small segments in other shares than its calibration questions do, so they are
+        not exchangeable with those. The promise is about one question beside the calibration's.
         """
         if certificate.pool:
             return None

@@ -10,7 +10,7 @@ kappa, the more is kept. So each question has a critical value, the highest kapp
 import random
 
 from cascade.conformal import calibrate
-from cascade.conformal.groups import calibrate_groups
+from cascade.conformal.segments import calibrate_segments
 
 ALWAYS = float("inf")
 
@@ -47,7 +47,7 @@ def main() -> None:
     print(f"of {few.n} questions none may be missed: keep everything; {few.needed_n} are needed")
 
     tenants = ["acme"] * 200 + ["globex"] * 80 + [f"visitor {number}" for number in range(20)]
-    by_tenant = calibrate_groups(critical, tenants, alpha=0.1)  # who has too few questions is pooled
+    by_tenant = calibrate_segments(critical, tenants, alpha=0.1)  # who has too few questions is pooled
     for name in ("acme", "globex", "visitor 3", "somebody new"):
         print(f"{name}: kappa {by_tenant.of(name).kappa:.3f}, from {by_tenant.of(name).n} questions")
 

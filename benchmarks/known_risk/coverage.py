@@ -11,7 +11,7 @@ import numpy as np
 from cascade.conformal.arrays import Floats
 from cascade.conformal.binomial import lower_tail
 from cascade.conformal.calibrate import calibrate
-from cascade.conformal.groups import calibrate_groups
+from cascade.conformal.segments import calibrate_segments
 from cascade.conformal.split import allowed_misses, pac_rank, split_rank
 from known_risk.cells import ALPHAS, DELTA, STANDARD_ERRORS, Cell, mean_cell, samples, violation_cell
 from known_risk.populations import GROUPS, Population, missed
@@ -106,7 +106,7 @@ def groups(source: Population, n: int, count: int) -> list[Cell]:
     for row, chosen in enumerate(samples(source, n, count, seed=3)):
         values, labels = source.critical[chosen], names[source.groups[chosen]].tolist()
         for at, alpha in enumerate(ALPHAS):
-            found = calibrate_groups(values, labels, alpha)
+            found = calibrate_segments(values, labels, alpha)
             each = [found.of(name) for name in names.tolist()]
             kappa[at, :, row] = [one.kappa for one in each]
             promised[at, :, row] = [one.k / (one.n + 1) for one in each]

@@ -17,7 +17,7 @@ import numpy as np
 from cascade.calibration.fingerprint import MadeFor, holds_for, refuse_other_cascade, unknown
 from cascade.calibration.ordering import Chosen, Draw, choose
 from cascade.calibration.realised import Realised, play_everything, play_found, realised
-from cascade.calibration.samples import among, data_sha256, joined, once, tied
+from cascade.calibration.samples import among, as_promised, data_sha256, joined, once, one_a_group
 from cascade.calibration.scores import check_fits
 from cascade.calibration.thresholds import Found, Sample, check_told, find, reference_cost, sample_of, spoken_of, untold
 from cascade.config import CascadeConfig
@@ -37,18 +37,18 @@ _NAMED = 5
 _APART = ("The policy and its settings were chosen without the calibration questions.",)
 
 
-class GroupResult(NamedTuple):
-    """What was found for one group of questions, or for all.
+class SegmentResult(NamedTuple):
+    """What was found for one segment of questions, or for all.
 
     Attributes:
-        group: its name; None for all questions, or for all groups without a threshold of their own.
-        rows: calibration questions of the group; n of the certificate may be less (`solvable` counts those alone).
+        segment: its name; None for all questions, or for all segments without a threshold of their own.
+        rows: calibration questions of the segment; n of the certificate may be less (`solvable` counts those alone).
         found: the threshold and how it came about.
         certificate: what is promised.
         realised: what the policy does on those questions at the threshold; None without questions.
     """
 
-    group: str | None
+    segment: str | None
     rows: int
     found: Found
     certificate: Certificate
@@ -62,8 +62,8 @@ class Calibrated:
     Attributes:
         artifact: to be written with `policies.artifact.write`.
         guarantee: what was asked for.
-        groups: what was found, one entry a certificate.
-        n: calibration questions.
+        segments: what was found, one entry a certificate.
+        n: calibration questions, one of each group.
         repeated: episodes left out because their question is there already.
         selection: questions that ordered the path, and were left out.
         realised: what the policy does on the calibration questions, each at its threshold.
@@ -74,7 +74,7 @@ class Calibrated:
 
     artifact: PolicyArtifact
     guarantee: Guarantee
-    groups: tuple[GroupResult, ...]
+    segments: tuple[SegmentResult, ...]
     n: int
     selection: int
     realised: Realised
@@ -129,11 +129,14 @@ def calibrate_policy(
     before = held or PolicyArtifact(settings)
     rows = _rows(joined(tables), policy, guarantee, before, config)
     chosen = choose(rows.table, policy, guarantee, before, Draw(selection_share, seed))
+    # One of each group certifies. A path may be ordered on all questions of its groups.
+    groups = one_a_group(rows.table, separate=guarantee.separate, seed=seed).n
+    chosen = chosen._replace(table=one_a_group(chosen.table, separate=guarantee.separate, seed=seed))
     sample = sample_of(chosen.table, policy)
     found = find(sample, guarantee, chosen.path)
     if guarantee.single:
         check_told(found, chosen.table)
-    _demand(found, chosen, guarantee, rows.table.n, allow_everything=allow_everything)
+    _demand(found, chosen, guarantee, groups, allow_everything=allow_everything)
     day = today or datetime.now(UTC).date()
     dates = day.isoformat(), expiry(day, expires_days)
     made = holds_for(chosen.table, config, guarantee, before)
@@ -146,10 +149,10 @@ def calibrate_policy(
 
 
 def _pooled(found: Sequence[Found], table: EpisodeTable, guarantee: Guarantee) -> Iterator[str]:
-    """Yield that no group has a promise of its own, where several groups were to have one."""
-    groups = len(set(table.groups))
-    if guarantee.by_group and groups > 1 and all(one.group is None for one in found):
-        yield f"no group has enough questions for a promise of its own: {groups} groups are pooled"
+    """Yield that no segment has a promise of its own, where several segments were to have one."""
+    many = len(set(table.segments))
+    if guarantee.separate and many > 1 and all(one.segment is None for one in found):
+        yield f"no segment has enough questions for a promise of its own: {many} segments are pooled"
 
 
 def _guessed(sample: Sample, guarantee: Guarantee) -> Iterator[str]:
@@ -184,8 +187,8 @@ def certified(
     """
     table, questions = chosen.table, tuple(sorted(set(chosen.table.questions)))
     bare = PolicyArtifact(settings, chosen.seen, chosen.path, chosen.ordered_for, questions=questions, asked=guarantee)
-    data = data_sha256(table, by_group=guarantee.by_group)
-    frame = _Frame(guarantee, data, bare.policy_sha256, made, *dates, _clustered(table), how)
+    data = data_sha256(table, separate=guarantee.separate)
+    frame = _Frame(guarantee, data, bare.policy_sha256, made, *dates, _drawn(table), len(set(table.segments)), how)
     signed = tuple([_certificate(one, frame) for one in found])
     return replace(bare, certificates=signed, unanswered=int(np.count_nonzero(hopeless(table.arrays))))
 
@@ -204,8 +207,8 @@ def _rows(
     # Questions that ordered a path are set aside where a path is needed, and refused where none is.
     made = frozenset(before.seen.training) if guarantee.single else before.seen.all
     _refuse(table, policy, made, before, config)
-    table = looked_at(table if guarantee.by_group else tied(table), guarantee.kind)
-    rows = once(table, by_group=guarantee.by_group)
+    table = looked_at(as_promised(table, guarantee), guarantee.kind)
+    rows = once(table, separate=guarantee.separate)
     return _Rows(table.take(rows), table.n - rows.size)
 
 
@@ -270,11 +273,12 @@ def _demand(
 
 
 def _whom(found: Found, table: EpisodeTable, guarantee: Guarantee) -> str:
-    if not guarantee.by_group:
+    if not guarantee.separate:
         return ""
-    if found.group is not None:
-        return f"group {found.group}: "
-    return f"all other groups ({_named(sorted({table.groups[row] for row in np.flatnonzero(found.rows)}))}): "
+    if found.segment is not None:
+        return f"segment {found.segment}: "
+    others = sorted({table.segments[row] or "none" for row in np.flatnonzero(found.rows)})
+    return f"all other segments ({_named(others)}): "
 
 
 def _would_do(needed: int, chance: float | None, n: int, logged: int) -> str:
@@ -308,14 +312,15 @@ class _Frame(NamedTuple):
     made_for: MadeFor
     created: str
     expires: str | None
-    clustered: str
+    drawn: str
+    segments: int
     how: tuple[str, ...]
 
 
-def _clustered(table: EpisodeTable) -> str:
-    """Return how many questions stand in how many groups, where some share one."""
-    groups = len(set(table.groups))
-    return f"{table.n} questions are of {groups} groups" if groups < table.n else ""
+def _drawn(table: EpisodeTable) -> str:
+    """Return of how many groups the questions are and what they were drawn from, where some group had several."""
+    many = int(table.drawn_from.sum())
+    return f"{table.n} of {many} questions, one of each group" if many > table.n else ""
 
 
 def _certificate(found: Found, frame: _Frame) -> Certificate:
@@ -326,13 +331,13 @@ def _certificate(found: Found, frame: _Frame) -> Certificate:
             alpha=asked.alpha,
             n=found.n,
             calibration_id="",
-            delta=asked.delta,
+            delta=asked.each_delta(frame.segments),
             k=found.k,
             kappa=found.kappa,
             abstain_below=found.abstain_below,
             budget_nano_usd=asked.budget_nano_usd,
-            group=found.group,
-            pool=asked.by_group and found.group is None,
+            group=found.segment if asked.by_group else None,
+            pool=asked.separate and found.segment is None,
             keeps_everything=found.keeps_everything,
             data_sha256=frame.data_sha256,
             policy_sha256=frame.policy_sha256,
@@ -340,18 +345,22 @@ def _certificate(found: Found, frame: _Frame) -> Certificate:
             created=frame.created,
             expires=frame.expires,
             assumptions=tuple(_assumptions(found, frame)),
+            segment=found.segment if asked.by_segment else None,
+            unit="group" if frame.drawn else "question",
+            together=frame.segments if asked.together else None,
         )
     )
 
 
 def _assumptions(found: Found, frame: _Frame) -> Iterator[str]:
     asked = frame.guarantee
+    what = "groups of questions" if frame.drawn else "questions"
     if asked.delta is None:
-        yield "Fresh questions and those of the calibration are exchangeable: of one kind, in no particular order."
+        yield f"Fresh {what} and those of the calibration are exchangeable: of one kind, in no particular order."
     else:
-        yield "Fresh questions and those of the calibration are independent draws of one kind."
-    if frame.clustered and not asked.by_group:
-        yield f"Questions of one group count as unrelated: {frame.clustered}."
+        yield f"Fresh {what} and those of the calibration are independent draws of one kind."
+    if frame.drawn:
+        yield f"Questions of one group hang together; one of each was drawn, whatever the answers: {frame.drawn}."
     yield from frame.how
     yield "Whether an answer is right is judged as in the log."
     yield "Every step that the policy asks for is run: no budget, time limit or failing provider cuts a question short."
@@ -363,8 +372,8 @@ def _assumptions(found: Found, frame: _Frame) -> Iterator[str]:
         yield "Serving nothing is no error."
     if asked.most_nano_usd is not None:
         yield f"No question costs more than {dollars(asked.most_nano_usd)}: the cap per question sees to it."
-    if asked.by_group and found.group is None:
-        yield "It speaks of all groups that have no certificate of their own, taken together."
+    if asked.separate and found.segment is None:
+        yield "It speaks of all segments that have no certificate of their own, taken together."
     unseen = unknown(frame.made_for)
     if unseen:
         yield f"Not on record, so that a change would go unseen: {', '.join(unseen)}."
@@ -376,14 +385,14 @@ def report(sample: Sample, found: Sequence[Found], artifact: PolicyArtifact, gua
     whole, everything = realised(table, played), realised(table, play_everything(sample))
     assert whole is not None  # noqa: S101 - there is a question
     assert everything is not None  # noqa: S101 - the same
-    groups = [
-        GroupResult(one.group, int(np.count_nonzero(one.rows)), one, certificate, realised(table, played, one.rows))
+    segments = [
+        SegmentResult(one.segment, int(np.count_nonzero(one.rows)), one, certificate, realised(table, played, one.rows))
         for one, certificate in zip(found, artifact.certificates, strict=True)
     ]
     return Calibrated(
         artifact=artifact,
         guarantee=guarantee,
-        groups=tuple(groups),
+        segments=tuple(segments),
         n=table.n,
         selection=0 if artifact.path is None else len(artifact.seen.selection),
         realised=whole,

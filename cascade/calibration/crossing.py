@@ -11,6 +11,7 @@ from fractions import Fraction
 import numpy as np
 
 from cascade.calibration.folds import FOLDS, folds
+from cascade.calibration.samples import among
 from cascade.calibration.thresholds import Found, Sample, sample_of, spoken_of
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
 from cascade.conformal.binomial import as_written
@@ -119,15 +120,21 @@ def is_crossed(artifact: PolicyArtifact) -> bool:
     return artifact.policy.get("kind") == "cross" and artifact.seen.all.issuperset(artifact.questions)
 
 
-def deviations(artifact: PolicyArtifact, policy: CrossPolicy, table: EpisodeTable) -> Iterator[str]:
-    """Yield in what a log's questions, all of the certificate's, give another certificate than there is.
+def deviations(artifact: PolicyArtifact, policy: CrossPolicy, whole: EpisodeTable) -> Iterator[str]:
+    """Yield in what a log's questions give another certificate than there is.
+
+    Args:
+        artifact: the policy directory.
+        policy: what it holds.
+        whole: all the questions that the members were made from, those that certify among them.
 
     Raises:
         CascadeError: the folds cannot be dealt, or the log lacks what a member looks at.
     """
     certificate, alpha = artifact.certificates[0], policy.kappa
+    certify = among(whole, frozenset(artifact.questions))
+    table, fold = whole.take(certify), folds(whole, FOLDS, artifact.policy["seed"])[certify]
     kind, counted = certificate.kind, spoken_of(table, certificate.kind)
-    fold = folds(table, FOLDS, artifact.policy["seed"])
     wanted = {
         "kind": kind if kind in KINDS else " or ".join(KINDS),
         "alpha": 2 * alpha,
@@ -135,7 +142,7 @@ def deviations(artifact: PolicyArtifact, policy: CrossPolicy, table: EpisodeTabl
         "n": int(np.count_nonzero(counted)),
         "k": None,
         "delta": None,
-        "group": None,
+        "name": None,
     }
     for name, again in wanted.items():
         then = getattr(certificate, name)

@@ -57,15 +57,15 @@ def on_fresh(certificates: Sequence[Certificate], sample: Sample) -> Iterator[To
 
     Args:
         certificates: of one calibration.
-        sample: questions that neither the policy nor the calibration has seen.
+        sample: questions that neither the policy nor the calibration has seen, one of each group.
 
     Guarantee: if the fresh questions are like the calibration's, a promise that is kept is refuted with probability at
     most 5 %, one with delta with at most delta more; for each promise by itself.
 
-    A pool of small groups is reported and not tested: it speaks of one fresh question beside the calibration's, and
-    many fresh ones mix the groups in other shares.
+    A pool of small segments is reported and not tested: it speaks of one fresh question beside the calibration's, and
+    many fresh ones mix the segments in other shares.
     """
-    place = places([one.group for one in certificates], sample.table)
+    place = places([one.name for one in certificates], sample.table)
     for number, one in enumerate(certificates):
         rows = place == number
         if not rows.any():
@@ -89,7 +89,7 @@ def _share(one: Certificate, sample: Sample, rows: Bools) -> Told:
         f"{_whom(one)}{losses} of {m} fresh questions lost: a rate above {low:.4f} and below {high:.4f}, each at 95 %"
     )
     if one.pool:
-        return Told(ok=True, said=f"{said}; small groups together, reported only")
+        return Told(ok=True, said=f"{said}; small segments together, reported only")
     assert one.alpha is not None  # noqa: S101 - it promises a share
     if one.k is not None and one.delta is None:
         return _verdict(said, f"alpha {one.alpha:g}", misses_p_value(losses, m, one.n, one.k))
@@ -174,4 +174,4 @@ def _verdict(said: str, promised: str, p: float) -> Told:
 
 
 def _whom(one: Certificate) -> str:
-    return "" if one.group is None else f"group {one.group}: "
+    return "" if one.name is None else f"segment {one.name}: "

@@ -1,8 +1,9 @@
 """Logged audits against a certificate: which of them were missed, in the order they were asked, and what that proves.
 
-An audit is a question that was run to its last step and judged. It is held against the threshold of its group's
-certificate, as the policy serves it; each certificate has a monitor of its own. A pool of small groups has none: its
-audits mix the groups in other shares than its calibration questions do, so they are not exchangeable with those.
+An audit is a question that was run to its last step and judged. It is held against the threshold of its segment's
+certificate, as the policy serves it; each certificate has a monitor of its own. The questions of one group hang
+together, so the first of them counts and no other. A pool of small segments has no monitor: its audits mix the segments
+in other shares than its calibration questions do, so they are not exchangeable with those.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ import numpy as np
 
 from cascade.calibration.fingerprint import differences, made_for
 from cascade.calibration.realised import play
-from cascade.calibration.samples import among, joined, places
+from cascade.calibration.samples import among, as_promised, joined, places
 from cascade.calibration.scores import check_fits
 from cascade.calibration.shown import odd, outside
 from cascade.calibration.thresholds import Sample, sample_of, spoken_of
 from cascade.conformal.arrays import Bools, Ints
 from cascade.conformal.binomial import lower_bound, upper_bound
-from cascade.conformal.guarantee import KINDS
+from cascade.conformal.guarantee import KINDS, Guarantee
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.rollout import hopeless
 from cascade.conformal.served import PathPoint
@@ -69,6 +70,7 @@ class Watch(NamedTuple):
             has become of the models.
         unanswered_before: the same of the calibration questions, and how many those are; None where not on record.
         uncounted: audits that the promise does not speak of (`thresholds.spoken_of`).
+        again: audits of a group of which another question was counted before.
         missing: audits that show nothing: a call of them failed, or a step was of a kind that no calibration question
             showed.
         odd: audits with a step that lacks an answer or a signal as some calibration questions did (`policies.scope`).
@@ -85,6 +87,7 @@ class Watch(NamedTuple):
     unanswered: int
     unanswered_before: tuple[int, int] | None
     uncounted: int
+    again: int
     changed: tuple[str, ...]
     missing: int = 0
     odd: int = 0
@@ -171,19 +174,22 @@ def watch(
     marked = np.array([one.split == AUDIT for one in known], dtype=np.bool_)
     taken = marked if marked.any() else np.ones(len(known), dtype=np.bool_)
     order = [row for row in _by_date(known) if taken[row]]
-    table = joined(listed).take(np.array(order, dtype=np.int64))
+    by_group = any(one.group is not None for one in artifact.certificates)
+    asked = artifact.asked or Guarantee("coverage", by_group=by_group)
+    table = as_promised(joined(listed).take(np.array(order, dtype=np.int64)), asked)
     check_fits(policy, table)
     sample = sample_of(table, policy)
     scope = Scope.of(artifact.certificates[0], policy)
     beyond = outside(table, scope)
     counted = spoken_of(table, artifact.certificates[0].kind) & ~beyond
     failed = [one for one in about.values() if one.failed and (one.split == AUDIT or not marked.any())]
-    place = places([one.group for one in artifact.certificates], table)
+    place = places([one.name for one in artifact.certificates], table)
     missed = _missed(sample, artifact.certificates, place)
     share, held = level / sum(not one.pool for one in artifact.certificates), frozenset(artifact.questions)
     before = None if artifact.unanswered is None else (artifact.unanswered, max(len(held), artifact.unanswered))
+    first = _first_of_group(table, place, counted)
     watched = [
-        _watched(one, share, missed[counted & (place == number)]) for number, one in enumerate(artifact.certificates)
+        _watched(one, share, missed[first & (place == number)]) for number, one in enumerate(artifact.certificates)
     ]
     return Watch(
         watched=tuple(watched),
@@ -195,11 +201,22 @@ def watch(
         unanswered=int(np.count_nonzero(hopeless(table.arrays))),
         unanswered_before=before,
         uncounted=int(np.count_nonzero(~counted & ~beyond)),
+        again=int(np.count_nonzero(counted & ~first)),
         changed=tuple(differences(artifact.certificates[0].made_for, made_for(table))),
         missing=len(failed) + int(np.count_nonzero(beyond)),
         odd=int(np.count_nonzero(odd(table, scope))),
         odd_before=scope.calibrated,
     )
+
+
+def _first_of_group(table: EpisodeTable, place: Ints, counted: Bools) -> Bools:
+    """Return which rows are the first of their group that counts for their certificate: bool (n,)."""
+    seen, first = set[tuple[str, int]](), np.zeros(table.n, dtype=np.bool_)
+    for row in np.flatnonzero(counted).tolist():
+        key = table.groups[row], int(place[row])
+        first[row] = key not in seen
+        seen.add(key)
+    return first
 
 
 def _by_date(known: list[Logged]) -> list[int]:
@@ -214,7 +231,7 @@ def _check(certificates: Sequence[Certificate]) -> None:
     if not KINDS[kind].monitored:
         raise UsageError(f"Audits count misses, and {kind} is no promise on misses: there is nothing to watch.")
     if all(one.pool for one in certificates):
-        raise UsageError("The certificate speaks of small groups taken together, which audits cannot watch.")
+        raise UsageError("The certificate speaks of small segments taken together, which audits cannot watch.")
 
 
 def _missed(sample: Sample, certificates: Sequence[Certificate], place: Ints) -> Bools:

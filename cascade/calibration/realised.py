@@ -74,8 +74,8 @@ def play(table: EpisodeTable, scores: ScoreArrays, thresholds: Threshold | Seque
 
 
 def play_found(sample: Sample, found: Sequence[Found]) -> Played:
-    """Return what a policy does at the thresholds that were found, each question at that of its group."""
-    place = places([one.group for one in found], sample.table)  # there is always one for all others
+    """Return what a policy does at the thresholds that were found, each question at that of its segment."""
+    place = places([one.segment for one in found], sample.table)  # there is always one for all others
     each = [Threshold(one.kappa, one.keeps_everything, one.abstain_below) for one in found]
     return play(sample.table, sample.scores, [each[number] for number in place.tolist()])
 

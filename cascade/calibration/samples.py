@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
 from cascade.conformal.certificate import canonical
-from cascade.conformal.guarantee import of_group
+from cascade.conformal.clusters import one_of_each
+from cascade.conformal.guarantee import Guarantee, of_segment
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 
@@ -125,15 +127,15 @@ def _walk(table: EpisodeTable, name: str) -> Walk:
     return table.walks.get(name, Walk(no, no, no, zero, zero, zero, zero))
 
 
-def once(table: EpisodeTable, *, by_group: bool = False) -> Ints:
-    """Return one row for each question, int64, ascending; with `by_group` one for each question of each group.
+def once(table: EpisodeTable, *, separate: bool = False) -> Ints:
+    """Return one row for each question, int64, ascending; with `separate` one for each question of each segment.
 
     A question that stands in a log several times, collected anew or asked again, is one piece of evidence about fresh
     questions, not several. Which of its episodes counts is settled by a hash of their ids, which knows no outcome.
     """
-    chosen: dict[tuple[str, str], tuple[str, int]] = {}
-    for row, (question, group, name) in enumerate(zip(table.questions, table.groups, table.ids, strict=True)):
-        key = question, group if by_group else ""
+    chosen: dict[tuple[str, str | None], tuple[str, int]] = {}
+    for row, (question, segment, name) in enumerate(zip(table.questions, table.segments, table.ids, strict=True)):
+        key = question, segment if separate else None
         if key in chosen:
             chosen[key] = min(chosen[key], (_hash(name), row))
         else:
@@ -141,20 +143,63 @@ def once(table: EpisodeTable, *, by_group: bool = False) -> Ints:
     return np.array(sorted(row for _, row in chosen.values()), dtype=np.int64)
 
 
+def as_promised(table: EpisodeTable, guarantee: Guarantee) -> EpisodeTable:
+    """Return the whole of a log in the groups and segments that a guarantee speaks of.
+
+    Groups that share a question are one. By groups, as before 0.6, a group is a segment and a question stands for
+    itself. To do it twice changes nothing.
+    """
+    if not guarantee.by_group:
+        return tied(table)
+    if table.groups == table.questions and any(segment is not None for segment in table.segments):
+        return table
+    return replace(table, segments=table.groups, groups=table.questions)
+
+
+def one_a_group(table: EpisodeTable, *, separate: bool = False, seed: int = 0) -> EpisodeTable:
+    """Return the rows that `rows_a_group` draws; `drawn_from` says of how many questions each."""
+    keys = _groups(table, separate=separate)
+    many = Counter[tuple[str, str | None]]()
+    for key, held in zip(keys, table.drawn_from.tolist(), strict=True):
+        many[key] += held
+    rows = rows_a_group(table, separate=separate, seed=seed)
+    sizes = np.array([many[keys[row]] for row in rows.tolist()], dtype=np.int64)
+    return replace(table.take(rows), drawn_from=sizes)
+
+
+def rows_a_group(table: EpisodeTable, *, separate: bool = False, seed: int = 0) -> Ints:
+    """Return one question of each group, drawn at random; with `separate` one of each group in each segment.
+
+    These are what a certificate is made from: questions of one group are no independent evidence. What settles the draw
+    is a keyed hash of the questions, which knows no outcome, and no order of the rows changes it.
+
+    Args:
+        table: a row a question (`once`), in groups that share none (`tied`).
+        separate: whether each segment gets a promise of its own.
+        seed: draws them.
+    """
+    return one_of_each(_groups(table, separate=separate), labels=table.questions, seed=seed)
+
+
+def _groups(table: EpisodeTable, *, separate: bool) -> list[tuple[str, str | None]]:
+    """Return what each row is one of: its group, or its group in its segment."""
+    return [(group, segment if separate else None) for group, segment in zip(table.groups, table.segments, strict=True)]
+
+
 def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
 def places(names: Sequence[str | None], table: EpisodeTable) -> Ints:
-    """Return which of several promises, each for a group, speaks of each question: int64 (n,), −1 where none does.
+    """Return which of several promises, each for a segment, speaks of each question: int64 (n,), −1 where none does.
 
-    It is that of the question's group, else that of None, which speaks of all others. Where there is neither, every
+    It is that of the question's segment, else that of None, which speaks of all others. Where there is neither, every
     answer of every step is kept.
     """
     numbers = {name: number for number, name in enumerate(names)}
-    found = {group: of_group(numbers, group) for group in set(table.groups)}
-    place = {group: -1 if number is None else number for group, number in found.items()}
-    return np.array([place[group] for group in table.groups], dtype=np.int64)
+    found = {segment: of_segment(numbers, segment) for segment in set(table.segments)}
+    place = {segment: -1 if number is None else number for segment, number in found.items()}
+    return np.array([place[segment] for segment in table.segments], dtype=np.int64)
 
 
 def among(table: EpisodeTable, questions: frozenset[str] | set[str]) -> Bools:
@@ -223,10 +268,10 @@ def clusters(table: EpisodeTable) -> list[str]:
     return [root(group) for group in table.groups]
 
 
-def data_sha256(table: EpisodeTable, *, by_group: bool = False) -> str:
+def data_sha256(table: EpisodeTable, *, separate: bool = False) -> str:
     """Return a hash of all that a calibration reads of a table; the order of its rows changes nothing.
 
-    Questions, with `by_group` their groups, answers and which of them are right, costs, steps, tokens, confidences,
+    Questions, with `separate` their segments, answers and which of them are right, costs, steps, tokens, confidences,
     signals, numbers of the questions' texts, and what the walks brought. Steps, places and signals that no row has are
     left out, so that a log's other rows change nothing.
     """
@@ -237,8 +282,8 @@ def data_sha256(table: EpisodeTable, *, by_group: bool = False) -> str:
     for start in range(0, table.n, _CHUNK):
         some = slice(start, start + _CHUNK)
         block = np.concatenate([_bytes(column[some]) for column in columns.values()], axis=1)
-        named = zip(table.questions[some], table.groups[some], strict=True)
-        names = [canonical([question, group if by_group else None]) for question, group in named]
+        named = zip(table.questions[some], table.segments[some], strict=True)
+        names = [canonical([question, segment if separate else None]) for question, segment in named]
         rows += [hashlib.sha256(name + row.tobytes()).digest() for name, row in zip(names, block, strict=True)]
     head = canonical([horizon, places, list(columns), table.cost_known])
     return hashlib.sha256(head + b"".join(sorted(rows))).hexdigest()

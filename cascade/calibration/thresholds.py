@@ -13,13 +13,13 @@ from cascade.calibration.scores import scored
 from cascade.conformal.arrays import Bools, Floats, ScoreArrays
 from cascade.conformal.calibrate import Calibration, calibrate
 from cascade.conformal.critical import critical_kappa
-from cascade.conformal.groups import calibrate_groups
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.identity import hangs_on_identity
 from cascade.conformal.ltt import learn_then_test, order_path
 from cascade.conformal.needed import Forecast, chance_said, forecast
 from cascade.conformal.risk import calibrate_budget, calibrate_risk, cost_levels, loss_levels
 from cascade.conformal.rollout import Levels, levels
+from cascade.conformal.segments import calibrate_segments
 from cascade.conformal.served import PathPoint, Served, served
 from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY
 from cascade.episodes.table import EpisodeTable
@@ -108,7 +108,7 @@ class Found(NamedTuple):
     """A threshold and how it came about.
 
     Attributes:
-        group: the questions that it serves: a group's, or where None all that no other threshold serves.
+        segment: the questions that it serves: a segment's, or where None all that no other threshold serves.
         rows: bool (n,), the calibration questions that it serves.
         n: the questions that it was set on.
         kappa: the threshold.
@@ -121,7 +121,7 @@ class Found(NamedTuple):
         refused: why nothing can be promised, in words; None where it can.
     """
 
-    group: str | None
+    segment: str | None
     rows: Bools
     n: int
     kappa: float
@@ -135,7 +135,7 @@ class Found(NamedTuple):
 
 
 def find(sample: Sample, guarantee: Guarantee, path: Path | None = None) -> list[Found]:
-    """Return the thresholds at which a guarantee can be promised: one, or one a group and one for all others.
+    """Return the thresholds at which a guarantee can be promised: one, or one a segment and one for all others.
 
     Args:
         sample: the calibration questions.
@@ -157,19 +157,20 @@ def _set(sample: Sample, guarantee: Guarantee, _: Path | None) -> list[Found]:
     """
     critical, alpha = sample.critical(), _alpha(guarantee)
     counted = spoken_of(sample.table, guarantee.kind)
-    if not guarantee.by_group:
+    if not guarantee.separate:
         return [_of(calibrate(critical[counted], alpha, delta=guarantee.delta), None, counted)]
-    groups = np.array(sample.table.groups, dtype=object)
-    some = calibrate_groups(critical[counted], list(groups[counted]), alpha, delta=guarantee.delta)
-    own = [name for name in some.by_group if name not in set(some.pooled_groups)]
-    found = [_of(some.by_group[name], name, counted & (groups == name)) for name in sorted(own)]
-    rest = counted & ~np.isin(groups, own)
+    names = sample.table.segments
+    segments, delta = np.array(names, dtype=object), guarantee.each_delta(len(set(names)))
+    some = calibrate_segments(critical[counted], list(segments[counted]), alpha, delta=delta)
+    own = [name for name in some.by_segment if name not in set(some.pooled_segments)]
+    found = [_of(some.by_segment[name], name, counted & (segments == name)) for name in sorted(own)]
+    rest = counted & ~np.array([name in set(own) for name in names], dtype=np.bool_)
     return [*found, _of(some.unknown, None, rest)]
 
 
-def _of(calibration: Calibration, group: str | None, rows: Bools) -> Found:
+def _of(calibration: Calibration, segment: str | None, rows: Bools) -> Found:
     return Found(
-        group=group,
+        segment=segment,
         rows=rows,
         n=calibration.n,
         kappa=calibration.kappa,

@@ -20,7 +20,7 @@ from cascade.calibration.calibrating import looked_at
 from cascade.calibration.fingerprint import differences, made_for, models_said, unknown
 from cascade.calibration.fresh import on_fresh
 from cascade.calibration.ordering import ordering
-from cascade.calibration.samples import absent, among, data_sha256, joined, once, tied
+from cascade.calibration.samples import absent, among, as_promised, data_sha256, joined, once, one_a_group
 from cascade.calibration.scores import check_fits
 from cascade.calibration.thresholds import Found, find, order, sample_of
 from cascade.config import CascadeConfig
@@ -165,17 +165,21 @@ def _on_data(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> I
     if wanted is None:
         yield Check("threshold", ok=False, said="the file does not say what was asked for: calibrate again")
         return
-    table = looked_at(table, wanted.kind)
+    if artifact.certificates[0].unit is None:  # made before 0.6, which knew questions as they are spelled
+        table = replace(table, questions=table.spelled)
+    table = looked_at(as_promised(table, wanted), wanted.kind)
     held = frozenset(artifact.questions)
-    if absent(table.take(among(table, held)), held) != absent(replace(table, spelled=table.questions), held):
-        table = replace(table, questions=table.spelled)  # made before 0.6: it knows questions as they are spelled
     mine, seen = among(table, held), among(table, artifact.seen.all)
     crossed = crossing.is_crossed(artifact)
-    again = _once(tied(table.take(mine)), None, wanted) if crossed else _once(table, mine & ~seen, wanted)
-    fresh = _once(table, ~mine & ~seen, wanted)
+    whole = _once(table, mine | seen, wanted) if crossed else _once(table, mine & ~seen, wanted)
+    again = whole.take(among(whole, held)) if crossed else whole
+    # What hangs together with a question that made the policy or certified it is no fresh evidence.
+    known = {group for group, one in zip(table.groups, mine | seen, strict=True) if one}
+    unknown = np.array([group not in known for group in table.groups], dtype=np.bool_)
+    fresh = one_a_group(_once(table, unknown, wanted), separate=wanted.separate)
     there = len(set(again.questions))
     if there == len(held) and there:
-        yield _recalibrated(artifact, wanted, policy, again)
+        yield _recalibrated(artifact, wanted, policy, again, whole)
         if artifact.path is not None:
             yield _path_again(artifact, policy, _once(table, seen, wanted))
     elif there or not fresh.n:
@@ -185,18 +189,20 @@ def _on_data(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> I
         yield from (Check("fresh", *told) for told in on_fresh(artifact.certificates, sample_of(fresh, policy)))
 
 
-def _once(table: EpisodeTable, rows: Bools | None, wanted: Guarantee) -> EpisodeTable:
-    some = table if rows is None else table.take(rows)
-    return some.take(once(some, by_group=wanted.by_group))
+def _once(table: EpisodeTable, rows: Bools, wanted: Guarantee) -> EpisodeTable:
+    some = table.take(rows)
+    return some.take(once(some, separate=wanted.separate))
 
 
-def _recalibrated(artifact: PolicyArtifact, wanted: Guarantee, policy: Policy, table: EpisodeTable) -> Check:
-    if data_sha256(table, by_group=wanted.by_group) != artifact.certificates[0].data_sha256:
-        other = "answers, costs, signals, judgements or groups" if wanted.by_group else _OTHER
+def _recalibrated(
+    artifact: PolicyArtifact, wanted: Guarantee, policy: Policy, table: EpisodeTable, whole: EpisodeTable
+) -> Check:
+    if data_sha256(table, separate=wanted.separate) != artifact.certificates[0].data_sha256:
+        other = "answers, costs, signals, judgements or segments" if wanted.separate else _OTHER
         said = f"the log holds all calibration questions, with other {other} than then"
         return Check("threshold", ok=False, said=said)
     if isinstance(policy, CrossPolicy) and crossing.is_crossed(artifact):
-        return _crossed_again(artifact, policy, table)
+        return _crossed_again(artifact, policy, table, whole)
     try:
         found = find(sample_of(table, policy), wanted, artifact.path)
     except CascadeError as error:
@@ -206,9 +212,9 @@ def _recalibrated(artifact: PolicyArtifact, wanted: Guarantee, policy: Policy, t
     return Check("threshold", ok=not wrong, said="; ".join(wrong) or said)
 
 
-def _crossed_again(artifact: PolicyArtifact, policy: CrossPolicy, table: EpisodeTable) -> Check:
+def _crossed_again(artifact: PolicyArtifact, policy: CrossPolicy, table: EpisodeTable, whole: EpisodeTable) -> Check:
     try:
-        wrong = [*crossing.deviations(artifact, policy, table), *_unanswered(artifact, table)]
+        wrong = [*crossing.deviations(artifact, policy, whole), *_unanswered(artifact, table)]
     except CascadeError as error:
         return Check("threshold", ok=False, said=f"it cannot be computed again: {error}")
     said = f"the same {table.n} questions give the same folds and critical values: {_listed(artifact.certificates)}"
@@ -221,12 +227,12 @@ def _listed(certificates: Sequence[Certificate]) -> str:
 
 
 def _deviations(certificates: Sequence[Certificate], found: Sequence[Found]) -> Iterator[str]:
-    mine = {one.group: one for one in found}
-    if set(mine) != {one.group for one in certificates}:
-        yield "the data give certificates for other groups"
+    mine = {one.segment: one for one in found}
+    if set(mine) != {one.name for one in certificates}:
+        yield "the data give certificates for other segments"
         return
     for one in certificates:
-        now = mine[one.group]
+        now = mine[one.name]
         if now.refused is not None:
             yield f"{_whom(one)}the data certify nothing: {now.refused}"
             continue
@@ -244,7 +250,7 @@ def _unanswered(artifact: PolicyArtifact, table: EpisodeTable) -> Iterator[str]:
 
 
 def _whom(certificate: Certificate) -> str:
-    return "" if certificate.group is None else f"group {certificate.group}: "
+    return "" if certificate.name is None else f"segment {certificate.name}: "
 
 
 def _path_again(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> Check:

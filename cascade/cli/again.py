@@ -82,6 +82,8 @@ def _parts(promise: Promise) -> dict[str, str]:
         **shares,
         **{name: "" if amount is None else dollars(amount) for name, amount in money.items()},
         "by group": "yes" if asked.by_group else "",
+        "by segment": "yes" if asked.by_segment else "",
+        "together": "yes" if asked.together else "",
         "abstaining": "yes" if asked.abstain else "",
         "days": "" if promise.days is None else str(promise.days),
     }

@@ -21,6 +21,7 @@ from cascade.cli.options import (
     Asked,
     Budget,
     ByGroup,
+    BySegment,
     Configured,
     Delta,
     Episodes,
@@ -31,6 +32,7 @@ from cascade.cli.options import (
     Most,
     Output,
     Seed,
+    Together,
     Where,
     nano_of,
     wanted_guarantee,
@@ -53,6 +55,8 @@ def calibrate_log(
     delta: Delta = None,
     budget: Budget = None,
     most: Most = None,
+    by_segment: BySegment = False,
+    together: Together = False,
     by_group: ByGroup = False,
     abstain: Abstain = False,
     config: Configured = None,
@@ -73,7 +77,7 @@ def calibrate_log(
     given = given_policy(policy, certificates=False)
     target = _target(given, output, force=force)
     settings = given.config if config is None else load(config)
-    asked = Asked(guarantee, alpha, delta, budget, most, by_group, abstain)
+    asked = Asked(guarantee, alpha, delta, budget, most, by_group, abstain, by_segment, together)
     levels = levels_given(given, asked, target, force=force)
     each = {"": LevelGiven(given, asked)} if levels is None else levels.each
     parts = {name: _part(one, expires_days, settings, name) for name, one in each.items()}
@@ -179,6 +183,8 @@ def _taken_over(asked: Asked, held: Guarantee, config: CascadeConfig | None) -> 
         "budget_nano_usd": nano_of("--budget", asked.budget),
         "most_nano_usd": nano_of("--most", cap if asked.most is None else asked.most),
         "by_group": asked.by_group or None,
+        "by_segment": asked.by_segment or None,
+        "together": asked.together or None,
         "abstain": asked.abstain or None,
     }
     try:

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cascade.calibration.calibrating import Calibrated, GroupResult
+from cascade.calibration.calibrating import Calibrated, SegmentResult
 from cascade.calibration.fingerprint import unknown
 from cascade.calibration.realised import Realised
 from cascade.cli.output import plain
@@ -19,7 +19,7 @@ from cascade.text import capital
 
 _WIDE = 100
 """From this width the columns that a narrow terminal lacks have room."""
-_GROUPS_SAID = 3
+_SEGMENTS_SAID = 3
 """As many promises are said in words; the table and the document have all."""
 _MUCH = 0.5
 """The share of questions without an answer above which it is said in a line of its own."""
@@ -42,7 +42,7 @@ class _Line(NamedTuple):
     """One line of the table: what it speaks of, what was found for it, what it does on the calibration questions."""
 
     name: str
-    result: GroupResult | None
+    result: SegmentResult | None
     realised: Realised | None
 
 
@@ -59,10 +59,10 @@ def calibrated_report(done: Calibrated, width: int) -> Iterator[RenderableType]:
     yield Text(f"{done.n:,} calibration questions{_besides(done)}", style="bold")
     for note in done.notes:
         yield Text(f"{capital(note)}.")
-    for result in done.groups[:_GROUPS_SAID]:
+    for result in done.segments[:_SEGMENTS_SAID]:
         yield Text(plain_text(statement(result.certificate)))
-    if len(done.groups) > _GROUPS_SAID:
-        yield Text(f"And so on for {len(done.groups) - _GROUPS_SAID} more certificates.")
+    if len(done.segments) > _SEGMENTS_SAID:
+        yield Text(f"And so on for {len(done.segments) - _SEGMENTS_SAID} more certificates.")
     yield ""
     yield _table(done, width)
     yield Text(_legend(done, width), style="dim")
@@ -98,11 +98,11 @@ def _table(done: Calibrated, width: int) -> Table:
 
 
 def _lines(done: Calibrated) -> Iterator[_Line]:
-    grouped = any(result.group is not None for result in done.groups)
-    for result in done.groups:
-        name = result.group if result.group is not None else "all others" if grouped else "certified"
+    grouped = any(result.segment is not None for result in done.segments)
+    for result in done.segments:
+        name = result.segment if result.segment is not None else "all others" if grouped else "certified"
         yield _Line(name, result, result.realised)
-    if grouped or done.groups[0].rows != done.n:  # the promise may speak of some questions only
+    if grouped or done.segments[0].rows != done.n:  # the promise may speak of some questions only
         yield _Line("all questions", None, done.realised)
     yield _Line("all is kept", None, done.everything)
 
@@ -131,9 +131,9 @@ def _columns(done: Calibrated) -> Sequence[_Column]:
 
 def _counts(done: Calibrated) -> Iterator[_Column]:
     """Yield the columns of rank and misses, where the promise has them."""
-    if any(result.certificate.k is not None for result in done.groups):
+    if any(result.certificate.k is not None for result in done.segments):
         yield _Column("k", 0, _of_result(lambda one: _count(one.certificate.k)))
-    if any(result.found.misses is not None for result in done.groups):
+    if any(result.found.misses is not None for result in done.segments):
         yield _Column("missed", 0, _of_result(lambda one: _count(one.found.misses)))
 
 
@@ -141,7 +141,7 @@ def _count(value: int | None) -> str:
     return "-" if value is None else str(value)
 
 
-def _of_result(shown: Callable[[GroupResult], str]) -> Callable[[_Line], str]:
+def _of_result(shown: Callable[[SegmentResult], str]) -> Callable[[_Line], str]:
     return lambda line: "" if line.result is None else shown(line.result)
 
 
@@ -153,11 +153,11 @@ def _share(of: Callable[[Realised], float]) -> Callable[[_Line], str]:
     return _figure(lambda one: f"{of(one):.3f}")
 
 
-def _kappa(result: GroupResult) -> str:
+def _kappa(result: SegmentResult) -> str:
     return "all kept" if result.certificate.keeps_everything else f"{result.certificate.kappa:.4g}"
 
 
-def _sure(result: GroupResult) -> str:
+def _sure(result: SegmentResult) -> str:
     below = result.certificate.abstain_below
     return "-" if below is None else f"{below:.3g}"
 
@@ -184,7 +184,7 @@ def _legend(done: Calibrated, width: int) -> str:
 
 def _reference(done: Calibrated) -> str:
     """Return what the policy is held against: a cascade with a guide has one by that role, a ladder has none."""
-    roles = done.groups[0].certificate.made_for.get("models") or {}
+    roles = done.segments[0].certificate.made_for.get("models") or {}
     return "The guide" if "guide" in roles else "The last model"
 
 
@@ -213,7 +213,7 @@ def _warnings(done: Calibrated) -> Iterator[str]:
 
 
 def _assumptions(done: Calibrated) -> RenderableType:
-    certificate = done.groups[0].certificate
+    certificate = done.segments[0].certificate
     table = Table.grid(padding=(0, 1))
     for said in certificate.assumptions:
         table.add_row("-", Text(plain_text(said)))
@@ -231,16 +231,16 @@ def calibrated_document(done: Calibrated) -> dict[str, Any]:
         "repeated": done.repeated,
         "selection": done.selection,
         "notes": list(done.notes),
-        "groups": [_group_document(result) for result in done.groups],
+        "segments": [_segment_document(result) for result in done.segments],
         "realised": realised_document(done.realised),
         "everything": realised_document(done.everything),
         "reference_cost_usd": None if reference is None else reference / 1e9,
     }
 
 
-def _group_document(result: GroupResult) -> dict[str, Any]:
+def _segment_document(result: SegmentResult) -> dict[str, Any]:
     return {
-        "group": result.group,
+        "segment": result.segment,
         "questions": result.rows,
         "misses": result.found.misses,
         "kappa": number(result.certificate.kappa),

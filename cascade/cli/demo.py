@@ -107,8 +107,8 @@ def _fit(out: Console, fit: Any) -> _Trial | None:
         f"base first, then the guide if needed: {len(choice.judged)} policies compared on {sizes.training} questions "
         f"in {elapsed:.1f} s; chosen: {plain(choice.winner.name)}"
     )
-    for group in fitted.calibrated.groups:
-        out.print(f"certified on {sizes.calibration} others: {plain(statement(group.certificate))}")
+    for segment in fitted.calibrated.segments:
+        out.print(f"certified on {sizes.calibration} others: {plain(statement(segment.certificate))}")
     out.print(demonstration.PICKED, style="dim")
     logged = demonstration.on_the_log(fitted)
     out.print(

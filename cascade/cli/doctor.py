@@ -160,7 +160,7 @@ def _certificates(config: CascadeConfig) -> Iterator[Finding]:
     if not certificates:
         yield Finding("certificate", serious, f"none; {CALIBRATE}")
     for level, certificate, reasons in certificates:
-        name = "certificate" if certificate.group is None else f"certificate of {certificate.group}"
+        name = "certificate" if certificate.name is None else f"certificate of {certificate.name}"
         name = name if level is None else f"{name}, level {level}"
         yield from (Finding(name, "problem", f"does not hold: {said}") for said in reasons)
         if not reasons:

@@ -33,6 +33,7 @@ from cascade.cli.options import (
     Asked,
     Budget,
     ByGroup,
+    BySegment,
     Configured,
     Delta,
     Episodes,
@@ -43,6 +44,7 @@ from cascade.cli.options import (
     Most,
     NewKind,
     Seed,
+    Together,
     Where,
 )
 from cascade.cli.output import console, print_json
@@ -102,6 +104,8 @@ def fit_log(
     budget: Budget = None,
     most: Most = None,
     lambda_set: LambdaSet = 0.0,
+    by_segment: BySegment = False,
+    together: Together = False,
     by_group: ByGroup = False,
     abstain: Abstain = False,
     calibration_share: Share = SHARE,
@@ -144,7 +148,7 @@ def fit_log(
         default_level=default_level,
         networks=NetworksAsked(networks, network_config, steps, device, checkpoint, checkpoint_every, resume),
     )
-    promise = Asked(guarantee, alpha, delta, budget, most, by_group, abstain)
+    promise = Asked(guarantee, alpha, delta, budget, most, by_group, abstain, by_segment, together)
     reading = Reading(episodes, where or (), matcher, config)
     ready = checked(given, promise, reading, output, force=force, expires_days=expires_days)
     to = _To(Path(output), {"method asked for": policy, "seed": str(seed)}, as_json)

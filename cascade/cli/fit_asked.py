@@ -68,7 +68,12 @@ class Given(NamedTuple):
     def besides(self, promise: Asked, expires_days: int | None) -> dict[str, bool]:
         """Return the options that are of a certificate, and whether they were given."""
         there = {"--cross-calibrate": self.cross, "--levels": self.levels is not None, "--init": self.init is not None}
-        there |= {"--groups": promise.by_group, "--abstain": promise.abstain, "--delta": promise.delta is not None}
+        there |= {
+            "--by-group": promise.by_group,
+            "--by-segment": promise.by_segment,
+            "--abstain": promise.abstain,
+            "--delta": promise.delta is not None,
+        }
         return there | {"--allow-everything": self.everything, "--expires-days": expires_days is not None}
 
 
@@ -152,7 +157,8 @@ def _check_crossable(wanted: Guarantee | None, promise: Asked, besides: list[str
     if wanted is not None:
         check_crossable(wanted, besides)
         return
-    there = {f"--guarantee {promise.kind}": promise.kind not in {None, *CROSSABLE}, "--groups": promise.by_group}
+    there = {f"--guarantee {promise.kind}": promise.kind not in {None, *CROSSABLE}, "--by-group": promise.by_group}
+    there |= {"--by-segment": promise.by_segment, "--together": promise.together}
     there |= {"--delta": promise.delta is not None, "--budget": promise.budget is not None}
     besides += [name for name, one in there.items() if one]
     if besides:

@@ -236,14 +236,14 @@ def certified_levels(
 
 def _rows(name: str, done: Calibrated, *, priced: bool) -> Iterator[tuple[str, ...]]:
     """Yield the cells of a level: a row a certificate."""
-    for result in done.groups:
+    for result in done.segments:
         certificate, realised = result.certificate, result.realised
         cost = coverage = "-"
         if realised is not None:
             known = None if realised.cost_nano_usd is None else realised.cost_nano_usd / 1e9
             cost = per_thousand(known) if priced else f"{realised.length:.2f}"
             coverage = f"{realised.coverage:.3f}"
-        called = name if certificate.group is None else f"{name}, {certificate.group}"
+        called = name if certificate.name is None else f"{name}, {certificate.name}"
         kappa = "all kept" if certificate.keeps_everything else f"{certificate.kappa:.4g}"
         yield called, f"{certificate.alpha:g}", f"{certificate.n:,}", kappa, cost, coverage, certificate.calibration_id
 

@@ -74,13 +74,13 @@ def _document(found: Mapping[str, Watch], default: str | None) -> dict[str, Any]
 
 def says(one: Watched) -> str:
     """Return the state of one monitor in words."""
-    monitor, group = one.monitor, one.certificate.group
-    whom = "small groups together: " if one.certificate.pool else "" if group is None else f"group {group}: "
+    monitor, name = one.monitor, one.certificate.name
+    whom = "small segments together: " if one.certificate.pool else "" if name is None else f"segment {name}: "
     if not one.audits:
         return f"{whom}no audit yet"
     rate = f"{one.misses} of {one.audits} audits missed ({one.misses / one.audits:.1%})"
     if monitor is None:
-        return f"{whom}{rate}, reported only: audits mix the groups in other shares than the calibration did"
+        return f"{whom}{rate}, reported only: audits mix the segments in other shares than the calibration did"
     needed = f"evidence against it {monitor.e_value:.3g}, an alarm needs {1 / monitor.level:.3g}"
     state = "no alarm" if monitor.alarmed_after is None else f"ALARM after {monitor.alarmed_after} audits"
     return f"{whom}{state}: {rate}, α is {monitor.alpha:.1%}; {needed}"
@@ -168,7 +168,7 @@ def _share(counted: tuple[int, int] | None) -> float | None:
 def _watched_document(one: Watched) -> dict[str, Any]:
     monitor = one.monitor
     return {
-        "group": one.certificate.group,
+        "segment": one.certificate.name,
         "pool": one.certificate.pool,
         "calibration_id": one.certificate.calibration_id,
         "says": says(one),

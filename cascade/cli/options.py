@@ -56,7 +56,17 @@ Most = Annotated[
     float | None,
     typer.Option("--most", help="What no question can cost more than, in USD. By default budget.per_question."),
 ]
-ByGroup = Annotated[bool, typer.Option("--by-group", "--groups", help="A promise for each group of questions.")]
+BySegment = Annotated[
+    bool, typer.Option("--by-segment", help="A promise for each segment of questions (a tenant, a task, a language).")
+]
+Together = Annotated[
+    bool,
+    typer.Option("--together", help="With --by-segment and --delta: delta for all segments at once, not for each."),
+]
+ByGroup = Annotated[
+    bool,
+    typer.Option("--by-group", "--groups", help="Until 0.7: as --by-segment, of the column group. Use --by-segment."),
+]
 Abstain = Annotated[bool, typer.Option("--abstain", help="Serve no answer where the best one is not sure enough.")]
 ExpiresDays = Annotated[
     int | None, typer.Option("--expires-days", min=0, help="How many days it holds. By default without end.")
@@ -103,6 +113,12 @@ Method = Annotated[
 ]
 
 
+BY_GROUP_GOES = (
+    "--by-group makes certificates for the values of the column group, and takes the questions of one for unrelated. "
+    "It goes with 0.7: log what they are for (a tenant, a task) in the column segment, and use --by-segment."
+)
+
+
 class Asked(NamedTuple):
     """The options that say what is to be promised, as given. None and False: not given."""
 
@@ -113,6 +129,8 @@ class Asked(NamedTuple):
     most: float | None
     by_group: bool
     abstain: bool
+    by_segment: bool = False
+    together: bool = False
 
 
 def wanted_guarantee(asked: Asked, config: CascadeConfig | None) -> Guarantee:
@@ -128,8 +146,10 @@ def wanted_guarantee(asked: Asked, config: CascadeConfig | None) -> Guarantee:
     cap = config.budget.per_question if config is not None and asked.budget is not None else None
     alpha = _SHARE if asked.alpha is None else asked.alpha
     parts = Asked(kind, alpha, _SHARE if needs_delta else asked.delta, asked.budget,
-                  cap if asked.most is None else asked.most, asked.by_group, asked.abstain)  # fmt: skip
+                  cap if asked.most is None else asked.most, *asked[5:])  # fmt: skip
     wanted = _guarantee(parts, problems)
+    if asked.by_group:
+        notes().print(BY_GROUP_GOES, style="yellow", soft_wrap=True)
     if wanted is None or problems:
         raise UsageError(" ".join(problems))
     if needs_delta:
@@ -161,6 +181,8 @@ def _guarantee(parts: Asked, problems: list[str]) -> Guarantee | None:
             most_nano_usd=most,
             by_group=parts.by_group,
             abstain=parts.abstain,
+            by_segment=parts.by_segment,
+            together=parts.together,
         )
     except UsageError as error:
         problems += [str(error), *_options_for_money(parts)]

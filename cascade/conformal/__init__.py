@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 from cascade.conformal.calibrate import Calibration, calibrate
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from cascade.conformal.audits import AuditPlan
     from cascade.conformal.binomial import needed_n
     from cascade.conformal.critical import covered_at, critical_kappa, critical_values
-    from cascade.conformal.groups import GroupCalibration, calibrate_groups
     from cascade.conformal.ltt import PathResult, learn_then_test
     from cascade.conformal.monitor import Monitor
     from cascade.conformal.online import OnlineThreshold
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
         loss_levels,
     )
     from cascade.conformal.rollout import Levels, levels
+    from cascade.conformal.segments import SegmentCalibration, calibrate_segments
     from cascade.conformal.served import PathPoint, served_losses
 
 _HOMES = {
     "AuditPlan": "audits",
     "BudgetCalibration": "risk",
-    "GroupCalibration": "groups",
     "Levels": "rollout",
     "Monitor": "monitor",
     "OnlineThreshold": "online",
@@ -48,10 +48,11 @@ _HOMES = {
     "PathResult": "ltt",
     "RiskCalibration": "risk",
     "ScoreArrays": "arrays",
+    "SegmentCalibration": "segments",
     "StepArrays": "arrays",
     "calibrate_budget": "risk",
-    "calibrate_groups": "groups",
     "calibrate_risk": "risk",
+    "calibrate_segments": "segments",
     "cost_levels": "risk",
     "covered_at": "critical",
     "critical_kappa": "critical",
@@ -67,7 +68,6 @@ __all__ = [
     "AuditPlan",
     "BudgetCalibration",
     "Calibration",
-    "GroupCalibration",
     "Levels",
     "Monitor",
     "OnlineThreshold",
@@ -75,11 +75,12 @@ __all__ = [
     "PathResult",
     "RiskCalibration",
     "ScoreArrays",
+    "SegmentCalibration",
     "StepArrays",
     "calibrate",
     "calibrate_budget",
-    "calibrate_groups",
     "calibrate_risk",
+    "calibrate_segments",
     "cost_levels",
     "covered_at",
     "critical_kappa",
@@ -94,6 +95,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a public name from its module (PEP 562)."""
+    if name == "calibrate_groups":
+        warn("calibrate_groups is called calibrate_segments since 0.6; this name goes with 0.7", stacklevel=2)
+        name = "calibrate_segments"
     if name not in _HOMES:
         raise AttributeError(f"module 'cascade.conformal' has no attribute {name!r}")
     value = getattr(import_module(f"cascade.conformal.{_HOMES[name]}"), name)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 from cascade.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+
     from numpy.typing import ArrayLike
 
     from cascade.conformal.arrays import Floats
@@ -76,7 +78,14 @@ class Calibration:
         return math.sqrt(self.k * (self.n + 1 - self.k) / (self.n + 2)) / (self.n + 1)
 
 
-def calibrate(critical_values: ArrayLike, alpha: float, *, delta: float | None = None) -> Calibration:
+def calibrate(
+    critical_values: ArrayLike,
+    alpha: float,
+    *,
+    delta: float | None = None,
+    groups: Sequence[Hashable] | None = None,
+    seed: int = 0,
+) -> Calibration:
     """Return the highest threshold with the promise that a fresh question is missed with probability at most alpha.
 
     Guarantee: let the n calibration questions and a fresh one be exchangeable, used for nothing else before (neither
@@ -94,9 +103,14 @@ def calibrate(critical_values: ArrayLike, alpha: float, *, delta: float | None =
         critical_values: n numbers, any sequence or array of one dimension; ±∞ allowed.
         alpha: the share of questions that may be missed, 0..1.
         delta: the probability that the calibration misleads.
+        groups: n labels, where questions hang together (of one document, one user); None = of no group. One question of
+            each group counts, drawn at random (`clusters.one_of_each`), and the promise is about a random question of a
+            fresh group: `Calibration.n` is the number of groups, which take the place of the questions above.
+        seed: draws them.
 
     Raises:
-        UsageError: alpha or delta lies outside its range, a critical value is missing or not a number. All is listed.
+        UsageError: alpha or delta lies outside its range, a critical value is missing or not a number, there are not as
+            many groups as values. All is listed.
 
     Reference: Vovk, Gammerman & Shafer, Algorithmic Learning in a Random World (2005); with delta Vovk, Conditional
     validity of inductive conformal predictors (2012), by the exact binomial law.
@@ -106,13 +120,19 @@ def calibrate(critical_values: ArrayLike, alpha: float, *, delta: float | None =
     (0.28, 2, 1, 0.8)
     >>> calibrate([0.31, 0.12, 0.55], alpha=0.2).keeps_everything, calibrate([0.31, 0.12, 0.55], alpha=0.2).needed_n
     (True, 4)
+    >>> calibrate([0.3, 0.3, 0.4, 0.6, 0.9, 0.8], alpha=0.25, groups=["a", "a", "a", "b", "b", "c"]).n
+    3
     """
     import numpy as np
 
     from cascade.conformal.rollout import passed
     from cascade.conformal.split import pac_rank, split_rank
 
-    values = _checked(critical_values, alpha, delta)
+    values = _checked(critical_values, alpha, delta, groups)
+    if groups is not None:
+        from cascade.conformal.clusters import one_of_each
+
+        values = values[one_of_each(groups, seed=seed)]
     n = values.size
     k = split_rank(n, alpha) if delta is None else pac_rank(n, alpha, delta)
     kappa = float(np.partition(values, k - 1)[k - 1]) if k else -math.inf
@@ -120,7 +140,9 @@ def calibrate(critical_values: ArrayLike, alpha: float, *, delta: float | None =
     return Calibration(kappa, n, k, float(alpha), None if delta is None else float(delta), misses)
 
 
-def _checked(critical_values: ArrayLike, alpha: float, delta: float | None) -> Floats:
+def _checked(
+    critical_values: ArrayLike, alpha: float, delta: float | None, groups: Sequence[Hashable] | None
+) -> Floats:
     """Return the critical values as an array, or raise one error that lists every problem."""
     import numpy as np
 
@@ -133,6 +155,8 @@ def _checked(critical_values: ArrayLike, alpha: float, delta: float | None) -> F
         raise UsageError("; ".join([*wrong, "the critical values must be numbers"]) + ".") from None
     if values.ndim != 1:
         wrong.append(f"the critical values must have one dimension, not the shape {values.shape}")
+    elif groups is not None and len(groups) != values.size:
+        wrong.append(f"there are {values.size} critical values, and {len(groups)} groups")
     missing = np.flatnonzero(np.isnan(values))
     if missing.size:
         wrong.append(f"{missing.size} of {values.size} critical values are not a number, the first at {missing[0]}")

@@ -82,7 +82,8 @@ def to_document(certificate: Certificate) -> dict[str, Any]:
     found["abstain_below"] = None if below is None else number(below)
     found["made_for"] = json.loads(canonical(dict(certificate.made_for)))
     found["assumptions"] = list(certificate.assumptions)
-    return found
+    # Without them a certificate of an earlier release is as it was written, and so is its id.
+    return {name: value for name, value in found.items() if value is not None or name not in _ADDED}
 
 
 def from_document(document: Any, source: str | None = None) -> Certificate:
@@ -170,11 +171,23 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
+_ADDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "segment": (_is_text, "a text"),
+    "unit": (lambda value: value in {"question", "group"}, '"question" or "group"'),
+    "together": (_is_int, "a whole number"),
+}
+"""Fields that a certificate of a release before 0.6 lacks; they are left out where there is nothing to say."""
+
+
 _ASKED_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     **{name: _CHECKS[name] for name in ("kind", "alpha", "delta", "budget_nano_usd")},
     "most_nano_usd": (_maybe(_is_int), "a whole number or null"),
     "by_group": (_is_bool, "true or false"),
     "abstain": (_is_bool, "true or false"),
+}
+_ASKED_ADDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "by_segment": (_is_bool, "true or false"),
+    "together": (_is_bool, "true or false"),
 }
 
 
@@ -189,12 +202,12 @@ def asked_of(document: Any) -> Guarantee:
     Raises:
         ConfigError: everything that is wrong with it.
 
-    >>> asked_of(asked_document(Guarantee("solvable", 0.05, by_group=True))).by_group
+    >>> asked_of(asked_document(Guarantee("solvable", 0.05, by_segment=True))).by_segment
     True
     """
     if not isinstance(document, dict):
         raise ConfigError(["it is an object with named fields"])
-    problems = list(_field_problems(document, _ASKED_CHECKS, "what is asked for"))
+    problems = list(_field_problems(document, _ASKED_CHECKS, _ASKED_ADDED, "what is asked for"))
     if problems:
         raise ConfigError(problems)
     try:
@@ -206,11 +219,13 @@ def asked_of(document: Any) -> Guarantee:
 def _field_problems(
     document: Mapping[str, Any],
     checks: Mapping[str, tuple[Callable[[Any], bool], str]] = _CHECKS,
+    added: Mapping[str, tuple[Callable[[Any], bool], str]] = _ADDED,
     whose: str = "a certificate",
 ) -> Iterator[str]:
     yield from (f"{name}: is missing" for name in checks if name not in document)
-    yield from (f"{name}: {whose} has no such field" for name in document if name not in checks)
-    for name, (fits, wanted) in checks.items():
+    known = {**checks, **added}
+    yield from (f"{name}: {whose} has no such field" for name in document if name not in known)
+    for name, (fits, wanted) in known.items():
         try:
             wrong = name in document and not fits(document[name])
         except TypeError:  # a list or an object where a name is looked up
@@ -242,8 +257,12 @@ def _value_problems(certificate: Certificate) -> Iterator[str]:
         share = getattr(certificate, name)
         if share is not None and not 0 < share < 1:
             yield f"{name}: {share:g} does not lie between 0 and 1"
-    if certificate.pool and certificate.group is not None:
-        yield f"pool: it speaks of the group {certificate.group} alone"
+    if certificate.segment is not None and certificate.group is not None:
+        yield "group: it speaks of a segment"
+    if certificate.pool and certificate.name is not None:
+        yield f"pool: it speaks of {certificate.name} alone"
+    if certificate.together is not None and (certificate.together < 1 or certificate.delta is None):
+        yield f"together: {certificate.together} segments, or no delta that they share"
     if certificate.expires is not None and certificate.expires < certificate.created:
         yield f"expires: {certificate.expires} is before {certificate.created}, the day it was made"
 
@@ -330,13 +349,16 @@ counts as no miss.
 
 def _whom(certificate: Certificate) -> str:
     if certificate.pool:
-        return "For all groups without a certificate of their own, taken together: "
-    return "" if certificate.group is None else f"For group {certificate.group}: "
+        return "For all segments without a certificate of their own, taken together: "
+    kind = "group" if certificate.segment is None else "segment"
+    return "" if certificate.name is None else f"For {kind} {certificate.name}: "
 
 
 def _promise(certificate: Certificate) -> str:
-    over = "a fresh question" if certificate.delta is not None else "the calibration and a fresh question"
-    mean = "fresh questions" if certificate.delta is not None else over
+    one = "a random question of a random fresh group" if certificate.unit == "group" else "a fresh question"
+    over = one if certificate.delta is not None else f"the calibration and {one}"
+    many = "random questions of random fresh groups" if certificate.unit == "group" else "fresh questions"
+    mean = many if certificate.delta is not None else over
     if certificate.alpha is None:
         return f"On average over {mean}, a question costs at most {dollars(certificate.budget_nano_usd)}."
     if certificate.kind == "f1":
@@ -352,30 +374,41 @@ def _promise(certificate: Certificate) -> str:
 
 def _caveat(certificate: Certificate) -> str:
     """Return what a promise leaves open. A calibration that ends without a certificate breaks none."""
-    one, n = certificate, certificate.n
+    one = certificate
+    n = f"{one.n} groups, one question of each" if one.unit == "group" else f"{one.n} questions"
     if one.delta is not None:
         return (
-            f"With probability at most {percent(one.delta)} the calibration, on {n} questions, certifies a threshold "
-            "that breaks this promise."
+            f"With probability at most {percent(one.delta)} the calibration, on {n}, certifies a threshold "
+            f"that breaks this promise.{_besides(one)}"
         )
     nothing = f"A calibration that certifies nothing counts as no {_WORST.get(one.kind, 'miss')}."
     # The groups of a pool may differ in how they fare, so that no law of its coverage is known.
     if one.k is None or one.alpha is None or one.pool:
-        return f"That is a mean over calibrations on {n} questions: a single one may fall short of it. {nothing}"
-    a, b = n + 1 - one.k, one.k
+        return f"That is a mean over calibrations on {n}: a single one may fall short of it. {nothing}"
+    a, b = one.n + 1 - one.k, one.k
     mean, spread = a / (a + b), math.sqrt(a * b / ((a + b) ** 2 * (a + b + 1)))
     if one.kappa == math.inf:  # critical values tie there, so that the law is a lower bound
         return (
-            f"That is a mean over calibrations: a single one, of {n} questions, gives at least {mean * 100:.2f} % on "
+            f"That is a mean over calibrations: a single one, of {n}, gives at least {mean * 100:.2f} % on "
             f"average, and may lie below {percent(one.alpha, rest=True)}. The threshold is the highest that there is: "
             "a question goes on only where the policy scores that above every answer, or as certain, and no threshold "
             f"is cheaper, though more than the promise may be kept. {nothing}"
         )
     return (
-        f"That is a mean over calibrations: a single one, of {n} questions, gives {mean * 100:.2f} % ± "
+        f"That is a mean over calibrations: a single one, of {n}, gives {mean * 100:.2f} % ± "
         f"{spread * 100:.2f} % (one standard deviation; more where scores tie), and may lie below "
         f"{percent(one.alpha, rest=True)}. {nothing}"
     )
+
+
+def _besides(one: Certificate) -> str:
+    """Return whether a delta is for one segment or for all of them."""
+    if one.together is not None and one.delta is not None:
+        all_of = percent(float(f"{one.delta * one.together:.12g}"))
+        return f" The promises for all {one.together} segments hold together but for a probability of {all_of}."
+    if one.segment is None:
+        return ""
+    return " That is for this segment by itself: that some segment's promise is broken may be likelier."
 
 
 _WORST: Mapping[str, str] = {"f1": "loss", "budget": "cost"}

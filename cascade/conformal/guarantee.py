@@ -33,7 +33,7 @@ class Kind(NamedTuple):
         speaks_of: the set of answers kept, the single one served, or money.
         event: what happens with a question where the promise is kept, in words; None for a promise on a mean.
         monotone: whether a lower threshold never breaks it.
-        by_group: whether each group of questions may have a promise of its own.
+        by_segment: whether each segment of questions may have a promise of its own.
         needs_delta: whether it exists only for most calibrations, not on average over them.
         needs_quality: whether it reads how good each answer is, not only which are right.
     """
@@ -41,7 +41,7 @@ class Kind(NamedTuple):
     speaks_of: Literal["set", "single", "money"]
     event: str | None = None
     monotone: bool = False
-    by_group: bool = False
+    by_segment: bool = False
     needs_delta: bool = False
     needs_quality: bool = False
 
@@ -61,13 +61,13 @@ KINDS: Mapping[str, Kind] = {
         "set",
         "a right answer is among those kept, or no step would have brought one",
         monotone=True,
-        by_group=True,
+        by_segment=True,
     ),
     "solvable": Kind(
         "set",
         "a right answer is among those kept, if any step would have brought one",
         monotone=True,
-        by_group=True,
+        by_segment=True,
     ),
     "f1": Kind("set", monotone=True, needs_quality=True),
     "budget": Kind("money"),
@@ -80,17 +80,33 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-UNWATCHED = "its certificate speaks of small groups taken together, which audits cannot watch"
-"""Why a pool has no monitor: its audits mix the groups in other shares than its calibration questions do."""
+UNWATCHED = "its certificate speaks of small segments taken together, which audits cannot watch"
+"""Why a pool has no monitor: its audits mix the segments in other shares than its calibration questions do."""
 
 
-def of_group(held: Mapping[str | None, _T], group: str | None) -> _T | None:
-    """Return what holds for a group of questions: its own, else what holds for all others (None), else nothing.
+def of_segment(held: Mapping[str | None, _T], segment: str | None) -> _T | None:
+    """Return what holds for a segment of questions: its own, else what holds for all others (None), else nothing.
 
-    >>> of_group({"law": 1, None: 2}, "law"), of_group({"law": 1, None: 2}, "art"), of_group({"law": 1}, "art")
+    >>> of_segment({"law": 1, None: 2}, "law"), of_segment({"law": 1, None: 2}, "art"), of_segment({"law": 1}, "art")
     (1, 2, None)
     """
-    return held.get(group, held.get(None))
+    return held.get(segment, held.get(None))
+
+
+def known_as(segment: str | None, group: str | None, *, by_group: bool) -> str | None:
+    """Return the name by which certificates know a question: its segment.
+
+    Args:
+        segment: the question's.
+        group: the same.
+        by_group: whether the certificates were made by groups, as before 0.6 and with --by-group: they know a question
+            by its group where it names no segment.
+
+    >>> known_as("law", "user 7", by_group=True), known_as(None, "law", by_group=True)
+    ('law', 'law')
+    >>> known_as(None, "user 7", by_group=False)
+    """
+    return group if by_group and segment is None else segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +119,11 @@ class Guarantee:
         delta: the share of calibrations that may mislead; None for a promise on average over calibrations.
         budget_nano_usd: the bound on the mean cost of a question, nano-USD.
         most_nano_usd: what no question costs more than, nano-USD: a hard cap, which a promise on a mean rests on.
-        by_group: whether each group of questions gets a promise, and a threshold, of its own.
+        by_group: as `by_segment`, with the column `group` as the segment and every question for itself; until 0.7.
         abstain: whether no answer may be served where the best one's confidence is low.
+        by_segment: whether each segment of questions gets a promise, and a threshold, of its own.
+        together: whether the promises for all K segments are to hold at once but for a probability delta: each is then
+            made with delta/K. Else delta holds for each segment by itself.
 
     Raises:
         UsageError: everything that is wrong with it.
@@ -123,6 +142,8 @@ class Guarantee:
     most_nano_usd: int | None = None
     by_group: bool = False
     abstain: bool = False
+    by_segment: bool = False
+    together: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -137,6 +158,15 @@ class Guarantee:
     def single(self) -> bool:
         """Whether it speaks of the one answer served, not of the set."""
         return KINDS[self.kind].speaks_of == "single"
+
+    @property
+    def separate(self) -> bool:
+        """Whether each segment of questions gets a promise of its own."""
+        return self.by_segment or self.by_group
+
+    def each_delta(self, segments: int) -> float | None:
+        """Return the delta that one segment's promise is made with, of so many that are on record."""
+        return self.delta if self.delta is None or not self.together else self.delta / max(segments, 1)
 
 
 def _is_share(value: object) -> bool:
@@ -168,7 +198,11 @@ def _about_money(asked: Guarantee) -> Iterator[str]:
 
 
 def _about_options(asked: Guarantee) -> Iterator[str]:
-    if asked.by_group and not KINDS[asked.kind].by_group:
-        yield f"Groups go with coverage and solvable, not with {asked.kind}."
+    if asked.separate and not KINDS[asked.kind].by_segment:
+        yield f"Segments go with coverage and solvable, not with {asked.kind}."
+    if asked.by_segment and asked.by_group:
+        yield "Ask for a promise by segment or by group, not both."
+    if asked.together and not (asked.separate and asked.delta is not None):
+        yield "All segments together goes with a promise by segment and a delta."
     if asked.abstain and not asked.single:
         yield f"Abstaining goes with error and regret: {asked.kind} speaks of the answers kept."

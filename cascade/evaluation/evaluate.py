@@ -109,10 +109,10 @@ def evaluate(
 
 
 def play_policy(table: EpisodeTable, policy: Policy) -> Played:
-    """Return what a policy does; a calibrated one at the threshold of each question's group."""
+    """Return what a policy does; a calibrated one at the threshold of each question's segment."""
     if not isinstance(policy, CalibratedPolicy):
         return played_at(*scored(policy, table), policy.kappa)
-    each = [policy.for_group(group).threshold for group in table.groups]
+    each = [policy.for_segment(*one).threshold for one in zip(table.segments, table.groups, strict=True)]
     return play(*scored(policy.inner, table), each)
 
 

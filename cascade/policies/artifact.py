@@ -72,7 +72,7 @@ class PolicyArtifact:
         seen: the questions that it was made with.
         path: the points among which a guarantee on the single answer chose, from silent to talkative to cheap.
         ordered_for: the guarantee, share and seed that the path was ordered with; None where that is not known.
-        certificates: one for all questions, or one a group and one of `group` None for all other groups.
+        certificates: one for all questions, or one a segment and one without a name for all other segments.
         questions: the questions that the certificates were made from, sorted.
         asked: what was asked for when they were made; None where that is not known.
         unanswered: calibration questions that no step answers rightly, of which most promises say nothing; None where
@@ -108,8 +108,9 @@ class PolicyArtifact:
             raise UsageError(
                 "This policy has no certificate yet. Make one with: cascade calibrate EPISODES --policy DIR"
             )
-        thresholds = {one.group: _threshold(one) for one in self.certificates}
-        return CalibratedPolicy(policy, thresholds.get(None, EVERYTHING), thresholds)
+        thresholds = {one.name: _threshold(one) for one in self.certificates}
+        by_group = any(one.group is not None for one in self.certificates)
+        return CalibratedPolicy(policy, thresholds.get(None, EVERYTHING), thresholds, by_group)
 
 
 def _threshold(certificate: Certificate) -> Threshold:
@@ -321,21 +322,22 @@ def _certified(artifact: PolicyArtifact, document: Any, source: str) -> PolicyAr
 
 
 def _relation_problems(artifact: PolicyArtifact, certificates: Iterable[Certificate]) -> Iterator[str]:
-    wanted, groups = artifact.policy_sha256, set()
+    wanted, names = artifact.policy_sha256, set()
     for place, one in enumerate(certificates):
         if one.policy_sha256 != wanted:
             said = f"{POLICY_FILE} beside it is {wanted[:16]}…: another policy, or one that was changed since"
             yield f"certificates[{place}].policy_sha256: it is for the policy {one.policy_sha256[:16]}…, and {said}"
-        if one.group in groups:
-            yield f"certificates[{place}].group: there is another certificate for the same questions"
-        groups.add(one.group)
+        if one.name in names:
+            yield f"certificates[{place}]: there is another certificate for the same questions"
+        names.add(one.name)
 
 
 def _asked_problems(asked: Guarantee, certificates: Iterable[Certificate]) -> Iterator[str]:
     """Yield where a certificate promises something else than was asked for."""
     for place, one in enumerate(certificates):
-        wanted: dict[str, Any] = {name: getattr(asked, name) for name in ("kind", "alpha", "delta", "budget_nano_usd")}
-        wanted |= {"group": one.group if asked.by_group else None, "pool": asked.by_group and one.group is None}
+        wanted: dict[str, Any] = {name: getattr(asked, name) for name in ("kind", "alpha", "budget_nano_usd")}
+        wanted |= {"group": one.group if asked.by_group else None, "pool": asked.separate and one.name is None}
+        wanted |= {"segment": one.segment if asked.by_segment else None, "delta": asked.each_delta(one.together or 1)}
         wanted |= {} if asked.abstain else {"abstain_below": None}
         differ = [f"{name} is {getattr(one, name)}" for name, value in wanted.items() if getattr(one, name) != value]
         most = one.made_for.get("most_nano_usd")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from cascade.conformal.guarantee import of_group
+from cascade.conformal.guarantee import known_as, of_segment
 from cascade.policies.base import BatchPolicy, BatchScores, Observation, Policy, Scores
 
 if TYPE_CHECKING:
@@ -27,19 +27,21 @@ EVERYTHING = Threshold(-math.inf, keeps_everything=True)
 
 @dataclass(frozen=True, slots=True)
 class CalibratedPolicy:
-    """A policy's scores at a certified threshold: one for all questions, or one a group.
+    """A policy's scores at a certified threshold: one for all questions, or one a segment.
 
     Where the certificate keeps everything, every score is +∞: all steps are paid, all answers kept.
 
     Args:
         inner: the policy that scores.
-        threshold: what holds for questions whose group is not in `groups`.
-        groups: what holds for each group; None in it is no group's name.
+        threshold: what holds for questions whose segment is not in `segments`.
+        segments: what holds for each segment; None in it is no segment's name.
+        by_group: whether the certificates were made by groups, so that a question's group is its segment.
     """
 
     inner: Policy
     threshold: Threshold
-    groups: Mapping[str | None, Threshold] = field(default_factory=dict)
+    segments: Mapping[str | None, Threshold] = field(default_factory=dict)
+    by_group: bool = False
 
     @property
     def kappa(self) -> float:
@@ -62,9 +64,15 @@ class CalibratedPolicy:
         found: tuple[str, ...] = getattr(self.inner, "reads", ())
         return found
 
-    def for_group(self, group: str | None) -> CalibratedPolicy:
-        """Return the policy at the threshold of a group; that of all other questions where it has none."""
-        threshold = of_group(self.groups, group) or (EVERYTHING if self.groups else self.threshold)
+    def for_segment(self, segment: str | None, group: str | None = None) -> CalibratedPolicy:
+        """Return the policy at the threshold of a segment; that of all other questions where it has none.
+
+        Args:
+            segment: the question's.
+            group: the question's, which certificates by groups know it by.
+        """
+        name = known_as(segment, group, by_group=self.by_group)
+        threshold = of_segment(self.segments, name) or (EVERYTHING if self.segments else self.threshold)
         return self if threshold == self.threshold else replace(self, threshold=threshold)
 
     @property

@@ -20,6 +20,7 @@ from cascade.calibration.calibrating import Calibrated, certified, report
 from cascade.calibration.fingerprint import holds_for, refuse_other_cascade
 from cascade.calibration.folds import FOLDS, folds
 from cascade.calibration.ordering import Chosen
+from cascade.calibration.samples import one_a_group, rows_a_group
 from cascade.config import CascadeConfig
 from cascade.conformal.arrays import Ints
 from cascade.conformal.certificate import expiry
@@ -103,18 +104,20 @@ def fit_crossed(
     refuse_other_cascade(table, config)
     fold = folds(table, FOLDS, seed)
     choices, members = _members(table, fold, guarantee, method, seed)
-    critical = crossing.critical_values(table, fold, members, guarantee.kind)
+    rows = rows_a_group(table, seed=seed)  # all questions make the members, one of each group certifies
+    drawn = one_a_group(table, seed=seed)
+    critical = crossing.critical_values(drawn, fold[rows], members, guarantee.kind)
     crossing.demand(critical, guarantee.alpha, guarantee.kind)
     policy = CrossPolicy(members, critical, guarantee.alpha)
     numbers = cross_file.dumps(policy)
     told = [figures(one, one.n, values.size) for one, values in zip(choices, critical, strict=True)]
     settings = cross_file.settings(policy, numbers, seed, told)
-    sample = crossing.out_of_fold(table, fold, policy)
+    sample = crossing.out_of_fold(drawn, fold[rows], policy)
     found = [crossing.found_at(sample, guarantee.kind, guarantee.alpha)]
     promised = replace(guarantee, alpha=2 * guarantee.alpha)
     day = today or datetime.now(UTC).date()
-    chosen = Chosen(table, Seen(tuple(sorted(set(table.questions)))))
-    made = holds_for(table, config, promised, PolicyArtifact(settings))
+    chosen = Chosen(drawn, Seen(tuple(sorted(set(table.questions)))))
+    made = holds_for(drawn, config, promised, PolicyArtifact(settings))
     how = crossing.rests_on(guarantee.alpha, len(members))
     artifact = certified(found, chosen, settings, promised, made, (day.isoformat(), expiry(day, expires_days)), how)
     artifact = replace(artifact, files={MODEL_FILE: numbers})
@@ -139,7 +142,7 @@ def check_crossable(guarantee: Guarantee, besides: Sequence[str] = ()) -> None:
     )
     problems += ["holds on average over calibrations, and has no delta"] if guarantee.delta is not None else []
     problems += ["has no budget"] if guarantee.budget_nano_usd is not None else []
-    problems += ["has one threshold for all groups"] if guarantee.by_group else []
+    problems += ["has one threshold for all segments"] if guarantee.separate else []
     if guarantee.alpha is not None and 2 * guarantee.alpha >= 1:
         problems += [f"misses up to twice alpha, and twice {guarantee.alpha:g} is no promise"]
     problems += [f"does not go with {', '.join(besides)}"] if besides else []

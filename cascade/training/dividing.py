@@ -1,7 +1,8 @@
 """Which of a log's questions certify, and which make the policy: whole groups, drawn before anything is looked at.
 
 The questions that certify may have been used for nothing else. So they are set aside by a hash of their groups' names,
-and what remains is divided further for the choice alone (`folds`).
+and what remains is divided further for the choice alone (`folds`). Of each group that is set aside one question
+certifies, drawn at random (`samples.one_a_group`); the others of its group are left out.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.calibration.calibrating import looked_at
-from cascade.calibration.samples import among, drawn, joined, once, tied
+from cascade.calibration.samples import among, as_promised, drawn, joined, once, one_a_group, rows_a_group
 from cascade.calibration.thresholds import spoken_of
 from cascade.conformal.arrays import Bools
 from cascade.conformal.binomial import most_losses, needed_n
@@ -36,13 +37,15 @@ class Divided(NamedTuple):
 
     Attributes:
         training: what the policy is made and chosen with, a row a question, in an order that the log's does not change.
-        calibration: what certifies it.
+        calibration: what certifies it: one question of each group.
         repeated: episodes left out because their question is there already.
+        beside: questions left out because another of their group certifies.
     """
 
     training: EpisodeTable
     calibration: EpisodeTable
     repeated: int
+    beside: int = 0
 
     def of(self, change: Callable[[EpisodeTable], EpisodeTable]) -> Divided:
         """Return both parts with a change that is made to each question by itself."""
@@ -50,8 +53,8 @@ class Divided(NamedTuple):
 
     @property
     def questions(self) -> int:
-        """Questions in both parts."""
-        return self.training.n + self.calibration.n
+        """Questions of the log: in both parts, and those left out beside one of their group."""
+        return self.training.n + self.calibration.n + self.beside
 
 
 def divided(
@@ -64,8 +67,8 @@ def divided(
 ) -> Divided:
     """Divide a log.
 
-    Groups fall into one part whole; with a promise for each group every group is divided, and questions stay whole.
-    The calibration part has at least as many questions that count as the guarantee needs, if the log has them, and none
+    Groups fall into one part whole; with a promise for each segment every segment is divided, and groups stay whole.
+    The calibration part has at least as many groups that count as the guarantee needs, if the log has them, and none
     that hangs together with one that an earlier policy has seen. Where it takes the last group to have so many, nothing
     is left to learn from.
 
@@ -83,21 +86,25 @@ def divided(
         raise UsageError(f"The share of questions that certify lies between 0 and 1, not {share:g}.")
     whole = _whole(tables, guarantee)
     table, repeated = _questions(whole, guarantee)
-    barred = {name for name, was in zip(_bound(whole, guarantee), among(whole, seen), strict=True) if was}
-    free = np.flatnonzero([name not in barred for name in _bound(table, guarantee)])
-    part, counts, needed = table.take(free), spoken_of(table, guarantee.kind)[free], needed_of(guarantee)
+    barred = {name for name, was in zip(whole.groups, among(whole, seen), strict=True) if was}
+    free = np.flatnonzero([name not in barred for name in table.groups])
+    part, needed, separate = table.take(free), needed_of(guarantee, len(set(table.segments))), guarantee.separate
+    certify = np.zeros(part.n, dtype=np.bool_)  # if its group is set aside
+    certify[rows_a_group(part, separate=separate, seed=seed)] = True
+    counts = spoken_of(part, guarantee.kind) & certify
     aside = np.zeros(table.n, dtype=np.bool_)
-    if guarantee.by_group:
-        aside[free] = _of_each_group(part, counts, share, needed, seed)
+    if separate:
+        aside[free] = _of_each_segment(part, counts, share, needed, seed)
     else:
         aside[free] = _some(part.groups, counts, _Enough(round(share * table.n), needed), seed)
-    return Divided(table.take(~aside), table.take(aside), repeated)
+    calibration = one_a_group(table.take(aside), separate=separate, seed=seed)
+    return Divided(table.take(~aside), calibration, repeated, int(np.count_nonzero(aside)) - calibration.n)
 
 
 class Questions(NamedTuple):
     """The questions of a log, a row each, in an order that the log's does not change; the episodes left out for it.
 
-    Groups that share a question are one, but where each has a promise of its own.
+    Groups that share a question are one.
     """
 
     table: EpisodeTable
@@ -115,38 +122,36 @@ def questions_of(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> Questi
 
 def _whole(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> EpisodeTable:
     """Return all episodes of a log. What ties two groups together is looked for before any is left out."""
-    table = joined(tables)
-    return table if guarantee.by_group else tied(table)
+    return as_promised(joined(tables), guarantee)
 
 
 def _questions(whole: EpisodeTable, guarantee: Guarantee) -> Questions:
     table = looked_at(whole, guarantee.kind)
-    rows = once(table, by_group=guarantee.by_group)
+    rows = once(table, separate=guarantee.separate)
     if not rows.size:
         raise UsageError("There is no question in this log that the promise could speak of.")
     return Questions(_in_order(table.take(rows)), table.n - rows.size)
 
 
 def _in_order(table: EpisodeTable) -> EpisodeTable:
-    """Return the rows by question and group: sums over them then come out the same for any order of the log."""
-    order = sorted(range(table.n), key=lambda row: (table.questions[row], table.groups[row]))
+    """Return the rows by question and segment: sums over them then come out the same for any order of the log."""
+    order = sorted(range(table.n), key=lambda row: (table.questions[row], table.segments[row] or ""))
     return table.take(np.array(order, dtype=np.int64))
 
 
-def _of_each_group(table: EpisodeTable, counts: Bools, share: float, needed: int, seed: int) -> Bools:
-    """Return a share of the questions of each group; a question with all its rows.
+def _of_each_segment(table: EpisodeTable, counts: Bools, share: float, needed: int, seed: int) -> Bools:
+    """Return a share of the groups of each segment; a group with all its rows.
 
     As many that count as a threshold of its own needs, where that leaves something to learn from.
     """
-    groups = np.array(table.groups, dtype=object)
     chosen: set[str] = set()
-    for name in sorted(set(table.groups)):
-        own = np.flatnonzero(groups == name)
-        questions = [table.questions[row] for row in own.tolist()]
+    for name in sorted(set(table.segments), key=lambda one: one or ""):
+        own = np.flatnonzero([one == name for one in table.segments])
+        groups = [table.groups[row] for row in own.tolist()]
         has = int(np.count_nonzero(counts[own]))
         enough = _Enough(round(share * own.size), needed if has >= _SPARE * needed else 0)
-        chosen |= {questions[row] for row in np.flatnonzero(_some(questions, counts[own], enough, seed))}
-    return among(table, chosen)
+        chosen |= {groups[row] for row in np.flatnonzero(_some(groups, counts[own], enough, seed))}
+    return np.fromiter((group in chosen for group in table.groups), dtype=np.bool_, count=table.n)
 
 
 class _Enough(NamedTuple):
@@ -175,9 +180,14 @@ def _some(names: Sequence[str], counts: Bools, enough: _Enough, seed: int) -> Bo
     return np.fromiter((name in chosen for name in names), dtype=np.bool_, count=len(names))
 
 
-def needed_of(guarantee: Guarantee) -> int:
-    """Return how many questions are needed at the least for a threshold to be certified; 1 where none is known."""
-    return 1 if guarantee.alpha is None else needed_n(guarantee.alpha, guarantee.delta)
+def needed_of(guarantee: Guarantee, segments: int = 1) -> int:
+    """Return how many questions are needed at the least for a threshold to be certified; 1 where none is known.
+
+    Args:
+        guarantee: what will be promised.
+        segments: how many there are, where all are to hold together.
+    """
+    return 1 if guarantee.alpha is None else needed_n(guarantee.alpha, guarantee.each_delta(segments))
 
 
 def allowed_loss(guarantee: Guarantee, n: int) -> float | None:
@@ -203,8 +213,8 @@ def _certain_loss(guarantee: Guarantee, n: int) -> float:
 def allowed_by(parts: Divided, guarantee: Guarantee) -> float | None:
     """Return the mean loss that the calibration part will allow, of the questions that the promise speaks of.
 
-    With a promise for each group it is the mean over the thresholds that there will be, each by the questions that it
-    speaks of; a group too small for one adds to the pool or, with delta, allows nothing. How many of the calibration
+    With a promise for each segment it is the mean over the thresholds that there will be, each by the questions that it
+    speaks of; a segment too small for one adds to the pool or, with delta, allows nothing. How many of the calibration
     questions count is judged by the training questions: those set aside are not looked at.
     """
     if guarantee.alpha is None:
@@ -218,13 +228,14 @@ def allowed_by(parts: Divided, guarantee: Guarantee) -> float | None:
 
 def _sizes(parts: Divided, guarantee: Guarantee) -> list[int]:
     """Return how many calibration questions each threshold will be set on."""
-    needed, training = needed_of(guarantee), parts.training
+    training, names = parts.training, parts.calibration.segments
+    needed = needed_of(guarantee, len({*training.segments, *names}))
     counts = spoken_of(training, guarantee.kind) if training.n else np.ones(1, dtype=np.bool_)
-    if not guarantee.by_group:
-        return [_counted(parts.calibration.n, training.n, counts, needed)]
-    groups, sizes = np.array(training.groups, dtype=object), list[int]()
-    for name, n in sorted(Counter(parts.calibration.groups).items()):
-        own = counts[groups == name] if training.n else counts
+    if not guarantee.separate:
+        return [_counted(parts.calibration.n, len(set(training.groups)), counts, needed)]
+    sizes = list[int]()
+    for name, n in sorted(Counter(names).items(), key=lambda one: one[0] or ""):
+        own = counts[[one == name for one in training.segments]] if training.n else counts
         sizes.append(_counted(n, own.size, own if own.size else counts, needed))
     large, small = [n for n in sizes if n >= needed], [n for n in sizes if n < needed]
     return large + ([sum(small)] if guarantee.delta is None else small)
@@ -250,13 +261,3 @@ def allowed_budget(guarantee: Guarantee, n: int) -> Guarantee:
         return guarantee
     left = math.floor((budget * (n + 1) - most) / max(n, 1))
     return replace(guarantee, budget_nano_usd=left if left > 0 else budget)
-
-
-def bonds(table: EpisodeTable, guarantee: Guarantee) -> EpisodeTable:
-    """Return a table whose groups are what no fold may cut: with a promise for each group, its questions."""
-    return replace(table, groups=table.questions) if guarantee.by_group else table
-
-
-def _bound(table: EpisodeTable, guarantee: Guarantee) -> tuple[str, ...]:
-    """Return for each row what falls into one part whole."""
-    return bonds(table, guarantee).groups

@@ -35,7 +35,7 @@ from cascade.training.choice.crossfit import Candidate
 from cascade.training.choice.measuring import Terms
 from cascade.training.choice.portfolio import AUTO, DEPTH, portfolio
 from cascade.training.constrained.curves import Training
-from cascade.training.dividing import SHARE, Divided, allowed_budget, allowed_by, bonds, divided
+from cascade.training.dividing import SHARE, Divided, allowed_budget, allowed_by, divided
 from cascade.training.embedding import ROWS_EACH, Embedding
 from cascade.training.estimators.threads import one_thread
 from cascade.training.networks import Networks
@@ -175,7 +175,7 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
         choice = choice_on(parts.training, terms, how.method, how.seed, networks)
         policy = _made(parts.training, terms, choice, how, networks)
     else:
-        choice = unchosen(bonds(parts.training, guarantee), taken, [taken], terms)
+        choice = unchosen(parts.training, taken, [taken], terms)
         policy = _whole(taken, parts.training)
     learning = networks.training_of(policy)
     policy = ready.attached(policy)
@@ -268,10 +268,10 @@ def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | No
             f"all {parts.questions} questions hang together with some that the policy to start from has seen, and none "
             "is left to certify the new one; add others"
         )
-    if guarantee.by_group and not parts.training.n and parts.questions == len(set(parts.calibration.groups)):
+    if guarantee.separate and not parts.training.n and parts.questions == len(set(parts.calibration.segments)):
         problems.append(
-            f"a promise for each group was asked for, and each of the {parts.questions:,} groups has one question: ask "
-            "for one promise for all, without --groups, or log in the column group what questions have in common"
+            f"a promise for each segment was asked for, and each of the {parts.questions:,} segments has one question: "
+            "ask for one promise for all, without --by-segment, or log in the column segment what questions belong to"
         )
     if config is not None:
         said = [one.replace("the certificate", "the log") for one in differences(made_for(table), made_for(config))]
@@ -300,12 +300,11 @@ def choice_on(
     Raises:
         UsageError: there is no such method, or nothing that it could look at.
     """
-    table = bonds(training, terms.guarantee)
     candidates = _candidates(training, terms, method, seed, networks=networks)
-    if len(candidates) == 1 or table.n < LEAST_TRAINING or len(set(table.groups)) < 2:
+    if len(candidates) == 1 or training.n < LEAST_TRAINING or len(set(training.groups)) < 2:
         taken = next((one for one in candidates if one.name == DEPTH), candidates[0])
-        return unchosen(table, taken, candidates, terms)
-    return choose(table, candidates, terms, folds(table, FOLDS, seed), seed=seed)
+        return unchosen(training, taken, candidates, terms)
+    return choose(training, candidates, terms, folds(training, FOLDS, seed), seed=seed)
 
 
 def _candidates(

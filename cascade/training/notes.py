@@ -145,9 +145,10 @@ def in_logged(
     if error.needed_n is None or error.why is None:
         return error
     table = parts.calibration
-    spoken = float(spoken_of(table, guarantee.kind).mean()) * parts.questions / max(logged, parts.questions)
+    certifiable = len(set(parts.training.groups)) + table.n  # one of each group
+    spoken = float(spoken_of(table, guarantee.kind).mean()) * certifiable / max(logged, parts.questions)
     needed = logged_for(error.needed_n, guarantee, share, spoken)
-    where = " of such a group" if guarantee.by_group else ""
+    where = " of such a segment" if guarantee.separate else ""
     likely = "would do" if error.chance is None else f"would do with a chance of {chance_said(error.chance)}"
     said = f"About {needed:,} logged questions{where} {likely}, if they turn out like these."
     return NotCertifiedError(f"{error.why} {said}", needed_n=needed, chance=error.chance, why=error.why)

@@ -14,8 +14,8 @@ from cascade.conformal.arrays import ScoreArrays
 from cascade.conformal.binomial import lower_bound, lower_tail, most_losses, rejects, upper_bound
 from cascade.conformal.calibrate import calibrate
 from cascade.conformal.critical import covered_at, critical_kappa, critical_values
-from cascade.conformal.groups import calibrate_groups
 from cascade.conformal.rollout import levels, rollout
+from cascade.conformal.segments import calibrate_segments
 from property.test_rollout_arrays import HORIZON, LOG, WIDTH
 
 VALUE = st.floats(-1, 1) | st.sampled_from([0.0, 0.25, 0.5, math.inf, -math.inf, -0.0])
@@ -86,15 +86,15 @@ def test_the_sets_at_calibrated_thresholds_are_nested(log: list[Case], one: floa
 def test_groups_are_calibrated_each_for_itself(
     rows: list[tuple[str | None, float]], alpha: float, delta: float | None, random
 ) -> None:
-    found = calibrate_groups([value for _, value in rows], [group for group, _ in rows], alpha, delta=delta)
+    found = calibrate_segments([value for _, value in rows], [group for group, _ in rows], alpha, delta=delta)
     shuffled = rows.copy()
     random.shuffle(shuffled)
-    assert calibrate_groups([v for _, v in shuffled], [g for g, _ in shuffled], alpha, delta=delta) == found
-    assert set(found.by_group) == {group for group, _ in rows if group is not None}
-    for name, served in found.by_group.items():
+    assert calibrate_segments([v for _, v in shuffled], [g for g, _ in shuffled], alpha, delta=delta) == found
+    assert set(found.by_segment) == {group for group, _ in rows if group is not None}
+    for name, served in found.by_segment.items():
         own = calibrate([value for group, value in rows if group == name], alpha, delta=delta)
-        assert served == (own if name not in found.pooled_groups or delta is not None else found.pooled)
-        assert own.keeps_everything == (name in found.pooled_groups)
+        assert served == (own if name not in found.pooled_segments or delta is not None else found.pooled)
+        assert own.keeps_everything == (name in found.pooled_segments)
     assert found.of(None) == found.of("unheard of") == found.unknown
 
 

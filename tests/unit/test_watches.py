@@ -28,13 +28,13 @@ def test_a_monitor_at_another_level_is_the_one_that_ran_at_it_from_the_start(ran
     held = named("a", n=399, **rank)
     watches = asking(0.06)
     watches.share([held])
-    for missed in MISSES:
-        watches.count(held, missed, None)
+    for place, missed in enumerate(MISSES):
+        watches.count(held, missed, None, f"q{place}")
     watches.share([held, named("b"), named("c"), named("pool", pool=True)])
     monitor, alone = watches.of(held).monitor, asking(0.02)
     alone.share([held])
-    for missed in MISSES:
-        alone.count(held, missed, None)
+    for place, missed in enumerate(MISSES):
+        alone.count(held, missed, None, f"q{place}")
     assert monitor is not None
     assert monitor.alarmed_after is None  # nor would it at the lower level, where an alarm needs more
     assert monitor == alone.of(held).monitor
@@ -47,7 +47,7 @@ def test_the_levels_in_service_add_up_to_the_one_that_is_asked_for() -> None:
     for serving in ([first], [first, second, third], [second], [second, third]):
         watches.share(serving)
         for one in serving:
-            watches.count(one, False, None)
+            watches.count(one, False, None, "q")
         monitors = [watches.of(one).monitor for one in serving]
         assert sum(one.level for one in monitors if one is not None) == pytest.approx(0.06)
 
@@ -56,14 +56,16 @@ def test_an_alarm_stays_whatever_serves() -> None:
     held, other = named("a"), named("b")
     watches = asking(0.05)
     watches.share([held])
+    place = 0
     while not watches.withdrawn:
-        watches.count(held, True, None)
+        watches.count(held, True, None, f"q{place}")
+        place += 1
     told = watches.of(held).alarm
     watches.share([other])
     watches.share([held, other])
     assert watches.withdrawn == {"a"}
     assert watches.of(held).alarm == told
-    assert watches.count(held, True, None).says == "its certificate was withdrawn meanwhile"
+    assert watches.count(held, True, None, "another").says == "its certificate was withdrawn meanwhile"
 
 
 def test_of_what_no_audit_told_nothing_is_known() -> None:
@@ -71,3 +73,23 @@ def test_of_what_no_audit_told_nothing_is_known() -> None:
     assert Watch().at(0.01) == Watch()
     risk = Monitor.start(alpha=0.1, delta=0.1)
     assert Watch(risk).at(0.01) == Watch(replace(risk, level=0.01))
+
+
+def test_a_group_counts_once_for_the_monitor_and_each_time_for_the_online_threshold() -> None:
+    """0.5.0: 40 audits of one user's questions were 40 pieces of evidence, and raised the alarm."""
+    held = named("a", n=399, k=40, kappa=0.3)
+    watches = Watches(GuaranteeConfig.model_validate({"audit": {"probability": 1}, "online": {"step": 1}}))
+    watches.share([held])
+    told = [watches.count(held, True, None, "user 7") for _ in range(40)]
+    assert [one.counted for one in told] == [True] + [False] * 39
+    assert told[1].says == "its group was counted before, and counts once"
+    watch = watches.of(held)
+    assert watch.monitor is not None
+    assert watch.online is not None
+    assert (watch.monitor.audits, watch.alarm) == (1, None)
+    once = asking(0.05)
+    once.share([held])
+    assert watch.online.kappa < 0.3 - 20 * abs(0.3 - watch.online.kappa) / 40
+    for number in range(40):
+        once.count(held, True, None, f"user {number}")
+    assert once.withdrawn == {"a"}

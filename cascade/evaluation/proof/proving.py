@@ -184,7 +184,7 @@ def prove(
 
 
 def _check(guarantee: Guarantee, plan: Plan) -> None:
-    if guarantee.kind not in KINDS or guarantee.abstain or guarantee.by_group or guarantee.budget_nano_usd is not None:
+    if guarantee.kind not in KINDS or guarantee.abstain or guarantee.separate or guarantee.budget_nano_usd is not None:
         raise UsageError(
             f"A saving is shown at {', '.join(KINDS)}: one promise for all questions, each of them answered, without a "
             "budget."

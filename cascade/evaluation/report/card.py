@@ -117,9 +117,9 @@ def _certified(done: Calibrated) -> Mark | None:
     """Return where the certified policy lies on the calibration questions; None where that is not comparable."""
     kind, realised = done.guarantee.kind, done.realised
     kept = {"coverage": realised.coverage, "budget": realised.coverage, "error": 1 - realised.error}.get(kind)
-    if kind in {"regret", "solvable"} and all(one.found.misses is not None for one in done.groups):
-        counted = sum(one.found.n for one in done.groups)
-        kept = 1 - sum(one.found.misses or 0 for one in done.groups) / max(1, counted)
+    if kind in {"regret", "solvable"} and all(one.found.misses is not None for one in done.segments):
+        counted = sum(one.found.n for one in done.segments)
+        kept = 1 - sum(one.found.misses or 0 for one in done.segments) / max(1, counted)
     if kept is None:
         return None
     cost = realised.length if realised.cost_nano_usd is None else realised.cost_nano_usd / 1e6
@@ -157,7 +157,7 @@ def _lines(facts: Facts) -> Iterator[str]:
 
 
 def _made_from(facts: Facts) -> Iterator[str]:
-    certificate = facts.calibrated.groups[0].certificate
+    certificate = facts.calibrated.segments[0].certificate
     rows = [
         ("log", plain_line(facts.dataset)),
         *((what, f"{many:,}") for what, many in facts.sizes),
@@ -181,14 +181,14 @@ _REALISED = ("n", "covered", "right answer kept", "one answer wrong", "USD per 1
 
 def promised(done: Calibrated) -> Iterator[str]:
     """Yield what is certified, and what that brings on the questions that it was made from, Markdown."""
-    created = done.groups[0].certificate.created
+    created = done.segments[0].certificate.created
     yield from ("## What it promises", "")
     yield from (f"As of {created}; a later `cascade calibrate` replaces the certificate, and not this page.", "")
     yield from (f"{capital(plain_line(note))}." for note in done.notes)
-    for result in done.groups[:_SAID]:
+    for result in done.segments[:_SAID]:
         yield from (f"> {plain_line(statement(result.certificate))}", "")
-    if len(done.groups) > _SAID:
-        yield from (f"And so on for {len(done.groups) - _SAID} more certificates.", "")
+    if len(done.segments) > _SAID:
+        yield from (f"And so on for {len(done.segments) - _SAID} more certificates.", "")
     named = (("certified", done.realised), ("everything kept", done.everything))
     yield from markdown_table(
         ["on the calibration questions", *_REALISED], [[name, *_realised(one)] for name, one in named]
@@ -376,7 +376,7 @@ _AGAIN = (
 def limits(done: Calibrated, again: Sequence[str]) -> Iterator[str]:
     """Yield what a promise rests on, and what to do when it does not hold any more, Markdown."""
     yield from ("## Limits", "")
-    yield from (f"- {plain_line(said)}" for said in done.groups[0].certificate.assumptions)
+    yield from (f"- {plain_line(said)}" for said in done.segments[0].certificate.assumptions)
     yield from (f"- {said}" for said in _LIMITS)
     yield from ("", "## To make it hold again", "")
     yield from (f"- {said}" for said in again)

@@ -20,10 +20,13 @@ WORLD = WORLDS["hotpotqa/llama-2-7b"]
 MODELS = {"base": ("small",), "guide": ("large",)}
 
 
-def log(n: int, seed: int = 0, *, groups: Sequence[str] | None = None) -> EpisodeTable:
+def log(
+    n: int, seed: int = 0, *, groups: Sequence[str] | None = None, segments: Sequence[str] | None = None
+) -> EpisodeTable:
     """Return n questions of a world whose models are called small and large."""
     table = simulate(WORLD, n, seed)
-    return replace(table, models=MODELS, groups=table.groups if groups is None else tuple(groups))
+    groups, segments = table.groups if groups is None else groups, table.segments if segments is None else segments
+    return replace(table, models=MODELS, groups=tuple(groups), segments=tuple(segments))
 
 
 def config(**more: Any) -> CascadeConfig:

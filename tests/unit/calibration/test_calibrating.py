@@ -36,7 +36,7 @@ ORDERED = {"kind": "error", "alpha": 0.45, "abstain": True, "budget_nano_usd": N
 
 
 def certify(*tables: EpisodeTable, kind: str = "coverage", alpha: float = 0.1, **more: Any) -> Calibrated:
-    names = {"delta", "by_group", "abstain", "budget_nano_usd", "most_nano_usd"}
+    names = {"delta", "by_segment", "abstain", "budget_nano_usd", "most_nano_usd"}
     asked = Guarantee(kind, alpha, **{name: value for name, value in more.items() if name in names})
     rest = {name: value for name, value in more.items() if name not in names}
     return calibrate_policy(tables, POLICY, SECTION, asked, today=TODAY, **rest)
@@ -52,7 +52,7 @@ def test_coverage_is_calibrated_by_the_rank_of_critical_values() -> None:
     assert one.policy_sha256 == done.artifact.policy_sha256
     assert one.created == "2026-11-21"
     assert done.artifact.questions == tuple(sorted(table.questions))
-    assert done.groups[0].found.misses == expected.misses <= 19
+    assert done.segments[0].found.misses == expected.misses <= 19
     assert done.realised.coverage == 1 - expected.misses / 200
 
 
@@ -62,7 +62,7 @@ def test_the_figures_beside_a_certificate_are_those_of_the_rollout() -> None:
     sample, kappa = sample_of(table, POLICY), done.artifact.certificates[0].kappa
     played = rollout(table.arrays, sample.levels, kappa)
     served = single(table.arrays, sample.levels, table.confidence, kappa)
-    assert done.realised == done.groups[0].realised
+    assert done.realised == done.segments[0].realised
     assert done.realised.cost_nano_usd == played.cost.mean()
     assert done.realised.length == played.length.mean()
     assert done.realised.set_size == played.distinct.mean()
@@ -93,7 +93,7 @@ def test_what_may_be_solvable_counts_as_missed() -> None:
     complete = table.arrays.complete.copy()
     complete[hopeless] = False
     open_ended = replace(table, arrays=replace(table.arrays, complete=complete))
-    before, after = (certify(one, kind="solvable", alpha=0.2).groups[0].found for one in (table, open_ended))
+    before, after = (certify(one, kind="solvable", alpha=0.2).segments[0].found for one in (table, open_ended))
     assert after.n == before.n + 2
     assert after.misses is not None
     assert after.misses >= 2
@@ -129,16 +129,16 @@ def test_a_record_that_ends_early_covers_no_more_than_the_whole_one() -> None:
 def test_groups_have_thresholds_of_their_own_and_small_ones_share() -> None:
     names = [("a", "b", "c", "d")[min(3, row // 60)] for row in range(185)]  # 60, 60, 60 and 5 of d
     names[184] = "e"
-    done = certify(log(185, groups=names), by_group=True, allow_everything=True)
-    found = {one.group: one for one in done.artifact.certificates}
+    done = certify(log(185, segments=names), by_segment=True, allow_everything=True)
+    found = {one.segment: one for one in done.artifact.certificates}
     assert set(found) == {"a", "b", "c", None}
     assert [found[name].n for name in ("a", "b", "c", None)] == [60, 60, 60, 5]
     assert [found[name].keeps_everything for name in ("a", "b", "c", None)] == [False, False, False, True]
-    assert [one.rows for one in done.groups] == [60, 60, 60, 5]
+    assert [one.rows for one in done.segments] == [60, 60, 60, 5]
     policy = done.artifact.calibrated(POLICY)
-    assert policy.for_group("d").keeps_everything
-    assert policy.for_group(None).keeps_everything
-    assert policy.for_group("b").kappa == found["b"].kappa
+    assert policy.for_segment("d").keeps_everything
+    assert policy.for_segment(None).keeps_everything
+    assert policy.for_segment("b").kappa == found["b"].kappa
     assert len({one.kappa for one in found.values()}) > 1
     assert any("no certificate of their own" in said for said in found[None].assumptions)
 
@@ -146,20 +146,22 @@ def test_groups_have_thresholds_of_their_own_and_small_ones_share() -> None:
 def test_groups_too_small_for_a_threshold_are_refused_unless_everything_may_be_kept() -> None:
     names = ["a"] * 60 + ["b"] * 5
     with pytest.raises(NotCertifiedError, match="5 calibration questions are too few") as error:
-        certify(log(65, groups=names), by_group=True)
+        certify(log(65, segments=names), by_segment=True)
     assert error.value.needed_n == 9
-    assert len(certify(log(65, groups=names), by_group=True, allow_everything=True).groups) == 2
+    assert len(certify(log(65, segments=names), by_segment=True, allow_everything=True).segments) == 2
 
 
 def test_small_groups_are_named_where_their_pool_is_too_small() -> None:
-    with pytest.raises(NotCertifiedError, match=r"all other groups \(b, c\): 7 calibration questions"):
-        certify(log(67, groups=["a"] * 60 + ["b"] * 5 + ["c"] * 2), by_group=True)
+    with pytest.raises(NotCertifiedError, match=r"all other segments \(b, c\): 7 calibration questions"):
+        certify(log(67, segments=["a"] * 60 + ["b"] * 5 + ["c"] * 2), by_segment=True)
 
 
 def test_questions_that_hang_together_are_said_to() -> None:
     apart, together = certify(log(40)), certify(log(40, groups=[f"g{row // 4}" for row in range(40)]))
     assert not any("groups" in said for said in apart.artifact.certificates[0].assumptions)
-    assert any("40 questions are of 10 groups" in said for said in together.artifact.certificates[0].assumptions)
+    assert any(
+        "10 of 40 questions, one of each group" in said for said in together.artifact.certificates[0].assumptions
+    )
 
 
 def test_no_group_is_cut_that_an_episode_ties_to_another_though_it_counts_for_nothing() -> None:
@@ -181,10 +183,10 @@ def test_no_group_is_cut_that_an_episode_ties_to_another_though_it_counts_for_no
 
 
 def test_unknown_groups_keep_everything_where_none_is_small() -> None:
-    done = certify(log(60, groups=["a"] * 60), by_group=True)
-    assert [one.group for one in done.artifact.certificates] == ["a", None]
+    done = certify(log(60, segments=["a"] * 60), by_segment=True)
+    assert [one.segment for one in done.artifact.certificates] == ["a", None]
     assert done.artifact.certificates[1].keeps_everything
-    assert done.groups[1].realised is None
+    assert done.segments[1].realised is None
 
 
 # --- the single answer
@@ -291,7 +293,7 @@ def test_regret_is_held_against_the_guide_where_it_is_on_record() -> None:
     mine = table.take(np.isin(np.array(table.questions), done.artifact.questions))
     served = single(mine.arrays, sample_of(mine, POLICY).levels, mine.confidence, kappa)
     losses = int((~served.right & mine.walks["guide only"].right).sum())
-    assert done.groups[0].found.misses == losses
+    assert done.segments[0].found.misses == losses
 
 
 def test_regret_without_a_reference_is_refused() -> None:

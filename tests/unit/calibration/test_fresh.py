@@ -32,11 +32,11 @@ def test_the_rate_of_what_is_kept_is_the_decimal_beside_alpha(monkeypatch: pytes
 
 @pytest.mark.parametrize("groups", [["a"] * 600, ["a", "b", "c"] * 200])
 def test_a_pool_is_reported_and_not_tested_even_where_no_group_is_large(groups: list[str]) -> None:
-    sample = sample_of(log(600, groups=groups), POLICY)
+    sample = sample_of(log(600, segments=groups), POLICY)
     fields: dict[str, Any] = {"kind": "coverage", "alpha": 0.1, "n": 600, "calibration_id": "", "k": 60}
     ((fine, said),) = on_fresh([Certificate(**fields, kappa=float("inf"), pool=True)], sample)
     assert fine
-    assert said.endswith("small groups together, reported only")
+    assert said.endswith("small segments together, reported only")
     ((fine, said),) = on_fresh([Certificate(**fields, kappa=float("inf"))], sample)
     assert not fine
     assert "is refuted" in said
@@ -52,8 +52,8 @@ def test_a_test_that_could_find_nothing_does_not_say_that_a_promise_stands(n: in
 
 
 def test_what_no_certificate_speaks_of_is_not_held_against_any() -> None:
-    sample = sample_of(log(60, groups=["a", "b", "c"] * 20), POLICY)
-    one = Certificate("coverage", 0.1, 60, "", k=6, kappa=float("-inf"), group="a")
+    sample = sample_of(log(60, segments=["a", "b", "c"] * 20), POLICY)
+    one = Certificate("coverage", 0.1, 60, "", k=6, kappa=float("-inf"), segment="a")
     ((fine, said),) = on_fresh([one], sample)
     assert fine
     assert "of 20 fresh questions lost" in said

@@ -53,7 +53,7 @@ def test_an_episodes_date_is_that_of_its_earliest_row() -> None:
 
 def test_data_sets_are_taken_together_in_the_order_of_asking() -> None:
     late = hard_rows(10, range(10), about="a", dataset="one", signals={"p_yes": 0.95})
-    early = hard_rows(30, [], about="b", dataset="two")
+    early = [one | {"episode_id": f"b{one['episode_id']}"} for one in hard_rows(30, [], about="b", dataset="two")]
     tables = tables_from_rows([*late, *early])
     about = logged([*late, *early])
     assert len(about) == 40
@@ -70,27 +70,27 @@ def test_data_sets_are_taken_together_in_the_order_of_asking() -> None:
 
 
 def test_a_question_is_held_against_the_threshold_of_its_group() -> None:
-    rows = [one | {"group": ("a", "b")[int(one["episode_id"][1:]) % 2]} for one in hard_rows(198, range(0, 80, 2))]
-    guarantee = Guarantee("coverage", 0.1, by_group=True)
+    rows = [one | {"segment": ("a", "b")[int(one["episode_id"][1:]) % 2]} for one in hard_rows(198, range(0, 80, 2))]
+    guarantee = Guarantee("coverage", 0.1, by_segment=True)
     artifact = calibrate_policy(tables_from_rows(rows), POLICY, SECTION, guarantee, allow_everything=True).artifact
-    kappa = {one.group: one.kappa for one in artifact.certificates}
+    kappa = {one.segment: one.kappa for one in artifact.certificates}
     assert np.isinf(kappa["b"])
     assert kappa["a"] < 0.5
     # a doubt of a half: group a goes on and is right, group b stops and is missed, who is unknown keeps everything
     audits = hard_rows(30, range(30), about="audit", signals={"p_yes": 0.5})
-    audits = [one | {"group": ("a", "b", "new")[int(one["episode_id"][1:]) % 3]} for one in audits]
+    audits = [one | {"segment": ("a", "b", "new")[int(one["episode_id"][1:]) % 3]} for one in audits]
     found = watch(artifact, POLICY, tables_from_rows(audits), logged(audits))
-    assert {one.certificate.group: one.misses for one in found.watched} == {"a": 0, "b": 10, None: 0}
+    assert {one.certificate.segment: one.misses for one in found.watched} == {"a": 0, "b": 10, None: 0}
     assert {one.audits for one in found.watched} == {10}
     # all others together are no group whose audits are like its calibration questions
-    assert [one.certificate.group for one in found.watched if one.monitor is None] == [None]
+    assert [one.certificate.segment for one in found.watched if one.monitor is None] == [None]
     assert {one.monitor.level for one in found.watched if one.monitor} == {0.05 / 2}
 
 
 def pooled(n: int, groups: Sequence[str]) -> PolicyArtifact:
-    rows = [one | {"group": groups[int(one["episode_id"][1:]) % len(groups)]} for one in hard_rows(n, range(0, n, 4))]
+    rows = [one | {"segment": groups[int(one["episode_id"][1:]) % len(groups)]} for one in hard_rows(n, range(0, n, 4))]
     return calibrate_policy(
-        tables_from_rows(rows), POLICY, SECTION, Guarantee("coverage", 0.1, by_group=True), allow_everything=True
+        tables_from_rows(rows), POLICY, SECTION, Guarantee("coverage", 0.1, by_segment=True), allow_everything=True
     ).artifact
 
 
@@ -98,16 +98,16 @@ def test_a_pool_of_small_groups_is_not_watched() -> None:
     # 12 groups of 5 have one threshold. A service that then asks after one of them alone need not keep the promise.
     artifact = pooled(60, [f"g{number}" for number in range(12)])
     (one,) = artifact.certificates
-    assert (one.pool, one.group, one.n, one.k) == (True, None, 60, 6)
-    audits = [row | {"group": "g0"} for row in hard_rows(40, range(40), about="audit")]
-    with pytest.raises(UsageError, match="small groups taken together, which audits cannot watch"):
+    assert (one.pool, one.segment, one.n, one.k) == (True, None, 60, 6)
+    audits = [row | {"segment": "g0"} for row in hard_rows(40, range(40), about="audit")]
+    with pytest.raises(UsageError, match="small segments taken together, which audits cannot watch"):
         watch(artifact, POLICY, tables_from_rows(audits), logged(audits))
 
 
 def test_a_pool_beside_groups_is_reported_and_takes_no_share_of_the_level() -> None:
     artifact = pooled(60, ["a", "a", "a", "a", "s0", "a", "s1", "a", "s2", "a"])
-    assert [(one.group, one.pool) for one in artifact.certificates] == [("a", False), (None, True)]
-    rows = [row | {"group": "s0"} for row in hard_rows(40, range(40), about="audit", signals={"p_yes": 0.99})]
+    assert [(one.segment, one.pool) for one in artifact.certificates] == [("a", False), (None, True)]
+    rows = [row | {"segment": "s0"} for row in hard_rows(40, range(40), about="audit", signals={"p_yes": 0.99})]
     found = watch(artifact, POLICY, tables_from_rows(rows), logged(rows))
     own, pool = found.watched
     assert (own.audits, pool.audits, pool.misses, pool.monitor) == (0, 40, 40, None)

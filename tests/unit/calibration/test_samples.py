@@ -70,9 +70,10 @@ def test_each_question_counts_once() -> None:
     table = repeated()
     rows = once(table)
     assert sorted(table.questions[row] for row in rows) == sorted(set(table.questions))
-    in_groups = once(table, by_group=True)
-    assert Counter((table.questions[row], table.groups[row]) for row in in_groups) == Counter(
-        set(zip(table.questions, table.groups, strict=True))
+    table = replace(table, segments=table.groups)
+    in_groups = once(table, separate=True)
+    assert Counter((table.questions[row], table.segments[row]) for row in in_groups) == Counter(
+        set(zip(table.questions, table.segments, strict=True))
     )
 
 
@@ -171,7 +172,7 @@ def changed(table: EpisodeTable, name: str) -> EpisodeTable:
         other = {"answer": 99 if first == second else second, "steps": first - 1, "cost": first + 1}
         values.flat[0] = other.get(name, not first)
         return replace(table, arrays=replace(arrays, **{name: values}))
-    if name in {"questions", "groups"}:
+    if name in {"questions", "segments"}:
         return replace(table, **{name: ("changed", *getattr(table, name)[1:])})
     if name == "cost_known":
         return replace(table, cost_known=False)
@@ -201,19 +202,19 @@ def changed(table: EpisodeTable, name: str) -> EpisodeTable:
         "signal",
         "walk",
         "questions",
-        "groups",
+        "segments",
         "quality",
         "cost_known",
     ],
 )
 def test_everything_that_a_calibration_reads_is_in_the_hash(name: str) -> None:
     table = log(20)
-    assert data_sha256(changed(table, name), by_group=True) != data_sha256(table, by_group=True)
+    assert data_sha256(changed(table, name), separate=True) != data_sha256(table, separate=True)
 
 
 def test_groups_are_in_the_hash_only_where_promises_are_by_group() -> None:
     table = log(20)
-    assert data_sha256(changed(table, "groups")) == data_sha256(table)
+    assert data_sha256(changed(table, "segments")) == data_sha256(table)
     assert data_sha256(changed(table, "questions")) != data_sha256(table)
 
 
@@ -234,6 +235,6 @@ def test_unknown_is_unknown_in_whatever_bits() -> None:
 
 
 def test_a_group_without_a_promise_of_its_own_has_that_of_all_others() -> None:
-    table = log(4, groups=["a", "b", "c", "a"])
+    table = log(4, segments=["a", "b", "c", "a"])
     assert places(["a", None, "b"], table).tolist() == [0, 2, 1, 0]
     assert places(["b"], table).tolist() == [-1, 0, -1, -1]

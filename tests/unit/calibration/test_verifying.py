@@ -31,7 +31,7 @@ ASKED = {
     "coverage": Guarantee("coverage", 0.1),
     "pac": Guarantee("coverage", 0.1, 0.1),
     "solvable": Guarantee("solvable", 0.1),
-    "groups": Guarantee("coverage", 0.1, by_group=True),
+    "segments": Guarantee("coverage", 0.1, by_segment=True),
     "f1": Guarantee("f1", 0.1),
     "budget": Guarantee("budget", **MONEY),
     "error": Guarantee("error", 0.5, 0.1),
@@ -43,8 +43,8 @@ ASKED = {
 
 @cache
 def full(n: int, seed: int = 0) -> EpisodeTable:
-    """Return a log in three groups that says how good each answer is."""
-    table = log(n, seed, groups=["ab"[row % 2] if row % 10 else "c" for row in range(n)])
+    """Return a log in three segments that says how good each answer is."""
+    table = log(n, seed, segments=["ab"[row % 2] if row % 10 else "c" for row in range(n)])
     return replace(table, quality=table.arrays.correct.astype(np.float64))
 
 
@@ -63,8 +63,6 @@ def said(verdict: Verdict, name: str) -> tuple[bool, str]:
 @pytest.mark.parametrize("name", sorted(ASKED))
 def test_a_certificate_is_made_again_from_its_data(tmp_path: Path, name: str) -> None:
     table = full(800)
-    if ASKED[name].single:
-        table = replace(table, groups=table.ids)
     artifact = made(tmp_path, table.take(np.arange(600)), ASKED[name])
     shuffled = table.take(np.random.default_rng(7).permutation(800))
     verdict = verify(tmp_path, [shuffled], TODAY, config(budget={"per_question": 0.003}))
@@ -131,7 +129,7 @@ def test_what_an_older_certificate_does_not_say_of_the_models_the_log_does(tmp_p
 
 
 def test_a_forged_path_is_seen_through(tmp_path: Path) -> None:
-    table = replace(full(900), groups=full(900).ids)
+    table = full(900)
     artifact = made(tmp_path, table, ASKED["error"])
     assert artifact.path is not None
     kept = replace(artifact, path=artifact.path[-1:], certificates=())
@@ -148,7 +146,7 @@ def test_a_forged_path_is_seen_through(tmp_path: Path) -> None:
 
 
 def test_a_path_may_have_been_ordered_for_another_promise(tmp_path: Path) -> None:
-    table = replace(full(1_200), groups=full(1_200).ids)
+    table = full(1_200)
     first = made(tmp_path, table.take(np.arange(600)), ASKED["abstain"])
     later = table.take(np.arange(600, 1_200))
     artifact = made(tmp_path, later, Guarantee("regret", 0.35, 0.2, abstain=True), held=first)
@@ -161,24 +159,24 @@ def test_a_path_may_have_been_ordered_for_another_promise(tmp_path: Path) -> Non
 
 
 SMALL = {
-    "marginal": (Guarantee("coverage", 0.1, by_group=True), [f"g{row // 3}" for row in range(60)]),
-    "pac": (Guarantee("coverage", 0.1, 0.1, by_group=True), [f"g{row // 5}" for row in range(60)]),
+    "marginal": (Guarantee("coverage", 0.1, by_segment=True), [f"g{row // 3}" for row in range(60)]),
+    "pac": (Guarantee("coverage", 0.1, 0.1, by_segment=True), [f"g{row // 5}" for row in range(60)]),
 }
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_a_calibration_of_small_groups_alone_is_made_again(tmp_path: Path, name: str) -> None:
     asked, groups = SMALL[name]
-    table = log(60, groups=groups)
+    table = log(60, segments=groups)
     artifact = made(tmp_path, table, asked, allow_everything=True)
-    assert [one.group for one in artifact.certificates] == [None]  # nothing in it tells of groups but `pool`
+    assert [one.segment for one in artifact.certificates] == [None]  # nothing in it tells of groups but `pool`
     verdict = verify(tmp_path, [table], TODAY)
     assert verdict.ok, verdict
     assert "the same 60 questions" in said(verdict, "threshold")[1]
 
 
 def test_a_question_of_two_small_groups_counts_in_both_again(tmp_path: Path) -> None:
-    table = log(60, groups=[f"g{row // 3}" for row in range(60)])
+    table = log(60, segments=[f"g{row // 3}" for row in range(60)])
     twice = replace(table, questions=(*table.questions[:57], *table.questions[:3]))
     artifact = made(tmp_path, twice, SMALL["marginal"][0])
     assert artifact.certificates[0].n == 60
@@ -195,7 +193,7 @@ def test_what_was_asked_for_must_be_on_record(tmp_path: Path) -> None:
 
 
 def test_a_path_ordered_after_another_is_ordered_again(tmp_path: Path) -> None:
-    table = replace(full(1_200), groups=full(1_200).ids)
+    table = full(1_200)
     first = made(tmp_path, table.take(np.arange(500)), ASKED["error"])
     second = made(tmp_path, table.take(np.arange(500, 1_200)), ASKED["abstain"], held=first)
     assert set(first.seen.selection) <= set(second.seen.training)
@@ -274,11 +272,11 @@ def test_a_log_without_models_is_not_said_to_be_compared(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("coverage", "the same 100 questions"), ("groups", "judgements or groups")]
+    ("name", "words"), [("coverage", "the same 100 questions"), ("segments", "judgements or segments")]
 )
 def test_other_groups_matter_to_promises_by_group_alone(tmp_path: Path, name: str, words: str) -> None:
     made(tmp_path, full(100), ASKED[name])
-    verdict = verify(tmp_path, [replace(full(100), groups=("d",) * 100)], TODAY)
+    verdict = verify(tmp_path, [replace(full(100), segments=("d",) * 100)], TODAY)
     assert words in said(verdict, "threshold")[1]
     assert verdict.ok is (name == "coverage")
 
@@ -347,7 +345,6 @@ def told(certificates: Sequence[Certificate], table: EpisodeTable) -> list[tuple
 )
 def test_a_broken_promise_is_refuted(tmp_path: Path, name: str, fields: dict[str, Any]) -> None:
     table = full(1_400)
-    table = replace(table, groups=table.ids) if ASKED[name].single else table
     artifact = made(tmp_path, table.take(np.arange(600)), ASKED[name])
     fresh = table.take(np.arange(600, 1_400))
     assert all(ok for ok, _ in told(artifact.certificates, fresh))
@@ -368,10 +365,10 @@ def test_a_cap_that_is_passed_is_said(tmp_path: Path) -> None:
 
 
 def test_small_groups_are_reported_and_not_tested(tmp_path: Path) -> None:
-    table = log(200, groups=["a" if row % 10 else f"s{row % 5}{row}" for row in range(200)])
-    artifact = made(tmp_path, table, Guarantee("coverage", 0.1, by_group=True))
-    words = [text for _, text in told(artifact.certificates, log(200, 1, groups=table.groups))]
-    assert words[0].startswith("group a:")
+    table = log(200, segments=["a" if row % 10 else f"s{row % 5}{row}" for row in range(200)])
+    artifact = made(tmp_path, table, Guarantee("coverage", 0.1, by_segment=True))
+    words = [text for _, text in told(artifact.certificates, log(200, 1, segments=table.segments))]
+    assert words[0].startswith("segment a:")
     assert "refuted" in words[0]
     assert words[1].endswith("reported only")
 

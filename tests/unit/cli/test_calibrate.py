@@ -51,7 +51,7 @@ def document(ran: Any) -> dict[str, Any]:
 def test_the_threshold_is_the_kth_critical_value(cli: Cli, log: str, tmp_path: Path) -> None:
     ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--json")
     found = document(ran)
-    (group,) = found["groups"]
+    (group,) = found["segments"]
     # k = ⌊0.1 · 100⌋ = 10; the critical values are the doubts 1/100, 3/100, …
     assert group["kappa"] == pytest.approx(0.19)
     assert (group["certificate"]["k"], group["certificate"]["n"], group["misses"]) == (10, 99, 9)
@@ -121,9 +121,9 @@ def test_every_kind_is_certified_and_said(
     cli: Cli, log: str, options: list[str], kind: str, alpha: float | None, delta: float | None
 ) -> None:
     found = document(cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--json", *options))
-    certificate = found["groups"][0]["certificate"]
+    certificate = found["segments"][0]["certificate"]
     assert (certificate["kind"], certificate["alpha"], certificate["delta"]) == (kind, alpha, delta)
-    assert found["groups"][0]["statement"]
+    assert found["segments"][0]["statement"]
     assert cli("verify", "policy", log).code == 0
 
 
@@ -238,7 +238,7 @@ def test_a_budget_below_the_floor_is_3(cli: Cli, log: str) -> None:
         (["--budget", "1", "--most", "inf"], "--most is an amount"),
         (["--budget", "1", "--most", "2", "--alpha", "0.1"], "--alpha is a share of questions"),
         (["--abstain"], "Abstaining goes with error and regret"),
-        (["--guarantee", "error", "--by-group"], "Groups go with coverage and solvable"),
+        (["--guarantee", "error", "--by-group"], "Segments go with coverage and solvable"),
         (["--where", "dataset=none"], "has dataset=none; there is "),
         (["--where", "step=1"], "cut episodes apart"),
     ],
@@ -491,7 +491,7 @@ def test_another_cascade_than_configured_is_2(cli: Cli, log: str, tmp_path: Path
 def test_the_cap_on_a_question_is_the_configurations(cli: Cli, log: str, tmp_path: Path) -> None:
     (tmp_path / "cascade.yaml").write_text(CONFIG)
     found = document(cli("calibrate", log, "--policy", "cascade.yaml", "-o", "policy", "--budget", "0.0028", "--json"))
-    assert found["groups"][0]["certificate"]["made_for"]["most_nano_usd"] == 20_000_000
+    assert found["segments"][0]["certificate"]["made_for"]["most_nano_usd"] == 20_000_000
 
 
 # --- the guarantee asked for ---

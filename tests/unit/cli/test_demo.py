@@ -113,7 +113,7 @@ def test_the_demo_as_json_is_one_document(cli: Cli, scripted: FakeProvider) -> N
     fitted = document["fitted"]
     assert fitted["chosen"] in fitted["compared"]
     assert (fitted["training"], fitted["calibrated"]["n"]) == (171, 73)
-    assert fitted["calibrated"]["groups"][0]["certificate"]["kind"] == "regret"
+    assert fitted["calibrated"]["segments"][0]["certificate"]["kind"] == "regret"
     assert fitted["on_the_log"][0]["way"] == "fitted ladder"
     assert fitted["wrong_where_the_guide_is_right"] == 0
     again = json.loads(cli("demo", "-n", "3", "--seed", "7", "--json").out)

@@ -73,7 +73,7 @@ def test_a_directory_is_written_that_serves(cli: Cli, log: str, tmp_path: Path) 
     (chosen,) = [one for one in found["candidates"] if one["chosen"]]
     assert chosen["name"] == found["chosen"]
     assert found["method"] == chosen["method"] == read(tmp_path / "policy").policy["method"]
-    assert found["groups"][0]["certificate"]["n"] == 60
+    assert found["segments"][0]["certificate"]["n"] == 60
     assert found["realised"]["coverage"] >= 0.9
     assert cli("verify", "policy", log).code == 0
     assert json.loads(cli("evaluate", log, "--policy", "policy", "--json").out)["n"] == 200
@@ -232,7 +232,7 @@ def test_every_kind_is_fitted_and_certified(
     cli: Cli, log: str, options: list[str], kind: str, alpha: float | None, delta: float | None
 ) -> None:
     found = document(cli("fit", log, "-o", "policy", "--json", *options))
-    certificate = found["groups"][0]["certificate"]
+    certificate = found["segments"][0]["certificate"]
     assert (certificate["kind"], certificate["alpha"], certificate["delta"]) == (kind, alpha, delta)
     assert cli("verify", "policy", log).code == 0
     assert cli("fit", log, "-o", "policy", "--force", *options).code == 0
@@ -244,7 +244,7 @@ def test_each_group_has_a_promise(cli: Cli, written: Write, name: str) -> None:
     for one in rows:
         one["group"] = "even" if int(one["episode_id"][1:]) % 2 == 0 else "odd"
     found = document(cli("fit", written(rows), "-o", "policy", name, "--json"))
-    assert [one["group"] for one in found["groups"]] == ["even", "odd", None]
+    assert [one["segment"] for one in found["segments"]] == ["even", "odd", None]
 
 
 def test_a_method_alone(cli: Cli, log: str) -> None:
@@ -305,7 +305,7 @@ def test_a_directory_stays_as_it_was_where_nothing_is_certified(
         (["--guarantee", "budget"], "as in --budget 0.01"),
         (["--budget", "1"], "give --most USD"),
         (["--abstain"], "Abstaining goes with error and regret"),
-        (["--guarantee", "error", "--groups"], "Groups go with coverage and solvable"),
+        (["--guarantee", "error", "--groups"], "Segments go with coverage and solvable"),
         (["--policy", "treshold"], "did you mean threshold"),
         (["--calibration-share", "1.5"], "lies between 0 and 1"),
         (["--where", "step=1"], "cut episodes apart"),

@@ -51,7 +51,7 @@ def test_as_json_it_is_one_document(cli: Cli, log: str, tmp_path: Path) -> None:
     found = json.loads(ran.out)
     assert (found["questions"], found["alpha_asked"], found["bound"]) == (200, 0.1, bound(0.1))
     assert [(one["training"], one["calibration"]) for one in found["members"]] == [(160, 40)] * 5
-    (group,) = found["groups"]
+    (group,) = found["segments"]
     assert (group["certificate"]["alpha"], group["certificate"]["kappa"], group["certificate"]["k"]) == (0.2, 0.1, None)
 
 

@@ -99,7 +99,7 @@ def test_json_has_each_level_as_a_fit_alone_has_it(cli: Cli, log: str) -> None:
     assert low < high < medium  # another signal was chosen for it, at another loss: that is said
     (said,) = document["level_notes"]
     assert said.startswith("level medium costs no less on the calibration questions than high")
-    assert len({one["groups"][0]["certificate"]["calibration_id"] for one in document["levels"].values()}) == 3
+    assert len({one["segments"][0]["certificate"]["calibration_id"] for one in document["levels"].values()}) == 3
 
 
 def test_a_refit_takes_the_place_of_levels_and_levels_that_of_a_refit(
@@ -234,8 +234,8 @@ def test_levels_of_any_promise_with_an_alpha_are_fitted_and_verified(
     ran = cli("fit", "number.jsonl", *arguments, *options)
     assert ran.code == 0, ran.err
     for level in json.loads(ran.out)["levels"].values():
-        assert {one["certificate"]["alpha"] for one in level["groups"]} == {level["alpha"]}
-        assert (len(level["groups"]) > 1) == grouped
+        assert {one["certificate"]["alpha"] for one in level["segments"]} == {level["alpha"]}
+        assert (len(level["segments"]) > 1) == grouped
     assert cli("verify", "policy", "number.jsonl").code == 0
     again = cli("calibrate", "letter.jsonl", "--policy", "policy")
     assert again.code == 0, again.err

@@ -258,7 +258,7 @@ def test_a_mean_with_delta_is_one_over_fresh_questions() -> None:
 
 
 def test_a_pool_is_of_no_single_group() -> None:
-    with pytest.raises(ConfigError, match="pool: it speaks of the group a alone"):
+    with pytest.raises(ConfigError, match="pool: it speaks of a alone"):
         from_document(to_document(WHOLE) | {"pool": True, "group": "a"})
 
 

@@ -197,7 +197,7 @@ def resealed(document: dict[str, Any]) -> None:
         (CERTIFICATE_FILE, lambda d: d["asked"].update(by_group=1), "asked.by_group: it is true or false"),
         (CERTIFICATE_FILE, lambda d: d["asked"].update(most_nano_usd="x"), "asked.most_nano_usd: it is a whole number"),
         (CERTIFICATE_FILE, lambda d: d["asked"].update(more=1), "asked.more: what is asked for has no such field"),
-        (CERTIFICATE_FILE, lambda d: d["asked"].update(by_group=True), "Groups go with coverage"),
+        (CERTIFICATE_FILE, lambda d: d["asked"].update(by_group=True), "Segments go with coverage"),
         (CERTIFICATE_FILE, lambda d: d["questions"].append("y"), "sha256: it is not that of the rest"),
         (CERTIFICATE_FILE, lambda d: d["certificates"][0].update(n=31), "calibration_id"),
     ],
@@ -365,18 +365,18 @@ def test_where_everything_is_kept_nothing_stops_it() -> None:
 def test_each_group_has_its_threshold() -> None:
     some = replace(BARE, certificates=(certificate(group="a", kappa=0.5), certificate(group=None, kappa=0.75)))
     calibrated = some.calibrated(ThresholdPolicy())
-    assert [calibrated.for_group(group).kappa for group in ("a", "b", None)] == [0.5, 0.75, 0.75]
-    assert calibrated.for_group("b") is calibrated
-    assert calibrated.for_group("a").for_group("b").kappa == 0.75
+    assert [calibrated.for_segment(None, group).kappa for group in ("a", "b", None)] == [0.5, 0.75, 0.75]
+    assert calibrated.for_segment(None, "b") is calibrated
+    assert calibrated.for_segment(None, "a").for_segment(None, "b").kappa == 0.75
     alone = CalibratedPolicy(ThresholdPolicy(), Threshold(0.5))
-    assert alone.for_group("a") is alone
+    assert alone.for_segment(None, "a") is alone
 
 
 def test_a_group_without_any_certificate_keeps_everything() -> None:
     some = replace(BARE, certificates=(certificate(group="a", kappa=0.5),))
     calibrated = some.calibrated(ThresholdPolicy())
-    assert calibrated.for_group("b").keeps_everything
-    assert not calibrated.for_group("a").keeps_everything
+    assert calibrated.for_segment(None, "b").keeps_everything
+    assert not calibrated.for_segment(None, "a").keeps_everything
 
 
 def test_a_policy_without_signals_reads_none() -> None:

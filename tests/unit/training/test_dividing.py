@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cascade.calibration.samples import clusters
+from cascade.calibration.samples import clusters, rows_a_group
 from cascade.calibration.thresholds import spoken_of
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
@@ -17,7 +17,6 @@ from cascade.training.dividing import (
     allowed_budget,
     allowed_by,
     allowed_loss,
-    bonds,
     divided,
     needed_of,
     questions_of,
@@ -80,25 +79,23 @@ def test_what_an_earlier_policy_has_seen_certifies_nothing() -> None:
     parts = divided([table], COVERAGE, share=0.3, seen=seen)
     partners = {table.questions[row] for row in range(60)}
     assert not partners & set(parts.calibration.questions)
-    assert parts.calibration.n == 30
+    assert (parts.calibration.n, parts.beside) == (15, 15)  # one question of each of 15 groups
     assert divided([table], COVERAGE, seen=frozenset(table.questions)).calibration.n == 0
 
 
 def test_a_promise_for_each_group_divides_every_group() -> None:
-    groups = [f"g{row % 4}" for row in range(399)]
-    parts = divided([log(399, groups=groups)], Guarantee("coverage", 0.1, by_group=True), share=0.3)
-    for name in set(groups):
-        assert parts.calibration.groups.count(name) == 30
-        assert parts.training.groups.count(name) in {69, 70}
+    segments = [f"g{row % 4}" for row in range(399)]
+    parts = divided([log(399, segments=segments)], Guarantee("coverage", 0.1, by_segment=True), share=0.3)
+    for name in set(segments):
+        assert parts.calibration.segments.count(name) == 30
+        assert parts.training.segments.count(name) in {69, 70}
     assert not set(parts.training.questions) & set(parts.calibration.questions)
-    assert set(bonds(parts.training, Guarantee("coverage", 0.1, by_group=True)).groups) == set(parts.training.questions)
-    assert bonds(parts.training, COVERAGE) is parts.training
 
 
 def test_a_group_gets_what_its_own_threshold_needs_if_that_leaves_something_to_learn_from() -> None:
     groups = [*["many"] * 200, *["enough"] * 15, *["few"] * 8, "one"]
-    parts = divided([log(224, groups=groups)], Guarantee("coverage", 0.1, by_group=True), share=0.3)
-    counts = {name: parts.calibration.groups.count(name) for name in set(groups)}
+    parts = divided([log(224, segments=groups)], Guarantee("coverage", 0.1, by_segment=True), share=0.3)
+    counts = {name: parts.calibration.segments.count(name) for name in set(groups)}
     assert counts == {"many": 60, "enough": 9, "few": 2, "one": 1}
 
 
@@ -107,10 +104,11 @@ def test_a_question_of_two_groups_stays_whole() -> None:
     both = replace(
         some(table, *range(80), *range(80)),
         ids=tuple([f"e{row}" for row in range(160)]),
-        groups=("a",) * 80 + ("b",) * 80,
+        segments=("a",) * 80 + ("b",) * 80,
+        groups=table.groups * 2,
         questions=table.questions * 2,
     )
-    parts = divided([both], Guarantee("coverage", 0.1, by_group=True))
+    parts = divided([both], Guarantee("coverage", 0.1, by_segment=True))
     assert not set(parts.training.questions) & set(parts.calibration.questions)
     assert parts.questions == 160
 
@@ -143,10 +141,12 @@ def test_there_are_never_too_few_to_certify_where_the_log_has_enough(kind: str) 
         whole = questions_of([table], asked).table
         free = np.array([name not in barred for name in whole.groups])
         certain, needed = int(spoken_of(parts.calibration, kind).sum()), needed_of(asked)
-        has = int(spoken_of(whole, kind)[free].sum())
+        mine = whole.take(free)
+        has = int(spoken_of(mine.take(rows_a_group(mine, seed=trial)), kind).sum())  # one of each group
         assert certain >= min(needed, has)
         left = set(whole.groups) - barred - set(parts.calibration.groups)
-        assert parts.calibration.n >= round(share * whole.n) or len(left) <= 1
+        assert parts.calibration.n + parts.beside >= round(share * whole.n) or len(left) <= 1
+        assert len(set(parts.calibration.groups)) == parts.calibration.n
         assert left or certain < needed or len(set(whole.groups) - barred) < 2 or has - certain == 0
         assert not set(parts.calibration.groups) & (set(parts.training.groups) | barred)
         short, tight = short + (has < needed), tight + (needed <= certain < needed + 3)
@@ -158,7 +158,7 @@ def test_the_order_of_a_log_in_groups_changes_nothing() -> None:
     for trial in range(20):
         table = clumped(rng, 60)
         shuffled = table.take(rng.permutation(table.n))
-        for asked in (COVERAGE, Guarantee("solvable", 0.1), Guarantee("coverage", 0.1, by_group=True)):
+        for asked in (COVERAGE, Guarantee("solvable", 0.1), Guarantee("coverage", 0.1, by_segment=True)):
             one, other = (
                 divided([each], asked, seed=trial, seen=frozenset(table.questions[:2])) for each in (table, shuffled)
             )
@@ -168,10 +168,12 @@ def test_the_order_of_a_log_in_groups_changes_nothing() -> None:
 
 def test_no_more_groups_are_set_aside_than_it_takes() -> None:
     table = log(100, groups=[f"g{row // 10}" for row in range(100)])
-    assert divided([table], COVERAGE, share=0.3).calibration.n == 30
-    assert divided([table], COVERAGE, share=0.31).calibration.n == 40
-    assert divided([table], COVERAGE, share=0.95).calibration.n == 90  # one group is left to learn from
-    assert divided([table], Guarantee("coverage", 0.01), share=0.3).calibration.n == 100  # 99 are needed
+    loose = Guarantee("coverage", 0.4)
+    assert divided([table], loose, share=0.3).calibration.n == 3
+    assert divided([table], loose, share=0.31).calibration.n == 4
+    assert divided([table], loose, share=0.95).calibration.n == 9  # one group is left to learn from
+    assert divided([table], COVERAGE, share=0.3).calibration.n == 9  # so many groups are needed
+    assert divided([table], Guarantee("coverage", 0.01), share=0.3).calibration.n == 10  # 99 are needed
 
 
 def tied() -> EpisodeTable:
@@ -191,7 +193,8 @@ def test_groups_are_tied_by_an_episode_that_is_left_out() -> None:
     for seed in range(20):
         parts = divided([table], COVERAGE, seed=seed)
         where = {question: part for part in parts[:2] for question in part.questions}
-        assert len({id(where[table.questions[row]]) for row in (0, 1, 18, 19)}) == 1
+        # of a group that certifies all questions but one are in no part
+        assert len({id(where.get(table.questions[row])) for row in (0, 1, 18, 19)} - {id(None)}) == 1
 
 
 def test_what_was_seen_bars_what_it_is_tied_to_by_episodes_that_are_left_out() -> None:
@@ -253,12 +256,12 @@ def test_what_is_allowed_counts_the_questions_that_the_promise_speaks_of() -> No
 
 def test_what_is_allowed_by_groups_is_the_mean_over_their_thresholds() -> None:
     groups = [*["a"] * 100, *["b"] * 60, *["c"] * 20, *["d"] * 10]
-    parts = divided([log(190, groups=groups)], Guarantee("coverage", 0.1, by_group=True), share=0.3)
-    sizes = {name: parts.calibration.groups.count(name) for name in "abcd"}
+    parts = divided([log(190, segments=groups)], Guarantee("coverage", 0.1, by_segment=True), share=0.3)
+    sizes = {name: parts.calibration.segments.count(name) for name in "abcd"}
     assert sizes == {"a": 30, "b": 18, "c": 9, "d": 3}
-    pooled = Guarantee("coverage", 0.1, by_group=True)
+    pooled = Guarantee("coverage", 0.1, by_segment=True)
     assert allowed_by(parts, pooled) == pytest.approx((30 * 3 / 31 + 18 * 1 / 19 + 9 * 1 / 10) / 60)
-    certain = Guarantee("coverage", 0.1, 0.1, by_group=True)
+    certain = Guarantee("coverage", 0.1, 0.1, by_segment=True)
     assert allowed_by(parts, certain) == pytest.approx((30 * 1 / 31) / 60)
     assert allowed_by(parts, replace(certain, alpha=0.01)) == 0.01
 

@@ -13,7 +13,7 @@ from crepes import ConformalClassifier
 
 from cascade.conformal.binomial import needed_n
 from cascade.conformal.calibrate import calibrate
-from cascade.conformal.groups import GroupCalibration, calibrate_groups
+from cascade.conformal.segments import SegmentCalibration, calibrate_segments
 from cascade.errors import UsageError
 
 INF = math.inf
@@ -32,7 +32,7 @@ def missed_in(bag: Bag, alpha: float) -> tuple[Counter[str], Counter[str]]:
     misses, members = Counter[str](), Counter[str]()
     for fresh, (group, value) in enumerate(bag):
         others = bag[:fresh] + bag[fresh + 1 :]
-        found = calibrate_groups([v for _, v in others], [label for label, _ in others], alpha)
+        found = calibrate_segments([v for _, v in others], [label for label, _ in others], alpha)
         at = category(group, bag, alpha)
         members[at] += 1
         misses[at] += value < found.of(group).kappa
@@ -92,9 +92,9 @@ def test_a_group_has_its_own_threshold_from_the_needed_number_on() -> None:
     """Of nine questions at alpha 0.1 the lowest is the threshold; of eight none."""
     values = np.arange(30.0)
     groups = ["nine"] * 9 + ["eight"] * 8 + ["ten"] * 10 + ["two"] * 2 + [None]
-    found = calibrate_groups(values, groups, 0.1)
+    found = calibrate_segments(values, groups, 0.1)
     assert found.pooled is not None
-    assert found.pooled_groups == ("eight", "two")
+    assert found.pooled_segments == ("eight", "two")
     assert [(found.of(group).n, found.of(group).k, found.of(group).kappa) for group in ("nine", "ten")] == [
         (9, 1, 0.0),
         (10, 1, 17.0),
@@ -102,22 +102,22 @@ def test_a_group_has_its_own_threshold_from_the_needed_number_on() -> None:
     assert (found.pooled.n, found.pooled.k, found.pooled.kappa) == (20, 2, 1.0)  # nine, eight, two and None
     assert found.of("eight") == found.of("two") == found.of("never seen") == found.of(None) == found.pooled
     assert found.unknown == found.pooled
-    assert set(found.by_group) == {"nine", "eight", "ten", "two"}
+    assert set(found.by_segment) == {"nine", "eight", "ten", "two"}
 
 
 def test_a_pool_that_is_too_small_keeps_everything() -> None:
-    found = calibrate_groups(np.arange(14.0), ["a"] * 10 + ["b"] * 4, 0.1)
+    found = calibrate_segments(np.arange(14.0), ["a"] * 10 + ["b"] * 4, 0.1)
     assert found.pooled is not None
     assert (found.of("a").k, found.of("b").k, found.of("b").n, found.of(None).keeps_everything) == (1, 0, 4, True)
-    alone = calibrate_groups(np.arange(10.0), ["a"] * 10, 0.1)
+    alone = calibrate_segments(np.arange(10.0), ["a"] * 10, 0.1)
     assert alone.pooled is not None
-    assert (alone.of("b").n, alone.of("b").keeps_everything, alone.pooled_groups) == (0, True, ())
+    assert (alone.of("b").n, alone.of("b").keeps_everything, alone.pooled_segments) == (0, True, ())
 
 
 def test_with_confidence_small_groups_keep_everything() -> None:
     values = np.arange(200.0)
     groups = ["large"] * 100 + ["just"] * 22 + ["small"] * 21 + [f"g{i}" for i in range(57)]
-    found = calibrate_groups(values, groups, 0.1, delta=0.1)
+    found = calibrate_segments(values, groups, 0.1, delta=0.1)
     assert found.pooled is None
     assert found.of("large") == calibrate(values[:100], 0.1, delta=0.1)
     assert (found.of("just").k, found.of("just").kappa) == (1, 100.0)
@@ -125,22 +125,22 @@ def test_with_confidence_small_groups_keep_everything() -> None:
         assert found.of(group).keeps_everything
     assert (found.of("small").n, found.of("never seen").n, found.of(None).delta) == (21, 0, 0.1)
     assert found.of("small").needed_n == 22
-    assert found.pooled_groups[-1] == "small"
-    assert len(found.pooled_groups) == 58
+    assert found.pooled_segments[-1] == "small"
+    assert len(found.pooled_segments) == 58
 
 
 def test_one_group_and_no_groups_are_the_plain_calibration() -> None:
     values = np.random.default_rng(6).random(50)
     for alpha, delta in ((0.1, None), (0.2, 0.1)):
-        assert calibrate_groups(values, ["all"] * 50, alpha, delta=delta).of("all") == calibrate(
+        assert calibrate_segments(values, ["all"] * 50, alpha, delta=delta).of("all") == calibrate(
             values, alpha, delta=delta
         )
-    nobody = calibrate_groups(values, [None] * 50, 0.1)
-    assert nobody == GroupCalibration({}, calibrate(values, 0.1), (), calibrate(values, 0.1))
-    assert calibrate_groups(values, [None] * 50, 0.1, delta=0.1).of(None).keeps_everything
-    assert calibrate_groups([], [], 0.1).of("a").keeps_everything
-    assert calibrate_groups(values, ["all"] * 50, 0.0).of("all").keeps_everything
-    assert calibrate_groups(values, ["all"] * 50, 0.0, delta=0.1).of("all").keeps_everything
+    nobody = calibrate_segments(values, [None] * 50, 0.1)
+    assert nobody == SegmentCalibration({}, calibrate(values, 0.1), (), calibrate(values, 0.1))
+    assert calibrate_segments(values, [None] * 50, 0.1, delta=0.1).of(None).keeps_everything
+    assert calibrate_segments([], [], 0.1).of("a").keeps_everything
+    assert calibrate_segments(values, ["all"] * 50, 0.0).of("all").keeps_everything
+    assert calibrate_segments(values, ["all"] * 50, 0.0, delta=0.1).of("all").keeps_everything
 
 
 def test_crepes_has_the_same_mondrian_sets() -> None:
@@ -155,7 +155,7 @@ def test_crepes_has_the_same_mondrian_sets() -> None:
     many = np.array([np.count_nonzero(labels == label) + 1 for label in fresh_labels])
     for alpha in (0.05, 0.1, 0.25):
         assert min(many) > needed_n(alpha)
-        found = calibrate_groups(values, labels.tolist(), alpha)
+        found = calibrate_segments(values, labels.tolist(), alpha)
         kappas = np.array([found.of(label).kappa for label in fresh_labels])
         allowed = [math.floor(Fraction(repr(alpha)) * size) for size in many.tolist()]
         assert np.array_equal(fresh < kappas, np.rint(p_values.ravel() * many) <= allowed)
@@ -166,11 +166,11 @@ def test_a_hundred_thousand_questions_of_many_groups() -> None:
     rng = np.random.default_rng(8)
     values = rng.random(100_000)
     groups = [f"tenant {number}" for number in np.minimum(rng.geometric(0.001, values.size), 5_000).tolist()]
-    found = calibrate_groups(values, groups, 0.02)
+    found = calibrate_segments(values, groups, 0.02)
     order = rng.permutation(values.size)
-    assert calibrate_groups(values[order], [groups[i] for i in order], 0.02) == found
+    assert calibrate_segments(values[order], [groups[i] for i in order], 0.02) == found
     sizes = Counter(groups)
-    assert found.pooled_groups == tuple(sorted(group for group, size in sizes.items() if size < 49))
+    assert found.pooled_segments == tuple(sorted(group for group, size in sizes.items() if size < 49))
     assert found.pooled is not None
     assert found.pooled.n == sum(size for size in sizes.values() if size <= 49)
     largest = sizes.most_common(1)[0][0]
@@ -179,13 +179,13 @@ def test_a_hundred_thousand_questions_of_many_groups() -> None:
 
 
 def test_everything_that_is_wrong_is_said() -> None:
-    with pytest.raises(UsageError, match="3 critical values, and 2 groups"):
-        calibrate_groups([0.1, 0.2, 0.3], ["a", "b"], 0.1)
+    with pytest.raises(UsageError, match="3 critical values, and 2 segments"):
+        calibrate_segments([0.1, 0.2, 0.3], ["a", "b"], 0.1)
     with pytest.raises(UsageError, match=r"None where there is none; not 1, 2\.5, \('x',\), …"):
-        calibrate_groups(np.arange(5), ["a", 1, 2.5, ("x",), 7], 0.1)  # type: ignore[list-item]
+        calibrate_segments(np.arange(5), ["a", 1, 2.5, ("x",), 7], 0.1)  # type: ignore[list-item]
     with pytest.raises(UsageError, match="alpha"):
-        calibrate_groups([0.1], ["a"], 2)
+        calibrate_segments([0.1], ["a"], 2)
     with pytest.raises(UsageError, match="not a number"):
-        calibrate_groups([math.nan], ["a"], 0.1)
+        calibrate_segments([math.nan], ["a"], 0.1)
     with pytest.raises(UsageError, match="delta"):
-        calibrate_groups([0.1], ["a"], 0.1, delta=1)
+        calibrate_segments([0.1], ["a"], 0.1, delta=1)
