@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cascade.conformal.arrays import Floats
 from cascade.conformal.calibrate import calibrate
 from cascade.conformal.rollout import rollout
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
+import clusters  # noqa: E402
 import validity  # noqa: E402
 from known_risk import cells as cells_module  # noqa: E402
 from known_risk import coverage, means, populations, single  # noqa: E402
@@ -168,3 +170,20 @@ def test_the_command_prints_every_row_draws_them_and_says_what_fails(
     assert b"promised" in (tmp_path / "figure.svg").read_bytes()
     monkeypatch.setattr(coverage, "calibrate", lambda values, alpha, delta=None: calibrate(values, min(1.0, 3 * alpha)))
     assert validity.main(given) == 1
+
+
+def by_calibrate(critical: Floats, alpha: float, delta: float | None, rng: np.random.Generator) -> float:
+    """Calibrate in groups as anybody would."""
+    names = np.repeat(np.arange(len(critical)), critical.shape[1]).tolist()
+    return calibrate(critical.ravel(), alpha, delta=delta, groups=names, seed=int(rng.integers(1 << 30))).kappa
+
+
+@pytest.mark.parametrize("world", [clusters.World(12, 20, 0.8), clusters.World(60, 4, 0.8)], ids=str)
+def test_one_question_of_each_group_keeps_the_promise(world: clusters.World) -> None:
+    """0.5.0 took the questions of a group for unrelated ("rows"), and broke both promises here."""
+    on_average = clusters.risks(world, by_calibrate, 0.1, None, SIMULATIONS)
+    assert on_average.mean() <= 0.1 + 3 * on_average.std() / np.sqrt(SIMULATIONS)
+    broken = (clusters.risks(world, by_calibrate, 0.1, 0.1, SIMULATIONS) > 0.1).mean()
+    assert broken <= 0.1 + 3 * np.sqrt(0.1 * 0.9 / SIMULATIONS)
+    assert clusters.risks(world, clusters.by_rows, 0.1, None, SIMULATIONS).mean() > 0.1
+    assert (clusters.risks(world, clusters.by_rows, 0.1, 0.1, SIMULATIONS) > 0.1).mean() > 0.14

@@ -110,7 +110,7 @@ def test_a_calibrated_policy_is_played_at_each_groups_threshold() -> None:
     rng = np.random.default_rng(4)
     questions = [draw(rng, 3, 2) for _ in range(90)]
     names = [("one", "two", "three", "four")[k % 4] for k in range(90)]
-    table = replace(table_of(questions, 3, 2), groups=tuple(names))
+    table = replace(table_of(questions, 3, 2), segments=tuple(names))
     thresholds = {None: Threshold(0.5), "one": Threshold(0.1), "two": EVERYTHING, "three": Threshold(0.4)}
     found = evaluate(table, calibrated(ThresholdPolicy(keep="both"), thresholds), resamples=10)
     depth = {"one": 0.1, "two": -1.0, "three": 0.4, "four": 0.5}

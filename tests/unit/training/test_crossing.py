@@ -120,9 +120,9 @@ def test_the_figures_are_those_of_members_on_questions_that_they_have_not_seen()
         scores = sample.scores._replace(next=ranks(critical, sample.scores.next))
         cost[mine] = play(sample.table, scores, Threshold(0.1)).cost
     assert done.calibrated.realised.cost_nano_usd == cost.mean()
-    (group,) = done.calibrated.groups
-    assert group.found.misses == round((1 - done.calibrated.realised.coverage) * rows.n)
-    assert 0.05 < group.found.misses / rows.n < 0.1  # a rank counts itself, so that the share stays below alpha
+    (segment,) = done.calibrated.segments
+    assert segment.found.misses == round((1 - done.calibrated.realised.coverage) * rows.n)
+    assert 0.05 < segment.found.misses / rows.n < 0.1  # a rank counts itself, so that the share stays below alpha
 
 
 def test_the_same_log_and_seed_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_all_that_does_not_go_with_it_is_said_at_once() -> None:
 @pytest.mark.parametrize(
     ("guarantee", "words"),
     [
-        (Guarantee("coverage", 0.1, by_group=True), "one threshold for all groups"),
+        (Guarantee("coverage", 0.1, by_group=True), "one threshold for all segments"),
         (Guarantee("coverage", 0.1, 0.1), "no delta"),
         (Guarantee("f1", 0.1), "not f1"),
         (Guarantee("budget", budget_nano_usd=1, most_nano_usd=2), "not budget; has no budget"),
