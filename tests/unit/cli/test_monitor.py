@@ -154,12 +154,12 @@ def test_groups_are_watched_by_themselves_and_share_the_level(cli: Cli, tmp_path
     found = audits([k % 2 == 1 and k // 2 % 3 == 0 for k in range(300)])
     found = [one | {"group": ("a", "b")[int(one["episode_id"][1:]) % 2]} for one in found]
     ran = cli("monitor", "policy", write(tmp_path / "audits.jsonl", found), "--json")
-    by_group = {one["group"]: one for one in document(ran)["certificates"]}
+    by_group = {one["segment"]: one for one in document(ran)["certificates"]}
     assert ran.code == 3
     assert by_group["a"]["alarmed_after"] is None
     assert by_group["b"]["alarmed_after"] is not None
     assert {name: one["alarmed"] for name, one in by_group.items()} == {"a": False, "b": True, None: False}
-    assert by_group[None]["says"] == "small groups together: no audit yet"
+    assert by_group[None]["says"] == "small segments together: no audit yet"
     assert (by_group[None]["pool"], by_group[None]["alarm_at"], by_group[None]["e_value"]) == (True, None, None)
     assert by_group["a"]["alarm_at"] == pytest.approx(2 / 0.05)  # all others together have no monitor
 
