@@ -133,7 +133,7 @@ def test_the_figures_are_those_of_members_on_questions_that_they_have_not_seen()
     assert done.calibrated.realised.cost_nano_usd == np.nanmean(cost)
     (segment,) = done.calibrated.segments
     assert segment.found.misses == round((1 - done.calibrated.realised.coverage) * n)
-    assert 0.05 < segment.found.misses / n < 0.1  # a rank counts itself, so that the share stays below alpha
+    assert 0.02 < segment.found.misses / n < 0.1  # a rank counts itself, so that the share stays below alpha
 
 
 def test_the_same_log_and_seed_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
