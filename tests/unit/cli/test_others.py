@@ -318,7 +318,7 @@ def test_what_a_certificate_does_not_know_is_a_note(cli: Cli, fake_config: Path)
     ran = cli("doctor", "--json")
     said = [(one["state"], one["says"]) for one in json.loads(ran.out) if one["what"] == "certificate of law"]
     assert [state for state, _ in said] == ["ok", "note"]
-    assert "does not hold the strategy, the models, the prices, the prompts" in said[1][1]
+    assert "does not hold the strategy, the models, the prices, where the models are served, the prompts" in said[1][1]
 
 
 @pytest.mark.parametrize("required", ["true", "false"])
