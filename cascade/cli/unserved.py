@@ -32,10 +32,9 @@ def say_unserved(tables: Iterable[EpisodeTable], config: CascadeConfig | None) -
     for table in tables:
         there = [name for name, values in table.signals.items() if not np.isnan(values).all()]
         for name in unserved(there, table.sources, config):
-            given = _given(table.sources, config)
             said = (
                 f"{table.dataset}: no strategy gives the signal {name}, so a policy that looks at it cannot be served. "
-                f"The nearest that one gives is {_nearest(name, given)}: call it that in the log if it is the same."
+                f"{_advice(name, _given(table.sources, config))}"
             )
             notes().print(plain(said), style="yellow", soft_wrap=True)
 
@@ -61,5 +60,12 @@ def _given(sources: Sequence[str], config: CascadeConfig | None) -> frozenset[st
     return given_by(PAIR) if sorted(sources) == ["base", "guide"] else given_by(LADDER) | given_by(EXIT)
 
 
-def _nearest(name: str, given: Iterable[str]) -> str:
-    return max(sorted(given), key=lambda one: (name in one, SequenceMatcher(None, name, one).ratio()))
+def _advice(name: str, given: Iterable[str]) -> str:
+    """Return which signal may have been meant: the nearest by its letters; all there are where none is near."""
+    near, one = max((SequenceMatcher(None, name, one).ratio() + (name in one), one) for one in sorted(given))
+    if near < _NEAR:
+        return f"One gives: {', '.join(sorted(given))}."
+    return f"The nearest that one gives is {one}: call it that in the log if it is the same."
+
+
+_NEAR = 0.6

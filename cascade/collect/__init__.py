@@ -24,6 +24,7 @@ from cascade.episodes.questions import AskedQuestion
 from cascade.errors import MissingExtraError, UsageError
 from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Provider
+from cascade.sections import FixedConfig
 from cascade.walks import NamedWalk
 
 __all__ = ["MAX_FAILURES_IN_A_ROW", "Collected", "Collector", "Progress", "collect", "journal_of", "recall"]
@@ -67,7 +68,9 @@ def collect(
     journal_path = journal_of(output)
     _check(config, output, journal_path, resume=resume, capped=max_cost_nano_usd is not None)
     questions = [_fitted(asked, config.limits.context_chars) for asked in questions]
-    with Orchestrator.from_config(config, providers=providers) as orchestrator, Journal(journal_path) as journal:
+    # Every step is logged whatever a policy would do, so the configured one need not be there yet.
+    asking = config.model_copy(update={"policy": FixedConfig(kind="fixed"), "guarantee": None})
+    with Orchestrator.from_config(asking, providers=providers) as orchestrator, Journal(journal_path) as journal:
         for stale in output.parent.glob(f".{glob.escape(output.name[:100])}.*.part"):
             stale.unlink(missing_ok=True)  # of a run that was killed while it wrote the log; the journal is ours now
         if journal.bad_lines:

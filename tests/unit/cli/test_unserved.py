@@ -96,3 +96,11 @@ def test_the_page_lists_every_signal_that_can_be_served() -> None:
 def test_a_policy_directory_is_relative_to_the_configurations_file(tmp_path: Path) -> None:
     policy = load(config(tmp_path)).policy
     assert policy == DirectoryConfig(kind="directory", path=str(tmp_path / "policy"))
+
+
+def test_collect_does_not_open_the_policy(cli: Cli, tmp_path: Path) -> None:
+    """0.5.0: with `policy: ./policy` in the configuration the log that it is to be fitted on could not be collected."""
+    (tmp_path / "asked.jsonl").write_text(json.dumps({"question": "1 + 1?", "gold": ["2"]}))
+    ran = cli("collect", "asked.jsonl", "-o", "log.jsonl", "--config", str(config(tmp_path)))
+    assert "policy" not in ran.err
+    assert (tmp_path / "log.jsonl").exists(), ran.err
