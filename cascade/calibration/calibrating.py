@@ -263,7 +263,10 @@ def _demand(
     # A group of which no question is on record keeps everything without a choice: its certificate says so.
     few = [one for one in found if one.keeps_everything and one.rows.any() and not allow_everything]
     if few:
-        said = "; ".join(f"{_whom(one, table, guarantee)}{one.n} calibration questions are too few" for one in few)
+        each = ", one of each group," if (table.drawn_from > 1).any() else ""
+        said = "; ".join(
+            f"{_whom(one, table, guarantee)}{one.n} calibration questions{each} are too few" for one in few
+        )
         needed = _most_needed(few)
         would = "" if needed is None else f" {needed} would do."
         why, advice = _not_certified(guarantee, said), "Or keep every answer of every step: --allow-everything."
