@@ -89,6 +89,8 @@ def says(one: Watched) -> str:
 def _besides(found: Watch) -> list[str]:
     """Return what has to be known beside the result."""
     said = [f"{one}: it holds for that cascade alone" for one in found.changed]
+    if found.again:
+        said.append(f"{found.again} audits are of groups that were counted before: a group counts once")
     if found.others:
         said.append(f"{found.others} episodes were not audited (split is not audit) and are left out")
     if found.missing:
