@@ -277,12 +277,14 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
     # A log that does not say how many steps there could have been is held against its longest question.
     complete = steps >= np.array([draft.horizon or horizon for draft in drafts])
     walks, walks_known = _walks(episodes, horizon, dropped)
-    askers = {asker for draft in drafts for asker in draft.askers}
+    askers, sources = {asker for draft in drafts for asker in draft.askers}, _sources(drafts, places)
+    if sources == ("answer",):  # a ladder: each model is its own role, whatever the log calls it ("base", "guide")
+        askers = {asker._replace(role=asker.model) for asker in askers}
     return EpisodeTable(
         dataset,
         tuple(episodes),
         tuple([draft.group or episode for episode, draft in episodes.items()]),
-        _sources(drafts, places),
+        sources,
         StepArrays(answer, correct, cost, steps, complete),
         confidence,
         _signals(drafts, horizon),

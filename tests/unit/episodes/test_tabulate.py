@@ -372,3 +372,12 @@ def test_the_first_row_of_an_episode_that_tells_its_group_and_question_decides()
     rows = [row(question=None), row(step=2, question="Which?", group="user 1")]
     table = one_table(*rows)
     assert (table.groups, table.questions) == (("user 1",), (identity("Which?", None),))
+
+
+def test_a_ladder_called_base_and_guide_is_the_ladder_of_its_models() -> None:
+    """0.5.0: `fit --config` refused such a log as one of another cascade, and without it the certificate never held."""
+    named = [row(source="base", model="small"), row(step=2, source="guide", model="large")]
+    plain = [row(source="small", model="small"), row(step=2, source="large", model="large")]
+    one, other = one_table(*named), one_table(*plain)
+    assert one.models == other.models == {"small": ("small",), "large": ("large",)}
+    assert (one.sources, one.step_models) == (other.sources, other.step_models) == (("answer",), ("small", "large"))
