@@ -34,13 +34,13 @@ from fitted.opponents import clairvoyant_cost, going_on, matched, mixture_cost
 from fitted.report import head, table
 from fitted.splitting import parts
 
+from cascade.calibration.doubt import doubt_of
 from cascade.conformal.arrays import ScoreArrays
 from cascade.conformal.critical import critical_values
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.split import split_kappa
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.doubt import doubt_of
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.policies.learned import LearnedPolicy

@@ -28,7 +28,8 @@ import numpy as np
 from fitted.figures import ratio, told
 from fitted.report import head, table
 
-from cascade.calibration.thresholds import reference_cost, reference_right, sample_of
+from cascade.calibration.reference import reference_cost, reference_right
+from cascade.calibration.thresholds import sample_of
 from cascade.conformal.arrays import Ints
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.served import PathPoint

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cascade.calibration.doubt import Doubt, doubt_of
 from cascade.conformal.arrays import Floats, Ints
 from cascade.conformal.beta_binomial import miss_log_pmf
 from cascade.conformal.calibrate import calibrate
@@ -31,7 +32,6 @@ from cascade.conformal.critical import critical_kappa
 from cascade.conformal.rollout import levels
 from cascade.conformal.split import pac_rank, split_rank
 from cascade.evaluation.contestants import Threshold
-from cascade.evaluation.doubt import Doubt, doubt_of
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.report.figures import save
 

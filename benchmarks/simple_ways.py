@@ -40,7 +40,7 @@ from fitted.report import head, table
 from simple.cells import WORTH, read, saves
 from simple.opponents import WAYS, Served, rows_of, serve
 
-from cascade.calibration.thresholds import reference_right
+from cascade.calibration.reference import reference_right
 from cascade.conformal.arrays import Bools, Floats
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable

@@ -33,6 +33,7 @@ from cascade.sections import (
     ExitConfig,
     FixedConfig,
     GuaranteeConfig,
+    LadderConfig,
     LimitsConfig,
     Model,
     ModelConfig,
@@ -139,6 +140,9 @@ def _learned_problems(config: CascadeConfig, policy: LearnedConfig) -> Iterable[
 
     strategy = config.strategy
     problems = []
+    if policy.takes is not None:
+        yield from _taken_problems(config, policy)
+        return
     if not _same_sources(config, policy.sources):
         told = "base and guide" if isinstance(strategy, BaseGuideConfig) else "one candidate a step, of its models"
         fitted = "one answer a step" if policy.sources == _LADDER else " and ".join(policy.sources)
@@ -158,6 +162,23 @@ def _learned_problems(config: CascadeConfig, policy: LearnedConfig) -> Iterable[
         if name not in given:
             said = f"it looks at the signal {name}, which the {strategy.kind} strategy never gives"
             yield f"policy.features: {said}{did_you_mean(name, given)}"
+
+
+def _taken_problems(config: CascadeConfig, policy: LearnedConfig) -> Iterable[str]:
+    """Yield why the strategy lacks the part that a policy takes."""
+    strategy = config.strategy
+    if policy.takes == "reference":
+        if isinstance(strategy, ExitConfig):
+            yield "policy.takes: the policy asks the reference alone, and the strategy exit has none"
+        return
+    if not isinstance(strategy, LadderConfig):
+        yield "policy.takes: the policy takes some steps of a ladder, and the strategy is no ladder"
+    elif policy.takes is not None and policy.takes[-1] != strategy.horizon:
+        listed = ", ".join(map(str, policy.takes))
+        yield (
+            f"policy.takes: it was fitted on the steps {listed} of a ladder of {policy.takes[-1]} models, and the "
+            f"strategy has {strategy.horizon}"
+        )
 
 
 def _fitting_strategy(config: CascadeConfig, policy: LearnedConfig) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from cascade.section import Section
 
@@ -32,11 +32,14 @@ class LearnedConfig(Section):
 
     `on_missing: go_on` says what happens where a feature is missing that never was in training. `fitted` holds figures
     of how the policy was chosen; nothing hangs on them. `embedding` names the sentence model that it looks at questions
-    with, if it does.
+    with, if it does. `takes` names the part of the strategy that it walks over, where that is not all of it: numbers of
+    steps, or the reference alone.
     """
 
     kind: Literal["learned"]
-    method: Literal["net_benefit", "index2", "boosted", "threshold", "depth", "cpo", "cpo_batch", "cpo_online", "ccpo"]
+    method: Literal[
+        "net_benefit", "index2", "boosted", "threshold", "depth", "reference", "cpo", "cpo_batch", "cpo_online", "ccpo"
+    ]
     horizon: int = Field(ge=1, le=100)
     sources: tuple[str, ...] = Field(min_length=1)
     kappa: float = Field(allow_inf_nan=False)
@@ -45,6 +48,14 @@ class LearnedConfig(Section):
     on_missing: Literal["go_on"]
     fitted: Mapping[str, Any]
     embedding: str | None = None
+    takes: Literal["reference"] | tuple[int, ...] | None = None
+
+    @field_validator("takes")
+    @classmethod
+    def _rising(cls, value: object) -> object:
+        if isinstance(value, tuple) and (not value or value[0] < 1 or sorted(set(value)) != list(value)):
+            raise ValueError("the steps that a policy takes are whole numbers from 1 that rise")
+        return value
 
     @property
     def parts(self) -> tuple[LearnedConfig, ...]:

@@ -17,10 +17,10 @@ from cascade.config import CascadeConfig
 from cascade.conformal.guarantee import KINDS, known_as, of_segment
 from cascade.engine import Run
 from cascade.episodes.identity import identity
-from cascade.episodes.schema import LAST_ONLY
+from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY
 from cascade.episodes.truth import Judge, Truth, critical_of, missed_in_set, served_wrong
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
-from cascade.policies.base import Policy
+from cascade.policies.base import Policy, Takes
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.scope import Scope, failures
 from cascade.sections import GuaranteeConfig
@@ -96,7 +96,10 @@ class Serving:
         today: Callable[[], date] = today_utc,
     ) -> None:
         self._wanted = config.guarantee or GuaranteeConfig()
-        self._strategy, self._today, self._level = strategy, today, level
+        takes: Takes | None = getattr(policy, "takes", None)
+        self._strategy = strategy if takes is None else strategy.only(takes)
+        self._walk = _walk_of(strategy) if takes is not None and takes.reference else None
+        self._today, self._level = today, level
         self.policy = policy
         """The policy in service, at the threshold for questions without a segment."""
         certificates = () if artifact is None else artifact.certificates
@@ -171,11 +174,13 @@ class Serving:
         policy = _policy_for(self.policy, question, watch.online)
         below: float | None = getattr(policy, "abstain_below", None)
         if reasons or certificate is None:
-            return Order(self._strategy, policy, None, below, audit, warnings, level=self._level)
+            return Order(self._strategy, policy, None, below, audit, warnings, walk=self._walk, level=self._level)
         scope = self._scopes[certificate.calibration_id]
         if watch.odder:
             scope = replace(scope, strict=True)
-        return Order(self._strategy, policy, certificate, below, audit, warnings, level=self._level, scope=scope)
+        return Order(
+            self._strategy, policy, certificate, below, audit, warnings, walk=self._walk, level=self._level, scope=scope
+        )
 
     def counted(self, walk: Run) -> Run:
         """Return the same walk, with its answer counted at its end (`status`)."""
@@ -289,6 +294,11 @@ def _uncounted(answer: Answer) -> str | None:
     return None if KINDS[certificate.kind].monitored else f"{certificate.kind} is no promise on single questions"
 
 
+def _walk_of(strategy: Strategy) -> str:
+    """Return what a log calls the reference alone: a ladder's last model, or the guide asked outright."""
+    return LAST_ONLY if isinstance(strategy, Ladder) else GUIDE_ONLY
+
+
 def fallback_of(wanted: str | None, kind: str, strategy: Strategy) -> tuple[Strategy, Policy]:
     """Return what serves after an alarm: all answers of all steps, or the guide's of the first step.
 
@@ -298,7 +308,7 @@ def fallback_of(wanted: str | None, kind: str, strategy: Strategy) -> tuple[Stra
     if (wanted or ("guide" if KINDS[kind].speaks_of == "single" else "everything")) == "everything":
         return strategy, FixedPolicy("both", strategy.horizon)
     if isinstance(strategy, Ladder):
-        return replace(strategy, rungs=strategy.rungs[-1:]), FixedPolicy()
+        return strategy.only(Takes(reference=True)), FixedPolicy()
     return strategy, FixedPolicy("guide" if isinstance(strategy, BaseGuide) else "both")
 
 

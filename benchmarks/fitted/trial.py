@@ -9,12 +9,12 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from cascade.calibration.doubt import doubt_of
 from cascade.conformal.arrays import Floats, ScoreArrays
 from cascade.conformal.critical import critical_values
 from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.split import split_kappa
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.doubt import doubt_of
 
 from .cells import Cell
 from .figures import Coverage, coverage

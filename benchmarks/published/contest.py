@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from fitted.opponents import clairvoyant_cost
 
+from cascade.calibration.doubt import doubt_of
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import ScoreArrays
 from cascade.conformal.frontier import clairvoyant, frontier
@@ -22,7 +23,6 @@ from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import levels
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.contestants import Chance, Contestant, Depth, Logged, Ready, Threshold, Uala, calibrated
-from cascade.evaluation.doubt import doubt_of
 from cascade.evaluation.network_contestants import PolicyNetwork
 from cascade.evaluation.played import played_at
 from cascade.evaluation.simulate import simulate

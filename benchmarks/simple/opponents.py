@@ -21,12 +21,12 @@ from typing import NamedTuple
 import numpy as np
 from mapie.risk_control._base_controller import ltt_procedure
 
-from cascade.calibration.thresholds import reference_right
+from cascade.calibration.doubt import doubt_of
+from cascade.calibration.reference import reference_right
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.conformal.ltt import certified_points
 from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.doubt import doubt_of
 from cascade.evaluation.splits import numbered
 
 GRID = 400

@@ -17,9 +17,10 @@ import numpy as np
 from cascade.calibration.fingerprint import MadeFor, holds_for, refuse_other_cascade, unknown
 from cascade.calibration.ordering import Chosen, Draw, choose
 from cascade.calibration.realised import Realised, play_everything, play_found, realised
+from cascade.calibration.reference import reference_cost
 from cascade.calibration.samples import among, as_promised, data_sha256, joined, once, one_a_group
-from cascade.calibration.scores import check_fits
-from cascade.calibration.thresholds import Found, Sample, check_told, find, reference_cost, sample_of, spoken_of, untold
+from cascade.calibration.scores import check_fits, taken
+from cascade.calibration.thresholds import Found, Sample, check_told, find, sample_of, spoken_of, untold
 from cascade.config import CascadeConfig
 from cascade.conformal.certificate import dollars, expiry, make
 from cascade.conformal.guarantee import Guarantee
@@ -139,7 +140,7 @@ def calibrate_policy(
     _demand(found, chosen, guarantee, groups, allow_everything=allow_everything)
     day = today or datetime.now(UTC).date()
     dates = day.isoformat(), expiry(day, expires_days)
-    made = holds_for(chosen.table, config, guarantee, before)
+    made = holds_for(chosen.table, config, guarantee, before, walked=taken(policy, chosen.table))
     artifact = replace(certified(found, chosen, settings, guarantee, made, dates), files=before.files)
     return replace(
         report(sample, found, artifact, guarantee),

@@ -311,16 +311,21 @@ def refuse_other_cascade(table: EpisodeTable, config: CascadeConfig | None) -> N
 
 
 def holds_for(
-    table: EpisodeTable, config: CascadeConfig | None, guarantee: Guarantee, before: PolicyArtifact
+    table: EpisodeTable,
+    config: CascadeConfig | None,
+    guarantee: Guarantee,
+    before: PolicyArtifact,
+    *,
+    walked: EpisodeTable | None = None,
 ) -> MadeFor:
     """Return what the certificates hold for. A cap matters only to a promise that rests on it.
 
     A log says less than a configuration did: what was on record before stays, unless the log is of another cascade.
-    `shown` is what the calibration questions showed at each step, and `echoes` the names that their models bore: the
-    certificate speaks of no others (`policies.scope`).
+    `shown` is what the calibration questions showed at each step that the policy takes (`walked`; all by default), and
+    `echoes` the names that their models bore: the certificate speaks of no others (`policies.scope`).
     """
     known = made_for(table if config is None else config)
     then = before.certificates[0].made_for if config is None and before.certificates else known
     told = {} if differences(then, known) else {name: value for name, value in then.items() if value is not None}
-    told |= {"shown": shown(table), "echoes": made_for(table)["echoes"]}
+    told |= {"shown": shown(walked or table), "echoes": made_for(table)["echoes"]}
     return {**known, **told, "most_nano_usd": guarantee.most_nano_usd}

@@ -18,6 +18,7 @@ from cascade.calibration.fingerprint import differences, made_for
 from cascade.calibration.realised import play
 from cascade.calibration.samples import among, as_promised, joined, places
 from cascade.calibration.scores import check_fits
+from cascade.calibration.scores import taken as walked_by
 from cascade.calibration.shown import odd, outside
 from cascade.calibration.thresholds import Sample, sample_of, spoken_of
 from cascade.conformal.arrays import Bools, Ints
@@ -180,7 +181,8 @@ def watch(
     check_fits(policy, table)
     sample = sample_of(table, policy)
     scope = Scope.of(artifact.certificates[0], policy)
-    beyond = outside(table, scope)
+    walked = walked_by(policy, table)
+    beyond = outside(walked, scope)
     counted = spoken_of(table, artifact.certificates[0].kind) & ~beyond
     failed = [one for one in about.values() if one.failed and (one.split == AUDIT or not marked.any())]
     place = places([one.name for one in artifact.certificates], table)
@@ -204,7 +206,7 @@ def watch(
         again=int(np.count_nonzero(counted & ~first)),
         changed=tuple(differences(artifact.certificates[0].made_for, made_for(table))),
         missing=len(failed) + int(np.count_nonzero(beyond)),
-        odd=int(np.count_nonzero(odd(table, scope))),
+        odd=int(np.count_nonzero(odd(walked, scope))),
         odd_before=scope.calibrated,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cascade.calibration.samples import absent, among, selected
-from cascade.calibration.thresholds import order, sample_of
+from cascade.calibration.thresholds import order, sample_of, strict_first
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.served import PathPoint
 from cascade.episodes.table import EpisodeTable
@@ -38,7 +38,7 @@ def choose(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: Po
     Any path that the rest did not order is valid. One that was ordered for this promise certifies the most; one for
     another budget may begin with points that it forbids, and one without abstention has no point that abstains.
     """
-    if not guarantee.single:
+    if not guarantee.single or (before.path is None and strict_first(sample_of(table, policy), guarantee)):
         return Chosen(table, before.seen)
     ordered = frozenset(before.seen.selection)
     aside = among(table, ordered)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
+from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays, renumbered
 from cascade.conformal.certificate import canonical
 from cascade.conformal.clusters import one_of_each
 from cascade.conformal.guarantee import Guarantee, of_segment
@@ -291,7 +291,7 @@ def data_sha256(table: EpisodeTable, *, separate: bool = False) -> str:
 
 def _columns(table: EpisodeTable, horizon: int, places: int) -> Iterator[tuple[str, NDArray[Any]]]:
     arrays = table.arrays
-    yield "answer", _renumbered(arrays.answer[:, :horizon, :places])
+    yield "answer", renumbered(arrays.answer[:, :horizon, :places])
     yield "correct", arrays.correct[:, :horizon, :places]
     yield "cost", arrays.cost[:, :horizon]
     yield "steps", arrays.steps
@@ -316,16 +316,6 @@ def _shown(table: EpisodeTable) -> Iterator[tuple[str, Floats]]:
     yield "tokens", table.tokens
     if not table.cost_known:  # else it is the cost
         yield "paid", table.paid
-
-
-def _renumbered(answer: Ints) -> Ints:
-    """Number the answers of each question in the order of their places: 0, 1, … as they first appear."""
-    flat = answer.reshape(answer.shape[0], -1)
-    found = np.full(flat.shape, -1, dtype=np.int64)
-    for place in range(flat.shape[1]):
-        same = flat[:, : place + 1] == flat[:, place, None]
-        found[:, place] = np.where(flat[:, place] >= 0, same.argmax(axis=1), -1)
-    return found
 
 
 def _bytes(column: NDArray[Any]) -> NDArray[np.uint8]:

@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from cascade.calibration.reference import reference_walk
 from cascade.conformal.arrays import ScoreArrays
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.policies.base import BatchPolicy, Observation, Policy
+from cascade.policies.base import BatchPolicy, Observation, Policy, Takes
 from cascade.policies.cross import CrossPolicy
 from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy
@@ -60,12 +61,27 @@ def scored(policy: Policy, table: EpisodeTable) -> tuple[EpisodeTable, ScoreArra
     """Return a policy's scores on every step of every question, and the table with the confidences that it ranks by.
 
     A policy that can score a whole log at once does (`BatchPolicy`), and gives confidences where it has its own;
-    otherwise the table comes back as it is, with `table_scores`.
+    otherwise the table comes back as it is, with `table_scores`. Of a policy that takes some of the strategy's steps
+    only, or the reference alone, the table has these steps (`taken`).
     """
+    table = taken(policy, table)
     found = policy.batch(history_of(table)) if isinstance(policy, BatchPolicy) else None
     if found is None:
         return table, table_scores(policy, table)
     return table if found.confidence is None else replace(table, confidence=found.confidence), found.scores
+
+
+def taken(policy: Policy, table: EpisodeTable) -> EpisodeTable:
+    """Return the part of a log that a policy walks over: all of it, unless the policy names what it takes (`Takes`).
+
+    A log that has as many steps as the policy takes was made by the policy itself, and is returned as it is.
+    """
+    takes: Takes | None = getattr(policy, "takes", None)
+    if takes is None:
+        return table
+    if takes.reference:
+        return table.as_walked(reference_walk(table))
+    return table if table.arrays.horizon == len(takes.steps) else table.only(takes.steps)
 
 
 def check_fits(policy: Policy, table: EpisodeTable) -> None:
@@ -97,6 +113,10 @@ def check_fits(policy: Policy, table: EpisodeTable) -> None:
 
 def _check_learned(policy: LearnedPolicy | CrossPolicy, table: EpisodeTable) -> None:
     """Refuse a log of other steps or other candidates than a policy was fitted on."""
+    takes: Takes | None = getattr(policy, "takes", None)
+    if takes is not None:
+        _check_taken(takes, table)
+        return
     rounds = policy.sources == ("answer",) and sorted(table.sources) == ["base", "guide"]
     advice = (
         " It is for a ladder, and these are rounds of two models: of the demo log, take demo-ladder." if rounds else ""
@@ -116,6 +136,18 @@ def _check_learned(policy: LearnedPolicy | CrossPolicy, table: EpisodeTable) -> 
         raise UsageError(
             f"The policy was fitted on answers of {' and '.join(policy.sources)}; {table.dataset} has answers of "
             f"{' and '.join(strange)}.{advice}"
+        )
+
+
+def _check_taken(takes: Takes, table: EpisodeTable) -> None:
+    """Refuse a log that lacks the part of the strategy that a policy takes."""
+    if takes.reference:
+        reference_walk(table)
+    elif table.arrays.horizon not in {len(takes.steps), takes.steps[-1]}:
+        listed = ", ".join(map(str, takes.steps))
+        raise UsageError(
+            f"The policy takes the steps {listed} of a ladder of {takes.steps[-1]} models; {table.dataset} was logged "
+            f"to {table.arrays.horizon}."
         )
 
 

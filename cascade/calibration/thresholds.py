@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from cascade.calibration.reference import ends_in_reference, reference_known, reference_right
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import Bools, Floats, ScoreArrays
 from cascade.conformal.calibrate import Calibration, calibrate
@@ -21,16 +22,11 @@ from cascade.conformal.risk import calibrate_budget, calibrate_risk, cost_levels
 from cascade.conformal.rollout import Levels, levels
 from cascade.conformal.segments import calibrate_segments
 from cascade.conformal.served import PathPoint, Served, served
-from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.policies.base import Policy
+from cascade.policies.base import Policy, Takes
 
 Path: TypeAlias = tuple[PathPoint, ...]
-REFERENCES = (GUIDE_ONLY, LAST_ONLY)
-"""The walks that a regret is held against, the first that is on record."""
-MOSTLY = 0.5
-"""A walk that is on record for no more than this share of the questions is no reference for costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +36,8 @@ class Sample:
     table: EpisodeTable
     scores: ScoreArrays
     levels: Levels
+    is_reference: bool = False
+    """Whether the policy asks the reference alone, so that what is served is what regret is held against."""
 
     def critical(self) -> Floats:
         """Return the critical values, float64 (n,)."""
@@ -101,7 +99,8 @@ def at_every_depth(table: EpisodeTable) -> Sample:
 def sample_of(table: EpisodeTable, policy: Policy) -> Sample:
     """Return questions with a policy's scores on them."""
     judged, scores = scored(policy, table)
-    return Sample(judged, scores, levels(table.arrays, scores))
+    takes: Takes | None = getattr(policy, "takes", None)
+    return Sample(judged, scores, levels(judged.arrays, scores), takes is not None and takes.reference)
 
 
 class Found(NamedTuple):
@@ -192,11 +191,16 @@ def _vacuous(calibration: Calibration) -> str:
 
 def _single(sample: Sample, guarantee: Guarantee, path: Path | None) -> list[Found]:
     """Error and regret of the one answer served, with a budget or without."""
-    if path is None:
-        raise UsageError(f"{guarantee.kind} needs a path of thresholds that was ordered on other questions.")
     _need_costs(sample, guarantee)
     assert guarantee.delta is not None  # noqa: S101 - `Guarantee` has checked it
     answered = sample.served(guarantee.kind, abstain=guarantee.abstain)
+    if sample.is_reference and guarantee.kind == "regret" and guarantee.budget_nano_usd is None:
+        # What is served is the reference: no test is needed, and no number of questions.
+        everywhere = np.ones(sample.table.n, dtype=np.bool_)
+        return [Found(None, everywhere, sample.table.n, -math.inf, misses=0)]
+    if path is None and not strict_first(sample, guarantee):
+        raise UsageError(f"{guarantee.kind} needs a path of thresholds that was ordered on other questions.")
+    path = every_threshold(sample) if path is None else path
     result = learn_then_test(
         answered.along(path),
         alpha=_alpha(guarantee),
@@ -216,6 +220,37 @@ def _single(sample: Sample, guarantee: Guarantee, path: Path | None) -> list[Fou
         return [Found(None, everywhere, n, math.nan, needed_n=ahead.questions, chance=chance, refused=silent)]
     below = result.point.abstain_below if guarantee.abstain else None
     return [Found(None, everywhere, n, result.point.kappa, misses=result.losses, abstain_below=below)]
+
+
+def strict_first(sample: Sample, guarantee: Guarantee) -> bool:
+    """Whether thresholds are tested from the strictest to the laxest, each of them, so that no question orders them.
+
+    So it is for a promise of regret alone, in a ladder whose last answer is the reference's and is served once it is
+    asked for: at the strictest threshold nothing is lost. The order rests on no outcome, and is fixed before any log.
+    """
+    table = sample.table
+    alone = guarantee.kind == "regret" and not guarantee.abstain and guarantee.budget_nano_usd is None
+    return alone and ends_in_reference(table) and _last_is_served(table)
+
+
+def _last_is_served(table: EpisodeTable) -> bool:
+    """Whether the answer of the last step is served whenever there is one: it is surer than any before, or one of two.
+
+    Of two answers that differ, each with one vote and no known confidence, the later is served (`conformal.single`).
+    """
+    sure = table.confidence
+    if table.arrays.horizon == 1 or (table.arrays.horizon == 2 and np.isnan(sure).all()):
+        return True
+    last, before = sure[:, -1].max(axis=1), np.fmax.reduce(sure[:, :-1], axis=(1, 2), initial=-np.inf)
+    present = table.arrays.present[:, -1].any(axis=1)
+    return bool((last[present] > before[present]).all())
+
+
+def every_threshold(sample: Sample) -> Path:
+    """Return every threshold at which a decision changes, the strictest first: nobody has chosen among them."""
+    reach = sample.levels.reach
+    levels = np.unique(reach[np.isfinite(reach)])
+    return tuple([PathPoint(kappa) for kappa in (-np.inf, *levels.tolist(), np.inf)])
 
 
 def _hopeless(losses: int, unsure: int, n: int, guarantee: Guarantee) -> str:
@@ -319,41 +354,6 @@ def spoken_of(table: EpisodeTable, kind: str) -> Bools:
     if kind == "solvable":
         return np.asarray(table.arrays.solvable | ~table.arrays.complete, dtype=np.bool_)
     return reference_known(table) if kind == "regret" else np.ones(table.n, dtype=np.bool_)
-
-
-def reference_known(table: EpisodeTable) -> Bools:
-    """Return the questions on which it is on record what the reference alone answers: bool (n,).
-
-    Raises:
-        UsageError: it is on record of none.
-    """
-    return np.asarray(table.walks[_reference(table)].known, dtype=np.bool_)
-
-
-def reference_right(table: EpisodeTable) -> Bools:
-    """Return whether the reference alone is right, bool (n,); where that is not on record, True: on the safe side.
-
-    Nor is it where the reference kept three answers or more, and which of them are the same is not known.
-    """
-    walk = table.walks[_reference(table)]
-    return np.asarray(walk.right | ~walk.known | (~table.texts_known & (walk.leaves > 2)), dtype=np.bool_)
-
-
-def reference_cost(table: EpisodeTable) -> float | None:
-    """Return the reference's mean cost, nano-USD, where it is on record for most questions."""
-    held = (table.walks[name] for name in REFERENCES if name in table.walks)
-    walk = next((one for one in held if one.known.mean() > MOSTLY), None)
-    return None if walk is None or not table.cost_known else float(walk.cost[walk.known].mean())
-
-
-def _reference(table: EpisodeTable) -> str:
-    for name in REFERENCES:
-        if name in table.walks and table.walks[name].known.any():
-            return name
-    raise UsageError(
-        f"regret is held against the guide alone, and {table.dataset} has no walk {GUIDE_ONLY!r} on record. Collect "
-        "one with cascade collect, or ask for error."
-    )
 
 
 def _need_costs(sample: Sample, guarantee: Guarantee) -> None:

@@ -56,7 +56,6 @@ from cascade.policies.embedding import Embedder
 from cascade.strategies.embedding import sentence_model
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.crossing import fit_crossed
-from cascade.training.dividing import SHARE
 from cascade.training.embedding import Embedding
 from cascade.training.fitting import Fitted, fit_policy
 from cascade.training.levels import conditioned, fit_levels
@@ -72,8 +71,12 @@ LambdaSet = Annotated[
     typer.Option("--lambda-set", help="What each answer more in the set is charged with, as a share of a step."),
 ]
 Share = Annotated[
-    float,
-    typer.Option("--calibration-share", help="The share of questions that certify, and are used for nothing else."),
+    float | None,
+    typer.Option(
+        "--calibration-share",
+        help="The share of questions that certify, and are used for nothing else. By default 0.3; for regret, what "
+        "costs least in the end, and all of them where nothing is learned.",
+    ),
 ]
 
 Embed = Annotated[
@@ -108,7 +111,7 @@ def fit_log(
     together: Together = False,
     by_group: ByGroup = False,
     abstain: Abstain = False,
-    calibration_share: Share = SHARE,
+    calibration_share: Share = None,
     init: Annotated[Path | None, typer.Option("--init", help="A fitted policy to start from.")] = None,
     embed: Embed = False,
     cross_calibrate: Cross = False,
@@ -156,7 +159,7 @@ def fit_log(
     if cross_calibrate:
         _crossed(ready, {**how, "expires_days": expires_days}, to)
         return
-    how |= {"calibration_share": calibration_share, "lambda_set": lambda_set}
+    how |= {"lambda_set": lambda_set} | ({} if calibration_share is None else {"calibration_share": calibration_share})
     how["embedding"] = None if ready.embedder is None else _embedding(ready.log, ready.embedder)
     if policy in BARE:
         _uncertified(given, ready, how, to)
@@ -213,7 +216,8 @@ def _fitted(given: Given, ready: Ready, how: dict[str, Any]) -> Mapping[str, Fit
 
 def _took_effect(given: Given, ready: Ready, fitted: Fitted) -> Iterator[tuple[str, str]]:
     """Yield what was asked for, for the model card, as far as it had an effect."""
-    yield "share set aside to certify", f"{given.calibration_share:g}"
+    share = given.calibration_share or fitted.sizes.calibration / max(fitted.sizes.questions, 1)
+    yield "share of the questions that certifies", f"{share:.2g}"
     if given.lambda_set and not ready.wanted.single:  # of one answer served there is none further
         yield "charged for each further answer", f"{given.lambda_set:g} of a step"
     if given.init is not None and ready.init is not None and starts_from(ready.init, fitted.policy):

@@ -26,7 +26,6 @@ from cascade.policies.embedding import Embedder
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.crossing import check_crossable
-from cascade.training.dividing import SHARE
 from cascade.training.networks import CERTIFIABLE
 from cascade.training.notes import Init
 
@@ -35,7 +34,7 @@ class Given(NamedTuple):
     """How it is to be fitted, as given."""
 
     policy: str
-    calibration_share: float
+    calibration_share: float | None
     lambda_set: float
     init: Path | None
     sentences: Callable[[], Embedder] | None
@@ -47,7 +46,7 @@ class Given(NamedTuple):
 
     def check(self) -> Iterator[str]:
         """Yield what is wrong with it."""
-        if not 0 < self.calibration_share < 1:
+        if self.calibration_share is not None and not 0 < self.calibration_share < 1:
             yield f"The share of questions that certify lies between 0 and 1, not {self.calibration_share:g}."
         if not 0 <= self.lambda_set < math.inf:
             yield f"--lambda-set is a share of a step, 0 or more, not {self.lambda_set:g}."
@@ -61,7 +60,7 @@ class Given(NamedTuple):
     def uncrossed(self) -> list[str]:
         """Return the options that do not go with --cross-calibrate."""
         there = {"--lambda-set": self.lambda_set, "--init": self.init, "--embed": self.sentences}
-        there |= {"--allow-everything": self.everything, "--calibration-share": self.calibration_share != SHARE}
+        there |= {"--allow-everything": self.everything, "--calibration-share": self.calibration_share is not None}
         network = [f"--policy {self.policy.replace('_', '-')}"] if self.policy in CERTIFIABLE else []
         return [*(name for name, one in there.items() if one), *network, *self.networks.options]
 

@@ -76,7 +76,8 @@ AllowEverything = Annotated[
 ]
 Force = Annotated[bool, typer.Option("--force", help="Write over another policy in the directory.")]
 METHODS = (
-    "auto", "net_benefit", "index2", "boosted", "threshold", "depth", "cpo", "cpo_batch", "cpo_online", "ccpo"
+    "auto", "net_benefit", "index2", "boosted", "threshold", "depth", "reference",
+    "cpo", "cpo_batch", "cpo_online", "ccpo",
 )  # fmt: skip
 
 

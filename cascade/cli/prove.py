@@ -247,6 +247,8 @@ def _proofs(table: EpisodeTable, wanted: _Wanted, shown: Shown) -> Iterator[Proo
 def fit_for(method: str, table: EpisodeTable, guarantee: Guarantee, seed: int) -> Fit:
     """Fit and certify as `cascade fit` does."""
     found = fit_policy([table], guarantee, method=method, seed=seed)
+    if found.refused is not None:
+        raise found.refused
     return Fit(found.artifact.calibrated(found.policy), found.choice.chosen.name)
 
 

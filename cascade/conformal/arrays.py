@@ -5,6 +5,7 @@ n questions, at most T steps each, at most m candidates a step. Absent steps and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -58,6 +59,37 @@ class StepArrays:
     def take(self, rows: Ints | Bools | slice) -> StepArrays:
         """Return the chosen questions; of a slice without copying."""
         return StepArrays(self.answer[rows], self.correct[rows], self.cost[rows], self.steps[rows], self.complete[rows])
+
+    def only(self, steps: Sequence[int]) -> StepArrays:
+        """Return the same questions as if no other steps existed; the steps are numbered from 1, in rising order.
+
+        It is exact where no step's content depends on another step, as in a ladder. A question whose record ends
+        before one of the chosen steps has an incomplete record.
+        """
+        columns, numbers = np.array(steps, dtype=np.int64) - 1, np.array(steps, dtype=np.int64)
+        many = np.count_nonzero(numbers <= self.steps[:, None], axis=1)
+        reached = np.maximum(many, 1)  # a record has one step at the least; here that step is empty
+        return StepArrays(
+            renumbered(self.answer[:, columns]),
+            self.correct[:, columns],
+            self.cost[:, columns],
+            np.asarray(reached, dtype=np.int64),
+            np.asarray(many == numbers.size, dtype=np.bool_),
+        )
+
+
+def renumbered(answer: Ints) -> Ints:
+    """Number the answers of each question by the place where each first appears; −1 = none stays.
+
+    >>> renumbered(np.array([[[7], [-1], [2], [7]]]))[0, :, 0].tolist()
+    [0, -1, 2, 0]
+    """
+    flat = answer.reshape(answer.shape[0], -1)
+    found = np.full(flat.shape, -1, dtype=np.int64)
+    for place in range(flat.shape[1]):
+        same = flat[:, : place + 1] == flat[:, place, None]
+        found[:, place] = np.where(flat[:, place] >= 0, same.argmax(axis=1), -1)
+    return found.reshape(answer.shape)
 
 
 class ScoreArrays(NamedTuple):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -34,6 +34,22 @@ class Walk:
     def take(self, rows: Ints | Bools) -> Walk:
         """Return the chosen questions."""
         return Walk(*(getattr(self, name)[rows] for name in self.__slots__))
+
+
+AGREEMENT = "agrees_with_earlier"
+"""The signal of a step that depends on the steps before it: the share of earlier answers that are the same."""
+
+
+def _agreement(arrays: StepArrays, texts_known: Bools) -> Floats:
+    """Return the share of earlier answers that equal each step's one answer, float64 (n, T); NaN = unknown."""
+    first, found = arrays.answer[:, :, 0], np.full(arrays.cost.shape, np.nan)
+    for t in range(1, arrays.horizon):
+        earlier = first[:, :t] >= 0
+        many = np.count_nonzero(earlier, axis=1)
+        same = np.count_nonzero(earlier & (first[:, :t] == first[:, t, None]), axis=1)
+        known = (first[:, t] >= 0) & (many > 0) & texts_known
+        found[known, t] = same[known] / many[known]
+    return found
 
 
 def _not_given() -> Floats:
@@ -130,6 +146,50 @@ class EpisodeTable:
         present = self.arrays.present
         alone = present & (present.sum(axis=2, keepdims=True) == 1) & np.isnan(self.confidence)
         return np.where(alone, np.exp(np.minimum(replied, 0.0))[:, :, None], self.confidence)
+
+    def only(self, steps: Sequence[int]) -> EpisodeTable:
+        """Return the same questions as if a ladder had no other steps; numbered from 1, in rising order.
+
+        The signal that compares an answer with earlier ones is computed again, from those that remain.
+        """
+        columns, arrays = np.array(steps, dtype=np.int64) - 1, self.arrays.only(steps)
+        signals = {name: values[:, columns] for name, values in self.signals.items()}
+        if AGREEMENT in signals:
+            signals[AGREEMENT] = _agreement(arrays, self.texts_known)
+        return replace(
+            self,
+            arrays=arrays,
+            confidence=self.confidence[:, columns],
+            signals=signals,
+            quality=None if self.quality is None else self.quality[:, columns],
+            tokens=self.tokens[:, columns],
+            paid=self.paid[:, columns],
+            step_models=tuple([self.step_models[at] for at in columns.tolist()]) if self.step_models else (),
+        )
+
+    def as_walked(self, name: str) -> EpisodeTable:
+        """Return the same questions answered by one of the walks alone: one step with the answer that it serves.
+
+        Its signals are unknown, and so is which of its answers equals another way's. A question of which the walk is
+        not on record has an empty step and an incomplete record.
+        """
+        walk, shape = self.walks[name], (self.n, 1, len(self.sources))
+        answer, correct = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.bool_)
+        answer[:, 0, 0] = np.where(walk.known & (walk.leaves > 0), 0, -1)
+        correct[:, 0, 0] = walk.known & walk.right
+        cost = np.where(walk.known, walk.cost, 0)[:, None]
+        arrays = StepArrays(answer, correct, cost, np.ones(self.n, dtype=np.int64), walk.known.copy())
+        return replace(
+            self,
+            arrays=arrays,
+            confidence=np.full(shape, np.nan),
+            signals={each: np.full((self.n, 1), np.nan) for each in self.signals},
+            quality=None,
+            tokens=np.full((self.n, 1), np.nan),
+            paid=np.where(walk.known[:, None], cost, np.nan) if self.cost_known else np.full((self.n, 1), np.nan),
+            texts_known=np.ones(self.n, dtype=np.bool_),
+            step_models=(),
+        )
 
     def take(self, rows: Ints | Bools) -> EpisodeTable:
         """Return the chosen questions."""

@@ -13,15 +13,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cascade.calibration.doubt import doubt_of
 from cascade.calibration.realised import Played, play
-from cascade.calibration.thresholds import MOSTLY, REFERENCES
+from cascade.calibration.reference import MOSTLY, REFERENCES
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.contestants import Uala
-from cascade.evaluation.doubt import doubt_of
 from cascade.policies.calibrated import EVERYTHING, Threshold
 
 ALL_STEPS = "all steps"

@@ -13,6 +13,7 @@ from zlib import crc32
 
 import numpy as np
 
+from cascade.calibration.doubt import Doubt, doubt_of, why_no_doubt
 from cascade.calibration.realised import Played
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import Bools, Floats, ScoreArrays, StepArrays
@@ -22,7 +23,6 @@ from cascade.conformal.rollout import hopeless, levels
 from cascade.conformal.split import allowed_misses, split_kappa
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.doubt import Doubt, doubt_of, why_no_doubt
 from cascade.evaluation.played import played_at, played_walk
 from cascade.policies.base import Policy
 from cascade.training.choice.measuring import Terms

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cascade.calibration.realised import Played
+from cascade.calibration.reference import REFERENCES, reference_right
 from cascade.calibration.samples import among
-from cascade.calibration.thresholds import REFERENCES, reference_right, spoken_of
+from cascade.calibration.thresholds import spoken_of
 from cascade.conformal.arrays import Bools, Floats
 from cascade.conformal.guarantee import KINDS
 from cascade.episodes.table import EpisodeTable

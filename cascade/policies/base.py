@@ -41,6 +41,19 @@ class Scores(NamedTuple):
     confidences: tuple[float | None, ...] | None = None
 
 
+class Takes(NamedTuple):
+    """The part of a strategy that a policy walks over, where that is not all of it.
+
+    Attributes:
+        steps: the numbers of the strategy's steps, from 1, rising; other steps are neither run nor paid. Only where no
+            step depends on another, as in a ladder.
+        reference: whether it is the reference alone, asked at once: the guide outright, or a ladder's last model.
+    """
+
+    steps: tuple[int, ...] = ()
+    reference: bool = False
+
+
 class Policy(Protocol):
     """A decision rule. It gives scores; the threshold `kappa` turns them into actions (`conformal.actions`)."""
 

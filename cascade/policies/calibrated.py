@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.conformal.guarantee import known_as, of_segment
-from cascade.policies.base import BatchPolicy, BatchScores, Observation, Policy, Scores
+from cascade.policies.base import BatchPolicy, BatchScores, Observation, Policy, Scores, Takes
 
 if TYPE_CHECKING:
     from cascade.policies.history import History
@@ -74,6 +74,12 @@ class CalibratedPolicy:
         name = known_as(segment, group, by_group=self.by_group)
         threshold = of_segment(self.segments, name) or (EVERYTHING if self.segments else self.threshold)
         return self if threshold == self.threshold else replace(self, threshold=threshold)
+
+    @property
+    def takes(self) -> Takes | None:
+        """The part of the strategy that the policy walks over; None: all of it."""
+        found: Takes | None = getattr(self.inner, "takes", None)
+        return found
 
     @property
     def needs(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
 from cascade.errors import UsageError
 from cascade.policies.bank import Bank, banks
-from cascade.policies.base import BatchScores, Observation, Scores
+from cascade.policies.base import BatchScores, Observation, Scores, Takes
 from cascade.policies.columns import column
 from cascade.policies.design import GO_ON, Memo
 from cascade.policies.embedding import Directions, Embedded
@@ -32,7 +32,7 @@ from cascade.types import Step
 Confidences: TypeAlias = tuple[float | None, ...]
 NETWORKS = ("cpo", "cpo_batch", "cpo_online", "ccpo")
 """The methods whose rules are policy networks (`network`)."""
-METHODS = ("net_benefit", "index2", "boosted", "threshold", "depth", *NETWORKS)
+METHODS = ("net_benefit", "index2", "boosted", "threshold", "depth", "reference", *NETWORKS)
 _CHUNK = 2_048
 """Rows that are scored together: their columns stay in the cache, three times as fast as all at once."""
 
@@ -104,6 +104,7 @@ class LearnedPolicy:
         kappa: the threshold where none is certified.
         directions: where it looks at a question's sentence embedding from; None where it does not.
         embedded: the same with the sentence model, which `scores` then needs; on a log the numbers stand in `asked`.
+        takes: the part of the strategy that it walks over, one rule for each step of it; None: all of it.
 
     Raises:
         UsageError: rules that do not fit each other.
@@ -114,6 +115,7 @@ class LearnedPolicy:
     kappa: float = 0.0
     directions: Directions | None = None
     embedded: Embedded | None = None
+    takes: Takes | None = None
     judges: bool = field(init=False, repr=False, compare=False)
     """Whether it has confidences of its own."""
 

@@ -21,6 +21,7 @@ from safetensors.numpy import save as _bytes_of
 
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.artifact import MODEL_FILE, model_problems
+from cascade.policies.base import Takes
 from cascade.policies.columns import ASKED
 from cascade.policies.embedding import PREFIX, Directions
 from cascade.policies.estimators import SCORERS, Scorer, kind_of
@@ -62,7 +63,23 @@ def settings(policy: LearnedPolicy, model: bytes, fitted: Mapping[str, Any] | No
         "on_missing": ON_MISSING,
         "fitted": dict(fitted or {}),
         "embedding": None if policy.directions is None else policy.directions.model,
+        "takes": _takes_of(policy),
     }
+
+
+def _takes_of(policy: LearnedPolicy) -> str | list[int] | None:
+    """Return the part of the strategy that a policy takes, as it stands in the settings; None: all of it."""
+    if policy.takes is None:
+        return None
+    return "reference" if policy.takes.reference else list(policy.takes.steps)
+
+
+def _takes(section: Mapping[str, Any]) -> Takes | None:
+    """Return what `_takes_of` wrote."""
+    held = section.get("takes")
+    if held is None:
+        return None
+    return Takes(reference=True) if held == "reference" else Takes(tuple(held))
 
 
 def dumps(policy: LearnedPolicy) -> bytes:
@@ -151,7 +168,7 @@ def unpacked(data: bytes, sha256: str, problems: Sequence[str], source: str | No
 def policy_of(held: Reading, section: Mapping[str, Any], features: Sequence[FeatureSet]) -> LearnedPolicy:
     """Return the policy that a part of a file holds. What is wrong is noted: to be used only if `refuse` passes it."""
     rules, directions = tuple(_rules(held, features)), _directions(held, section.get("embedding"), features)
-    return LearnedPolicy(section["method"], rules, float(section["kappa"]), directions)
+    return LearnedPolicy(section["method"], rules, float(section["kappa"]), directions, takes=_takes(section))
 
 
 def refuse(held: Reading, source: str | None) -> None:

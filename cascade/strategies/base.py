@@ -6,6 +6,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from cascade.policies.base import Takes
 from cascade.types import Completion, Question, Request, Step
 
 Plan: TypeAlias = Generator[Request | Step, Completion | None, None]
@@ -38,4 +39,12 @@ class Strategy(Protocol):
 
     def plan(self, question: Question) -> Plan:
         """Return the plan of one question."""
+        ...
+
+    def only(self, takes: Takes) -> Strategy:
+        """Return the strategy of the part that a policy takes.
+
+        Raises:
+            UsageError: the strategy has no such part.
+        """
         ...

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from cascade.defusing import taken_out
-from cascade.errors import ProviderError
+from cascade.errors import ProviderError, UsageError
+from cascade.policies.base import Takes
 from cascade.policies.threshold import uncertainty
 from cascade.strategies import reply, signals
 from cascade.strategies import verdict as verdicts
-from cascade.strategies.base import ModelUse, Plan
+from cascade.strategies.base import ModelUse, Plan, Strategy
 from cascade.strategies.prompts import Prompts, load
 from cascade.strategies.verdict import Verdict
 from cascade.text import data_block, defuse, normalize_answer
@@ -140,6 +141,18 @@ class BaseGuide:
     def models(self) -> tuple[str, ...]:
         """Base and guide."""
         return (self.base.name, self.guide.name)
+
+    def only(self, takes: Takes) -> Strategy:
+        """Return the guide asked outright, as in the walk "guide only"; there is no other part.
+
+        Raises:
+            UsageError: single rounds are asked for: each reads the rounds before it.
+        """
+        from cascade.strategies.ladder import Ladder  # it reads questions as this file does
+
+        if not takes.reference:
+            raise UsageError("Rounds of base and guide cannot be left out: each round reads those before it.")
+        return Ladder((self.guide,), self.prompts)
 
     def plan(self, question: Question) -> Plan:
         """Plan up to T rounds."""

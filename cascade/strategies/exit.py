@@ -12,7 +12,8 @@ import re
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
-from cascade.errors import ProviderError
+from cascade.errors import ProviderError, UsageError
+from cascade.policies.base import Takes
 from cascade.strategies import reply, signals
 from cascade.strategies.base import ModelUse, Plan
 from cascade.strategies.base_guide import question_text
@@ -59,6 +60,14 @@ class Exit:
     def models(self) -> tuple[str, ...]:
         """The one model."""
         return (self.use.name,)
+
+    def only(self, takes: Takes) -> Exit:
+        """Refuse: every round reads the rounds before it, and there is no other model.
+
+        Raises:
+            UsageError: always.
+        """
+        raise UsageError(f"The strategy exit cannot be taken in part ({takes}).")
 
     def plan(self, question: Question) -> Plan:
         """Plan an answer and a decision a step."""

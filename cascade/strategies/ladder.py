@@ -5,9 +5,10 @@ With one model it is that model alone, at its own cost: the baseline that a casc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from cascade.errors import ProviderError
+from cascade.errors import ProviderError, UsageError
+from cascade.policies.base import Takes
 from cascade.strategies import reply, signals
 from cascade.strategies.base import ModelUse, Plan
 from cascade.strategies.base_guide import question_text
@@ -36,6 +37,15 @@ class Ladder:
     def models(self) -> tuple[str, ...]:
         """The models, cheap to dear."""
         return tuple(use.name for use in self.rungs)
+
+    def only(self, takes: Takes) -> Ladder:
+        """Return the ladder of some of the models; its last model alone is the reference."""
+        if takes.reference:
+            return replace(self, rungs=self.rungs[-1:])
+        if not takes.steps or max(takes.steps) > self.horizon:
+            listed = ", ".join(map(str, takes.steps))
+            raise UsageError(f"The policy takes the steps {listed} of a ladder, and this one has {self.horizon}.")
+        return replace(self, rungs=tuple([self.rungs[step - 1] for step in takes.steps]))
 
     def plan(self, question: Question) -> Plan:
         """Plan one call a step."""

@@ -16,10 +16,14 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.calibration.fingerprint import differences, made_for
 from cascade.calibration.folds import FOLDS, folds
-from cascade.calibration.thresholds import order
+from cascade.calibration.reference import has_reference
+from cascade.calibration.samples import one_a_group
+from cascade.calibration.thresholds import order, sample_of, strict_first
 from cascade.config import CascadeConfig
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.served import PathPoint
@@ -30,16 +34,19 @@ from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.embedding import Directions
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.choice.choosing import Choice, choose, unchosen
+from cascade.training.choice.choosing import Choice, Judged, choose, unchosen
 from cascade.training.choice.crossfit import Candidate
 from cascade.training.choice.measuring import Terms
-from cascade.training.choice.portfolio import AUTO, DEPTH, portfolio
+from cascade.training.choice.portfolio import AUTO, DEPTH, REFERENCE, on_steps, portfolio
+from cascade.training.choice.simple import reference_alone
+from cascade.training.choice.steps import best_steps, may_leave_out
 from cascade.training.constrained.curves import Training
-from cascade.training.dividing import SHARE, Divided, allowed_budget, allowed_by, divided
+from cascade.training.dividing import SHARE, Divided, allowed_budget, allowed_by, divided, questions_of
 from cascade.training.embedding import ROWS_EACH, Embedding
 from cascade.training.estimators.threads import one_thread
 from cascade.training.networks import Networks
 from cascade.training.notes import LEAST_TRAINING, Init, about_training, in_logged, notes
+from cascade.training.shares import SHARES, named_score, plain_regret, share_that_certifies
 
 
 class Sizes(NamedTuple):
@@ -63,6 +70,7 @@ class Fitted:
         training: the questions that it was chosen and fitted on.
         notes: what else has to be known, in words.
         learning: of a policy network, how it was trained.
+        refused: why the policy that was chosen was not certified, where the reference alone took its place.
     """
 
     policy: LearnedPolicy
@@ -73,6 +81,7 @@ class Fitted:
     training: EpisodeTable = field(repr=False)
     notes: tuple[str, ...] = ()
     learning: Training | None = None
+    refused: NotCertifiedError | None = None
 
 
 class How(NamedTuple):
@@ -98,7 +107,7 @@ def fit_policy(
     method: str = AUTO,
     config: CascadeConfig | None = None,
     seed: int = 0,
-    calibration_share: float = SHARE,
+    calibration_share: float | None = None,
     lambda_set: float = 0.0,
     init: Init | None = None,
     embedding: Embedding | None = None,
@@ -117,7 +126,8 @@ def fit_policy(
         seed: draws the parts, the folds and the bootstrap. The same log and seed give the same bytes, whatever the
             order of the log.
         calibration_share: of the questions that are set aside to certify; never fewer than the guarantee needs, if the
-            log has them.
+            log has them. By default 0.3; for a promise of regret what costs least (`shares`), and all of them where
+            nothing is learned.
         lambda_set: what a further answer in the set is charged with, as a share of what a step costs on average.
         init: an earlier policy that what is chosen starts from; the choice is made without it. Its questions, and those
             of their groups, certify nothing.
@@ -139,12 +149,50 @@ def fit_policy(
     Reference: `design/portfolio.md`.
     """
     seen = frozenset[str]() if init is None else init.seen.all
-    parts = divided(tables, guarantee, share=calibration_share, seed=seed, seen=seen)
     how = How(method, config, seed, lambda_set, init, embedding, expires_days, allow_everything, today, networks)
+    named = _named(tables, guarantee, how) if calibration_share is None else None
+    if named is not None:
+        whole = questions_of(tables, guarantee)
+        nothing = whole.table.take(np.zeros(0, dtype=np.int64))
+        certify = one_a_group(whole.table, seed=seed)
+        share, parts = 1.0, Divided(nothing, certify, whole.repeated, whole.table.n - certify.n)
+    else:
+        share = calibration_share or _share(tables, guarantee, how)
+        parts = divided(tables, guarantee, share=share, seed=seed, seen=seen)
+
+    def told(error: NotCertifiedError) -> NotCertifiedError:
+        return in_logged(error, parts, guarantee, share, logged_in(tables))
+
     try:
-        return fit_parts(parts, guarantee, how)
+        fitted = fit_parts(parts, guarantee, how, taken=named)
     except NotCertifiedError as error:
-        raise in_logged(error, parts, guarantee, calibration_share, logged_in(tables)) from None
+        raise told(error) from None
+    if fitted.refused is None:
+        return fitted
+    refused = told(fitted.refused)
+    return replace(fitted, refused=refused, notes=(*fitted.notes, str(refused)))
+
+
+def _named(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How) -> Candidate | None:
+    """Return the threshold that needs no learning, where nothing else is asked for that would."""
+    if how.method not in {AUTO, "threshold"} or how.init is not None or how.embedding is not None:
+        return None
+    if how.networks is not None and how.networks.offered:
+        return None
+    return named_score(questions_of(tables, guarantee).table, guarantee) if plain_regret(guarantee) else None
+
+
+def _share(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How) -> float:
+    """Return the share of the questions that certify: for regret what costs least, by a first part that trains."""
+    if not plain_regret(guarantee):
+        return SHARE
+    seen = frozenset[str]() if how.init is None else how.init.seen.all
+    parts = divided(tables, guarantee, share=SHARES[-1], seed=how.seed, seen=seen)
+    if parts.training.n < LEAST_TRAINING or not parts.calibration.n:
+        return SHARES[-1]
+    terms = terms_of(parts, guarantee, how.lambda_set)
+    choice = choice_on(parts.training, terms, how.method, how.seed)
+    return share_that_certifies(parts, choice, guarantee, how.seed)
 
 
 def logged_in(tables: Sequence[EpisodeTable]) -> int:
@@ -178,11 +226,81 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
         choice = unchosen(parts.training, taken, [taken], terms)
         policy = _whole(taken, parts.training)
     learning = networks.training_of(policy)
-    policy = ready.attached(policy)
-    held = _held(policy, choice, parts, guarantee, Seen() if init is None else init.seen, how.seed)
-    calibrated = calibrate_policy(
+    made = _cheaper(_Made(ready.attached(policy), choice), parts, guarantee, how)
+    sizes = Sizes(parts.questions, parts.training.n, parts.calibration.n)
+    calibrated = replace(made.calibrated, repeated=parts.repeated)
+    said = (*notes(parts, terms, how.lambda_set, made.policy, init), *made.notes, *ready.notes)
+    said = (*said, *about_training(learning))
+    bare = Fitted(made.policy, calibrated.artifact, calibrated, made.choice, sizes, parts.training, said, learning)
+    return replace(bare, refused=made.refused)
+
+
+class _Made(NamedTuple):
+    """A policy and how it was chosen."""
+
+    policy: LearnedPolicy
+    choice: Choice
+
+
+class _Certified(NamedTuple):
+    """The same, certified; `notes` say what else to know."""
+
+    policy: LearnedPolicy
+    choice: Choice
+    calibrated: Calibrated
+    notes: tuple[str, ...] = ()
+    refused: NotCertifiedError | None = None
+
+
+def _cheaper(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> _Certified:
+    """Return the policy, certified; the reference alone where nothing is certified that costs less.
+
+    The reference has no regret by definition, so it may take the place of a policy after the calibration questions
+    were looked at.
+
+    Raises:
+        NotCertifiedError: the policy cannot be certified, and the promise is not one that the reference keeps.
+    """
+    safe = guarantee.kind == "regret" and not guarantee.abstain and guarantee.budget_nano_usd is None
+    if not safe:
+        return _Certified(*made, _calibrated(made, parts, guarantee, how))
+    try:
+        calibrated = _calibrated(made, parts, guarantee, how)
+    except NotCertifiedError as error:
+        found = _reference(made.choice, parts, guarantee, how, "no saving certified: the reference alone is asked")
+        return found._replace(refused=error)
+    cost, reference = calibrated.realised.cost_nano_usd, calibrated.reference_cost_nano_usd
+    if cost is None or reference is None or cost < reference or made.policy.method == "reference":
+        said = ("no saving certified: the reference alone costs least",) if made.policy.method == "reference" else ()
+        return _Certified(*made, calibrated, said)
+    times = f"{cost / reference:.2f} × what the reference alone costs"
+    return _reference(
+        made.choice, parts, guarantee, how, f"no saving certified: {made.choice.chosen.name} costs {times}"
+    )
+
+
+def _reference(choice: Choice, parts: Divided, guarantee: Guarantee, how: How, said: str) -> _Certified:
+    """Return the reference alone, in the place of what was chosen."""
+    policy = reference_alone(parts.calibration)
+    taken = Candidate(REFERENCE, "reference", 0, reference_alone)
+    alone = Judged(REFERENCE, "reference", 0, None, None, None, 0.0, chosen=True, why="nothing cheaper is certified")
+    others = [replace(one, chosen=False) for one in choice.judged if one.name != REFERENCE]
+    compared = [replace(one, chosen=True, why=alone.why) for one in choice.judged if one.name == REFERENCE]
+    judged = (*others, *(compared or [alone]))
+    table = choice.sample.table
+    sample = sample_of(table, policy) if has_reference(table) else choice.sample  # nothing trained: no row, no walk
+    choice = replace(choice, chosen=taken, judged=judged, sample=sample)
+    made = _Made(policy, choice)
+    return _Certified(*made, _calibrated(made, parts, guarantee, how), (said,))
+
+
+def _calibrated(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> Calibrated:
+    """Certify a policy on the questions that were set aside for it. Raises as `calibrate_policy`."""
+    seen = Seen() if how.init is None else how.init.seen
+    held = _held(made.policy, made.choice, parts, guarantee, seen, how.seed)
+    return calibrate_policy(
         [parts.calibration],
-        policy,
+        made.policy,
         held.policy,
         guarantee,
         config=how.config,
@@ -192,10 +310,6 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
         allow_everything=how.allow_everything,
         today=how.today,
     )
-    sizes = Sizes(parts.questions, parts.training.n, parts.calibration.n)
-    calibrated = replace(calibrated, repeated=parts.repeated)
-    said = (*notes(parts, terms, how.lambda_set, policy, init), *ready.notes, *about_training(learning))
-    return Fitted(policy, calibrated.artifact, calibrated, choice, sizes, parts.training, said, learning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +418,25 @@ def choice_on(
     if len(candidates) == 1 or training.n < LEAST_TRAINING or len(set(training.groups)) < 2:
         taken = next((one for one in candidates if one.name == DEPTH), candidates[0])
         return unchosen(training, taken, candidates, terms)
-    return choose(training, candidates, terms, folds(training, FOLDS, seed), seed=seed)
+    fewer = _on_fewer_steps(training, terms, method, seed)
+    if fewer:  # whatever learns on all steps pays for those that were found not to be worth it
+        candidates = [one for one in candidates if one.complexity <= 1]
+    return choose(training, [*candidates, *fewer], terms, folds(training, FOLDS, seed), seed=seed)
+
+
+def _on_fewer_steps(table: EpisodeTable, terms: Terms, method: str, seed: int) -> list[Candidate]:
+    """Return candidates that leave out the models of a ladder that cost more than they save; none where all pay."""
+    if not may_leave_out(table, terms):
+        return []
+
+    def learned(steps: tuple[int, ...]) -> Candidate | None:
+        found = on_steps(table, terms, steps, seed=seed)
+        return next((one for one in found if one.method == "net_benefit"), None)
+
+    steps = best_steps(table, folds(table, 2, seed), terms, learned)
+    if len(steps) == table.arrays.horizon:
+        return []
+    return [one for one in on_steps(table, terms, steps, method, seed=seed) if one.method != "depth"]
 
 
 def _candidates(
@@ -324,7 +456,7 @@ def _made(training: EpisodeTable, terms: Terms, choice: Choice, how: How, networ
     chosen = choice.chosen
     if how.init is not None:
         again = _candidates(training, terms, how.method, how.seed, how.init.policy, networks)
-        chosen = next(one for one in again if one.name == chosen.name)
+        chosen = next((one for one in again if one.name == chosen.name), chosen)
     return _whole(chosen, training)
 
 
@@ -343,8 +475,8 @@ def _held(
     told = figures(choice, parts.training.n, parts.calibration.n)
     settings = model_file.settings(policy, numbers, told)
     bare = PolicyArtifact(settings, Seen(training), files={MODEL_FILE: numbers})
-    if not guarantee.single or not parts.training.n:  # without training questions calibration sets some aside itself
-        return bare
+    if not guarantee.single or not parts.training.n or strict_first(choice.sample, guarantee):
+        return bare  # without training questions calibration sets some aside itself, where it needs any
     path: tuple[PathPoint, ...] = order(choice.sample, guarantee)
     asked = {name: getattr(guarantee, name) for name in ("kind", "alpha", "abstain", "budget_nano_usd")}
     return replace(bare, path=path, ordered_for={**asked, "share": None, "seed": seed})

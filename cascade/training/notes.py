@@ -57,7 +57,12 @@ def notes(parts: Divided, terms: Terms, lambda_set: float, policy: LearnedPolicy
         yield "the log does not say what every step cost: policies were compared by their steps"
     if lambda_set and terms.guarantee.single:
         yield f"lambda is without effect: {terms.guarantee.kind} speaks of the one answer served, all are kept"
-    if table.n < LEAST_TRAINING:
+    if not table.n and policy.method in {"threshold", "reference"}:
+        yield (
+            "nothing is learned: the score was named before the log was read, every threshold is tested from the "
+            f"strictest on, and all {parts.calibration.n:,} questions certify"
+        )
+    elif table.n < LEAST_TRAINING:
         bare = "the policy looks at nothing but the step"
         taken = bare if policy.method == "depth" else f"the first {policy.method} was taken, for it was asked for"
         yield f"{_few(table.n)} too few to choose by: {taken}"

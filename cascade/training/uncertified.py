@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cascade.calibration.realised import Realised, play, realised
-from cascade.calibration.thresholds import Sample, reference_cost, sample_of, spoken_of
+from cascade.calibration.reference import reference_cost
+from cascade.calibration.thresholds import Sample, sample_of, spoken_of
 from cascade.config import CascadeConfig
 from cascade.conformal.arrays import Floats
 from cascade.conformal.binomial import lower_bound, upper_bound

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import cascade
+from cascade.calibration.doubt import doubt_of
 from cascade.cli import compare as module
 from cascade.cli.logs import open_log
 from cascade.conformal.frontier import depth_mixture, frontier
@@ -21,7 +22,6 @@ from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.contestants import Threshold
-from cascade.evaluation.doubt import doubt_of
 from cascade.evaluation.worlds import WORLDS
 
 pytest.importorskip("pyarrow")

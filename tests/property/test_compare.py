@@ -9,12 +9,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from unit.evaluation.plain import Asked, Shown, by_chance, each, table_of
 
+from cascade.calibration.doubt import KNOWN
 from cascade.conformal.split import allowed_misses, split_kappa
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.compare import Comparison, compare
 from cascade.evaluation.contestants import Chance, Depth, Threshold, Uala
-from cascade.evaluation.doubt import KNOWN
 from cascade.evaluation.played import means, played_at
 from cascade.evaluation.splits import splits
 

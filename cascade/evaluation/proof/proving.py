@@ -28,6 +28,7 @@ from cascade.evaluation.proof.diagnosis import SignalUse, signal_uses, unknowns
 from cascade.evaluation.proof.split_results import POLICY, Coin, Measuring, SplitResults, Way, coin_of
 from cascade.evaluation.splits import splits
 from cascade.policies.base import Policy
+from cascade.training.choice.portfolio import REFERENCE
 
 KINDS = ("coverage", "solvable", "regret", "error")
 """The guarantees that a saving can be shown at: those that say what happens with a question."""
@@ -217,6 +218,10 @@ def _fitted(fit: Fitter, table: EpisodeTable | None, guarantee: Guarantee, seed:
         tally.why = tally.why or error.why or str(error)
         if error.needed_n is not None:
             tally.needed.append((error.needed_n, 1.0 if error.chance is None else error.chance))
+        return None
+    if found.name == REFERENCE:  # it keeps the promise and saves nothing
+        tally.refused += 1
+        tally.why = tally.why or "nothing that costs less than the reference alone is certified"
         return None
     tally.fitted[found.name] += 1
     return found

@@ -73,6 +73,7 @@ METHODS_IN_WORDS = {
     "boosted": "optimal stopping as net_benefit, with boosted trees instead of ridge regressions",
     "threshold": "it goes on while one number says that there is doubt",
     "depth": "it looks at nothing: a fixed number of steps",
+    "reference": "it asks the reference alone, at once: the guide, or a ladder's last model",
     "cpo": "constrained policy optimisation: a network gives the probabilities of keeping each answer and of going on, "
     "and was trained to cost little while misses stay within a bound, as one action a step, the likeliest of which is "
     "taken",

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cascade.calibration.scores import taken
 from cascade.calibration.thresholds import Sample, sample_of
 from cascade.conformal.arrays import Ints, ScoreArrays
 from cascade.conformal.rollout import levels, rollout
@@ -101,15 +102,22 @@ class _Blank:
     """A candidate's scores out of fold, as far as they are filled in."""
 
     def __init__(self, table: EpisodeTable) -> None:
-        self._table, self._confidence = table, table.confidence.copy()
-        self._scores = ScoreArrays(np.empty_like(table.confidence), np.empty_like(table.paid))
+        self._whole = table
         self._covered, self._seconds = 0, 0.0
+
+    def _begin(self, policy: Policy) -> None:
+        """Make room for the scores of the steps that the policy takes."""
+        self._table = taken(policy, self._whole)
+        self._confidence = self._table.confidence.copy()
+        self._scores = ScoreArrays(np.empty_like(self._confidence), np.empty_like(self._table.paid))
 
     def fill(self, candidate: Candidate, some: _Fold) -> None:
         """Fit, and score the questions of a fold."""
         started = time.perf_counter()
         policy = candidate.fit(some.to_fit(candidate.most_rows))
         part, rows = sample_of(some.part, policy), some.rows
+        if not hasattr(self, "_table"):
+            self._begin(policy)
         self._confidence[rows] = part.table.confidence
         self._scores.candidates[rows], self._scores.next[rows] = part.scores
         self._covered += int(np.count_nonzero(rollout(part.table.arrays, part.levels, policy.kappa).covered))

@@ -3,6 +3,7 @@
 | candidate | complexity | when |
 |---|---|---|
 | `fixed depth` | 0 | always |
+| `the reference alone` | 0 | for regret, where the log has a reference |
 | `threshold on …` | 1 | for each signal and confidence that is known and varies; the verdict also by its doubt |
 | `net benefit` | 2 | a number is known and varies before the last step |
 | `net benefit, products` | 3 | some step has so few columns that their products are tried (`stages.MOST_MULTIPLIED`) |
@@ -19,17 +20,25 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
+from cascade.calibration.reference import has_reference
 from cascade.calibration.scores import history_of
 from cascade.checks import did_you_mean
 from cascade.episodes.embeddings import without_embeddings
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.policies.base import Policy
+from cascade.policies.base import Policy, Takes
 from cascade.policies.features import offered
 from cascade.policies.learned import METHODS, LearnedPolicy
 from cascade.training.choice.crossfit import Candidate
 from cascade.training.choice.measuring import Terms
-from cascade.training.choice.simple import VERDICT, doubtful_verdict, fixed_depth, one_threshold, signals_of
+from cascade.training.choice.simple import (
+    VERDICT,
+    doubtful_verdict,
+    fixed_depth,
+    one_threshold,
+    reference_alone,
+    signals_of,
+)
 from cascade.training.networks import BARE, CERTIFIABLE, Networks, require_torch
 from cascade.training.osc.boosting import fit_boosted
 from cascade.training.osc.index2 import fit_index2
@@ -40,6 +49,8 @@ from cascade.training.osc.targets import Asked
 
 AUTO = "auto"
 DEPTH = "fixed depth"
+REFERENCE = "the reference alone"
+"""The candidate that asks the guide, or a ladder's last model, at once."""
 BOOSTED_ROWS = 2_000
 """Training questions from which trees are tried: with fewer they are behind the linear rules."""
 _EMBEDDINGS = 4
@@ -48,6 +59,52 @@ _NETWORK = 10
 """The complexity of the simpler network: more than all else, for one has to be trained and served."""
 _CHOICE_ROWS = 20_000
 """Questions that slow candidates are fitted on in each fold: what they gain from more does not change the choice."""
+
+
+class _OnSteps:
+    """The part of a table that has some steps only; of the last table that was asked for, made once."""
+
+    def __init__(self, steps: tuple[int, ...]) -> None:
+        self.steps = steps
+        self._last: tuple[EpisodeTable, EpisodeTable] | None = None
+
+    def of(self, table: EpisodeTable) -> EpisodeTable:
+        """Return the table with these steps only."""
+        if self._last is None or self._last[0] is not table:
+            self._last = table, table.only(self.steps)
+        return self._last[1]
+
+    def candidate(self, one: Candidate) -> Candidate:
+        """Return a candidate of the part as one of the whole ladder, that takes these steps."""
+        listed = ", ".join(map(str, self.steps))
+        return replace(
+            one,
+            name=f"{one.name} (steps {listed})",
+            fit=lambda table: self._made(one.fit, table),
+            finish=lambda table: self._made(one.whole, table),
+        )
+
+    def _made(self, fit: Callable[[EpisodeTable], Policy], table: EpisodeTable) -> Policy:
+        policy = fit(self.of(table))
+        assert isinstance(policy, LearnedPolicy)  # noqa: S101 - every candidate of `portfolio` makes one
+        return replace(policy, takes=Takes(self.steps))
+
+
+def on_steps(
+    table: EpisodeTable, terms: Terms, steps: tuple[int, ...], method: str = AUTO, *, seed: int = 0
+) -> list[Candidate]:
+    """Return the candidates that take some steps of a ladder only; its last step is always one of them.
+
+    Args:
+        table: training questions, with all steps.
+        terms: what will be promised, and what steps cost.
+        steps: their numbers, from 1, rising.
+        method: as of `portfolio`.
+        seed: as of `portfolio`.
+    """
+    part = _OnSteps(steps)
+    found = portfolio(part.of(table), terms, method, seed=seed)
+    return [part.candidate(one) for one in found if one.method != "reference"]
 
 
 def portfolio(
@@ -101,7 +158,10 @@ def _tried(one: Candidate, *, many: bool, networks: bool) -> bool:
 def _all(
     table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy | None, networks: Networks
 ) -> Iterator[Candidate]:
-    yield Candidate(DEPTH, "depth", 0, fixed_depth)
+    kind = terms.guarantee.kind
+    yield Candidate(DEPTH, "depth", 0, lambda table: fixed_depth(table, kind))
+    if kind == "regret" and not terms.guarantee.abstain and has_reference(table):
+        yield Candidate(REFERENCE, "reference", 0, reference_alone)
     if table.n and table.arrays.horizon > 1:
         yield from _thresholds(table, terms)
         bare = without_embeddings(table)
@@ -124,11 +184,15 @@ def _thresholds(table: EpisodeTable, terms: Terms) -> Iterator[Candidate]:
     for signal in signals_of(table):
         yield Candidate(f"threshold on {signal}", "threshold", 1, _on(signal, terms.guarantee.kind))
         if signal == VERDICT:
-            yield Candidate("threshold on the verdict's doubt", "threshold", 1, doubtful_verdict)
+            yield Candidate("threshold on the verdict's doubt", "threshold", 1, _on_doubt(terms.guarantee.kind))
 
 
 def _on(signal: str, kind: str) -> Callable[[EpisodeTable], Policy]:
     return lambda table: one_threshold(table, signal, kind)
+
+
+def _on_doubt(kind: str) -> Callable[[EpisodeTable], Policy]:
+    return lambda table: doubtful_verdict(table, kind)
 
 
 def _learned(table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy | None) -> Iterator[Candidate]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from cascade.calibration.scores import history_of
 from cascade.conformal.arrays import Floats, Ints
 from cascade.episodes.table import EpisodeTable
+from cascade.policies.base import Takes
 from cascade.policies.columns import CONFIDENCE
 from cascade.policies.design import Design
 from cascade.policies.estimators import Constant, Linear, Scorer, Signal
 from cascade.policies.features import FeatureSet, offered
 from cascade.policies.learned import LearnedPolicy, StepRule
+from cascade.training.osc.answers import newest_answers, serves_newest
 from cascade.training.osc.targets import decides, stop_loss
 
 VERDICT = "p_yes"
@@ -25,12 +27,20 @@ _SURELY = 3.0
 """Standard errors by which questions must contradict a name."""
 
 
-def fixed_depth(table: EpisodeTable) -> LearnedPolicy:
+def reference_alone(table: EpisodeTable) -> LearnedPolicy:
+    """Return the policy that asks the reference at once, and nothing else: it has no regret, by definition."""
+    nothing = (None,) * len(table.sources)
+    rule = StepRule(FeatureSet((), table.sources), None, nothing, nothing)
+    return LearnedPolicy("reference", (rule,), takes=Takes(reference=True))
+
+
+def fixed_depth(table: EpisodeTable, kind: str = "coverage") -> LearnedPolicy:
     """Return the policy that looks at nothing: going on scores −t after step t, so that a threshold is a depth.
 
     Its threshold is set by calibration as any other's: the least depth that keeps the promise.
     """
-    return _policy("depth", table, [((), Constant(-float(step))) for step in range(1, table.arrays.horizon)])
+    onward = [((), Constant(-float(step))) for step in range(1, table.arrays.horizon)]
+    return _policy("depth", table, onward, kind)
 
 
 def one_threshold(table: EpisodeTable, signal: str, kind: str) -> LearnedPolicy:
@@ -48,7 +58,12 @@ def one_threshold(table: EpisodeTable, signal: str, kind: str) -> LearnedPolicy:
     """
     told, meant = _promising(table, signal, kind), _meant(signal)
     sign = meant if meant and told * meant > -_SURELY else math.copysign(1.0, told)
-    return _threshold(table, Signal(0, sign), signal)
+    return _threshold(table, Signal(0, sign), signal, kind)
+
+
+def plain_threshold(table: EpisodeTable, feature: str, sign: float, kind: str) -> LearnedPolicy:
+    """Return the policy that goes on while a feature is high (sign 1) or low (−1), as it was named beforehand."""
+    return _threshold(table, Signal(0, sign), feature, kind)
 
 
 def _meant(signal: str) -> float:
@@ -86,13 +101,13 @@ def _centred_ranks(values: Floats) -> Ints:
     return np.asarray((2 * np.cumsum(many) - many - values.size)[place], dtype=np.int64)
 
 
-def doubtful_verdict(table: EpisodeTable) -> LearnedPolicy:
+def doubtful_verdict(table: EpisodeTable, kind: str = "coverage") -> LearnedPolicy:
     """Return the policy that goes on while the verdict is near a coin flip: by −(p − ½)², falling in |p − ½|.
 
     The same order as that of the verdict's uncertainty −ln max(p, 1 − p). A missing verdict is full doubt.
     """
     square = Design(np.array([0.5]), np.ones(1), np.zeros(1), np.ones(1), np.array([]), np.array([[0, 0]]))
-    return _threshold(table, Linear(square, np.array([0.0, -1.0]), 0.0), VERDICT)
+    return _threshold(table, Linear(square, np.array([0.0, -1.0]), 0.0), VERDICT, kind)
 
 
 def signals_of(table: EpisodeTable) -> Iterator[str]:
@@ -102,12 +117,21 @@ def signals_of(table: EpisodeTable) -> Iterator[str]:
     yield from dict.fromkeys(name for name in found if name in history.signals or CONFIDENCE.fullmatch(name))
 
 
-def _threshold(table: EpisodeTable, scorer: Scorer, signal: str) -> LearnedPolicy:
-    return _policy("threshold", table, [((signal,), scorer)] * (table.arrays.horizon - 1))
+def _threshold(table: EpisodeTable, scorer: Scorer, signal: str, kind: str) -> LearnedPolicy:
+    return _policy("threshold", table, [((signal,), scorer)] * (table.arrays.horizon - 1), kind)
 
 
-def _policy(method: str, table: EpisodeTable, steps: list[tuple[tuple[str, ...], Scorer]]) -> LearnedPolicy:
+def _policy(
+    method: str, table: EpisodeTable, steps: Sequence[tuple[tuple[str, ...], Scorer]], kind: str
+) -> LearnedPolicy:
     """Return a policy that keeps every answer, of a score of going on for each step but the last."""
-    nothing = (None,) * len(table.sources)
-    rules = [StepRule(FeatureSet(names, table.sources), scorer, nothing, nothing) for names, scorer in steps]
-    return LearnedPolicy(method, (*rules, StepRule(FeatureSet((), table.sources), None, nothing, nothing)))
+    nothing: tuple[Scorer | None, ...] = (None,) * len(table.sources)
+    sure: Sequence[tuple[Scorer | None, ...]] = [nothing] * table.arrays.horizon
+    if serves_newest(table, kind):
+        sure = newest_answers(table).confidence
+    looks = [*steps, ((), None)]
+    rules = [
+        StepRule(FeatureSet(names, table.sources), scorer, nothing, own)
+        for (names, scorer), own in zip(looks, sure, strict=True)
+    ]
+    return LearnedPolicy(method, tuple(rules))

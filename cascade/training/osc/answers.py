@@ -19,11 +19,12 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.calibration.folds import FOLDS, folds
+from cascade.calibration.reference import ends_in_reference
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.policies.design import Design
-from cascade.policies.estimators import Linear, Logistic, Scorer
+from cascade.policies.estimators import Constant, Linear, Logistic, Scorer
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.policies.ranking import beside
 from cascade.training.estimators.irls import logistic, probabilities
@@ -51,7 +52,7 @@ class Answers(NamedTuple):
             of fold and by the strategy's own; equal where nothing was fitted.
     """
 
-    confidence: tuple[tuple[Logistic | None, ...], ...]
+    confidence: tuple[tuple[Logistic | Constant | None, ...], ...]
     incumbent: tuple[Logistic | None, ...]
     out_of_fold: Floats
     right: float
@@ -69,6 +70,25 @@ def own_answers(table: EpisodeTable) -> Answers:
     right = _share(table, table.confidence)
     horizon = table.arrays.horizon
     return Answers((nothing,) * horizon, (None,) * horizon, table.confidence, right, right)
+
+
+def serves_newest(table: EpisodeTable, kind: str) -> bool:
+    """Whether the newest answer is served: for regret, where the log ends in the reference."""
+    return kind == "regret" and ends_in_reference(table)
+
+
+def newest_answers(table: EpisodeTable) -> Answers:
+    """Return confidences that serve the newest answer: t / T at step t, so that the last step's is sure.
+
+    For a promise of regret on a log that ends in the reference (`calibration.reference`): its answer, once it is asked
+    for, has no regret, and no other answer can have less.
+    """
+    horizon, places = table.arrays.horizon, len(table.sources)
+    sure = np.arange(1, horizon + 1) / horizon
+    found = np.where(table.arrays.present, sure[None, :, None], np.nan)
+    confidence = tuple([(Constant(one),) * places for one in sure.tolist()])
+    right = _share(table, found)
+    return Answers(confidence, (None,) * horizon, found, right, _share(table, table.confidence))
 
 
 def fit_answers(

@@ -31,7 +31,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.policies.design import GO_ON
 from cascade.policies.estimators import Constant, Scorer
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.training.osc.answers import Answers, fit_answers, own_answers
+from cascade.training.osc.answers import Answers, fit_answers, newest_answers, own_answers, serves_newest
 from cascade.training.osc.inclusion import Inclusion, fit_inclusion
 from cascade.training.osc.stages import Stage, staged
 from cascade.training.osc.targets import Asked, StepCost, allowed, step_cost, stop_loss
@@ -107,8 +107,12 @@ def pose(
         UsageError: there is no question, or the log lacks what the kind needs.
     """
     cost, stages = step_cost(table), tuple(staged(table))
-    fits = confidences or asked.single
-    answers = fit_answers(table, stages, seed=seed, init=init) if fits else own_answers(table)
+    if serves_newest(table, asked.kind):
+        answers = newest_answers(table)
+    elif confidences or asked.single:
+        answers = fit_answers(table, stages, seed=seed, init=init)
+    else:
+        answers = own_answers(table)
     loss = stop_loss(table, asked.kind, answers.out_of_fold)
     inclusion = fit_inclusion(table, stages, asked, seed=seed) if asked.includes else None
     bare = Problem(table, asked, stages, loss, cost, answers, inclusion)

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration.thresholds import reference_right, spoken_of
+from cascade.calibration.reference import reference_right
+from cascade.calibration.thresholds import spoken_of
 from cascade.checks import did_you_mean
 from cascade.conformal.arrays import Bools, Floats
 from cascade.conformal.guarantee import KINDS

@@ -10,7 +10,8 @@ import pytest
 
 from cascade.building import policy_of
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
-from cascade.calibration.thresholds import at_every_depth, check_identity, reference_right, sample_of
+from cascade.calibration.reference import reference_right
+from cascade.calibration.thresholds import at_every_depth, check_identity, sample_of
 from cascade.config import policy_section
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable

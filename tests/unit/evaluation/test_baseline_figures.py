@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from cascade.calibration.doubt import doubt_of
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.baselines import CLAIRVOYANT, BaselineFigures, baseline_figures
 from cascade.evaluation.contestants import Uala
-from cascade.evaluation.doubt import doubt_of
 from unit.cli.certified import hard_rows
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cascade.calibration.doubt import KNOWN
 from cascade.calibration.realised import Played
 from cascade.cli.compare import comparison_document
 from cascade.cli.tables import compare_table, legend
@@ -25,7 +26,6 @@ from cascade.evaluation import contestants
 from cascade.evaluation.baselines import CLAIRVOYANT, reference_of
 from cascade.evaluation.compare import Comparison, compare
 from cascade.evaluation.contestants import Depth, Ready, Threshold
-from cascade.evaluation.doubt import KNOWN
 from cascade.evaluation.intervals import corrected_interval
 from cascade.evaluation.splits import splits
 from cascade.policies.fixed import FixedPolicy

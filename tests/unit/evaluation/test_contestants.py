@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cascade.calibration.doubt import KNOWN, Doubt
 from cascade.calibration.scores import table_scores
 from cascade.conformal.critical import critical_kappa
 from cascade.conformal.frontier import frontier
@@ -29,7 +30,6 @@ from cascade.evaluation.contestants import (
     Uala,
     contestants,
 )
-from cascade.evaluation.doubt import KNOWN, Doubt
 from cascade.evaluation.played import played_at
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS

@@ -46,7 +46,15 @@ def embedding() -> Embedding:
 
 
 def fit(table: EpisodeTable, embedding: Embedding | None, guarantee: Guarantee = REGRET, **more: Any) -> Fitted:
-    return fit_policy([table], guarantee, config=config(), embedding=embedding, today=date(2026, 11, 21), **more)
+    return fit_policy(
+        [table],
+        guarantee,
+        config=config(),
+        embedding=embedding,
+        calibration_share=0.3,
+        today=date(2026, 11, 21),
+        **more,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +112,7 @@ def test_questions_without_a_text_are_left_out() -> None:
 def test_what_a_question_is_about_is_learned_where_nothing_else_tells(table: EpisodeTable, fitted: Fitted) -> None:
     bare = fit(table, None)
     assert bare.policy.directions is None
-    assert bare.calibrated.realised.length > 1.9  # half of the questions need the large model, and nothing says which
+    assert bare.policy.method == "reference"  # half of the questions need the large model, and nothing says which
     assert fitted.choice.chosen.name.endswith(", embeddings")
     assert fitted.policy.directions is not None
     assert any(name.startswith("asked.embedding_") for name in fitted.policy.rules[0].features.names)
@@ -174,7 +182,7 @@ def test_candidates_without_embeddings_are_as_they_are_without_the_option(
     table = replace(table, signals={"reply_mean_logprob": noise})
     bare, offered = fit(table, None), fit(table, embedding)
     names = [one.name for one in bare.choice.judged]
-    learned = [name for name in names if not name.startswith(("fixed", "threshold"))]
+    learned = [name for name in names if not name.startswith(("fixed", "threshold", "the reference"))]
     assert len(learned) == 3
     assert [one.name for one in offered.choice.judged] == names + [f"{name}, embeddings" for name in learned]
     for name in names:

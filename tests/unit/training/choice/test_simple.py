@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cascade.calibration.doubt import doubt_of
 from cascade.calibration.thresholds import sample_of
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import rollout
-from cascade.evaluation.doubt import doubt_of
 from cascade.policies import model_file
 from cascade.training.choice.measuring import Terms, prices_of
 from cascade.training.choice.simple import _meant, doubtful_verdict, fixed_depth, one_threshold, signals_of

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cascade.calibration.doubt import KNOWN, Doubt, doubt_of
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.doubt import KNOWN, Doubt, doubt_of
 from cascade.policies.threshold import uncertainty
 from unit.evaluation.plain import draw, table_of
 
