@@ -34,6 +34,7 @@ from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.embedding import Directions
 from cascade.policies.learned import LearnedPolicy
+from cascade.training.abstaining import CERTIFIES, bars, has_one_bar, one_bar
 from cascade.training.choice.choosing import Choice, Judged, choose, unchosen
 from cascade.training.choice.crossfit import Candidate
 from cascade.training.choice.measuring import Terms
@@ -157,8 +158,11 @@ def fit_policy(
         certify = one_a_group(whole.table, seed=seed)
         share, parts = 1.0, Divided(nothing, certify, whole.repeated, whole.table.n - certify.n)
     else:
-        share = calibration_share or _share(tables, guarantee, how)
+        bar = calibration_share is None and _unasked(how)
+        bar = bar and has_one_bar(questions_of(tables, guarantee).table, guarantee)
+        share = calibration_share or (CERTIFIES if bar else _share(tables, guarantee, how))
         parts = divided(tables, guarantee, share=share, seed=seed, seen=seen)
+        named = one_bar(parts.training, guarantee) if bar else None
 
     def told(error: NotCertifiedError) -> NotCertifiedError:
         return in_logged(error, parts, guarantee, share, logged_in(tables))
@@ -175,11 +179,16 @@ def fit_policy(
 
 def _named(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How) -> Candidate | None:
     """Return the threshold that needs no learning, where nothing else is asked for that would."""
-    if how.method not in {AUTO, "threshold"} or how.init is not None or how.embedding is not None:
-        return None
-    if how.networks is not None and how.networks.offered:
+    if not _unasked(how):
         return None
     return named_score(questions_of(tables, guarantee).table, guarantee) if plain_regret(guarantee) else None
+
+
+def _unasked(how: How) -> bool:
+    """Whether nothing is asked for that would have to be learned."""
+    if how.method not in {AUTO, "threshold"} or how.init is not None or how.embedding is not None:
+        return False
+    return how.networks is None or not how.networks.offered
 
 
 def _share(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How) -> float:
@@ -477,7 +486,7 @@ def _held(
     bare = PolicyArtifact(settings, Seen(training), files={MODEL_FILE: numbers})
     if not guarantee.single or not parts.training.n or strict_first(choice.sample, guarantee):
         return bare  # without training questions calibration sets some aside itself, where it needs any
-    path: tuple[PathPoint, ...] = order(choice.sample, guarantee)
+    path: tuple[PathPoint, ...] = bars(policy, parts.calibration, guarantee) or order(choice.sample, guarantee)
     asked = {name: getattr(guarantee, name) for name in ("kind", "alpha", "abstain", "budget_nano_usd")}
     return replace(bare, path=path, ordered_for={**asked, "share": None, "seed": seed})
 
