@@ -22,6 +22,7 @@ from cascade.policies.base import Takes
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.choice.crossfit import Candidate
 from cascade.training.choice.simple import plain_threshold
+from cascade.training.dividing import allowed_loss
 
 SIGNAL = "reply_mean_logprob"
 CERTIFIES = 0.8
@@ -53,12 +54,13 @@ def one_bar(training: EpisodeTable, guarantee: Guarantee) -> Candidate:
         guarantee: what will be promised.
     """
     last = training.arrays.horizon
+    alpha = allowed_loss(guarantee, round(training.n * CERTIFIES / (1 - CERTIFIES))) or 0.0
     ways = [(step, last) for step in range(1, last)]
-    alone = _answers(training, (last,), guarantee)
+    alone = _answers(training, (last,), alpha)
     best: tuple[int, ...] = (last,)
     least = alone.cost * _CHEAPER
     for steps in ways:
-        found = _answers(training, steps, guarantee)
+        found = _answers(training, steps, alpha)
         if found.answered >= alone.answered - _FEWER and found.cost < least:
             best, least = steps, found.cost
     name = f"one bar on {SIGNAL} (steps {', '.join(map(str, best))})"
@@ -96,11 +98,11 @@ class _Answered(NamedTuple):
     cost: float
 
 
-def _answers(table: EpisodeTable, steps: tuple[int, ...], guarantee: Guarantee) -> _Answered:
+def _answers(table: EpisodeTable, steps: tuple[int, ...], alpha: float) -> _Answered:
     sure, some = _logprobs(table, steps), table.arrays.only(steps)
     surest = np.maximum.accumulate(sure, axis=1)
     order = np.argsort(-surest[:, -1], kind="stable")
-    alpha, bar, most = guarantee.alpha or 0.0, np.inf, 0
+    bar, most = np.inf, 0
     for at in order[:: max(1, order.size // 200)].tolist():
         best = float(surest[at, -1])
         served = sure >= best
