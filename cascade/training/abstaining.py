@@ -55,8 +55,8 @@ def one_bar(training: EpisodeTable, guarantee: Guarantee) -> Candidate:
     """
     last = training.arrays.horizon
     alpha = allowed_loss(guarantee, round(training.n * CERTIFIES / (1 - CERTIFIES))) or 0.0
-    ways = [(step, last) for step in range(1, last)]
-    alone = _answers(training, (last,), alpha)
+    ways = [(step, last) for step in range(1, last)] if training.n else []
+    alone = _answers(training, (last,), alpha) if training.n else _Answered(0.0, 0.0)
     best: tuple[int, ...] = (last,)
     least = alone.cost * _CHEAPER
     for steps in ways:
