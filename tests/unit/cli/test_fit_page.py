@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import pytest
 
 from cascade.cli.calibrate import calibrate_log
+from cascade.cli.collect import collect_log
 from cascade.cli.compare import compare_log
 from cascade.cli.fit import fit_log
 from cascade.cli.prove import prove_logs
@@ -39,7 +40,7 @@ def options_of(command: Callable[..., None]) -> set[str]:
 
 def commands(page: str) -> Iterator[list[str]]:
     """Yield the commands of a page: lines of its blocks, and those within its sentences."""
-    text = (DOCS / page).read_text("utf-8")
+    text = (DOCS / page).read_text("utf-8").replace("\\\n", " ")
     for line in re.findall(r"^cascade .*$", text, re.MULTILINE) + re.findall(r"`(cascade [^`]*)`", text):
         yield shlex.split(" ".join(line.split()))
 
@@ -57,7 +58,7 @@ def test_commands_on_the_page_take_the_options_they_are_given(page: str) -> None
 def test_every_option_on_the_page_is_one(page: str, command: Callable[..., None]) -> None:
     named = set(re.findall(r"`(--[a-z-]+)", (DOCS / page).read_text("utf-8")))
     assert named
-    assert named <= options_of(command) | options_of(calibrate_log)
+    assert named <= options_of(command) | options_of(calibrate_log) | options_of(collect_log)
 
 
 def unnumbered(text: str) -> list[str]:
@@ -65,10 +66,11 @@ def unnumbered(text: str) -> list[str]:
     return re.sub(r"[−+$-]?\d[\d.,]*", "#", text).split()
 
 
-def shown(page: str) -> str:
-    found = re.search(r"```text\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
-    assert found is not None
-    return found[1]
+def shown(page: str, start: str) -> str:
+    """Return the block of a page that begins with these words."""
+    blocks = re.findall(r"```text\n(.*?)```", (DOCS / page).read_text("utf-8"), re.DOTALL)
+    (found,) = [block for block in blocks if block.startswith(start)]
+    return str(found)
 
 
 def test_the_example_of_fit_is_what_it_prints(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +78,7 @@ def test_the_example_of_fit_is_what_it_prints(cli: Any, monkeypatch: pytest.Monk
     monkeypatch.setenv("COLUMNS", "80")
     ran = cli(*command[1:])
     assert ran.code == 0, ran.err
-    assert unnumbered(shown("fit.md")) == unnumbered(ran.out)
+    assert unnumbered(shown("fit.md", "244 questions")) == unnumbered(ran.out)
 
 
 def test_the_example_of_prove_has_the_parts_of_what_it_prints(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +87,7 @@ def test_the_example_of_prove_has_the_parts_of_what_it_prints(cli: Any, monkeypa
     monkeypatch.setenv("COLUMNS", "80")
     ran = cli(*command[1:], "--splits", "3", "--policy", "threshold")
     assert ran.code == 0, ran.err
-    for page in (shown("prove.md"), ran.out):
+    for page in (shown("prove.md", "demo-ladder"), ran.out):
         lines = page.splitlines()
         for start in ("demo-ladder", "The promise: ", "certified policy", "clairvoyant bound", "Other promises", "Why"):
             assert any(line.startswith(start) for line in lines), start
