@@ -55,7 +55,7 @@ def import_log(
     )
     name = kind or known(source) or "table"
     tally = Tally()
-    rows = import_rows(source, tally.dropped, kind=kind, roles=roles, columns=columns, dataset=dataset)
+    rows = import_rows(source, tally.dropped, kind=kind, roles=roles, columns=columns, dataset=dataset, told=_say_read)
     first = next(rows, None)
     if first is None:
         raise UsageError(f"Nothing in {source} can be imported. {tally.dropped.says()}".strip())
@@ -64,6 +64,12 @@ def import_log(
         print_json({"source": source, "from": name, "output": str(output), **tally.document()})
         return
     _print(tally, source, name, output)
+
+
+def _say_read(lines: Iterable[str]) -> None:
+    """Say on stderr how the columns of a wide table are read."""
+    for line in lines:
+        notes().print(plain(line), soft_wrap=True)
 
 
 def parse_pairs(option: str, example: str, given: Iterable[str] | None) -> dict[str, str]:

@@ -7,7 +7,7 @@ leaves out. It is found by the columns of the file's first records.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from cascade.episodes.importers.litellm_spend import rows_from_litellm
 from cascade.episodes.importers.otel import attributes, rows_from_otel
 from cascade.episodes.importers.pairs import PAIR_NAMES, rows_from_pairs
 from cascade.episodes.importers.sources import Record, has_lines, records, table_suffix
-from cascade.episodes.importers.table import rows_from_table
+from cascade.episodes.importers.table import is_wide, rows_from_table
 from cascade.episodes.rowcheck import checked_where, matches
 from cascade.errors import UsageError
 
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 IMPORTERS = ("pairs", "litellm", "otel", "langfuse", "table")
-"""What can be imported. A table needs a mapping, or our own column names."""
+"""What can be imported. A table of calls needs a mapping, or our own column names; a wide one is known by its names."""
 OWN = "cascade"
 """What one of our own logs is called."""
 _LOOKED_AT = 20
@@ -45,7 +45,6 @@ _BY_CALLS = {
     "litellm": rows_from_litellm,
     "otel": rows_from_otel,
     "langfuse": rows_from_langfuse,
-    "table": rows_from_table,
 }
 
 
@@ -103,20 +102,24 @@ def import_rows(
     roles: Mapping[str, str] | None = None,
     columns: Mapping[str, str] | None = None,
     dataset: str | None = None,
+    told: Callable[[Sequence[str]], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of a log; `kind` is one of `IMPORTERS`, told by the file itself by default.
 
-    One of our own logs is read as it is, so that this turns any form into any other.
+    One of our own logs is read as it is, so that this turns any form into any other. `told` is called with how the
+    columns of a wide table are read, in lines, before its first row.
 
     Raises:
         UsageError: nobody knows the file, or an option does not go with it.
     """
-    chosen = kind or known(path) or ("table" if columns else None)
+    chosen = kind or known(path) or ("table" if columns or is_wide(path) else None)
     if chosen is None:
         raise UsageError(
             f"{path} is no log that is known by its columns. Say what it is with --from ({', '.join(IMPORTERS)}), or "
             f"which of its fields is which column of ours: --map question=FIELD --map answer=FIELD."
         )
+    if chosen == "table":
+        return rows_from_table(path, dropped, roles=roles, columns=columns, dataset=dataset, told=told)
     if chosen in _BY_CALLS:
         return _BY_CALLS[chosen](path, dropped, roles=roles, columns=columns, dataset=dataset)
     if chosen not in {"pairs", OWN}:

@@ -1,13 +1,18 @@
-"""Tables of one's own: CSV, lines of JSON or Parquet, with a mapping that says which column is which."""
+"""Tables of one's own: CSV, lines of JSON or Parquet. A row is one call, or a question with columns for each model.
+
+A table of calls has our column names or a mapping; a wide table is read by its column names (`wide`).
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cascade.checks import did_you_mean
+from cascade.episodes.importers import wide
 from cascade.episodes.importers.calls import LoggedCall, checked_columns, checked_roles, episodes, field_of, mapped
 from cascade.episodes.importers.sources import Record, records
 from cascade.episodes.importers.values import moment, nano_usd, number
@@ -28,8 +33,9 @@ def rows_from_table(
     roles: Mapping[str, str] | None = None,
     columns: Mapping[str, str] | None = None,
     dataset: str | None = None,
+    told: Callable[[Sequence[str]], None] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of episodes: each row of the table is one call.
+    """Yield the rows of episodes: each row of the table is one call, or a question with the calls of all models.
 
     Args:
         source: the file.
@@ -38,37 +44,76 @@ def rows_from_table(
             a column says which step it is of.
         columns: which column of the table stands for which of ours: `{"question": "prompt", "answer": "reply",
             "cost_usd": "price", "signals.certainty": "p"}`. Columns that have our names need no mapping. Rows of one
-            episode_id, or of the same question where there is none, are one episode.
+            episode_id, or of the same question where there is none, are one episode. In a wide table it names columns
+            of the question, and those of a model as `small.answer`.
         dataset: what to call the questions; the file's name by default.
+        told: called once, before the first row, with how the columns of a wide table are read, in lines.
 
     Raises:
-        UsageError: the mapping names a column that is not there; all of them in one message.
+        UsageError: the mapping names a column that is not there, or the names of a wide table leave open what they
+            mean; all of it in one message.
     """
     path, counted = Path(source), Dropped() if dropped is None else dropped
-    parts = checked_roles(roles)
+    parts, given = checked_roles(roles), dict(columns or {})
     rows = records(path, counted)
     first = list(itertools.islice(rows, _LOOKED_AT))
-    chosen = _chosen(dict(columns or {}), first, path)
-    calls = (_call(record, chosen, counted) for record in itertools.chain(first, rows))
-    yield from episodes(calls, parts, counted, dataset or path.name.split(".")[0])
+    whole, name = itertools.chain(first, rows), dataset or path.name.split(".")[0]
+    found = wide.layout(_names(first), given)
+    if found is None:
+        chosen = _chosen(given, first, path)
+        yield from episodes((_call(record, chosen, counted) for record in whole), parts, counted, name)
+        return
+    ordered = _checked_layout(found, parts, given, first, path)
+    if told is not None:
+        told(ordered.says())
+    made = wide.calls(ordered, whole, counted, as_ladder=not parts)
+    yield from episodes(made, parts, counted, name)
+
+
+def is_wide(path: Path | str) -> bool:
+    """Whether a file is a table whose column names say that it has a row for each question."""
+    return wide.layout(_names(list(itertools.islice(records(Path(path), Dropped()), _LOOKED_AT)))) is not None
+
+
+def _names(first: Iterable[Record]) -> list[str]:
+    return [*dict.fromkeys(name for record in first for name in record.fields)]
+
+
+def _checked_layout(
+    found: wide.Layout, roles: Mapping[str, str], given: Mapping[str, str], first: Sequence[Record], path: Path
+) -> wide.Layout:
+    """Return how a wide table is read, its models in order, or raise UsageError with all that is left open."""
+    there = _names(first)
+    problems = [
+        *found.problems,
+        *wide.role_problems(found, roles),
+        *(_missing(field, there) for field in given.values() if not _is_there(field, first)),
+    ]
+    if problems:
+        raise UsageError(f"{path} cannot be read by its column names: {'; '.join(problems)}.")
+    return replace(found, order=None) if roles else wide.by_cost(found, records(path, Dropped()))
+
+
+def _is_there(field: str, first: Sequence[Record]) -> bool:
+    return any(field in record.fields or field_of(record.fields, field) is not None for record in first)
+
+
+def _missing(field: str, there: Sequence[str]) -> str:
+    return f"the table has no column {field}{did_you_mean(field, there)}"
 
 
 def _chosen(columns: dict[str, str], first: Sequence[Record], path: Path) -> dict[str, str]:
     """Return the mapping with the columns that need none, or raise UsageError with all that is wrong with it."""
     if not first:
         raise UsageError(f"{path} holds no row.")
-    there = [*dict.fromkeys(name for record in first for name in record.fields)]
+    there = _names(first)
     plain = {name: field for name, field in columns.items() if not name.startswith(SIGNALS)}
     problems = []
     try:
         checked_columns(plain, ALSO)
     except UsageError as error:
         problems.append(str(error).removesuffix("."))
-    problems += [
-        f"the table has no column {field}{did_you_mean(field, there)}"
-        for field in columns.values()
-        if field not in there and all(field_of(record.fields, field) is None for record in first)
-    ]
+    problems += [_missing(field, there) for field in columns.values() if not _is_there(field, first)]
     known = {*COLUMNS, *ALSO} - {"schema_version"}
     own = {name: name for name in there if name in known or name.startswith(SIGNALS)}
     whole = own | columns

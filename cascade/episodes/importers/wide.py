@@ -1,0 +1,440 @@
+"""Wide tables, a row for each question and columns for each model: `small_answer`, `large_cost`. Names say it all.
+
+`layout` decides from the column names alone which column says what; `calls` reads rows by it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from cascade.checks import did_you_mean
+from cascade.episodes.importers.calls import LoggedCall, mapped
+from cascade.episodes.importers.sources import Record
+from cascade.episodes.importers.values import nano_usd, number, question_in, reply_in
+from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import question_id
+from cascade.policies.signals import LADDER, given_by
+
+ANSWER, CORRECT, COST, NANO, SECONDS = "answer", "correct", "cost_usd", "cost_nano_usd", "latency_s"
+SIGNALS = "signals."
+
+OF_QUESTION = {
+    "question": ("question", "prompt", "input", "query", "question_text", "user_prompt"),
+    "gold": (
+        *("gold", "expected", "reference", "label", "answer_key", "target", "ground_truth", "gold_answer"),
+        *("gold_label", "expected_answer", "expected_output", "reference_answer", "correct_answer", "true_answer"),
+    ),
+    "episode_id": ("id", "episode_id", "question_id", "qid", "example_id", "row_id", "uid"),
+    "group": ("group", "group_id"),
+    "segment": ("segment", "segment_id"),
+    **{name: (name,) for name in ("context", "dataset", "split", "created_at")},
+}
+"""What a column by itself says of the question, by its spellings."""
+
+OF_MODEL = {
+    ANSWER: ("answer", "output", "response", "reply", "completion", "prediction"),
+    CORRECT: ("correct", "is_correct", "right", "ok", "label"),
+    COST: ("cost_usd", "cost", "price_usd", "price", "usd"),
+    NANO: ("cost_nano_usd",),
+    "input_tokens": ("input_tokens", "prompt_tokens"),
+    "output_tokens": ("output_tokens", "completion_tokens"),
+    "latency_ms": ("latency_ms",),
+    SECONDS: ("latency_s", "latency_seconds"),
+    "signals.reply_mean_logprob": ("logprob", "mean_logprob", "avg_logprob", "reply_mean_logprob"),
+    "signals.confidence": ("confidence",),
+    "signals.score": ("score",),
+    **{f"{SIGNALS}{name}": (name,) for name in sorted(given_by(LADDER) - {"reply_mean_logprob"})},
+}
+"""What a column says of a model, by what follows the model's name."""
+
+ONE_CALL = frozenset({"answer", "text", "correct", "is_correct"})
+"""A column of such a name speaks of the row's one call. Beside columns of several models it may be of any of them."""
+NOT_WIDE = frozenset({"step", "candidate", "walk", "model", "source", "kept"})
+"""Only a table of calls has such columns."""
+
+_MAPPED_TO_MODEL = re.compile(r"(.+?)\.(answer|correct|cost_usd|cost_nano_usd|latency_s|latency_ms|signals\.\w+)")
+_APART = re.compile(r"[\s_.\-/:]+")
+_IN_WORDS = {
+    "question": "the question",
+    "gold": "the accepted answer",
+    "episode_id": "the question's id",
+    ANSWER: "its answer",
+    CORRECT: "whether it is right",
+    COST: "its cost in USD",
+    NANO: "its cost in nano-USD",
+    SECONDS: "its seconds",
+    "latency_ms": "its milliseconds",
+    "signals.reply_mean_logprob": "signal reply_mean_logprob, the mean log-prob of its reply's tokens",
+}
+
+
+def _plain(name: str) -> str:
+    return _APART.sub("_", name.strip()).casefold()
+
+
+_SPELLED = {spelling: what for what, spellings in OF_QUESTION.items() for spelling in spellings}
+_ENDINGS = {spelling: what for what, spellings in OF_MODEL.items() for spelling in spellings}
+
+
+def _camel(spelling: str) -> str:
+    return "".join(word.capitalize() for word in spelling.split("_"))
+
+
+def _joined(spelling: str) -> str:
+    """Return what matches a spelling as the end of one word: `Cost` and `CostUSD`, not `cost`."""
+    word = _camel(spelling)
+    return f"{word[0]}(?i:{word[1:]})"
+
+
+def _ending_pattern() -> re.Pattern[str]:
+    """Return what splits `small_answer` and `smallAnswer` into a model and what is said of it."""
+    apart = "|".join(spelling.replace("_", r"[\s_.\-]+") for spelling in _ENDINGS)
+    joined = "|".join(map(_joined, _ENDINGS))
+    return re.compile(rf"(?P<model>.+?)(?:[\s_.\-/:]+(?P<apart>(?i:{apart}))|(?<=[a-z0-9])(?P<joined>{joined}))")
+
+
+_ENDING = _ending_pattern()
+_JOINED = {_camel(spelling).casefold(): what for spelling, what in _ENDINGS.items()}
+
+
+class Said(NamedTuple):
+    """What a column says of a model: the model as it is spelled, and one of `OF_MODEL` or a signal."""
+
+    model: str
+    what: str
+
+
+def said_of_model(name: str) -> Said | None:
+    """Return which model a column speaks of, and what it says; None for a column that speaks of none.
+
+    >>> said_of_model("gpt-4o-mini_cost_usd"), said_of_model("largeAnswer"), said_of_model("topic")
+    (Said(model='gpt-4o-mini', what='cost_usd'), Said(model='large', what='answer'), None)
+    """
+    found = _ENDING.fullmatch(name.strip())
+    if found is None:
+        return None
+    if found["joined"] is not None:
+        return Said(found["model"], _JOINED[found["joined"].casefold()])
+    return Said(found["model"], _ENDINGS[_plain(found["apart"])])
+
+
+@dataclass(frozen=True, slots=True)
+class ModelColumns:
+    """A model of a wide table: its name as the columns spell it, and which column says what of it."""
+
+    name: str
+    columns: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a wide table is read.
+
+    Attributes:
+        question: which column stands for which of our columns of the question.
+        models: the models, in the order in which they are steps of a ladder.
+        ignored: columns that nothing is read from, each with the reason in words, or "".
+        problems: why the names leave open how the table is to be read; none where they do not.
+        order: why the models stand in this order; None where roles place them.
+    """
+
+    question: Mapping[str, str]
+    models: tuple[ModelColumns, ...]
+    ignored: Mapping[str, str]
+    problems: tuple[str, ...] = ()
+    order: str | None = "the order of their columns"
+
+    def says(self) -> list[str]:
+        """Return how each column is read, a line for the questions, one for each model, and what is ignored."""
+        lines = [f"columns of the question: {_listed(self.question)}"]
+        for step, one in enumerate(self.models, 1):
+            lines.append(f"{'' if self.order is None else f'step {step}, '}{one.name}: {_listed(one.columns)}")
+        if self.order is not None and len(self.models) > 1:
+            lines.append(f"the models stand in {self.order}; --role MODEL=base and --role MODEL=guide say otherwise")
+        if self.ignored:
+            lines.append(f"ignored: {', '.join(name + why for name, why in self.ignored.items())}")
+        judged = [one.name for one in self.models if CORRECT in one.columns]
+        if len(judged) < len(self.models) and "gold" not in self.question:
+            unjudged = ", ".join(one.name for one in self.models if one.name not in judged)
+            lines.append(f"no column says which answers of {unjudged} are right, nor what the accepted answer is")
+        elif len(judged) < len(self.models):
+            lines.append("which answers are right is read off the accepted answer when the log is used (--matcher)")
+        return lines
+
+
+def _listed(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{field} ({_IN_WORDS.get(what) or _named(what)})" for what, field in columns.items())
+
+
+def _named(what: str) -> str:
+    return f"signal {what.removeprefix(SIGNALS)}" if what.startswith(SIGNALS) else what
+
+
+def layout(names: Sequence[str], given: Mapping[str, str] | None = None) -> Layout | None:
+    """Return how a table with these column names is read as a wide one; None where it is none.
+
+    Args:
+        names: the columns of the table, in its order.
+        given: columns that are mapped by hand: `{"question": "prompt", "small.answer": "a1"}`. They come first, and
+            settle what the names leave open.
+    """
+    chosen = dict(given or {})
+    if NOT_WIDE.intersection(map(_plain, names)) or not _wide_mapping(chosen):
+        return None
+    question, problems, ignored = _of_question(names, chosen)
+    taken = {*chosen.values(), *question.values()}
+    models, more, left = _of_models([name for name in names if name not in taken], chosen)
+    calls = [name for name in names if _plain(name) in ONE_CALL and name not in taken]
+    if not models or (calls and len(models) < 2):
+        return None
+    problems += more
+    problems += [_open_call(name, models) for name in calls]
+    if "question" not in question and "episode_id" not in question:
+        problems.append("no column stands for the question: add --map question=FIELD")
+    for name in names:
+        if name not in taken and name not in calls and all(name not in one.columns.values() for one in models):
+            ignored.setdefault(name, left.get(name, ""))
+    return Layout(question, tuple(models), ignored, tuple(problems))
+
+
+def _open_call(name: str, models: Sequence[ModelColumns]) -> str:
+    what = CORRECT if CORRECT in _plain(name) else ANSWER
+    beside = _and([one.name for one in models])
+    return (
+        f"{name} stands beside columns of {beside}: add --map gold={name} if it is the accepted answer, or "
+        f"--map NAME.{what}={name} if it is of another model"
+    )
+
+
+def _wide_mapping(given: Mapping[str, str]) -> bool:
+    """Whether a mapping names only columns of the question and of models."""
+    return all(name in OF_QUESTION or _MAPPED_TO_MODEL.fullmatch(name) for name in given)
+
+
+def _of_question(names: Sequence[str], given: Mapping[str, str]) -> tuple[dict[str, str], list[str], dict[str, str]]:
+    """Return which column says what of the question, what is left open, and which columns a mapping has put aside."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        what = _SPELLED.get(_plain(name))
+        if what is not None and name not in given.values():
+            found.setdefault(what, []).append(name)
+    made, problems = dict[str, str](), list[str]()
+    ignored: dict[str, str] = {}
+    for what in OF_QUESTION:
+        spelled = found.get(what, [])
+        if what in given:
+            made[what] = given[what]
+            ignored |= dict.fromkeys(spelled, f" (--map says {what}={given[what]})")
+        elif len(spelled) > 1:
+            choices = " or ".join(f"--map {what}={name}" for name in spelled)
+            problems.append(f"{_and(spelled)} may each be {_IN_WORDS.get(what, what)}: add {choices}")
+            made[what] = spelled[0]
+        elif spelled:
+            made[what] = spelled[0]
+    return made, problems, ignored
+
+
+def _of_models(names: Sequence[str], given: Mapping[str, str]) -> tuple[list[ModelColumns], list[str], dict[str, str]]:
+    """Return the models, what is left open about them, and why columns that look like a model's are not read."""
+    spelled: dict[str, str] = {}
+    found: dict[str, dict[str, list[str]]] = {}
+    settled = [(Said(*parts.groups()), field) for name, field in given.items() if (parts := _parts(name))]
+    read = [(said, name) for name in names if _plain(name) not in _SPELLED and (said := said_of_model(name))]
+    read += _doubts(names, {said.model for said, _ in [*read, *settled] if said.what in {ANSWER, CORRECT}})
+    for said, name in [*read, *settled]:
+        key = _plain(said.model)
+        spelled.setdefault(key, said.model)
+        of_model = found.setdefault(key, {})
+        if (said, name) in settled:
+            of_model[said.what] = [name]
+        else:
+            of_model.setdefault(said.what, []).append(name)
+    answered = any(ANSWER in columns for columns in found.values())
+    models, problems = list[ModelColumns](), list[str]()
+    left: dict[str, str] = {}
+    for key, columns in found.items():
+        if not _is_model(columns, answered, key in {_plain(said.model) for said, _ in settled}):
+            why = f" (there is no {spelled[key]}_answer)" if CORRECT in columns or COST in columns else ""
+            left |= {name: why for fields in columns.values() for name in fields}
+            continue
+        problems += _doubled(spelled[key], columns)
+        models.append(ModelColumns(spelled[key], {what: columns[what][0] for what in _ordered(columns)}))
+    return models, problems, left
+
+
+def _doubts(names: Sequence[str], models: Iterable[str]) -> Iterator[tuple[Said, str]]:
+    """Yield the columns of these models that end with uncertainty or entropy: more of it means more doubt."""
+    longest = sorted(models, key=len, reverse=True)
+    for name in names:
+        plain = _plain(name)
+        model = next((one for one in longest if plain.startswith(f"{_plain(one)}_")), None)
+        if model is not None and plain.endswith(("uncertainty", "entropy")):
+            yield Said(model, SIGNALS + plain.removeprefix(f"{_plain(model)}_")), name
+
+
+def _parts(name: str) -> re.Match[str] | None:
+    return None if name in OF_QUESTION else _MAPPED_TO_MODEL.fullmatch(name)
+
+
+def _ordered(columns: Iterable[str]) -> list[str]:
+    known = list(OF_MODEL)
+    return sorted(columns, key=lambda what: (known.index(what) if what in known else len(known), what))
+
+
+def _is_model(columns: Mapping[str, Sequence[str]], answered: bool, settled: bool) -> bool:
+    """Whether columns of one name make a model: with an answer; or a truth, and a cost or no answers in the table."""
+    if ANSWER in columns or settled:
+        return True
+    if CORRECT not in columns:
+        return False
+    labels = all(_plain(name).endswith("label") for name in columns[CORRECT])
+    return COST in columns or NANO in columns or not (answered or labels)
+
+
+def _doubled(model: str, columns: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    merged = {**columns, COST: [*columns.get(COST, ()), *columns.get(NANO, ())]}
+    for what, fields in merged.items():
+        if len(fields) > 1:
+            wanted = " or ".join(f"--map {model}.{what}={field}" for field in fields)
+            yield f"{_and(fields)} may each be {_IN_WORDS.get(what) or _named(what)}, for {model}: add {wanted}"
+
+
+def _and(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def role_problems(found: Layout, roles: Mapping[str, str]) -> list[str]:
+    """Return what is wrong with the roles that models were given: names that the table does not have."""
+    names = [one.name for one in found.models]
+    return [f"the table has no model {name}{did_you_mean(name, names)}" for name in roles if name not in names]
+
+
+def by_cost(found: Layout, rows: Iterable[Record]) -> Layout:
+    """Return the layout with its models by rising mean cost, over the rows in which all have one.
+
+    The order of their columns stays where no row has all their costs.
+    """
+    if len(found.models) < 2:
+        return found
+    totals, n = [0] * len(found.models), 0
+    for record in rows:
+        costs = [_cost(record.fields, one.columns) for one in found.models]
+        if None not in costs:
+            totals, n = [total + (cost or 0) for total, cost in zip(totals, costs, strict=True)], n + 1
+    if not n:
+        return replace(found, order="the order of their columns, since no row has all their costs")
+    places = sorted(range(len(totals)), key=lambda at: totals[at])
+    said = ", ".join(f"{found.models[at].name} {totals[at] / n / 1e9:.3g}" for at in places)
+    return replace(
+        found, models=tuple(found.models[at] for at in places), order=f"the order of their mean costs (USD: {said})"
+    )
+
+
+def _cost(fields: Mapping[str, Any], columns: Mapping[str, str]) -> int | None:
+    if NANO in columns:
+        exact = number(fields.get(columns[NANO]))
+        return None if exact is None or exact < 0 else int(exact)
+    return nano_usd(fields.get(columns[COST])) if COST in columns else None
+
+
+# --- rows ---
+
+
+def calls(found: Layout, rows: Iterable[Record], dropped: Dropped, *, as_ladder: bool) -> Iterator[LoggedCall]:
+    """Yield the calls of each row, in the order of the models.
+
+    A row is an episode; a question or an id that comes again is another run of its own. In a ladder a model of which a
+    row has nothing was not asked if no later one was either.
+
+    Args:
+        found: how the table is read.
+        rows: its rows.
+        dropped: counts what is odd.
+        as_ladder: whether the models are the steps of a ladder, in their order; otherwise their roles place them.
+    """
+    seen: Counter[int] = Counter()  # hashes, not ids: a few dozen bytes an episode
+    for record in rows:
+        head = _of_head(found, record, dropped)
+        trace = head.pop("episode_id", None)
+        if trace is None and "question" in head:
+            trace = question_id(head["question"], head.get("context"))
+        if trace is not None:
+            seen[hash(trace)] += 1
+            again = seen[hash(trace)]
+            if again > 1:
+                dropped.note("a question or an id that was there before, read as another run", record.place)
+                trace = f"{trace}#{again}"
+        yield from _of_row(found, record, dropped, head, trace, as_ladder=as_ladder)
+
+
+def _of_row(
+    found: Layout, record: Record, dropped: Dropped, head: Mapping[str, Any], trace: str | None, *, as_ladder: bool
+) -> Iterator[LoggedCall]:
+    made = [_of_call(one, record, dropped) for one in found.models]
+    there = [step for step, one in enumerate(made, 1) if one.keys() & {"answer", "correct", "cost_nano_usd"}]
+    if not there:
+        dropped.drop("no model has an answer, a truth or a cost", record.place)
+        return
+    for step, (one, columns) in enumerate(zip(found.models, made, strict=True), 1):
+        if step not in there and (not as_ladder or step > there[-1]):
+            dropped.note(f"{one.name} has no answer, truth or cost, so it was not asked", record.place)
+            continue
+        place = {"step": step, "candidate": 0, "source": one.name, "horizon": len(made)} if as_ladder else {}
+        whole = {**head, "model": one.name, **place, **columns}
+        yield LoggedCall(record.place, None, trace, None, whole, (one.name,))
+
+
+def _of_head(found: Layout, record: Record, dropped: Dropped) -> dict[str, Any]:
+    fields = dict(record.fields)
+    asked = found.question.get("question")
+    if asked is not None and isinstance(fields.get(asked), list | Mapping):
+        fields[asked] = question_in(fields[asked])
+    return mapped(fields, found.question, record.place, dropped)
+
+
+def _of_call(one: ModelColumns, record: Record, dropped: Dropped) -> dict[str, Any]:
+    fields = dict(record.fields)
+    said = one.columns.get(ANSWER)
+    if said is not None and isinstance(fields.get(said), list | Mapping):
+        fields[said] = reply_in(fields[said])
+    plain = {what: field for what, field in one.columns.items() if not what.startswith(SIGNALS)}
+    made = mapped(fields, {what: plain[what] for what in plain.keys() - {COST, SECONDS}}, record.place, dropped)
+    if COST in plain:
+        made[NANO] = _amount(record, plain[COST], dropped)
+    if made.get(NANO) is not None:
+        made["cost_source"] = "the table"
+    else:
+        made.pop(NANO, None)
+        made["cost_source"] = "no price"
+    if SECONDS in plain:
+        seconds = _number(record, plain[SECONDS], dropped)
+        made["latency_ms"] = None if seconds is None else seconds * 1000
+    signals = {
+        what.removeprefix(SIGNALS): _number(record, field, dropped)
+        for what, field in one.columns.items()
+        if what.startswith(SIGNALS)
+    }
+    return made | {"signals": signals} if signals else made
+
+
+def _amount(record: Record, field: str, dropped: Dropped) -> int | None:
+    value = record.fields.get(field)
+    made = nano_usd(value)
+    if made is None and value is not None:
+        dropped.note(f"{field} is no amount of USD, read as null", record.place)
+    return made
+
+
+def _number(record: Record, field: str, dropped: Dropped) -> float | None:
+    value = record.fields.get(field)
+    made = number(value)
+    if made is None and value is not None:
+        dropped.note(f"{field} is no number, read as null", record.place)
+    elif made is not None and made > 0 and "logprob" in _plain(field):
+        dropped.note(f"{field} is above 0, which no log-prob is, read as null", record.place)
+        return None
+    return made

@@ -1,0 +1,122 @@
+"""The examples of docs/import.md, from a table to a served answer: import, fit under a promise of regret, ask."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from cascade import Orchestrator
+from cascade.config import load
+from cascade.providers.fake import FakeProvider, reply
+from cascade.types import Request
+from unit.cli.conftest import Ran
+
+Cli = Callable[..., Ran]
+
+PAGE = (Path(__file__).parents[3] / "docs" / "import.md").read_text("utf-8")
+SECTION = PAGE.partition("## A wide table")[2].partition("\n## ")[0]
+
+
+def block(kind: str) -> str:
+    (found,) = re.findall(rf"```{kind}\n(.*?)```", SECTION, re.DOTALL)
+    return str(found)
+
+
+IMPORT, FIT, ASK = (shlex.split(line)[1:] for line in block("text").splitlines())
+
+
+def table(path: Path, n: int) -> None:
+    """Write the page's table with n questions: the log-prob of the small model says how likely it is right."""
+    rng = Random(0)
+    first, *_ = rows = list(csv.DictReader(block("csv").splitlines()))
+    assert len(rows) == 2
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(first))
+        writer.writeheader()
+        for q in range(n):
+            sure = rng.random()
+            small, large = rng.random() < sure**0.25, rng.random() < 0.95
+            writer.writerow(
+                first
+                | {"id": f"q{q}", "prompt": f"What is {q} + {q}?", "gold": str(2 * q)}
+                | {"small_answer": str(2 * q) if small else "no", "small_correct": small, "small_logprob": sure - 1}
+                | {"large_answer": str(2 * q) if large else "no", "large_correct": large}
+            )
+
+
+def configured(folder: Path) -> Path:
+    """Write the page's configuration, with models that answer in this process."""
+    path = folder / "cascade.yaml"
+    text = block("yaml")
+    assert "provider: litellm\n" in text
+    path.write_text(text.replace("provider: litellm\n", "provider: fake\ntraces: off\n"))
+    return path
+
+
+@pytest.fixture
+def fitted(cli: Cli, tmp_path: Path) -> Ran:
+    """Import and fit with the page's commands."""
+    table(tmp_path / "answers.csv", 800)
+    imported = cli(*IMPORT)
+    assert imported.code == 0, imported.err
+    assert "800 episodes, 1,600 rows from answers.csv (table)" in imported.out
+    assert "nothing was left out" in imported.out
+    assert "step 2, large: large_answer (its answer)" in imported.err
+    ran = cli(*FIT)
+    assert ran.code == 0, ran.err
+    assert "no strategy gives" not in ran.err
+    return ran
+
+
+def test_the_pages_table_is_imported_fitted_and_served_with_its_certificate(
+    cli: Cli, tmp_path: Path, fitted: Ran
+) -> None:
+    """0.5.0: `import` refused the table, and what `fit` made of a mapped log-prob was refused by `ask`."""
+    assert "no saving certified" not in fitted.out
+    configured(tmp_path)
+    ran = cli(*ASK)
+    assert ran.code == 0, ran.err
+    assert "regret" in ran.out + ran.err
+    document: dict[str, Any] = json.loads(cli(*ASK, "--json").out)
+    assert (document["certificate"]["kind"], document["certificate"]["alpha"]) == ("regret", 0.1)
+    assert document["warnings"] == []
+
+
+@pytest.mark.parametrize(("logprob", "asked"), [(-0.01, ["small"]), (-0.99, ["small", "large"])])
+def test_the_imported_signal_decides_live(tmp_path: Path, fitted: Ran, logprob: float, asked: list[str]) -> None:
+    assert fitted.code == 0
+    words = 4
+
+    def said(request: Request) -> Any:
+        return reply("Answer: The Danube", logprobs=[logprob] * words)
+
+    fake = FakeProvider(said)
+    with Orchestrator.from_config(load(configured(tmp_path)), providers={"fake": fake}) as orchestrator:
+        answer = orchestrator.ask("Which river runs through Linz?")
+    assert [request.model for request in fake.requests] == asked
+    assert answer.certificate is not None
+    assert answer.certificate.kind == "regret"
+
+
+def test_a_table_is_known_without_from(cli: Cli, tmp_path: Path) -> None:
+    table(tmp_path / "answers.csv", 2)
+    ran = cli(*[word for word in IMPORT if word not in {"--from", "table"}])
+    assert ran.code == 0, ran.err
+    assert "(table)" in ran.out
+
+
+def test_an_open_name_is_one_message_on_stderr(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "answers.csv").write_text("prompt,question,small_answer,large_answer\na,b,c,d\n")
+    ran = cli(*IMPORT)
+    assert ran.code == 2
+    assert ran.err.count("error:") == 1
+    assert "add --map question=prompt or --map question=question" in " ".join(ran.err.split())
+    assert not (tmp_path / "episodes.jsonl").exists()

@@ -1,0 +1,271 @@
+"""Wide tables: a row for each question, columns for each model, and no mapping.
+
+0.5.0 refused them ("no column stands for the question: add question=FIELD").
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.episodes.importers import import_rows, rows_from_table
+from cascade.episodes.importers.wide import layout, said_of_model
+from cascade.episodes.lines import Dropped
+from cascade.errors import UsageError
+
+ROWS: list[dict[str, Any]] = [
+    {
+        "id": "q1",
+        "prompt": "Which river?",
+        "topic": "geo",
+        "label": "Danube",
+        "large_answer": "Danube",
+        "large_cost": 0.002,
+        "large_correct": True,
+        "small_answer": "Inn",
+        "small_cost_usd": 0.0001,
+        "small_correct": False,
+        "small_logprob": -0.25,
+    },
+    {
+        "id": "q2",
+        "prompt": "Which lake?",
+        "topic": "geo",
+        "label": "Traun",
+        "large_answer": None,
+        "large_cost": None,
+        "large_correct": None,
+        "small_answer": "Traun",
+        "small_cost_usd": 0.0002,
+        "small_correct": True,
+        "small_logprob": None,
+    },
+]
+
+
+def written(folder: Path, form: str, rows: Sequence[dict[str, Any]] = ROWS) -> Path:
+    path = folder / f"mine.{form}"
+    if form == "jsonl":
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    elif form == "csv":
+        lines = [",".join("" if cell is None else str(cell) for cell in row.values()) for row in rows]
+        path.write_text("\n".join([",".join(rows[0]), *lines]) + "\n")
+    else:
+        arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(arrow.Table.from_pylist(list(rows)), path)
+    return path
+
+
+def imported(path: Path, **how: Any) -> tuple[list[dict[str, Any]], list[str], Dropped]:
+    told: list[str] = []
+    dropped = Dropped()
+    rows = list(import_rows(path, dropped, kind="table", told=told.extend, **how))
+    return rows, told, dropped
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_a_wide_table_needs_no_mapping(tmp_path: Path, form: str) -> None:
+    rows, told, dropped = imported(written(tmp_path, form))
+    first, second, third = rows
+    expected: dict[str, Any] = {
+        "episode_id": "q1",
+        "question": "Which river?",
+        "gold": ["Danube"],
+        "dataset": "mine",
+        "step": 1,
+        "horizon": 2,
+        "candidate": 0,
+        "source": "small",
+        "model": "small",
+        "answer": "Inn",
+        "correct": False,
+        "cost_nano_usd": 100_000,
+        "cost_source": "the table",
+        "signals": {"reply_mean_logprob": -0.25},
+    }
+    assert {name: first[name] for name in expected} == expected
+    assert (second["step"], second["source"], second["correct"], second["cost_nano_usd"]) == (
+        2,
+        "large",
+        True,
+        2_000_000,
+    )
+    assert (third["episode_id"], third["step"], third["horizon"], third["source"]) == ("q2", 1, 2, "small")
+    assert third["signals"] == {"reply_mean_logprob": None}
+    assert dict(dropped.notes) == {"large has no answer, truth or cost, so it was not asked": 1}
+    assert told == [
+        "columns of the question: prompt (the question), label (the accepted answer), id (the question's id)",
+        (
+            "step 1, small: small_answer (its answer), small_correct (whether it is right), small_cost_usd (its cost "
+            "in USD), small_logprob (signal reply_mean_logprob, the mean log-prob of its reply's tokens)"
+        ),
+        "step 2, large: large_answer (its answer), large_correct (whether it is right), large_cost (its cost in USD)",
+        (
+            "the models stand in the order of their mean costs (USD: small 0.0001, large 0.002); --role MODEL=base and "
+            "--role MODEL=guide say otherwise"
+        ),
+        "ignored: topic",
+    ]
+
+
+def test_roles_place_the_models(tmp_path: Path) -> None:
+    rows, told, _ = imported(written(tmp_path, "jsonl"), roles={"small": "base", "large": "guide"})
+    assert [(row["step"], row["candidate"], row["source"]) for row in rows[:2]] == [(1, 1, "guide"), (1, 0, "base")]
+    assert not [line for line in told if "step" in line or "stand in" in line]
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "what"),
+    [
+        ("small_answer", "small", "answer"),
+        ("gpt-4o-mini_output", "gpt-4o-mini", "answer"),
+        ("Llama 3.1 response", "Llama 3.1", "answer"),
+        ("haiku.reply", "haiku", "answer"),
+        ("largeCostUSD", "large", "cost_usd"),
+        ("DeepSeekAnswer", "DeepSeek", "answer"),
+        ("small_is_correct", "small", "correct"),
+        ("small_right", "small", "correct"),
+        ("small_OK", "small", "correct"),
+        ("small_cost_nano_usd", "small", "cost_nano_usd"),
+        ("small_latency_ms", "small", "latency_ms"),
+        ("small_answer_min_logprob", "small", "signals.answer_min_logprob"),
+        ("small_confidence", "small", "signals.confidence"),
+        ("small_score", "small", "signals.score"),
+    ],
+)
+def test_the_names_of_columns_are_understood(name: str, model: str, what: str) -> None:
+    assert said_of_model(name) == (model, what)
+
+
+@pytest.mark.parametrize("name", ["answer", "cost", "topic", "_answer", "smallanswer", "notes_long"])
+def test_other_names_speak_of_no_model(name: str) -> None:
+    assert said_of_model(name) is None
+
+
+@pytest.mark.parametrize("question", ["question", "Prompt", "input", "query"])
+@pytest.mark.parametrize(
+    "gold", ["gold", "expected", "reference", "label", "answer_key", "correct_answer", "gold_label"]
+)
+def test_common_spellings_of_the_question_and_the_accepted_answer(question: str, gold: str) -> None:
+    found = layout([question, gold, "a_answer", "b_answer", "c_answer"])
+    assert found is not None
+    assert found.question == {"question": question, "gold": gold}
+    assert [one.name for one in found.models] == ["a", "b", "c"]
+    assert (found.problems, found.ignored) == ((), {})
+
+
+def test_a_prefix_without_an_answer_is_no_model_and_is_said() -> None:
+    found = layout(["prompt", "a_answer", "a_correct", "b_answer", "total_cost", "topic_label", "parse_ok"])
+    assert found is not None
+    assert [one.name for one in found.models] == ["a", "b"]
+    assert list(found.ignored) == ["total_cost", "topic_label", "parse_ok"]
+    assert "parse_ok (there is no parse_answer)" in "\n".join(found.says())
+    assert "no column says which answers of b are right" in "\n".join(found.says())
+
+
+def test_doubt_under_any_name_is_a_signal_of_its_model() -> None:
+    found = layout(["prompt", "gpt-4o_answer", "gpt-4o-mini_answer", "gpt-4o-mini_semantic_entropy", "topic_entropy"])
+    assert found is not None
+    assert "signals.semantic_entropy" in found.models[1].columns
+    assert list(found.ignored) == ["topic_entropy"]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["question", "answer", "model"],
+        ["question", "reply", "total_cost"],
+        ["question", "answer", "correct", "model_answer"],
+        ["step", "question", "a_answer", "b_answer"],
+        [],
+    ],
+)
+def test_a_table_of_calls_is_not_wide(names: list[str]) -> None:
+    assert layout(names) is None
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        (
+            "prompt,question,a_answer,b_answer",
+            ["prompt and question may each be the question", "--map question=prompt or"],
+        ),
+        ("prompt,gold,label,a_answer,b_answer", ["gold and label may each be the accepted answer"]),
+        (
+            "prompt,a_answer,a_output,b_answer",
+            ["its answer, for a: add --map a.answer=a_answer or --map a.answer=a_out"],
+        ),
+        ("prompt,a_answer,a_cost,a_cost_usd", ["a_cost and a_cost_usd may each be its cost in USD, for a"]),
+        ("prompt,a_answer,b_answer,answer", ["answer stands beside columns of a and b: add --map gold=answer if"]),
+        ("text_id,a_answer,b_answer", ["no column stands for the question: add --map question=FIELD"]),
+        ("prompt,query,a_answer,a_reply", ["may each be the question", "its answer, for a"]),
+    ],
+)
+def test_what_the_names_leave_open_is_one_message(tmp_path: Path, header: str, said: list[str]) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(f"{header}\n{','.join('x' for _ in header.split(','))}\n")
+    with pytest.raises(UsageError) as raised:
+        list(rows_from_table(path))
+    for words in said:
+        assert words in str(raised.value)
+
+
+def test_a_mapping_settles_what_is_open(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("prompt,question,a_answer,a_output,b_answer,answer\nlong,short,1,one,2,3\n")
+    rows, told, _ = imported(path, columns={"question": "question", "gold": "answer", "a.answer": "a_output"})
+    assert [(row["question"], row["gold"], row["answer"]) for row in rows] == [
+        ("short", ["3"], "one"),
+        ("short", ["3"], "2"),
+    ]
+    assert "ignored: prompt (--map says question=question), a_answer" in told
+
+
+def test_a_role_or_a_mapping_of_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, "csv")
+    with pytest.raises(UsageError, match=r"no model smal; did you mean small.*no column lable; did you mean label"):
+        list(rows_from_table(path, roles={"smal": "base"}, columns={"gold": "lable"}))
+
+
+def test_the_same_question_again_is_another_run_in_the_same_group(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("question,a_answer,b_answer\nWhich?,1,2\nWhich?,3,4\n")
+    rows, _, dropped = imported(path)
+    assert len({row["episode_id"] for row in rows}) == 2
+    assert len({row["group"] for row in rows}) == 1
+    assert [row["step"] for row in rows] == [1, 2, 1, 2]
+    assert dropped.notes.total() == 1
+
+
+def test_a_gap_in_a_ladder_keeps_the_later_models_in_their_steps(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("question,a_answer,b_answer,c_answer\nWhich?,1,,3\nWho?,1,,\n,,,\nWhat?,,,\n")
+    rows, _, dropped = imported(path)
+    assert [(row["step"], row["source"], row["answer"]) for row in rows] == [
+        *[(1, "a", "1"), (2, "b", None), (3, "c", "3")],
+        (1, "a", "1"),
+    ]
+    assert {row["horizon"] for row in rows} == {3}
+    assert dict(dropped.rows) == {"no model has an answer, a truth or a cost": 2}
+
+
+def test_cells_that_say_nothing_are_unknown_and_noted(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("question,a_answer,a_cost,a_logprob,a_correct\nWhich?,1,free,0.9,0.7\n")
+    (row,), _, dropped = imported(path)
+    assert (row["cost_nano_usd"], row["cost_source"], row["correct"]) == (None, "no price", None)
+    assert row["signals"] == {"reply_mean_logprob": None}
+    assert dropped.notes["a_cost is no amount of USD, read as null"] == 1
+    assert dropped.notes["a_logprob is above 0, which no log-prob is, read as null"] == 1
+    assert dropped.notes.total() == 3
+
+
+def test_messages_are_read_for_what_was_asked_and_answered(tmp_path: Path) -> None:
+    row = {"input": [{"role": "user", "content": "Which?"}], "a_output": {"role": "assistant", "content": "That"}}
+    (made,), _, _ = imported(written(tmp_path, "jsonl", [row | {"expected": 4}]))
+    assert (made["question"], made["answer"], made["gold"]) == ("Which?", "That", ["4"])
