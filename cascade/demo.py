@@ -45,9 +45,8 @@ JUDGING = 0.5
 PROMISE = Guarantee("regret", 0.15, 0.1)
 """What the fitted ladder promises: chosen on the log, before any live question (`design/demo-log.md`)."""
 PICKED = (
-    f"Alpha {PROMISE.alpha:g} was picked by looking at this very log: of four values the least that saved money "
-    "however the log was divided. The certificate does not count that choice; the questions asked below had no part in "
-    "it."
+    f"Alpha {PROMISE.alpha:g} was picked by looking at this very log. The certificate does not count that "
+    "choice; the questions asked below had no part in it."
 )
 """What the certificate of the demo leaves out, in words."""
 FITTED, HAND_SET, BASE_ALONE, GUIDE_ALONE = "fitted ladder", "ladder, set by hand", "base alone", "guide alone"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -16,7 +17,7 @@ from cascade.cli.models import fetch
 from cascade.cli.output import console, dollars, notes, plain, print_json
 from cascade.conformal.certificate import statement
 from cascade.demo import BASE_ALONE, FITTED, GUIDE_ALONE, PAIR, TINY, DemoQuestion, Outcome, Row
-from cascade.errors import NotCertifiedError, UsageError
+from cascade.errors import UsageError
 from cascade.providers import weights
 from cascade.providers.local import Local, load_xllamacpp
 from cascade.providers.memo import Memo
@@ -92,23 +93,19 @@ def _print_start(out: Console, *, tiny: bool) -> None:
     out.print(f"[bold]cascade demo[/]: {who}, no key; the network is only used to fetch the weights once.")
 
 
-def _fit(out: Console, fit: Any) -> _Trial | None:
+def _fit(out: Console, fit: Callable[[], Fitted]) -> _Trial:
     """Fit a ladder's policy on the shipped log, and say what it promises and did there."""
     out.print("\n[bold]1. Learn from a log[/] of other questions (it ships with the package; no model is asked)")
     started = time.monotonic()
-    try:
-        fitted = fit()
-    except NotCertifiedError as error:
-        out.print(plain(str(error)), style="yellow")
-        return None
+    fitted = fit()
     elapsed = time.monotonic() - started
-    sizes, choice = fitted.sizes, fitted.choice
+    sizes = fitted.sizes
     out.print(
-        f"base first, then the guide if needed: {len(choice.judged)} policies compared on {sizes.training} questions "
-        f"in {elapsed:.1f} s; chosen: {plain(choice.winner.name)}"
+        f"base first, then the guide if needed: {plain(fitted.choice.winner.name)}, "
+        f"certified on {sizes.calibration} of {counted(sizes.questions, 'question')} in {elapsed:.1f} s"
     )
     for segment in fitted.calibrated.segments:
-        out.print(f"certified on {sizes.calibration} others: {plain(statement(segment.certificate))}")
+        out.print(plain(statement(segment.certificate)))
     out.print(demonstration.PICKED, style="dim")
     logged = demonstration.on_the_log(fitted)
     out.print(
