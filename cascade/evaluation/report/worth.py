@@ -14,11 +14,13 @@ class Worth(NamedTuple):
         keeps_everything: whether it keeps every answer of every step there, so that it decides nothing.
         times_reference: its cost as a multiple of the guide alone, or a ladder's last model; None where unknown.
         within_budget: whether a mean cost is what is promised: then as much is spent as that allows.
+        is_reference: whether it asks the reference alone, at once.
     """
 
     keeps_everything: bool
     times_reference: float | None
     within_budget: bool = False
+    is_reference: bool = False
 
     @property
     def saves(self) -> bool:
@@ -34,6 +36,11 @@ class Worth(NamedTuple):
         """
         more = "do not serve it. Log more questions, or ask for a higher alpha"
         times = "" if self.times_reference is None else f"costs {self.times_reference:.2f} × what {reference} costs"
+        if self.is_reference:
+            return (
+                f"No saving is certified: it asks {reference}, at once, and costs the same. It is safe to serve. To "
+                "save, log more questions or ask for a higher alpha."
+            )
         if self.within_budget:
             return (
                 "The budget pays for every answer of every step: it decides nothing." if self.keeps_everything else None
@@ -54,4 +61,9 @@ def worth_of(done: Calibrated) -> Worth:
         everything.abstained,
     )
     times = None if own.cost_nano_usd is None or not reference else own.cost_nano_usd / reference
-    return Worth(not decides, times, within_budget=done.guarantee.kind == "budget")
+    return Worth(
+        not decides,
+        times,
+        within_budget=done.guarantee.kind == "budget",
+        is_reference=done.artifact.policy.get("takes") == "reference",
+    )
