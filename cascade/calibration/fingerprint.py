@@ -147,7 +147,7 @@ def _differences(then: MadeFor, now: MadeFor) -> Iterator[str]:
     if then.get("strategy") is None or now.get("strategy") is None:  # else it is said already
         yield from _changed("number of steps", then.get("horizon"), now.get("horizon"))
     if then.get("models") is not None and now.get("models") is not None:
-        yield from _models_changed(then["models"], now["models"])
+        yield from _models_changed(then, now)
     yield from _order_changed(then, now)
     if then.get("prices") is not None and now.get("prices") is not None:
         yield from _prices_changed(then["prices"], now["prices"])
@@ -174,9 +174,10 @@ def _shown(value: Any, beside: Any) -> str:
     return f"{value.get('kind', '')} ({settings})" if settings else str(value.get("kind", ""))
 
 
-def _models_changed(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+def _models_changed(before: MadeFor, after: MadeFor) -> Iterator[str]:
+    then, now = before["models"], after["models"]
     if set(then) - set(now) and set(now) - set(then):  # of a ladder each model is its own role
-        yield f"the models are {_named(now)}; the certificate was made for {_named(then)}"
+        yield f"the models are {models_said(after)}; the certificate was made for {models_said(before)}"
         return
     for role in sorted(set(then) | set(now)):
         if role not in now:

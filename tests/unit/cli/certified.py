@@ -38,3 +38,12 @@ def hard_rows(n: int, hard: Iterable[int], about: str = "number", **columns: Any
             }
             rows.append(row(name, step, source=("base", "guide")[step - 1], **made, **(told | shared)))
     return rows
+
+
+LADDER_POLICY = "{kind: threshold, keep: both, when: reply_logprob}"
+
+
+def ladder_rows(n: int, hard: Iterable[int], **columns: Any) -> list[Row]:
+    """Return the same rows with the signal of a ladder, the log-prob of a reply, in the place of a verdict."""
+    rows = hard_rows(n, hard, **columns)
+    return [one | {"signals": {"reply_mean_logprob": one["signals"]["p_yes"] - 1}} for one in rows]

@@ -15,7 +15,7 @@ from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.files import write_rows
 from cascade.errors import UsageError
 from cascade.policies.artifact import read, write
-from unit.cli.certified import POLICY, Row, hard_rows
+from unit.cli.certified import LADDER_POLICY, POLICY, Row, hard_rows, ladder_rows
 
 Cli = Callable[..., Any]
 Write = Callable[..., str]
@@ -37,6 +37,12 @@ def written(tmp_path: Path) -> Write:
 def log(written: Write) -> str:
     """Return a log of 99 questions, 20 of them answered rightly by the second step alone."""
     return written(hard_rows(99, range(0, 40, 2)))
+
+
+@pytest.fixture
+def ladder(written: Write) -> str:
+    """Return the log that the ladder of `CONFIG` would have written."""
+    return written(ladder_rows(99, range(0, 40, 2)))
 
 
 def document(ran: Any) -> dict[str, Any]:
@@ -338,16 +344,18 @@ def test_every_part_that_is_not_given_stays(cli: Cli, log: str, tmp_path: Path) 
     assert (ran.code, ran.err.count("--guarantee KIND asks for another")) == (2, 1)
 
 
-def test_what_it_was_made_for_stays_while_the_models_agree(cli: Cli, log: str, written: Write, tmp_path: Path) -> None:
+def test_what_it_was_made_for_stays_while_the_models_agree(
+    cli: Cli, ladder: str, written: Write, tmp_path: Path
+) -> None:
     (tmp_path / "cascade.yaml").write_text(CONFIG)
-    cli("calibrate", log, "--policy", "cascade.yaml", "-o", "policy")
+    cli("calibrate", ladder, "--policy", "cascade.yaml", "-o", "policy")
     before = read(tmp_path / "policy").certificates[0].made_for
-    assert cli("calibrate", log, "--policy", "policy", "--alpha", "0.2").code == 0
+    assert cli("calibrate", ladder, "--policy", "policy", "--alpha", "0.2").code == 0
     assert read(tmp_path / "policy").certificates[0].made_for == before
-    other = [one | {"model": "newer"} for one in hard_rows(99, range(0, 40, 2))]
+    other = [one | {"model": "newer"} for one in ladder_rows(99, range(0, 40, 2))]
     ran = cli("calibrate", written(other, "other.jsonl"), "--policy", "policy")
     assert "no longer on record, for the log is of another cascade: the strategy, the prices" in ran.err
-    assert read(tmp_path / "policy").certificates[0].made_for["models"]["base"]["name"] == "newer"
+    assert read(tmp_path / "policy").certificates[0].made_for["models"].keys() == {"newer"}
 
 
 def test_a_log_without_judgements_says_what_was_left_out_and_what_to_do(cli: Cli, written: Write) -> None:
@@ -360,9 +368,9 @@ def test_a_log_without_judgements_says_what_was_left_out_and_what_to_do(cli: Cli
 def test_a_log_at_other_prices_is_2(cli: Cli, written: Write, tmp_path: Path) -> None:
     (tmp_path / "cascade.yaml").write_text(CONFIG)
     tokens = {"input_tokens": 500, "output_tokens": 500, "cost_nano_usd": 1_000_000}  # 1 USD per million tokens
-    log = written(hard_rows(99, range(0, 40, 2), **tokens))
+    log = written(ladder_rows(99, range(0, 40, 2), **tokens))
     assert cli("calibrate", log, "--policy", "cascade.yaml", "-o", "policy").code == 0
-    dear = written(hard_rows(99, range(0, 40, 2), **(tokens | {"cost_nano_usd": 2_000_000})), "dear.jsonl")
+    dear = written(ladder_rows(99, range(0, 40, 2), **(tokens | {"cost_nano_usd": 2_000_000})), "dear.jsonl")
     for policy in (("cascade.yaml", "-o", "other"), ("policy", "-o", "other")):  # as configured, and as on record
         ran = cli("calibrate", dear, "--policy", *policy)
         assert (ran.code, ran.out) == (2, "")
@@ -454,45 +462,47 @@ CONFIG = """
 models:
   base: {model: small, price: {input: 1, output: 1}}
   guide: {model: large, price: {input: 1, output: 1}}
-strategy: {rounds: 2}
+strategy: {kind: ladder, models: [base, guide]}
 provider: fake
-policy: {kind: threshold, keep: both, when: p_yes}
+policy: {kind: threshold, keep: both, when: reply_logprob}
 budget: {per_question: 0.02}
 """
 
 
-def test_a_configuration_names_the_policy_and_the_cascade(cli: Cli, log: str, tmp_path: Path) -> None:
+def test_a_configuration_names_the_policy_and_the_cascade(cli: Cli, ladder: str, tmp_path: Path) -> None:
     (tmp_path / "cascade.yaml").write_text(CONFIG)
-    ran = cli("calibrate", log, "--policy", "cascade.yaml", "-o", "policy", "--expires-days", "30")
+    ran = cli("calibrate", ladder, "--policy", "cascade.yaml", "-o", "policy", "--expires-days", "30")
     assert ran.code == 0, ran.err
     (certificate,) = read(tmp_path / "policy").certificates
-    assert certificate.made_for["models"]["base"]["name"] == "small"
+    assert certificate.made_for["step_models"] == ["small", "large"]
     assert certificate.made_for["prompts_sha256"] is not None
     assert certificate.expires is not None
     assert "Its last day is" in ran.out
     assert "--config" not in ran.out
-    assert "--config" in cli("calibrate", log, "--policy", POLICY, "-o", "other").out
+    assert "--config" in cli("calibrate", ladder, "--policy", LADDER_POLICY, "-o", "other").out
 
 
-def test_a_configuration_may_name_the_directory(cli: Cli, log: str, tmp_path: Path) -> None:
-    cli("calibrate", log, "--policy", POLICY, "-o", "policy")
-    (tmp_path / "cascade.yaml").write_text(CONFIG.replace("{kind: threshold, keep: both, when: p_yes}", "./policy"))
-    ran = cli("calibrate", log, "--policy", "cascade.yaml")
+def test_a_configuration_may_name_the_directory(cli: Cli, ladder: str, tmp_path: Path) -> None:
+    cli("calibrate", ladder, "--policy", LADDER_POLICY, "-o", "policy")
+    (tmp_path / "cascade.yaml").write_text(CONFIG.replace(LADDER_POLICY, "./policy"))
+    ran = cli("calibrate", ladder, "--policy", "cascade.yaml")
     assert ran.code == 0, ran.err
     assert read(tmp_path / "policy").certificates[0].made_for["prices"] is not None
-    assert cli("evaluate", log, "--policy", "cascade.yaml").code == 0
+    assert cli("evaluate", ladder, "--policy", "cascade.yaml").code == 0
 
 
-def test_another_cascade_than_configured_is_2(cli: Cli, log: str, tmp_path: Path) -> None:
+def test_another_cascade_than_configured_is_2(cli: Cli, ladder: str, tmp_path: Path) -> None:
     (tmp_path / "cascade.yaml").write_text(CONFIG.replace("large", "larger"))
-    ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--config", "cascade.yaml")
+    ran = cli("calibrate", ladder, "--policy", LADDER_POLICY, "-o", "policy", "--config", "cascade.yaml")
     assert ran.code == 2
-    assert "guide is larger" in ran.err
+    assert "the models are small, then larger; the log was made for small, then large" in ran.err
 
 
-def test_the_cap_on_a_question_is_the_configurations(cli: Cli, log: str, tmp_path: Path) -> None:
+def test_the_cap_on_a_question_is_the_configurations(cli: Cli, ladder: str, tmp_path: Path) -> None:
     (tmp_path / "cascade.yaml").write_text(CONFIG)
-    found = document(cli("calibrate", log, "--policy", "cascade.yaml", "-o", "policy", "--budget", "0.0028", "--json"))
+    found = document(
+        cli("calibrate", ladder, "--policy", "cascade.yaml", "-o", "policy", "--budget", "0.0028", "--json")
+    )
     assert found["segments"][0]["certificate"]["made_for"]["most_nano_usd"] == 20_000_000
 
 

@@ -86,11 +86,14 @@ def test_an_expired_one_and_another_model_are_3(cli: Cli, tmp_path: Path, monkey
 
 def test_a_configuration_is_compared(cli: Cli, log: str, tmp_path: Path) -> None:
     (tmp_path / "cascade.yaml").write_text(
-        "models: {base: small, guide: huge}\nstrategy: {rounds: 2}\nprovider: fake\npolicy: ./policy\n"
+        "models: {base: small, guide: huge}\nstrategy: {kind: ladder, models: [base, guide]}\nprovider: fake\npolicy: ./policy\n"
     )
     ran = cli("verify", "policy", log, "--config", "cascade.yaml", "--json")
     assert ran.code == 3
-    assert "guide is huge" in checks(ran)["cascade"]["said"]
+    assert (
+        "the models are small, then huge; the certificate was made for small, then large"
+        in checks(ran)["cascade"]["said"]
+    )
 
 
 def test_a_log_at_other_prices_than_configured_is_3(cli: Cli, tmp_path: Path) -> None:
@@ -98,7 +101,7 @@ def test_a_log_at_other_prices_than_configured_is_3(cli: Cli, tmp_path: Path) ->
     log = write(tmp_path / "log.jsonl", hard_rows(99, range(0, 40, 2), **tokens))
     assert cli("calibrate", log, "--policy", POLICY, "-o", "policy").code == 0
     priced = "models:\n  base: {{model: small, price: {{input: {0}, output: {0}}}}}\n  guide: {{model: large}}\n"
-    rest = "strategy: {rounds: 2}\nprovider: fake\npolicy: ./policy\n"
+    rest = "strategy: {kind: ladder, models: [base, guide]}\nprovider: fake\npolicy: ./policy\n"
     for price, ok in ((1, True), (3, False)):
         (tmp_path / "cascade.yaml").write_text(priced.format(price) + rest)
         ran = cli("verify", "policy", log, "--config", "cascade.yaml", "--json")
@@ -124,13 +127,13 @@ def test_what_is_no_policy_directory_is_2(cli: Cli, log: str, tmp_path: Path) ->
 
 def test_the_directory_is_read_once(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    whole = Path.read_bytes
+    whole = Path.open
 
-    def counted(path: Path) -> bytes:
+    def counted(path: Path, *given: Any, **options: Any) -> Any:
         read.append(path.name)
-        return whole(path)
+        return whole(path, *given, **options)
 
-    monkeypatch.setattr(Path, "read_bytes", counted)
+    monkeypatch.setattr(Path, "open", counted)
     assert cli("verify", "policy", log).code == 0
     assert sorted(name for name in read if name.endswith("e.json") or name == "policy.json") == [
         "certificate.json",
