@@ -228,7 +228,7 @@ def _write_and_say(fitted: Fitted, output: Path, asked: Mapping[str, str], *, as
     """Write the directory with its model card, and print what is in it."""
     facts = facts_of(fitted, asked)
     drawn = _write(output, fitted, facts)
-    found = Found(fitted, facts.baselines, str(output), drawn=drawn)
+    found = Found(fitted, facts.baselines, facts.left_out, str(output), drawn=drawn)
     if as_json:
         print_json(fitted_document(found))
         return

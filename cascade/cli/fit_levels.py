@@ -166,7 +166,7 @@ def write_and_say_levels(
     levels = write(output, {name: one.artifact for name, one in fitted.items()}, default, files=files)
     places = {name: output / levels.directory(name) for name in fitted}
     found = {
-        name: Found(one, facts[name].baselines, str(places[name]), drawn=PLOT_FILE in files[name])
+        name: Found(one, facts[name].baselines, facts[name].left_out, str(places[name]), drawn=PLOT_FILE in files[name])
         for name, one in fitted.items()
     }
     done = LevelsFound(found, default, str(output))

@@ -29,10 +29,11 @@ _THRESHOLDS = 3
 
 
 class Found(NamedTuple):
-    """A fit, the baselines on its training questions, where it was written, and whether with a plot."""
+    """A fit, the baselines on its training questions, which of them are left out, and where it was written."""
 
     fitted: Fitted
     baselines: Sequence[BaselineFigures]
+    left_out: Sequence[str]
     output: str
     drawn: bool
 
@@ -69,6 +70,7 @@ def fitted_report(found: Found, width: int) -> Iterator[RenderableType]:
     if fitted.choice.folds:
         yield _table(found, width)
         yield Text(_legend(found, width), style="dim")
+        yield from (Text(plain_text(said)) for said in found.left_out)
         yield ""
     yield Text(plain_text(_chosen(found)), style="bold")
     yield ""
@@ -316,6 +318,7 @@ def fitted_document(found: Found) -> dict[str, Any]:
         "folds": choice.folds,
         "candidates": [_judged_document(one, choice.unit) for one in choice.judged],
         "baselines": [one._asdict() for one in found.baselines],
+        "left_out": list(found.left_out),
         **calibrated_document(fitted.calibrated),
     }
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration.doubt import doubt_of
+from cascade.calibration.doubt import doubt_of, why_no_doubt
 from cascade.calibration.realised import Played, play
 from cascade.calibration.reference import MOSTLY, REFERENCES
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
@@ -278,6 +278,15 @@ def baseline_figures(table: EpisodeTable, kind: str, alpha: float | None) -> lis
     if alpha is not None and cost is not None:
         figures.append(BaselineFigures(CLAIRVOYANT, cost / 1e9, None, 1 - alpha, None))
     return figures
+
+
+def baselines_left_out(table: EpisodeTable, alpha: float | None) -> Iterator[str]:
+    """Yield which baselines `baseline_figures` leaves out of a log of several steps, and why."""
+    if table.arrays.horizon == 1:
+        return
+    why = "a budget gives no loss to tune them to" if alpha is None else why_no_doubt(table)
+    if why is not None:
+        yield f"Baselines that tune a threshold on how sure a model is (UALA) are left out: {why}."
 
 
 def _mixture(table: EpisodeTable, kind: str, alpha: float, right: Bools | None) -> Iterator[BaselineFigures]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from cascade.calibration.doubt import why_no_doubt
 from cascade.calibration.scores import history_of
 from cascade.calibration.thresholds import spoken_of
 from cascade.conformal.guarantee import Guarantee
@@ -62,6 +63,9 @@ def notes(parts: Divided, terms: Terms, lambda_set: float, policy: LearnedPolicy
             "nothing is learned: the score was named before the log was read, every threshold is tested from the "
             f"strictest on, and all {parts.calibration.n:,} questions certify"
         )
+        why = why_no_doubt(parts.calibration)
+        if why is not None:
+            yield f"the score is the length of an answer, in tokens, because {why}"
     elif table.n < LEAST_TRAINING:
         bare = "the policy looks at nothing but the step"
         taken = bare if policy.method == "depth" else f"the first {policy.method} was taken, for it was asked for"

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cascade.calibration.doubt import why_no_doubt
 from cascade.calibration.thresholds import at_every_depth, untold
 from cascade.conformal.arrays import Bools, Floats
 from cascade.episodes.table import EpisodeTable
@@ -152,6 +153,9 @@ def unknowns(table: EpisodeTable) -> Iterator[str]:
         )
     if not table.texts_known.any():
         yield "The answers' texts are not on record, so that whether two answers agree could not be looked at."
+    why = why_no_doubt(table)
+    if why is not None and table.arrays.horizon > 1:
+        yield f"No threshold on how sure a model is stands beside the policy as a baseline: {why}."
     many = untold(at_every_depth(table))
     if many:
         yield (

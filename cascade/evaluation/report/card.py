@@ -14,7 +14,7 @@ from cascade.calibration.realised import Realised
 from cascade.calibration.samples import data_sha256
 from cascade.calibration.scores import history_of
 from cascade.conformal.certificate import percent, statement
-from cascade.evaluation.baselines import BaselineFigures, baseline_figures, label
+from cascade.evaluation.baselines import BaselineFigures, baseline_figures, baselines_left_out, label
 from cascade.evaluation.report.drawing import Drawing, Mark, drawing
 from cascade.evaluation.report.importance import Weighed, weighed
 from cascade.evaluation.report.learning_card import learning_files, trained
@@ -46,6 +46,7 @@ class Facts(NamedTuple):
         choice: how it was chosen.
         calibrated: what is certified.
         baselines: the baselines' figures on the training questions; none where nothing was compared.
+        left_out: which baselines are missing, and why.
         drawing: what the plot shows; None where there is none.
         learning: of a policy network, how it was trained.
         learning_drawn: whether its curves were drawn.
@@ -60,6 +61,7 @@ class Facts(NamedTuple):
     choice: Choice
     calibrated: Calibrated
     baselines: Sequence[BaselineFigures]
+    left_out: Sequence[str]
     drawing: Drawing | None
     learning: Training | None = None
     learning_drawn: bool = False
@@ -109,6 +111,7 @@ def facts_of(fitted: Fitted, settings: Mapping[str, str]) -> Facts:
         choice=choice,
         calibrated=done,
         baselines=baselines,
+        left_out=tuple(baselines_left_out(training, choice.alpha)) if choice.folds else (),
         drawing=drawing(choice, baselines, _certified(done)) if choice.folds else None,
         learning=fitted.learning,
     )
@@ -290,6 +293,8 @@ def _chosen(facts: Facts) -> Iterator[str]:
         yield from markdown_table(
             ["baseline", WHAT["nano_usd"], "steps", "promise kept on"], list(map(_baseline, facts.baselines))
         )
+    for said in facts.left_out:
+        yield from (plain_line(said), "")
 
 
 _CHARGED = (

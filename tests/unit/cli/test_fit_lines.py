@@ -24,7 +24,7 @@ def said(fitted: Fitted) -> str:
     figures = baseline_figures(fitted.training, "coverage", fitted.choice.alpha)
     out = Console(width=200, record=True, quiet=False, file=None)
     with out.capture() as page:
-        for part in fitted_report(Found(fitted, figures, "policy", drawn=True), 200):
+        for part in fitted_report(Found(fitted, figures, (), "policy", drawn=True), 200):
             out.print(part)
     return " ".join(page.get().split())
 

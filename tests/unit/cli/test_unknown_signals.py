@@ -1,0 +1,77 @@
+"""A log whose signals are of no known kind: what `fit` and `prove` leave out because of it, they say.
+
+0.5.0: "`compare` drops the threshold and UALA rows silently", and so did `fit`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from unit.cli.conftest import Ran
+from unit.cli.test_unserved import log
+
+Cli = Callable[..., Ran]
+
+WHY = "the signal zest is of no known kind, so it is unknown whether more of it means more doubt"
+
+
+def counted(path: Path) -> Path:
+    """Give every row of a log its tokens."""
+    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    path.write_text(
+        "\n".join(json.dumps(row | {"input_tokens": 10, "output_tokens": 5 + len(row["answer"])}) for row in rows)
+    )
+    return path
+
+
+@pytest.mark.parametrize(("signal", "said"), [("zest", True), (None, False)])
+def test_fit_says_that_ualas_row_is_left_out_and_why(cli: Cli, tmp_path: Path, signal: str | None, said: bool) -> None:
+    episodes = log(tmp_path / "log.jsonl", signal)
+    ran = cli("fit", str(episodes), "--guarantee", "coverage", "--alpha", "0.2", "-o", "policy")
+    assert ran.code == 0, ran.err
+    told = " ".join(ran.out.split())
+    assert (f"(UALA) are left out: {WHY}" in told) is said
+    assert ("UALA on" in told) is not said
+    card = Path("policy", "README.md").read_text("utf-8")
+    assert (f"(UALA) are left out: {WHY}" in " ".join(card.split())) is said
+
+
+def test_fits_document_names_what_is_left_out(cli: Cli, tmp_path: Path) -> None:
+    episodes = log(tmp_path / "log.jsonl", "zest")
+    ran = cli("fit", str(episodes), "--alpha", "0.2", "-o", "policy", "--json")
+    (said,) = json.loads(ran.out)["left_out"]
+    assert WHY in said
+
+
+def test_under_a_budget_fit_says_that_there_is_nothing_to_tune_to(cli: Cli, tmp_path: Path) -> None:
+    episodes = log(tmp_path / "log.jsonl")
+    options = ["--guarantee", "budget", "--budget", "0.000001", "--most", "0.000003", "-o", "policy", "--json"]
+    ran = cli("fit", str(episodes), *options)
+    assert ran.code == 0, ran.err
+    (said,) = json.loads(ran.out)["left_out"]
+    assert "a budget gives no loss to tune them to" in said
+
+
+def test_where_nothing_is_learned_fit_says_why_the_length_of_an_answer_is_the_score(cli: Cli, tmp_path: Path) -> None:
+    for signal, said in (("zest", True), (None, False)):
+        episodes = counted(log(tmp_path / "log.jsonl", signal))
+        options = ["--guarantee", "regret", "--alpha", "0.3", "-o", f"policy-{signal}", "--json"]
+        ran = cli("fit", str(episodes), *options)
+        assert ran.code == 0, ran.err
+        notes = json.loads(ran.out)["fit_notes"]
+        assert any(one.startswith("nothing is learned") for one in notes)
+        assert any(f"the length of an answer, in tokens, because {WHY}" in one for one in notes) is said
+
+
+@pytest.mark.parametrize(("signal", "said"), [("zest", True), (None, False)])
+def test_prove_says_that_no_threshold_is_a_baseline_and_why(
+    cli: Cli, tmp_path: Path, signal: str | None, said: bool
+) -> None:
+    episodes = log(tmp_path / "log.jsonl", signal)
+    ran = cli("prove", str(episodes), "--alpha", "0.3", "--splits", "2", "--policy", "threshold")
+    assert ran.code == 0, ran.err
+    assert (f"beside the policy as a baseline: {WHY}" in " ".join(ran.out.split())) is said
