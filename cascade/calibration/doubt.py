@@ -20,6 +20,16 @@ class Doubt:
     name: str
     convert: Callable[[Floats], Floats]
 
+    @property
+    def sign(self) -> float:
+        """1 where more of the signal means more doubt about the answer, −1 where it means less.
+
+        A verdict is read as P(the answer is right): it may also be sure that the answer is wrong, and then `read`, but
+        not this, says that there is no doubt left.
+        """
+        less, more = self.convert(np.array([0.6, 0.9])).tolist()
+        return 1.0 if more > less else -1.0
+
     def read(self, table: EpisodeTable) -> Floats:
         """Return the doubt at each step, float64 (n, T)."""
         values = table.signals.get(self.signal)

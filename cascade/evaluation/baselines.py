@@ -16,6 +16,7 @@ import numpy as np
 from cascade.calibration.doubt import doubt_of, why_no_doubt
 from cascade.calibration.realised import Played, play
 from cascade.calibration.reference import MOSTLY, REFERENCES
+from cascade.calibration.scores import scored
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY
@@ -23,11 +24,15 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.contestants import Uala
 from cascade.policies.calibrated import EVERYTHING, Threshold
+from cascade.policies.learned import LearnedPolicy
+from cascade.training.choice.rungs import PER_RUNG, rung_doubt, threshold_per_rung
+from cascade.training.osc.targets import Asked
 
 ALL_STEPS = "all steps"
 FIRST_STEP = "first step"
 GUIDE, ALL = "guide", "all"
 MIXTURE = "depth mixture"
+PER_RUNG_TUNED = f"{PER_RUNG}, tuned"
 CLAIRVOYANT = "clairvoyant bound"
 NAMES = {
     GUIDE_ONLY: "the guide alone",
@@ -143,6 +148,24 @@ def other_baselines(table: EpisodeTable, reference: Baseline) -> list[Baseline]:
     return [*found, *([] if reference.name == ALL_STEPS else [all_steps(table)])]
 
 
+def rung_thresholds(table: EpisodeTable, kind: str, alpha: float) -> LearnedPolicy | None:
+    """Return a ladder's thresholds, one for each rung, tuned on these questions to lose alpha; None where there are none.
+
+    Args:
+        table: the questions to tune on.
+        kind: of the guarantee; its loss is what alpha limits.
+        alpha: the share that may be lost.
+    """
+    doubt = rung_doubt(table)
+    return None if doubt is None else threshold_per_rung(table, doubt, Asked(kind, alpha))
+
+
+def per_rung(table: EpisodeTable, policy: LearnedPolicy) -> Baseline:
+    """Return what thresholds that were tuned, one for each rung, bring on these questions; nothing is certified."""
+    ranked, scores = scored(policy, table)
+    return _of_played(PER_RUNG_TUNED, play(ranked, scores, Threshold(policy.kappa)))
+
+
 def broken(table: EpisodeTable, kind: str, right: Bools, in_set: Bools, reference_right: Bools | None) -> Floats:
     """Return which questions count against a promise: float64 (n,), 0 or 1, NaN where it does not speak of one.
 
@@ -256,8 +279,9 @@ def clairvoyant_cost(table: EpisodeTable, kind: str, alpha: float) -> float | No
 def baseline_figures(table: EpisodeTable, kind: str, alpha: float | None) -> list[BaselineFigures]:
     """Return the figures of the baselines, always in this order.
 
-    The reference, the others (`other_baselines`), UALA, the depth mixture and the clairvoyant bound. UALA's threshold
-    and the mixture's coin are tuned on these very questions: what they cost on others is no less on average.
+    The reference, the others (`other_baselines`), UALA, one threshold per rung, the depth mixture and the clairvoyant
+    bound. The thresholds and the mixture's coin are tuned on these very questions: what they cost on others is no less
+    on average.
 
     Args:
         table: training questions.
@@ -271,6 +295,8 @@ def baseline_figures(table: EpisodeTable, kind: str, alpha: float | None) -> lis
         uala = Uala(doubt)
         played = uala.prepare(table, table, alpha, 0).play(table)
         found.append(_of_played(uala.name, played))
+    if alpha is not None and (tuned := rung_thresholds(table, kind, alpha)) is not None:
+        found.append(per_rung(table, tuned))
     figures = [_figures(table, one, kind, right) for one in found]
     cost = None if alpha is None else clairvoyant_cost(table, kind, alpha)
     if alpha is not None and counted_as(kind) is not None and (kind != "regret" or right is not None):

@@ -27,6 +27,7 @@ from cascade.evaluation.played import played_at, played_walk
 from cascade.policies.base import Policy
 from cascade.training.choice.measuring import Terms
 from cascade.training.choice.portfolio import sees_something
+from cascade.training.choice.rungs import PER_RUNG, rung_doubt, threshold_per_rung
 from cascade.training.dividing import allowed_loss
 from cascade.training.fitting import choice_on
 from cascade.training.osc.net_benefit import fit_net_benefit
@@ -66,6 +67,9 @@ def contestants(table: EpisodeTable) -> list[Contestant]:
         doubt = doubt_of(table)
         if doubt is not None:
             found += [Uala(doubt), Threshold(doubt)]
+        rung = rung_doubt(table)
+        if rung is not None:
+            found.append(RungThresholds(rung))
         if sees_something(table):
             found.append(NetBenefit())
     return found
@@ -182,6 +186,23 @@ class Threshold:
     def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
         """Set the threshold on the calibration questions."""
         return calibrated(lambda table: _all_kept(table, self.doubt.read(table)), calibration, alpha)
+
+
+@dataclass(frozen=True, slots=True)
+class RungThresholds:
+    """In a ladder, go on while in doubt, by a threshold of each model's own; every answer kept.
+
+    The thresholds are tuned together on the training questions (`training.choice.rungs`); how lax they are is set on
+    the calibration questions.
+    """
+
+    doubt: Doubt
+    name: str = f"{PER_RUNG}, conformal"
+
+    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
+        """Tune on the training questions, set the level on the calibration questions."""
+        loss = allowed_loss(Guarantee("coverage", alpha), calibration.n)
+        return _served(threshold_per_rung(train, self.doubt, Asked("coverage", loss)), calibration, alpha)
 
 
 @dataclass(frozen=True, slots=True)

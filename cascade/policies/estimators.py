@@ -10,7 +10,7 @@ The same numbers come to the bit from one row and from many; `design` says how.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -32,6 +32,7 @@ __all__ = [
     "Gain",
     "Linear",
     "Logistic",
+    "Piecewise",
     "Scorer",
     "Signal",
     "Trees",
@@ -313,6 +314,81 @@ class Signal(Scored):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Piecewise(Scored):
+    """A piecewise linear function of one feature, constant beyond its first and last knot; a missing one gives +inf.
+
+    Args:
+        feature: which feature it is of.
+        knots: float64 (K,), rising, at least one.
+        scores: float64 (K,), what it gives at the knots.
+
+    Raises:
+        ConfigError: the knots do not rise, or there are not as many scores as knots.
+
+    >>> rising = Piecewise(0, np.array([0.0, 2.0]), np.array([1.0, 5.0]))
+    >>> rising.values(np.array([[-1.0], [1.0], [9.0], [np.nan]])).tolist(), rising.value([0.5])
+    ([1.0, 3.0, 5.0, inf], 2.0)
+    """
+
+    feature: int
+    knots: Floats
+    scores: Floats
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "knots", fixed(self.knots, np.float64))
+        object.__setattr__(self, "scores", fixed(self.scores, np.float64))
+        problems = [*piecewise_problems(self.knots, self.scores)]
+        if problems:
+            raise ConfigError(problems)
+
+    def values(self, raw: Floats, memo: Memo | None = None) -> Floats:  # noqa: ARG002 - as every scorer
+        """Return the scores, float64 (…, d) -> (…)."""
+        knots, scores, found = self.knots, self.scores, raw[..., self.feature]
+        if knots.size == 1:
+            return np.where(np.isnan(found), GO_ON, scores[0])
+        held = np.minimum(np.maximum(found, knots[0]), knots[-1])
+        left = np.minimum(np.searchsorted(knots, held, side="right") - 1, knots.size - 2)
+        low, high = scores[left], scores[left + 1]
+        between = low + (high - low) * ((held - knots[left]) / (knots[left + 1] - knots[left]))
+        # A rounded sum may lie beyond the knot's own score, and the order of scores must be that of the knots.
+        inside = np.minimum(np.maximum(between, np.minimum(low, high)), np.maximum(low, high))
+        return np.where(np.isnan(found), GO_ON, np.where(held == knots[left + 1], high, inside))
+
+    def needs(self, width: int) -> Bools:
+        """Return the one feature, bool (d,)."""
+        return np.asarray(np.arange(width) == self.feature)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return feature, knots and scores."""
+        return {"feature": np.array(self.feature, dtype=np.int64), "knots": self.knots, "scores": self.scores}
+
+    @classmethod
+    def read(cls, held: Reading, width: int) -> Piecewise | None:
+        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        feature, knots = held.take("feature", np.int64, ()), held.take("knots", np.float64, (None,))
+        scores = held.take("scores", np.float64, (None,))
+        if feature is None or knots is None or scores is None:
+            return None
+        problems = [*piecewise_problems(knots, scores)]
+        if not 0 <= int(feature) < width:
+            problems.append(f"feature is one of {width}")
+        for said in problems:
+            held.note(said)
+        return None if problems else cls(int(feature), knots, scores)
+
+
+def piecewise_problems(knots: Floats, scores: Floats) -> Iterator[str]:
+    """Yield what is wrong with the knots and scores of a `Piecewise`."""
+    if not knots.size or knots.shape != scores.shape:
+        yield "knots and scores: as many of one as of the other, at least one"
+        return
+    with np.errstate(over="ignore", invalid="ignore"):
+        spans = np.array([knots[-1] - knots[0], np.max(scores) - np.min(scores)])
+        if not (np.isfinite(spans).all() and (np.diff(knots) > 0).all()):
+            yield "the knots rise, and the range of knots and of scores is finite"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Constant(Scored):
     """The same number always; +inf and −inf are allowed, and mean always and never."""
 
@@ -337,12 +413,13 @@ class Constant(Scored):
         return None if number is None else cls(number)
 
 
-SCORERS: Mapping[str, type[Linear | Logistic | Trees | Gain | Signal | Constant | Action]] = {
+SCORERS: Mapping[str, type[Linear | Logistic | Trees | Gain | Signal | Piecewise | Constant | Action]] = {
     "linear": Linear,
     "logistic": Logistic,
     "trees": Trees,
     "gain": Gain,
     "signal": Signal,
+    "piecewise": Piecewise,
     "constant": Constant,
     "action": Action,
 }

@@ -71,7 +71,7 @@ def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
         if np.isnan(table.tokens).all():
             return None
     else:
-        name, sign = doubt.signal, float(np.sign(np.diff(doubt.convert(np.array([0.6, 0.9])))[0]))
+        name, sign = doubt.signal, doubt.sign
 
     def fit(table: EpisodeTable) -> LearnedPolicy:
         return plain_threshold(table, name, sign, guarantee.kind)

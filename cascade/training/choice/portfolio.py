@@ -5,12 +5,13 @@
 | `fixed depth` | 0 | always |
 | `the reference alone` | 0 | for regret, where the log has a reference |
 | `threshold on …` | 1 | for each signal and confidence that is known and varies; the verdict also by its doubt |
-| `net benefit` | 2 | a number is known and varies before the last step |
-| `net benefit, products` | 3 | some step has so few columns that their products are tried (`stages.MOST_MULTIPLIED`) |
-| `index2` | 4 | as `net benefit` |
-| `boosted trees` | 5 | scikit-learn is installed, and there are 2,000 training questions |
-| `…, embeddings` | 6 to 9 | each learned one again, with the questions' sentence embeddings, where these are offered |
-| `cpo_batch`, `ccpo` | 10, 11 | policy networks, where they are asked for: to train one takes seconds, in every fold |
+| `one threshold per rung` | 2 | a ladder of three steps or more has a signal of a known kind (`calibration.doubt`) |
+| `net benefit` | 3 | a number is known and varies before the last step |
+| `net benefit, products` | 4 | some step has so few columns that their products are tried (`stages.MOST_MULTIPLIED`) |
+| `index2` | 5 | as `net benefit` |
+| `boosted trees` | 6 | scikit-learn is installed, and there are 2,000 training questions |
+| `…, embeddings` | 7 to 10 | each learned one again, with the questions' sentence embeddings, where these are offered |
+| `cpo_batch`, `ccpo` | 11, 12 | policy networks, where they are asked for: to train one takes seconds, in every fold |
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from cascade.policies.features import offered
 from cascade.policies.learned import METHODS, LearnedPolicy
 from cascade.training.choice.crossfit import Candidate
 from cascade.training.choice.measuring import Terms
+from cascade.training.choice.rungs import PER_RUNG, rung_doubt, threshold_per_rung
 from cascade.training.choice.simple import (
     VERDICT,
     doubtful_verdict,
@@ -55,7 +57,7 @@ BOOSTED_ROWS = 2_000
 """Training questions from which trees are tried: with fewer they are behind the linear rules."""
 _EMBEDDINGS = 4
 """What a sentence model adds to the complexity: it has to be served too."""
-_NETWORK = 10
+_NETWORK = 11
 """The complexity of the simpler network: more than all else, for one has to be trained and served."""
 _CHOICE_ROWS = 20_000
 """Questions that slow candidates are fitted on in each fold: what they gain from more does not change the choice."""
@@ -185,6 +187,10 @@ def _thresholds(table: EpisodeTable, terms: Terms) -> Iterator[Candidate]:
         yield Candidate(f"threshold on {signal}", "threshold", 1, _on(signal, terms.guarantee.kind))
         if signal == VERDICT:
             yield Candidate("threshold on the verdict's doubt", "threshold", 1, _on_doubt(terms.guarantee.kind))
+    doubt = rung_doubt(table)
+    if doubt is not None:
+        asked = asked_of(terms)
+        yield Candidate(PER_RUNG, "threshold", 2, lambda table: threshold_per_rung(table, doubt, asked))
 
 
 def _on(signal: str, kind: str) -> Callable[[EpisodeTable], Policy]:
@@ -213,11 +219,11 @@ def _learned(table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy |
     def boosted(table: EpisodeTable, **how: Any) -> Policy:
         return fit_boosted(table, asked, init=init, seed=seed, **how)
 
-    yield _candidate("net benefit", "net_benefit", 2, linear, shared)
+    yield _candidate("net benefit", "net_benefit", 3, linear, shared)
     if multiplies(table):
-        yield _candidate("net benefit, products", "net_benefit", 3, products, shared)
-    yield _candidate("index2", "index2", 4, index2, shared)
-    yield _candidate("boosted trees", "boosted", 5, boosted, shared)
+        yield _candidate("net benefit, products", "net_benefit", 4, products, shared)
+    yield _candidate("index2", "index2", 5, index2, shared)
+    yield _candidate("boosted trees", "boosted", 6, boosted, shared)
 
 
 def _trained(table: EpisodeTable, terms: Terms, seed: int, networks: Networks) -> Iterator[Candidate]:

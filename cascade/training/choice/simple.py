@@ -40,7 +40,7 @@ def fixed_depth(table: EpisodeTable, kind: str = "coverage") -> LearnedPolicy:
     Its threshold is set by calibration as any other's: the least depth that keeps the promise.
     """
     onward = [((), Constant(-float(step))) for step in range(1, table.arrays.horizon)]
-    return _policy("depth", table, onward, kind)
+    return policy_of("depth", table, onward, kind)
 
 
 def one_threshold(table: EpisodeTable, signal: str, kind: str) -> LearnedPolicy:
@@ -118,13 +118,26 @@ def signals_of(table: EpisodeTable) -> Iterator[str]:
 
 
 def _threshold(table: EpisodeTable, scorer: Scorer, signal: str, kind: str) -> LearnedPolicy:
-    return _policy("threshold", table, [((signal,), scorer)] * (table.arrays.horizon - 1), kind)
+    return policy_of("threshold", table, [((signal,), scorer)] * (table.arrays.horizon - 1), kind)
 
 
-def _policy(
-    method: str, table: EpisodeTable, steps: Sequence[tuple[tuple[str, ...], Scorer]], kind: str
+def policy_of(
+    method: str,
+    table: EpisodeTable,
+    steps: Sequence[tuple[tuple[str, ...], Scorer]],
+    kind: str,
+    *,
+    kappa: float = 0.0,
 ) -> LearnedPolicy:
-    """Return a policy that keeps every answer, of a score of going on for each step but the last."""
+    """Return a policy that keeps every answer, of a score of going on for each step but the last.
+
+    Args:
+        method: what made it, one of `policies.learned.METHODS`.
+        table: the questions that it was made from.
+        steps: for each step but the last what it looks at, and the score.
+        kind: of the guarantee, one of `conformal.guarantee.KINDS`.
+        kappa: the threshold where none is certified.
+    """
     nothing: tuple[Scorer | None, ...] = (None,) * len(table.sources)
     sure: Sequence[tuple[Scorer | None, ...]] = [nothing] * table.arrays.horizon
     if serves_newest(table, kind):
@@ -134,4 +147,4 @@ def _policy(
         StepRule(FeatureSet(names, table.sources), scorer, nothing, own)
         for (names, scorer), own in zip(looks, sure, strict=True)
     ]
-    return LearnedPolicy(method, tuple(rules))
+    return LearnedPolicy(method, tuple(rules), kappa)

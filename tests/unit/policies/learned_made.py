@@ -12,7 +12,7 @@ from cascade.conformal.arrays import Floats
 from cascade.engine import decide
 from cascade.policies.asked import asked_numbers
 from cascade.policies.base import Observation
-from cascade.policies.estimators import Constant, Design, Gain, Linear, Logistic, Scorer, Signal, Trees
+from cascade.policies.estimators import Constant, Design, Gain, Linear, Logistic, Piecewise, Scorer, Signal, Trees
 from cascade.policies.features import FeatureSet, offered
 from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
@@ -20,7 +20,7 @@ from cascade.types import Call, Candidate, Question, Step, Usage
 from unit.made import completion, request
 
 PAIR, LADDER = ("base", "guide"), ("answer",)
-KINDS = ("linear", "logistic", "trees", "gain", "signal", "constant")
+KINDS = ("linear", "logistic", "trees", "gain", "signal", "piecewise", "constant")
 SIGNALS = ("p_yes", "reply_mean_logprob", "reply_tokens")
 NAMES = ("p_yes", "p_yes.first", "p_yes.change", "reply_mean_logprob", "reply_tokens.most", "votes", "distinct")
 NAMES += ("answers_here", "tokens_so_far", "cost_so_far", "asked.words", "asked.digits")
@@ -102,6 +102,10 @@ def scorer(rng: np.random.Generator, kind: str, d: int, shared: Design | None = 
         return trees(rng, d)
     if kind == "signal":
         return Signal(int(rng.integers(d)), float(rng.choice([-1.0, 1.0])))
+    if kind == "piecewise":
+        many = int(rng.integers(1, 9))
+        knots = np.sort(rng.normal(size=many))
+        return Piecewise(int(rng.integers(d)), knots, np.sort(rng.normal(size=many).round(1)))
     if kind == "constant":
         return Constant(float(rng.choice([math.inf, -math.inf, 0.5])))
     ahead = int(rng.integers(1, 4))

@@ -18,6 +18,7 @@ from cascade.policies.estimators import (
     Gain,
     Linear,
     Logistic,
+    Piecewise,
     Scorer,
     Signal,
     Trees,
@@ -111,6 +112,34 @@ def test_a_signal_is_a_doubt_and_a_constant_is_none() -> None:
     assert Signal(1, -1.0).values(np.array([[0.0, 0.7], [0.0, NAN]])).tolist() == [-0.7, INF]
     assert Constant(-INF).values(np.zeros((3, 0))).tolist() == [-INF] * 3
     assert Constant(INF).value([]) == INF
+
+
+def test_a_piecewise_score_joins_its_knots_is_flat_beyond_them_and_goes_on_where_the_feature_is_missing() -> None:
+    knots, scores = np.array([-1.0, 0.0, np.nextafter(0.0, 1.0), 3.0]), np.array([-1.0, 0.0, 4.0, 5.0])
+    one = Piecewise(1, knots, scores)
+    asked = np.array([-INF, -1.0, -0.25, -0.0, 5e-324, 1.5, 3.0, INF, NAN])
+    found = one.values(np.stack([np.full(9, NAN), asked], axis=1))
+    assert found.tolist() == [-1.0, -1.0, -0.25, 0.0, 4.0, 4.5, 5.0, 5.0, INF]
+    assert [one.value([NAN, value]) for value in asked.tolist()] == found.tolist()
+    assert one.needs(3).tolist() == [False, True, False]
+    assert Piecewise(0, np.array([2.0]), np.array([7.0])).values(np.array([[1.0], [NAN]])).tolist() == [7.0, INF]
+
+
+def test_a_piecewise_score_rises_with_its_feature_however_its_sums_are_rounded() -> None:
+    rng = np.random.default_rng(8)
+    for _ in range(200):
+        knots = np.sort(rng.normal(size=6) * 10.0 ** rng.integers(-9, 9))
+        one = Piecewise(0, knots, np.sort(rng.normal(size=6)))
+        near = np.concatenate([knots, np.nextafter(knots, INF), np.nextafter(knots, -INF), rng.choice(knots, 50)])
+        asked = np.sort(np.concatenate([near, rng.uniform(knots[0], knots[-1], 200)]))
+        found = one.values(asked[:, None])
+        assert (np.diff(found) >= 0).all()
+        assert one.values(knots[:, None]).tolist() == one.scores.tolist()
+
+
+def test_knots_that_do_not_rise_are_refused() -> None:
+    with pytest.raises(ConfigError, match="the knots rise"):
+        Piecewise(0, np.array([1.0, 0.0]), np.array([0.0, 1.0]))
 
 
 def walked(trees: Trees, raw: np.ndarray[Any, Any]) -> float:
@@ -225,6 +254,7 @@ def changed(one: Scorer, **arrays: Any) -> dict[str, Any]:
 
 
 LOGISTIC = Logistic(LINEAR, 2.0, -1.0)
+PIECES = Piecewise(1, np.array([0.0, 2.0]), np.array([1.0, 5.0]))
 
 
 @pytest.mark.parametrize(
@@ -260,6 +290,13 @@ LOGISTIC = Logistic(LINEAR, 2.0, -1.0)
         (gain(), {"price__0__intercept": np.array(1.0)}, "price.0.weights: is missing"),
         (Signal(1), {"feature": np.array(2)}, "feature is one of 2"),
         (Signal(1), {"sign": np.array(0.5)}, "sign is 1 or −1"),
+        (PIECES, {"feature": np.array(2)}, "feature is one of 2"),
+        (PIECES, {"knots": np.array([1.0, 1.0])}, "the knots rise"),
+        (PIECES, {"knots": np.array([-1e308, 1e308])}, "the range of knots and of scores is finite"),
+        (PIECES, {"scores": np.array([-1e308, 1e308])}, "the range of knots and of scores is finite"),
+        (PIECES, {"scores": np.zeros(3)}, "as many of one as of the other"),
+        (PIECES, {"knots": np.array([0.0, NAN])}, "knots: not all of its numbers are finite"),
+        (PIECES, {"knots": np.zeros(0), "scores": np.zeros(0)}, "at least one"),
         (Constant(1.0), {"number": np.array(NAN)}, "number: not all"),
         (Constant(1.0), {"number": np.zeros(1)}, "number: its shape"),
     ],
