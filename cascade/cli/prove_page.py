@@ -20,6 +20,7 @@ from cascade.evaluation.proof.reasons import CLOSE, Reason, called, enough_alone
 from cascade.evaluation.proof.split_results import Way
 from cascade.evaluation.proof.strategies import LADDER, ROUNDS, Rivals
 from cascade.text import counted
+from cascade.training.choice.rungs import PER_RUNG
 
 _WIDE, _MIDDLE = 110, 94
 _SIGNALS_SAID = 5
@@ -232,7 +233,11 @@ def _legend(proof: Proof, heads: Sequence[str]) -> str:
     }
     said = [f"{head}: {meaning[head]}" for head in heads if head in meaning]
     if proof.coin is not None and proof.reference.cost_usd:
-        said.append(f"{_COIN}: the cheapest coin between two other rows that breaks the promise as often")
+        said.append(f"{_COIN}: the cheapest coin between two rows without a signal that breaks the promise as often")
+    if any(way.name == PER_RUNG for way in proof.others):
+        said.append(
+            f"{PER_RUNG}: tuned on each split's questions, as lax as breaks the promise as often; not certified"
+        )
     if proof.clairvoyant_usd is not None and proof.reference.cost_usd:
         said.append(f"{CLAIRVOYANT}: what it would cost who knew every answer beforehand")
     return "; ".join(said) + "."

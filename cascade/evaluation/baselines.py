@@ -7,7 +7,7 @@ baselines from here alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -162,8 +162,16 @@ def rung_thresholds(table: EpisodeTable, kind: str, alpha: float) -> LearnedPoli
 
 def per_rung(table: EpisodeTable, policy: LearnedPolicy) -> Baseline:
     """Return what thresholds that were tuned, one for each rung, bring on these questions; nothing is certified."""
+    (found,) = per_rung_along(table, policy, [policy.kappa], PER_RUNG_TUNED)
+    return found
+
+
+def per_rung_along(
+    table: EpisodeTable, policy: LearnedPolicy, kappas: Sequence[float], name: str = PER_RUNG
+) -> Iterator[Baseline]:
+    """Yield what the thresholds bring at several levels, in this order."""
     ranked, scores = scored(policy, table)
-    return _of_played(PER_RUNG_TUNED, play(ranked, scores, Threshold(policy.kappa)))
+    yield from (_of_played(name, play(ranked, scores, Threshold(kappa))) for kappa in kappas)
 
 
 def broken(table: EpisodeTable, kind: str, right: Bools, in_set: Bools, reference_right: Bools | None) -> Floats:

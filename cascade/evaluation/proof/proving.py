@@ -24,11 +24,13 @@ from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.evaluation.baselines import GUIDE, Clairvoyant, first_step, other_baselines, reference_of
+from cascade.evaluation.proof.as_broken import per_rung_as_broken
 from cascade.evaluation.proof.diagnosis import SignalUse, signal_uses, unknowns
 from cascade.evaluation.proof.split_results import POLICY, Coin, Measuring, SplitResults, Way, coin_of
 from cascade.evaluation.splits import splits
 from cascade.policies.base import Policy
 from cascade.training.choice.portfolio import REFERENCE
+from cascade.training.choice.rungs import PER_RUNG
 
 KINDS = ("coverage", "solvable", "regret", "error")
 """The guarantees that a saving can be shown at: those that say what happens with a question."""
@@ -77,7 +79,8 @@ class Proof:
         exceeded: certified splits in which more than alpha of the test questions broke the promise.
         policy: the certified policies; a split without one counts as the reference.
         reference: what the savings are held against.
-        others: the other baselines.
+        others: the other baselines; of a ladder of three models or more also one threshold per rung, tuned on each
+            split's questions and as lax as breaks the promise as often as the policy (`as_broken`).
         coin: the cheapest coin between two of them and the reference that breaks the promise as often as the policies;
             None where costs are not known, or there is none.
         clairvoyant_usd: the least cost at which the promise could be kept by one who knows every answer; None where
@@ -165,7 +168,7 @@ def prove(
         check_identity(at_every_depth(known))
     measuring = Measuring(known, guarantee, reference, promised)
     figures = {one.name: measuring.of_way(one) for one in (reference, *other_baselines(known, reference))}
-    results = {name: SplitResults() for name in (*figures, POLICY)}
+    results = {name: SplitResults() for name in (*figures, PER_RUNG, POLICY)}
     bound, tally = measuring.bound(), _Tally()
     for number, split in enumerate(splits(known.groups, plan.splits, plan.seed), 1):
         fitting = np.sort(np.concatenate([split.train, split.calibration]))
@@ -179,6 +182,9 @@ def prove(
         for name, column in figures.items():
             results[name].add(column.take(split.test), paid)
         results[POLICY].add(did, paid)
+        own = None if log is None else per_rung_as_broken(log, measuring.take(split.test), did)
+        if own is not None:
+            results[PER_RUNG].add(own, paid)
         tell(number, plan.splits)
     left_out = _LeftOut(table.n - rows.n, rows.n - known.n)
     return _proof(measuring, bound, left_out, plan, tally, results)
@@ -248,7 +254,8 @@ def _proof(
     results: Mapping[str, SplitResults],
 ) -> Proof:
     table, guarantee = measuring.table, measuring.guarantee
-    made = [one.way(name, tally.sizes, paired=name != measuring.reference.name) for name, one in results.items()]
+    known = {name: one for name, one in results.items() if one.means}
+    made = [one.way(name, tally.sizes, paired=name != measuring.reference.name) for name, one in known.items()]
     forecast = 2 * len(tally.needed) > tally.refused
     certified = table.cost_known and tally.refused < plan.splits
     cost, lost = bound

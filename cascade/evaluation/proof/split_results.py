@@ -16,6 +16,7 @@ from cascade.evaluation.baselines import Baseline, Clairvoyant, broken, clairvoy
 from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.intervals import Interval, corrected_interval
 from cascade.policies.base import Policy
+from cascade.training.choice.rungs import PER_RUNG
 
 POLICY = "certified policy"
 
@@ -105,6 +106,10 @@ class Measuring:
     reference: Baseline
     promised: Baseline
 
+    def take(self, rows: Ints | Bools) -> Measuring:
+        """Return the chosen questions."""
+        return Measuring(self.table.take(rows), self.guarantee, self.reference.take(rows), self.promised.take(rows))
+
     def of_way(self, way: Baseline) -> Figures:
         """Return what a baseline did."""
         columns = (way.cost, way.right, self._broken(way.right, way.in_set), way.in_set, way.length, way.answers)
@@ -174,9 +179,13 @@ class SplitResults:
 
 
 def coin_of(results: Mapping[str, SplitResults], sizes: tuple[int, int]) -> Coin | None:
-    """Return the cheapest coin that breaks the promise as often as the policies do, on average over the splits."""
+    """Return the cheapest coin that breaks the promise as often as the policies do, on average over the splits.
+
+    It is between ways that look at no signal.
+    """
     policy = results[POLICY]
-    ways = [(name, one) for name, one in results.items() if name != POLICY and len(one.means) == len(policy.means)]
+    blind = {name: one for name, one in results.items() if name not in {POLICY, PER_RUNG}}
+    ways = [(name, one) for name, one in blind.items() if len(one.means) == len(policy.means)]
     best: tuple[float, str, str, float] | None = None
     for (one, first), (other, second) in combinations_with_replacement(ways, 2):
         share = _weight(first.broken, second.broken, policy.broken)

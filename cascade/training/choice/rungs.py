@@ -2,8 +2,8 @@
 
 The models of a ladder are sure on different scales, so that one threshold for all of them stops too early at some and
 too late at others. Here the thresholds are tuned together on training questions, at the loss that will be allowed and
-at a series of smaller and larger ones. Each vector of thresholds stops wherever the stricter ones do (they are nested),
-so that all of them are one policy: a step's score is the level at which its doubt is first low enough to stop, piecewise
+at a series of smaller and larger ones. Each vector of thresholds stops wherever the stricter ones do (they are nested).
+So all of them are one policy: a step's score is the level at which its doubt is first low enough to stop, piecewise
 linear between the tuned thresholds, and calibration sets the level.
 
 The search is exhaustive over a grid of quantiles, and is repeated on finer grids around what it found. With two

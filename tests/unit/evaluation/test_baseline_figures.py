@@ -12,6 +12,7 @@ from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.baselines import CLAIRVOYANT, BaselineFigures, baseline_figures
 from cascade.evaluation.contestants import Uala
 from unit.cli.certified import hard_rows
+from unit.scaled import ladder
 
 
 def made() -> EpisodeTable:
@@ -78,3 +79,15 @@ def test_without_costs_none_is_shown() -> None:
     found = baseline_figures(replace(made(), cost_known=False), "coverage", 0.1)
     assert all(one.cost_usd is None for one in found)
     assert CLAIRVOYANT not in by_name(found)
+
+
+@pytest.mark.parametrize("kind", ["coverage", "regret", "error"])
+def test_a_ladder_of_three_models_has_one_threshold_per_rung_tuned_to_the_same_loss(kind: str) -> None:
+    found = by_name(baseline_figures(ladder(300, 3), kind, 0.2))
+    own = found["one threshold per rung, tuned"]
+    assert own.kept is not None
+    assert own.kept >= 0.8 - 1e-9
+    assert own.cost_usd is not None
+    assert own.cost_usd < 0.9 * (found["depth mixture"].cost_usd or 0.0)
+    assert "one threshold per rung, tuned" not in by_name(baseline_figures(ladder(300, 2), kind, 0.2))
+    assert "one threshold per rung, tuned" not in by_name(baseline_figures(ladder(300, 3), "budget", None))

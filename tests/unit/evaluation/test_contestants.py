@@ -36,6 +36,7 @@ from cascade.evaluation.worlds import WORLDS
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.threshold import ThresholdPolicy
 from unit.evaluation.plain import Asked, Shown, batches, by_chance, draw, each, live, table_of
+from unit.scaled import ladder
 
 VERDICT, LOGPROB = KNOWN[0], KNOWN[1]
 WHEN = {"p_yes": "uncertain", "reply_mean_logprob": "reply_logprob"}
@@ -354,3 +355,18 @@ def test_without_a_number_that_varies_nothing_is_learned() -> None:
     blind = replace(blind, tokens=np.full_like(table.paid, np.nan))
     assert "net benefit, conformal" not in names(blind)
     assert "net benefit, conformal" in names(table)
+
+
+def test_one_threshold_per_rung_is_a_row_of_ladders_and_cheaper_than_one_shared_where_scales_differ() -> None:
+    """0.5.0 compared ladders with one shared threshold only: much of what it showed as learned was a matter of scales."""
+    assert "one threshold per rung, conformal" not in names(ladder(60, 2))
+    table, test = ladder(1_200), ladder(2_000, seed=8)
+    held = {one.name: one for one in contestants(table)}
+    train, calibration = table.take(np.arange(800)), table.take(np.arange(800, 1_200))
+    played = {
+        name: held[name].prepare(train, calibration, 0.1, 0).play(test)
+        for name in ("threshold on log-prob, conformal", "one threshold per rung, conformal")
+    }
+    shared, own = played.values()
+    assert min(shared.covered.mean(), own.covered.mean()) > 0.9 - 3 * 0.016
+    assert own.cost.mean() < 0.95 * shared.cost.mean()

@@ -21,8 +21,10 @@ from cascade.evaluation.intervals import corrected_interval
 from cascade.evaluation.proof.proving import Fit, Plan, Proof, prove
 from cascade.evaluation.proof.reasons import reasons
 from cascade.evaluation.splits import splits
+from cascade.training.choice.simple import one_threshold
 from unit.cli.certified import hard_rows
 from unit.evaluation.plain import row
+from unit.scaled import ladder
 
 SECTION = policy_section({"kind": "threshold", "keep": "both", "when": "p_yes"})
 
@@ -30,6 +32,13 @@ SECTION = policy_section({"kind": "threshold", "keep": "both", "when": "p_yes"})
 def threshold(table: EpisodeTable, guarantee: Guarantee, seed: int) -> Fit:
     """Certify a threshold on all the questions: a fit that has nothing to learn."""
     policy = policy_of(SECTION)
+    done = calibrate_policy([table], policy, SECTION, guarantee, seed=seed)
+    return Fit(done.artifact.calibrated(policy), "threshold")
+
+
+def shared(table: EpisodeTable, guarantee: Guarantee, seed: int) -> Fit:
+    """Fit one threshold on the log-prob for all models, and certify it on the same questions."""
+    policy = one_threshold(table, "reply_mean_logprob", guarantee.kind)
     done = calibrate_policy([table], policy, SECTION, guarantee, seed=seed)
     return Fit(done.artifact.calibrated(policy), "threshold")
 
@@ -304,3 +313,18 @@ def test_a_regret_is_held_against_the_guide_whatever_savings_are_held_against() 
     assert (guide.policy.broken, guide.exceeded, guide.lost) == (every.policy.broken, every.exceeded, every.lost)
     assert guide.policy.cost_usd == every.policy.cost_usd
     assert guide.reference.name != every.reference.name
+
+
+def test_a_ladder_is_held_against_one_threshold_per_rung_that_breaks_the_promise_as_often() -> None:
+    """0.5.0 showed one shared threshold's gain over the last model as if nothing simpler than learning brought more."""
+    table = ladder(400, 3)
+    found = prove(table, Guarantee("regret", 0.1, 0.1), shared, Plan(splits=4))
+    own = next(one for one in found.others if one.name == "one threshold per rung")
+    assert own.broken <= found.policy.broken + 1e-9
+    assert own.saving is not None
+    assert found.policy.saving is not None
+    assert own.saving.mean > found.policy.saving.mean
+    assert found.coin is not None
+    assert "one threshold per rung" not in {found.coin.one, found.coin.other}
+    pair = prove(ladder(400, 2), Guarantee("regret", 0.1, 0.1), shared, Plan(splits=2))
+    assert "one threshold per rung" not in [one.name for one in pair.others]

@@ -14,8 +14,6 @@ from cascade.calibration.folds import folds
 from cascade.calibration.thresholds import sample_of
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import rollout
-from cascade.episodes.table import EpisodeTable
-from cascade.episodes.tabulate import tables_from_rows
 from cascade.policies import model_file
 from cascade.policies.estimators import Constant, Piecewise
 from cascade.training.choice.choosing import choose
@@ -33,27 +31,7 @@ from cascade.training.choice.rungs import (
     tuned,
 )
 from cascade.training.osc.targets import Asked, stop_loss
-from unit.evaluation.plain import row
-
-COSTS = (1, 4, 20, 100)
-SCALES = (1.0, 30.0, 0.05)
-"""How far each model's log-probs spread: confidences of three models on three scales."""
-
-
-def ladder(n: int, models: int = 4, seed: int = 3) -> EpisodeTable:
-    """Return a ladder whose models know which of their answers are right, each on a scale of its own."""
-    rng, rows = np.random.default_rng(seed), []
-    for q in range(n):
-        hard = float(rng.random())
-        for step in range(1, models + 1):
-            last = step == models
-            right = bool(hard < (0.95 if last else 0.35 + 0.15 * step))
-            doubt = float(np.clip(0.3 + (not right) * 0.5 + rng.normal() * 0.25, 0.01, None))
-            signals = {"reply_mean_logprob": None if last else -doubt * SCALES[step - 1]}
-            given = {"horizon": models, "source": f"m{step}", "cost_nano_usd": COSTS[step - 1], "signals": signals}
-            rows.append(row(f"q{q}", step, correct=right, answer=f"{right} {step}", **given))
-    return tables_from_rows(rows)[0]
-
+from unit.scaled import ladder
 
 TABLE = ladder(300)
 DOUBT = doubt_of(TABLE)
@@ -87,7 +65,9 @@ def test_the_search_finds_what_trying_all_thresholds_finds(rungs: int) -> None:
         able = [both for both in every.values() if both[0] <= one.limit]
         found = every[search(one, one.limit, low, high)]
         least = min(limited for limited, _ in every.values())
-        wanted = min(able, key=lambda both: both[1]) if able else (least, min(p for m, p in every.values() if m == least))
+        wanted = (
+            min(able, key=lambda both: both[1]) if able else (least, min(p for m, p in every.values() if m == least))
+        )
         assert found[1] == wanted[1]
         assert found[0] <= max(one.limit, least)
 
@@ -172,7 +152,9 @@ def test_it_is_tried_on_ladders_of_three_models_and_not_on_pairs() -> None:
         assert (PER_RUNG in found) == there
         assert (rung_doubt(table) is not None) == there
         if there:
-            shared, own, learned = (found[name] for name in ("threshold on reply_mean_logprob", PER_RUNG, "net benefit"))
+            shared, own, learned = (
+                found[name] for name in ("threshold on reply_mean_logprob", PER_RUNG, "net benefit")
+            )
             assert shared.complexity < own.complexity < learned.complexity
     blind = replace(TABLE, signals={"likes": TABLE.signals["reply_mean_logprob"]})
     assert PER_RUNG not in [one.name for one in portfolio(blind, Terms.of(blind, Guarantee("coverage", 0.1), 0.1))]
