@@ -149,7 +149,7 @@ def other_baselines(table: EpisodeTable, reference: Baseline) -> list[Baseline]:
 
 
 def rung_thresholds(table: EpisodeTable, kind: str, alpha: float) -> LearnedPolicy | None:
-    """Return a ladder's thresholds, one for each rung, tuned on these questions to lose alpha; None where there are none.
+    """Return one threshold for each rung of a ladder, tuned on these questions to lose alpha; None where not possible.
 
     Args:
         table: the questions to tune on.

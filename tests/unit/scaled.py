@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from cascade.episodes.table import EpisodeTable
@@ -23,6 +25,11 @@ def ladder(n: int, models: int = 4, seed: int = 3) -> EpisodeTable:
             right = bool(hard < (0.95 if last else 0.35 + 0.15 * step))
             doubt = float(np.clip(0.3 + (not right) * 0.5 + rng.normal() * 0.25, 0.01, None))
             signals = {"reply_mean_logprob": None if last else -doubt * SCALES[step - 1]}
-            given = {"horizon": models, "source": f"m{step}", "cost_nano_usd": COSTS[step - 1], "signals": signals}
+            given: dict[str, Any] = {
+                "horizon": models,
+                "source": f"m{step}",
+                "cost_nano_usd": COSTS[step - 1],
+                "signals": signals,
+            }
             rows.append(row(f"q{q}", step, correct=right, answer=f"{right} {step}", **given))
     return tables_from_rows(rows)[0]
