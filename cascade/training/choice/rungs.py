@@ -32,10 +32,10 @@ from cascade.training.osc.targets import Asked, allowed, decides, stop_loss
 
 PER_RUNG = "one threshold per rung"
 """What the candidate and the baselines are called."""
-QUANTILES = 128
+QUANTILES = 100
 """Thresholds that are looked at for each rung: quantiles of its doubt."""
-CELLS = 17_000
-"""Combinations of thresholds that one search looks at; 129² is the finest grid of two rungs."""
+CELLS = 10_201
+"""Combinations of thresholds that one search looks at; 101² is the finest grid of two rungs."""
 LEVELS = (0.0, 0.4, 0.7, 0.85, 1.0, 1.15, 1.35, 1.8)
 """The losses that thresholds are tuned for, as parts of the one that will be allowed."""
 _TARGET = LEVELS.index(1.0)
