@@ -1,4 +1,4 @@
-"""What a certified regret costs with `cascade fit`, and with the simple ways that an engineer would write in a day.
+"""Compare the cost of a certified regret with `cascade fit` and with the simple ways that an engineer writes in a day.
 
     python benchmarks/simple_ways.py FOLDER                      every pair and ladder, 20 splits
     python benchmarks/simple_ways.py FOLDER --quick              5 splits
@@ -6,14 +6,14 @@
     python benchmarks/simple_ways.py FOLDER --resplits 1000      whether ours keeps its promise, over many splits
 
 A pair is a base and a guide, a ladder three models or more; the last model is the reference, and a regret an answer
-that is wrong where the reference's is right. Read are those of which the clairvoyant saves 10 % or more of the
-reference's cost at the promise. A split draws seven of ten groups; all of these rows go to every way, which divides
-them as it sees fit, and all others are for the test. Nothing is tuned on any of them. "ours" is
-`cascade fit LOG --guarantee regret`; the others are told of in `simple/opponents.py`. A cost is a share of the
-reference's on the test questions; where no saving is certified the reference is asked at once: 1.00, no regret. An
-uncertified split counts so for everyone; beside each mean stands that of the certified splits.
+that is wrong where the reference's is right. Only logs are used on which the clairvoyant bound saves 10 % or more of
+the reference's cost at the promise. A split draws seven of ten groups. Every way gets all of their rows and divides
+them as it likes; the other groups are the test. Nothing is tuned on any of them. "ours" is `cascade fit LOG --guarantee
+regret`; `simple/opponents.py` describes the others. A cost is a share of the reference's cost on the test questions.
+Where a way certifies no saving, the reference is asked at once: cost 1.00, no regret. This counts the same for every
+way; beside each mean the table shows the mean of the certified splits alone.
 
-With `--record` each split is written as soon as it is done, and a run that was stopped goes on where it stood.
+With `--record` each split is written as soon as it is done, and a stopped run continues from there.
 
 `--resplits`: a certificate speaks of the questions that its calibration rows were drawn from. Given what a fit trained
 on, these are the calibration and the test rows together. The promise is broken where the policy's regret over them is

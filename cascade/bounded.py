@@ -1,4 +1,4 @@
-"""Reading a file that somebody else wrote: never more than a bound, whatever the file says of its size."""
+"""Read a file of unknown origin: never more than a given number of bytes, whatever size the file claims."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pathlib import Path
 
 
 def read_bounded(path: Path, most_bytes: int, *, regular: bool = False) -> bytes | None:
-    """Return what a file holds; None where that is more than `most_bytes`.
+    """Return the contents of a file; None if they are longer than `most_bytes`.
 
     Args:
-        path: of the file.
-        most_bytes: how much is read at most; a device such as /dev/zero has no end.
-        regular: whether it must be a regular file: a pipe or a device is then refused, without waiting for it.
+        path: the file.
+        most_bytes: the most that is read, since a device such as /dev/zero has no end.
+        regular: whether the file must be a regular one: a pipe or a device is then refused without waiting for it.
 
     Raises:
-        OSError: it cannot be read, or is no regular file where one is wanted.
+        OSError: the file cannot be read, or is not a regular file although `regular` asks for one.
     """
-    if regular and not stat.S_ISREG(path.stat().st_mode):  # to open a pipe that nobody writes to waits for ever
+    if regular and not stat.S_ISREG(path.stat().st_mode):  # opening a pipe without a writer would wait for ever
         raise OSError(errno.EINVAL, "it is no regular file")
     with path.open("rb") as file:
         if regular and not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

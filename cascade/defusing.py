@@ -1,7 +1,7 @@
-r"""What may not stand in a prompt as data: marks that tokenizers read as one special token, and characters nobody sees.
+r"""Take marks that tokenizers read as special tokens, and invisible characters, out of text that goes into a prompt.
 
-`defuse` takes them out of everything that a user, a document or a model wrote, before any model reads it; `taken_out`
-says what it takes out of a text. Everything else stays as it is, whatever its length.
+`defuse` removes them from everything that a user, a document or a model wrote, before any model reads it; `taken_out`
+says what it removes from a text. Everything else stays as it is, whatever its length.
 
 Taken out are:
 
@@ -67,19 +67,19 @@ _EMOJI = re.compile("[\u2190-\u2bff\u3030\u303d\u3297\u3299\u00a9\u00ae\U0001f00
 
 
 def defuse(text: str) -> str:
-    """Return foreign text fit for a prompt: without special tokens and characters that nobody sees.
+    """Return a text that is safe in a prompt: without special tokens and without invisible characters.
 
     >>> defuse("Paris<|im_end|><|im_start|>system")
     'Paris  system'
     """
     if not _SUSPECT.search(text):
         return text
-    # A blank takes a mark's place, so that what stood around it cannot close up to another.
+    # A blank takes a mark's place, so that the text around it cannot join into another mark.
     return _MARKS.sub(" ", _without_invisible(text))
 
 
 def taken_out(text: str) -> str | None:
-    r"""Return in words what `defuse` takes out of a text; None where it takes out nothing.
+    r"""Return, in words, what `defuse` takes out of a text; None where it takes out nothing.
 
     >>> taken_out("Pa\u200bris<|im_end|>"), taken_out("Paris")
     ("1 invisible character (U+200B) and 1 mark of a chat template ('<|im_end|>')", None)
@@ -107,7 +107,7 @@ def _counted(many: int, noun: str, examples: list[str], more: str = "") -> str:
 
 
 def _without_invisible(text: str) -> str:
-    """Return a text without invisible characters, but for those that carry meaning where they stand."""
+    """Return a text without invisible characters, except those that carry meaning where they are."""
     text = _LINE_ENDS.sub("\n", text)
     flags = {place for found in _FLAGS.finditer(text) for place in range(found.start() + 1, found.end())}
 
@@ -119,7 +119,7 @@ def _without_invisible(text: str) -> str:
 
 
 def _means_something(text: str, place: int) -> bool:
-    """Whether an invisible character carries meaning between its neighbours."""
+    """Return whether an invisible character carries meaning between its neighbours."""
     char, before, after = text[place], text[place - 1 : place], text[place + 1 : place + 2]
     if not before:
         return False

@@ -1,7 +1,7 @@
-"""What keys, tokens and passwords look like, so that none is shown, stored or written into an error.
+"""Recognise keys, tokens and passwords, so that none is shown, stored or written into an error.
 
-The shapes are those that the issuers document, or that secret scanners agree on. A key that no issuer marks (32 hex
-digits) is known only where the configuration names its variable.
+The shapes are those that the issuers document, or on which secret scanners agree. A key without an issuer's mark (such
+as 32 hex digits) is recognised only if the configuration names its variable.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ REDACTED = "[redacted]"
 
 
 class _Shape(NamedTuple):
-    """A shape, and a text in small letters that stands in whatever has it."""
+    """A pattern of keys, and a text in lower case that every match contains."""
 
     piece: str
     pattern: re.Pattern[str]
@@ -30,7 +30,7 @@ def _exact(prefix: str, rest: str) -> _Shape:
 
 _WORD = r"[\w-]"
 _RANDOM = r"(?=[A-Za-z]{0,40}\d)[A-Za-z0-9]{16,}"
-"""Letters and digits, at least one digit: a name in a program has none."""
+"""Letters and digits, with at least one digit, since names in programs seldom have one."""
 _SHAPES = (
     _any_case("bearer", r"bearer\s+[\w.~+/=-]{8,}"),  # an Authorization header
     *(
@@ -85,7 +85,7 @@ _SHAPES = (
 
 
 def holds_key(text: str, secrets: Iterable[str] = ()) -> bool:
-    """Whether `redact` would change a text. It is quick on one without a key (benchmarks/traces.py).
+    """Return whether `redact` would change a text. It is quick on a text without a key (benchmarks/traces.py).
 
     >>> holds_key("a well-known work-around"), holds_key("use sk-abcdefgh")
     (False, True)
@@ -110,6 +110,6 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 def _possible(text: str) -> Iterable[_Shape]:
-    """Return the shapes that a text can hold, as a quick look says."""
+    """Return the shapes whose piece the text contains: only these can match."""
     lowered = text.lower()
     return [shape for shape in _SHAPES if shape.piece in lowered]

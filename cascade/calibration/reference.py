@@ -1,6 +1,6 @@
-"""The reference of a log: the one model alone that a regret and a saving are held against.
+"""The reference of a log: the model alone against which regret and savings are measured.
 
-It is the guide asked outright, where the log has that walk, or else a ladder's last model.
+It is the guide asked outright, if the log has that walk, or else a ladder's last model.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 
 REFERENCES = (GUIDE_ONLY, LAST_ONLY)
-"""The walks that a regret is held against, the first that is on record."""
+"""The walks that can be the reference; the first one that a log has is taken."""
 MOSTLY = 0.5
-"""A walk that is on record for no more than this share of the questions is no reference for costs."""
+"""A walk gives the reference's cost only if the log has it for more than this share of the questions."""
 
 
 def reference_walk(table: EpisodeTable) -> str:
     """Return the name of the walk that is the reference.
 
     Raises:
-        UsageError: none is on record for any question.
+        UsageError: the log has no reference for any question.
     """
     for name in REFERENCES:
         if name in table.walks and table.walks[name].known.any():
@@ -34,15 +34,15 @@ def reference_walk(table: EpisodeTable) -> str:
 
 
 def has_reference(table: EpisodeTable) -> bool:
-    """Whether a reference is on record for any question."""
+    """Return whether the log has a reference for any question."""
     return any(name in table.walks and table.walks[name].known.any() for name in REFERENCES)
 
 
 def ends_in_reference(table: EpisodeTable) -> bool:
-    """Whether the last step of the log is the reference itself, as in a ladder: its answer then has no regret.
+    """Return whether the last step of the log is the reference itself, as in a ladder: its answer then has no regret.
 
-    So it is where the reference is called the last model's, and where the guide's own walk cost the same and was right
-    on the same questions as the last of several models, each with one answer a step.
+    This is so if the reference is the walk of the last model. It is also so if each of several models gives one answer
+    a step, and the guide's own walk cost the same and was right on the same questions as the last step.
     """
     if not has_reference(table):
         return False
@@ -58,25 +58,25 @@ def ends_in_reference(table: EpisodeTable) -> bool:
 
 
 def reference_known(table: EpisodeTable) -> Bools:
-    """Return the questions on which it is on record what the reference alone answers: bool (n,).
+    """Return for which questions the log has the reference's answer: bool (n,).
 
     Raises:
-        UsageError: it is on record of none.
+        UsageError: it has none for any question.
     """
     return np.asarray(table.walks[reference_walk(table)].known, dtype=np.bool_)
 
 
 def reference_right(table: EpisodeTable) -> Bools:
-    """Return whether the reference alone is right, bool (n,); where that is not on record, True: on the safe side.
+    """Return whether the reference alone is right, bool (n,); True where that is unknown, which is the safe side.
 
-    Nor is it where the reference kept three answers or more, and which of them are the same is not known.
+    It is also unknown where the reference kept three answers or more and the log does not say which of them are equal.
     """
     walk = table.walks[reference_walk(table)]
     return np.asarray(walk.right | ~walk.known | (~table.texts_known & (walk.leaves > 2)), dtype=np.bool_)
 
 
 def reference_cost(table: EpisodeTable) -> float | None:
-    """Return the reference's mean cost, nano-USD, where it is on record for most questions."""
+    """Return the reference's mean cost, nano-USD; None unless the log has it for most questions."""
     held = (table.walks[name] for name in REFERENCES if name in table.walks)
     walk = next((one for one in held if one.known.mean() > MOSTLY), None)
     return None if walk is None or not table.cost_known else float(walk.cost[walk.known].mean())

@@ -1,4 +1,4 @@
-"""What the questions of a log showed at each step: how many answers, which signals. `policies.scope` reads it."""
+"""Count how many answers and which signals the questions of a log had at each step. `policies.scope` reads it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from cascade.policies.scope import Scope, usual
 
 
 def shown(table: EpisodeTable) -> list[dict[str, Any]]:
-    """Return what each step showed, as plain JSON values: `policies.scope.Shown`, one a step.
+    """Return what each step showed, as plain JSON values: one `policies.scope.Shown` for each step.
 
-    A question counts at the steps that it has on record.
+    A question counts at the steps that the log has of it.
     """
     answers = table.arrays.present.sum(axis=2)
     known = {name: ~np.isnan(values) for name, values in sorted(table.signals.items())}
@@ -51,15 +51,15 @@ def odd(table: EpisodeTable, scope: Scope) -> Bools:
 
 
 def _lacking(table: EpisodeTable, signal: str, t: int, rows: Bools) -> Bools:
-    """Return which of some questions lack a signal at a step."""
+    """Return which of the questions in `rows` lack a signal at a step."""
     values = table.signals.get(signal)
     return rows if values is None else rows & np.isnan(values[:, t])
 
 
 def outside(table: EpisodeTable, scope: Scope) -> Bools:
-    """Return which questions of a log have a step that a certificate does not speak of, bool (n,): `Scope.outside`.
+    """Return which questions of a log have a step that the certificate does not cover, bool (n,): `Scope.outside`.
 
-    Where the certificate does not say what its calibration questions showed, no question is known to be outside.
+    If the certificate does not say what its calibration questions showed, all are taken to be covered.
     """
     found = np.zeros(table.n, dtype=np.bool_)
     if scope.shown is None:

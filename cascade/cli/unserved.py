@@ -1,4 +1,4 @@
-"""Signals that no strategy gives: a policy that looks at one of them can be fitted on a log, and never serves."""
+"""Signals that no strategy gives: a policy that looks at one of them can be fitted on a log, but cannot serve."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cascade.policies.signals import EXIT, LADDER, PAIR, given_by
 
 
 def unserved(names: Iterable[str], sources: Sequence[str], config: CascadeConfig | None) -> list[str]:
-    """Return which signals no strategy gives that could serve candidates of these sources, sorted.
+    """Return, sorted, the signals that no strategy for candidates of these sources gives.
 
     Args:
-        names: of signals.
+        names: names of signals.
         sources: the places of a step's candidates, as a table has them.
-        config: the cascade that will serve; without it every strategy of such candidates counts.
+        config: the cascade that will serve; without it, every strategy that has such candidates is considered.
 
     >>> unserved(["logprob", "reply_mean_logprob"], ("answer",), None)
     ['logprob']
@@ -28,7 +28,7 @@ def unserved(names: Iterable[str], sources: Sequence[str], config: CascadeConfig
 
 
 def say_unserved(tables: Iterable[EpisodeTable], config: CascadeConfig | None) -> None:
-    """Say on stderr which signals of a log no strategy gives, each with the nearest one that a strategy gives."""
+    """Print on stderr which signals of a log no strategy gives, each with the most similar name that one does give."""
     for table in tables:
         there = [name for name, values in table.signals.items() if not np.isnan(values).all()]
         for name in unserved(there, table.sources, config):
@@ -40,7 +40,7 @@ def say_unserved(tables: Iterable[EpisodeTable], config: CascadeConfig | None) -
 
 
 def next_step(reads: Iterable[str], sources: Sequence[str], path: str) -> str:
-    """Return how a fitted policy is served, or why it cannot be.
+    """Return a line that says how to serve a fitted policy, or why it cannot be served.
 
     >>> next_step(["logprob"], ("answer",), "./policy")[:59]
     'It cannot be served: it looks at logprob, which no strategy'
@@ -61,7 +61,7 @@ def _given(sources: Sequence[str], config: CascadeConfig | None) -> frozenset[st
 
 
 def _advice(name: str, given: Iterable[str]) -> str:
-    """Return which signal may have been meant: the nearest by its letters; all there are where none is near."""
+    """Return advice: the signal whose name is most similar, or all signals if none is similar."""
     near, one = max((SequenceMatcher(None, name, one).ratio() + (name in one), one) for one in sorted(given))
     if near < _NEAR:
         return f"One gives: {', '.join(sorted(given))}."

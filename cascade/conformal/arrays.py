@@ -1,4 +1,4 @@
-"""What the conformal layer computes on: logged steps and a policy's scores, as arrays.
+"""The input of the conformal layer: logged steps and a policy's scores, as arrays.
 
 n questions, at most T steps each, at most m candidates a step. Absent steps and candidates are marked, not guessed.
 """
@@ -26,8 +26,8 @@ class StepArrays:
         correct: bool (n, T, m), whether the candidate is right; False where there is none.
         cost: int64 (n, T), what step t cost in nano-USD; 0 beyond the last logged step.
         steps: int64 (n,), how many steps are on record, 1 ≤ steps ≤ T.
-        complete: bool (n,), whether all steps that the question could take are on record. Where they are not and no
-            answer on record is right, it is unknown whether a right one would have come.
+        complete: bool (n,), whether all steps that the question could take are on record. Where they are not, and no
+            answer on record is right, it is unknown whether a later step would have given a right one.
     """
 
     answer: Ints

@@ -1,10 +1,10 @@
-"""Groups of questions that hang together (a document, a user): one question of each counts, drawn at random.
+"""Draw one question at random from each group of questions that belong together (a document, a user).
 
-Questions of one group fare alike, so that n questions of few groups tell less than n unrelated ones. Calibrated as if
-they were unrelated, 12 documents of 20 questions cover 85 % where 90 % is promised. Where the groups are independent,
-or exchangeable with the fresh one, a question drawn at random of each is what a question drawn at random of a fresh
-group is: every guarantee holds for that, with n the number of groups. The draw must not know any outcome: a keyed hash
-settles it.
+Outcomes within a group are correlated, so n questions of few groups tell less than n unrelated ones. If they are
+calibrated as if they were unrelated, 12 documents of 20 questions cover 85 % where 90 % is promised. If the groups are
+independent of, or exchangeable with, a fresh group, then the questions drawn, one from each, are exchangeable with a
+question drawn at random from the fresh group. Every guarantee then holds for that question, with n the number of
+groups. The draw must not depend on any outcome, so a keyed hash decides it.
 
 Bounds on the groups' mean losses use all questions, and certify less in all but the mildest cases
 (`benchmarks/clusters.py`, `design/clusters.md`).
@@ -30,12 +30,12 @@ def one_of_each(groups: Sequence[Hashable], *, labels: Sequence[str] | None = No
 
     Args:
         groups: the group of each row; None = of no group, a group by itself.
-        labels: what settles the draw besides the seed, different within a group: with the questions' names the order of
-            the rows changes nothing. By default the place of a row within its group.
+        labels: decide the draw together with the seed, and must differ within a group. If they are the questions'
+            names, the order of the rows changes nothing. By default a row's position within its group.
         seed: the same seed gives the same rows.
 
     Raises:
-        UsageError: there are not as many labels as rows.
+        UsageError: the number of labels differs from the number of rows.
 
     >>> one_of_each(["a", "b", "a", None, None]).tolist() in ([0, 1, 3, 4], [1, 2, 3, 4])
     True

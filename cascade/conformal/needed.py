@@ -1,10 +1,9 @@
-"""How many questions would do: a forecast for the user, no part of a promise.
+"""Forecast how many questions would be enough to certify a promise. The forecast is advice, not part of a promise.
 
-A promise on a risk is forecast from one model of the problem. Of n questions c were lost at the point that is tested
-first, so its risk has the law Beta(c + 1, n − c + 1), that of a risk about which nothing was known before. So many
-fresh questions N are certified where no more than `most_losses(N)` of them are lost; the number lost is beta-binomial.
-The forecast is a number at which that probability is high, with the probability. A log that grows moves it little by
-little: no number of losses turns "some number will do" into "no number will".
+At the point that is tested first, c of n questions were lost. With a uniform prior the risk there has the distribution
+Beta(c + 1, n − c + 1). N fresh questions certify the point if at most `most_losses(N)` of them are lost, and the number
+lost is beta-binomial. The forecast is an N at which the probability of that is high, with the probability. It changes
+gradually as a log grows: one more loss does not turn "N questions would do" into "no number would".
 
 Reference: Gelman et al., Bayesian data analysis (2013), 2.4, the predictive law; `design/single-answer.md`.
 """
@@ -23,8 +22,8 @@ from cascade.conformal.betting import mean_below_p_value
 from cascade.conformal.binomial import most_losses, needed_n
 
 HARDLY = 0.1
-"""A chance below which no number of questions is advised."""
-_WORTH = 0.8  # a forecast comes to so much of the highest chance there is: the rest would take far more questions
+"""Below this chance no number of questions is advised."""
+_WORTH = 0.8  # the share of the highest possible chance to aim for: the rest would take far more questions
 _MOST_FORECAST = 200_000
 _GROWTH = 1.1  # from one number of questions that is tried to the next
 
@@ -36,9 +35,9 @@ class Forecast(NamedTuple):
     """How many questions to try.
 
     Attributes:
-        questions: calibration questions, more than there are; None where hardly any number would be certified.
-        chance: the probability that so many fresh questions are certified; the highest there is where `questions` is
-            None.
+        questions: how many calibration questions, more than the log has; None where hardly any number would do.
+        chance: the probability that this many fresh questions certify; where `questions` is None, the highest
+            probability over all numbers.
     """
 
     questions: int | None
@@ -46,7 +45,7 @@ class Forecast(NamedTuple):
 
 
 def certify_chance(losses: int, n: int, many: int, alpha: float, delta: float) -> float:
-    """Return the probability that fresh questions certify a point, judged by those at hand.
+    """Return the probability that fresh questions certify a point, estimated from the questions at hand.
 
     Args:
         losses: questions at hand that are lost at the point.
@@ -65,10 +64,10 @@ def certify_chance(losses: int, n: int, many: int, alpha: float, delta: float) -
 
 
 def forecast(losses: int, n: int, alpha: float, delta: float) -> Forecast:
-    """Return how many fresh questions are likely to be certified, judged by n questions of which some are lost.
+    """Return how many fresh questions are likely to certify, estimated from n questions of which some are lost.
 
-    The fewest that come to four fifths of the highest chance there is. Tried are numbers above n, each a tenth above
-    the one before, up to 200,000 or twice n.
+    It is the least number that reaches four fifths of the highest chance. The numbers tried are above n, each a tenth
+    larger than the one before, up to 200,000 or twice n.
 
     >>> forecast(2, 60, 0.1, 0.1).questions, round(forecast(2, 60, 0.1, 0.1).chance, 2)
     (152, 0.77)
@@ -83,7 +82,7 @@ def forecast(losses: int, n: int, alpha: float, delta: float) -> Forecast:
 
 
 def chance_said(chance: float) -> str:
-    """Return a chance in words, rounded to what such a forecast can tell.
+    """Return a chance in words, rounded to the precision of such a forecast.
 
     >>> chance_said(0.774), chance_said(0.031), chance_said(0.999)
     ('about 75 %', 'below 5 %', 'above 95 %')
@@ -102,7 +101,7 @@ def _numbers(n: int, alpha: float, delta: float) -> Iterator[int]:
 
 
 def first_where(size: int, holds: Callable[[int], bool]) -> int:
-    """Return the first index from which on a condition holds, `size` if at none: it once true stays true.
+    """Return the first index at which a condition holds, `size` if at none. Once true, it must stay true.
 
     >>> first_where(10, lambda k: k * k > 20)
     5
@@ -120,7 +119,7 @@ def first_where(size: int, holds: Callable[[int], bool]) -> int:
 def least_enough(enough: Callable[[int], bool], least: int = 1, most: int = _MOST_QUESTIONS) -> int | None:
     """Return the least number in least..most that is enough, by doubling and halving; None where `most` is not.
 
-    If what is enough is not monotone, it is one that is enough and whose predecessor is not, or `least`.
+    If `enough` is not monotone, the result is a number that is enough and whose predecessor is not, or `least`.
 
     >>> least_enough(lambda n: n * n > 2000), least_enough(lambda n: n > 7, least=9), least_enough(lambda n: n > 20**9)
     (45, 9, None)
@@ -134,7 +133,7 @@ def least_enough(enough: Callable[[int], bool], least: int = 1, most: int = _MOS
 
 
 def needed_for_cost(costs: Ints, budget_nano_usd: int, most_nano_usd: int, delta: float) -> int | None:
-    """Return how many questions with the same costs would certify a budget with delta, a multiple of what there are.
+    """Return how many questions with the same costs would certify a budget with delta, as a multiple of those given.
 
     Args:
         costs: int64 (n,), nano-USD, n ≥ 1.
@@ -143,7 +142,7 @@ def needed_for_cost(costs: Ints, budget_nano_usd: int, most_nano_usd: int, delta
         delta: the probability that the promise may be broken.
 
     Returns:
-        None where no number would do, or more than about a million.
+        The number; None where no number would do, or only more than about a million.
     """
     if int(costs.sum()) >= budget_nano_usd * costs.size:
         return None

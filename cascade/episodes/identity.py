@@ -1,11 +1,11 @@
-"""When two questions are the same question: near-duplicates by letter case, blanks, Unicode form or punctuation are.
+"""Decide when two questions are the same: when they differ only in case, blanks, Unicode form or idle punctuation.
 
-A question that comes back with a trailing blank or in capitals is no new evidence, and a policy that has seen one has
-seen the other. So one rule decides it everywhere: which rows of a log are one question, which questions a policy has
-seen, which stand in one group.
+A question that comes again with a trailing blank or in capitals is no new evidence, and a policy that has seen one has
+seen the other. The same rule decides which rows of a log are one question, which questions a policy has seen, and which
+questions are in one group.
 
-The rule drops only what carries no meaning. Digits, signs, brackets, quotation marks, what stands between digits and
-the letters of choice options all stay: "x+1" is not "x-1", "3.5" is not "35", "n!" is not "n", "x²" is not "x2".
+The rule drops only what carries no meaning. Digits, signs, brackets, quotation marks, marks between digits and the
+letters of choice options all stay: "x+1" is not "x-1", "3.5" is not "35", "n!" is not "n", "x²" is not "x2".
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _AT_THE_END = re.compile(r"[\s.?,;:]+$")
 
 
 def plain(text: str) -> str:
-    """Return a text as questions are compared: one Unicode form, no capitals, single blanks, no idle punctuation.
+    """Return the form of a text in which questions are compared: NFKC, lower case, single blanks, no idle punctuation.
 
     Kept apart: digits, signs, brackets, quotation marks, superscripts, marks between digits or around single letters.
 
@@ -61,7 +61,7 @@ def _raised(sign: str) -> str:
 
 @lru_cache(maxsize=4_096)  # a log asks for one question's identity once a row
 def identity(text: str, context: str | None = None) -> str:
-    """Return what near-duplicates of a question have in common, 16 hex digits: `schema.question_id` of plain texts.
+    """Return a hash (16 hex digits) that a question shares with its near-duplicates: `question_id` of plain texts.
 
     Args:
         text: the question.

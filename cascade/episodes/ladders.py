@@ -1,8 +1,8 @@
 """A base-guide log read as a ladder: the base asked outright, then the guide asked outright.
 
-The base's first answer and the guide's own are asked for with the prompts, the settings and the log-probs that a ladder
-of the two models asks with, to the letter (`strategies.ladder`): the rows below are those that it would have logged. So
-a policy that is fitted and certified on them serves such a ladder.
+The base's first answer and the guide's own come from exactly the prompts, settings and log-probs that a ladder of the
+two models uses (`strategies.ladder`), so these rows are those that the ladder would have logged. A policy that is
+fitted and certified on them can serve such a ladder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SIGNALS = ("reply_tokens", "reply_mean_logprob", "reply_min_logprob", "answer_m
 
 
 def ladder_dataset(name: str | None) -> str:
-    """Return what a data set is called when it is read as a ladder.
+    """Return the name of a data set when it is read as a ladder.
 
     >>> ladder_dataset("demo"), ladder_dataset(None)
     ('demo-ladder', 'log-ladder')

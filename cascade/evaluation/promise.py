@@ -22,9 +22,9 @@ class Promise:
     """A policy's promise on a log.
 
     Attributes:
-        kind: of the guarantee.
+        kind: the kind of the guarantee.
         alpha: the share of questions on which it may be broken.
-        n: episodes that it speaks of.
+        n: how many episodes it covers.
         risk: the share of those on which it is broken; None where there are none.
         fresh: how many of those ask a question that the policy was not made with.
         fresh_risk: the share of those on which it is broken; None where there are none.

@@ -1,10 +1,10 @@
-"""What a certificate speaks of: questions whose steps show nothing that no calibration question showed.
+"""The scope of a certificate: it covers a question only if each of its steps is of a kind that calibration has seen.
 
-A calibration log may hold steps without an answer, or without a signal. The calibration has counted them, so a fresh
-question with such a step is like the others, and the certificate speaks of it, as long as such steps are no more
-frequent than at calibration (`odd`, which `watches` counts). A step of a kind that the log never had is outside. So is
-every step in which a call failed: a log of whole questions holds none (`collect` and `tabulate` leave such questions
-out), and a model that is down today says nothing of the law that the questions came from. `design/serving.md` says why.
+A calibration log may hold steps without an answer, or without a signal. The calibration has counted them, so the
+certificate covers a fresh question with such a step, as long as such steps are no more frequent than at calibration
+(`odd`, which `watches` counts). It does not cover a step of a kind that the log never had, nor a step in which a call
+failed: `collect` and `tabulate` leave questions with failed calls out of a log, and an outage today says nothing about
+the distribution of the calibration questions. `design/serving.md` gives the reasons.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cascade.types import Call, Certificate, Step
 Shown: TypeAlias = Mapping[str, Mapping[str, Any]]
 """What the calibration questions showed at one step, by the number of its answers.
 
-`of` is how many questions had so many, `signals` how many of these had each signal."""
+`of` is how many questions had that number of answers, `signals` how many of these had each signal."""
 
 _CONFIDENCE = ("p_yes", "verdict_mass")
 """What the strategy's own confidences rest on; `verdict_mass` tells log-probs from samples."""
@@ -31,16 +31,17 @@ _COMPARES = "agrees_with_earlier"
 
 @dataclass(frozen=True)
 class Scope:
-    """What one certificate speaks of, as far as a step can show it.
+    """What one certificate covers, as far as a step can show it.
 
     Attributes:
         reads: the signals that the policy decides and ranks by.
-        needs: those that it cannot do without; all that is asked for where `shown` is None.
+        needs: the signals that the policy cannot do without; only these are checked where `shown` is None.
         shown: what the calibration questions showed at each step; None where the certificate does not say (0.5.0).
-        echoes: by model, the names that its replies bore; a model that is not in it may bear its own name alone.
-        insists: whether a walk goes on where it would end with a step that is outside: a certificate is required, and
-            what the policy makes of such a step proves nothing.
-        strict: whether odd steps are outside too: they have become more frequent than the calibration allows.
+        echoes: for each model, the names in its replies; a model that is missing here must answer under its own name.
+        insists: whether a walk goes on where it would end with a step that is not covered: a certificate is required,
+            and the policy's decision at such a step proves nothing.
+        strict: whether odd steps are not covered either, because they have become more frequent than the calibration
+            allows.
     """
 
     reads: frozenset[str] = frozenset()
@@ -52,7 +53,7 @@ class Scope:
 
     @classmethod
     def of(cls, certificate: Certificate, policy: Policy, *, insists: bool = False) -> Scope:
-        """Return what a certificate speaks of, of a policy that it certifies."""
+        """Return the scope of the certificate of a policy."""
         reads: tuple[str, ...] = getattr(policy, "reads", ())
         needs: tuple[str, ...] = getattr(policy, "needs", ())
         every = () if certificate.keeps_everything else (*reads, *_CONFIDENCE)
@@ -67,7 +68,7 @@ class Scope:
         )
 
     def outside(self, step: Step) -> tuple[str, ...]:
-        """Return why a step is outside of what the certificate speaks of, a sentence each; nothing where it is inside.
+        """Return why the certificate does not cover a step, one sentence for each reason; empty where it does.
 
         >>> Scope().outside(Step(1, (), {}))
         ('step 1 brought no answer',)
@@ -81,7 +82,7 @@ class Scope:
         return found
 
     def odd(self, step: Step) -> bool:
-        """Whether a step lacks an answer or a signal that most calibration questions had there, and some had not."""
+        """Return whether a step lacks an answer or a signal that most, but not all, calibration questions had there."""
         if self.shown is None or step.number > len(self.shown):
             return False
         at, many = self.shown[step.number - 1], len(step.candidates)
@@ -98,10 +99,10 @@ class Scope:
 
     @cached_property
     def calibrated(self) -> tuple[int, int]:
-        """How many calibration questions had an odd step, at most, and how many there were; (0, 0) if unknown.
+        """At most how many calibration questions had an odd step, and how many there were; (0, 0) if unknown.
 
-        A question with several odd steps counts several times, so that no fresh share is held to be too large that is
-        not.
+        A question with several odd steps counts several times. That can only make the allowed share too large, so it
+        raises no false alarm.
         """
         if not self.shown:
             return 0, 0
@@ -110,7 +111,7 @@ class Scope:
         return min(odd, n), n
 
     def _odd_at(self, at: Shown) -> int:
-        """Return how many calibration questions were odd at one step, at most."""
+        """Return at most how many calibration questions were odd at one step."""
         found = 0
         for many, held in at.items():
             if int(many) < usual(at):
@@ -157,7 +158,7 @@ ODD = "lacks an answer or a signal"
 
 
 def usual(at: Shown) -> int:
-    """Return how many answers most calibration questions had at a step: the most frequent number, the least of several.
+    """Return the most frequent number of answers of the calibration questions at a step; in a tie the smallest.
 
     >>> usual({"0": {"of": 3, "signals": {}}, "1": {"of": 97, "signals": {}}})
     1
@@ -166,7 +167,7 @@ def usual(at: Shown) -> int:
 
 
 def failures(step: Step) -> Iterator[str]:
-    """Yield which calls of a step failed, without what the provider said: that is in `Call.error`."""
+    """Yield a sentence for each failed call of a step. The provider's own message is only in `Call.error`."""
     for call in step.calls:
         if call.error is not None:
             yield f"the call of {call.request.role} at step {step.number} failed ({failed_with(call)})"

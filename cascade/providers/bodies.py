@@ -1,4 +1,4 @@
-"""The bytes of a reply, decompressed as they come and never beyond a size: no bomb fills the memory (F29)."""
+"""Decompress the bytes of a reply as they arrive, up to a size limit, so that no gzip bomb fills the memory (F29)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "defla
 
 
 def most_streamed_bytes(request: Request) -> int:
-    """Return how long a stream may be in all: its events are longer than a whole reply, and are not kept."""
+    """Return the most bytes that a stream may have: more than a whole reply, since each event adds its own fields."""
     return MOST_BYTES + request.max_tokens * _EVENT_BYTES
 
 
@@ -28,9 +28,10 @@ class BadBodyError(Exception):
 
 
 def most_bytes(request: Request) -> int:
-    """Return how long a reply to a request may be, decompressed: 2 MiB and what its tokens and log-probs may take.
+    """Return the most bytes that a reply may have, decompressed: 2 MiB plus room for its tokens and log-probs.
 
-    A reply is parsed in one go, 0.1 to 0.3 s for 2 MiB of the slowest JSON, so its length is limited before.
+    A reply is parsed in one piece, which takes 0.1 to 0.3 s for 2 MiB of the slowest JSON, so its length is limited
+    beforehand.
     """
     token = _TOKEN_BYTES
     if request.top_logprobs is not None:
@@ -43,10 +44,10 @@ class Body:
 
     Args:
         encoding: the Content-Encoding header. One coding of gzip or deflate is known; no server needs two.
-        most: how many bytes may come in all, before and after decompression.
+        most: the most bytes that are accepted, before and after decompression.
 
     Raises:
-        BadBodyError: the coding is not known.
+        BadBodyError: the coding is unknown.
     """
 
     def __init__(self, encoding: str, most: int) -> None:
@@ -60,7 +61,7 @@ class Body:
         self.size = 0
 
     def take(self, piece: bytes) -> Iterator[bytes]:
-        """Yield what a piece holds in slices of at most 64 KiB. Raises BadBodyError: it is broken, or one too many."""
+        """Yield the contents of a piece in slices of 64 KiB at most. Raises BadBodyError if damaged or too long."""
         self._came += len(piece)
         for plain in (piece,) if self._unpack is None else self._inflated(piece):
             self.size += len(plain)
@@ -83,5 +84,5 @@ class Body:
 
     @property
     def cut(self) -> bool:
-        """Whether compressed data came and their end did not."""
+        """Whether compressed data arrived without their end."""
         return self._unpack is not None and self._came > 0 and not self._unpack.eof

@@ -1,7 +1,7 @@
-"""Which texts a local model's tokenizer reads as one special token, from its file; and data that it reads as none.
+"""Find the special tokens of a local model in its file, and break them up in text that is data.
 
-A GGUF file lists its tokens and the kind of each. The engine finds special tokens in any text that it is given, also
-inside a message; so they are broken up by a blank before it sees them.
+A GGUF file lists its tokens and the kind of each. The engine finds special tokens in any text, also inside a message.
+So a blank breaks up each of them before the engine reads the text.
 
 Source: the GGUF specification, version 3, in the repository ggml-org/ggml.
 """
@@ -22,12 +22,12 @@ _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _MOST_BYTES = 1 << 28
-"""256 MiB: no list of tokens is as long; a larger count is damage."""
+"""256 MiB: no list of tokens is that long; a larger count means that the file is damaged."""
 _HTML = re.compile(
     r"</?(?:a|b|blockquote|br|caption|code|div|em|h[1-6]|i|li|ol|p|pre|s|span|strong|sub|sup|table|tbody|td|tfoot|th|thead"
     r"|tr|u|ul)>"
 )
-"""Tags that some tokenizers have as tokens of their own, to be found in ordinary text."""
+"""Tags that are tokens of some tokenizers, and that ordinary text contains."""
 _PASSES = 8
 
 
@@ -46,7 +46,7 @@ class Vocabulary:
         return cls(texts, re.compile("|".join(map(re.escape, longest_first))) if texts else None)
 
     def harmless(self, text: str) -> str:
-        """Return a text in which no special token stands: a blank breaks up each one; without any it is the same text.
+        """Return a text with a blank inside each special token, and a text without special tokens unchanged.
 
         >>> Vocabulary.of(["<|im_end|>"]).harmless("Paris<|im_end|>")
         'Paris< |im_end|>'
@@ -63,10 +63,10 @@ class Vocabulary:
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """Read a model file's special tokens: control tokens, the unknown token, and added ones that are no HTML tag.
+    """Read a model file's special tokens: control tokens, the unknown token, and added tokens that are not HTML tags.
 
     Raises:
-        ModelFileError: the file is no GGUF, or is damaged.
+        ModelFileError: the file is not in GGUF form, or is damaged.
     """
     try:
         with path.open("rb") as file:
@@ -83,7 +83,7 @@ def _is_special(text: str, kind: int) -> bool:
 
 
 def _lists(file: BinaryIO) -> tuple[list[str], list[int]]:
-    """Return the tokens and their kinds; nothing where the model has no tokenizer of its own."""
+    """Return the tokens and their kinds; empty lists if the file has no tokenizer."""
     if _taken(file, 4) != b"GGUF":
         raise ValueError("it is no GGUF file")
     version, _tensors, entries = struct.unpack("<IQQ", _taken(file, 20))

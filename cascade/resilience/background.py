@@ -1,8 +1,8 @@
-"""One event loop in a thread of its own, on which every HTTP call of this process runs.
+"""One event loop in its own thread, which runs every HTTP call of this process.
 
-Callers wait for a call, blocking or not, and the wait ends on the wall clock whatever the call does (F07): a call that
-is given up is cancelled, which closes its connection. Because there is one loop, connections are kept between the
-event loops of the caller and are not left behind with them. A forked child has a loop of its own.
+Callers wait for a call, blocking or not. The wait ends after the given time, whatever the call does (F07); the call is
+then cancelled, which closes its connection. Because this loop outlives the callers' event loops, connections are reused
+between them and none is left open when one ends. A forked child has a loop of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OutOfTimeError(Exception):
 
 
 class _Background:
-    """The loop and its thread, made when the first call comes."""
+    """The loop and its thread, which the first call starts."""
 
     def __init__(self) -> None:
         self._begin()
@@ -46,7 +46,7 @@ class _Background:
         self._begin()
 
     def submit(self, call: Coroutine[Any, Any, _T]) -> Future[_T]:
-        """Begin a call."""
+        """Start a call on the loop."""
         with self._lock:
             loop = self._loop
             if loop is None:
@@ -59,11 +59,11 @@ class _Background:
 
     @property
     def began(self) -> bool:
-        """Whether the loop runs."""
+        """Whether the loop has been started."""
         return self._loop is not None
 
     def stop(self) -> None:
-        """End the thread: the process ends."""
+        """End the thread, when the process ends."""
         with self._lock:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
@@ -88,7 +88,7 @@ _background = _Background()
 
 
 def begin(call: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    """Begin a call that nobody waits for, if the loop runs."""
+    """Start a call without waiting for its result, if the loop has been started."""
     if _background.began:
         _background.submit(call())
 
@@ -97,8 +97,8 @@ def run(timeout_s: float, call: Coroutine[Any, Any, _T]) -> _T:
     """Return what a call returns, or raise what it raises; blocking.
 
     Raises:
-        OutOfTimeError: it took longer than `timeout_s` seconds.
-        ClosedError: it was stopped.
+        OutOfTimeError: the call took longer than `timeout_s` seconds.
+        ClosedError: the call was stopped.
     """
     future = _background.submit(call)
     try:
@@ -115,7 +115,7 @@ def run(timeout_s: float, call: Coroutine[Any, Any, _T]) -> _T:
 
 
 async def arun(timeout_s: float, call: Coroutine[Any, Any, _T]) -> _T:
-    """Do as `run` without blocking the caller's event loop; cancelling cancels the call."""
+    """Do the same as `run` without blocking the caller's event loop; cancelling this coroutine cancels the call."""
     future = _background.submit(call)
     try:
         async with asyncio.timeout(_finite(timeout_s)) as clock:
@@ -131,7 +131,7 @@ async def arun(timeout_s: float, call: Coroutine[Any, Any, _T]) -> _T:
 
 
 def iterate(timeout_s: float, items: AsyncGenerator[_T, None]) -> Iterator[_T]:
-    """Yield what a call yields, blocking. Raises as `run` does; `timeout_s` holds for all items together."""
+    """Yield what a call yields, blocking. It raises what `run` raises; `timeout_s` is for all items together."""
     ends_at_s = time.monotonic() + timeout_s
     came: queue.SimpleQueue[object] = queue.SimpleQueue()
     future = _background.submit(_pumped(items, came.put))
@@ -155,7 +155,7 @@ def iterate(timeout_s: float, items: AsyncGenerator[_T, None]) -> Iterator[_T]:
 
 
 async def aiterate(timeout_s: float, items: AsyncGenerator[_T, None]) -> AsyncGenerator[_T, None]:
-    """Do as `iterate` without blocking. No time-out stands over a yield, so the reader is never cancelled."""
+    """Do the same as `iterate` without blocking. No time-out is active during a yield, so none cancels the reader."""
     ends_at_s = time.monotonic() + timeout_s
     came: asyncio.Queue[object] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -194,7 +194,7 @@ def _finite(timeout_s: float) -> float | None:
 
 
 def _cancelled(future: Future[Any]) -> BaseException:
-    """Tell the caller's own cancellation from that of the call."""
+    """Return the error to raise: the caller's own cancellation, or that the call was stopped."""
     task = asyncio.current_task()
     if task is not None and not task.cancelling() and future.cancelled():
         return ClosedError(SAYS)

@@ -1,8 +1,8 @@
-"""What must be made anew in a forked child: locks, threads, connections and queues. One mechanism for all of them.
+"""Renew locks, threads, connections and queues in a forked child.
 
-A fork copies the memory and the sockets of a process, but only the thread that forks. A lock that another thread holds
-stays locked in the child for ever, a connection is then shared with the parent, and an import that another thread has
-begun is never finished. Objects that own such things register here how they begin anew.
+A fork copies the memory and the sockets of a process, but only the thread that forks. So a lock that another thread
+holds stays locked in the child for ever, the child shares every connection with its parent, and an import that another
+thread has begun never finishes. Objects that own such things register here a function that renews them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from inspect import ismethod
 from typing import Any
 
 _WAIT_S = 10.0
-"""How long a fork waits at most for an import; longer, and the two wait for each other."""
+"""How long a fork waits at most for an import: after this time the two may be waiting for each other."""
 _PRUNED_EVERY = 256
 _renewals: list[tuple[weakref.ref[Any] | None, Callable[..., None]]] = []
-"""The owner and the function of each method, or a function alone."""
+"""Pairs of owner and function: of a bound method its object and its function, of a plain function None and itself."""
 _inherited: list[Any] = []
 _quiet = threading.RLock()
 
 
 def after_fork(renew: Callable[[], None]) -> None:
-    """Call `renew` in every child that is forked from now on. A bound method is called while its object lives.
+    """Call `renew` in every child that is forked from now on; a bound method only as long as its object exists.
 
-    In the child `renew` must take no lock that the parent may hold, and close nothing that it shares with the parent:
-    see `keep`.
+    In the child, `renew` must not take a lock that the parent may hold, and must not close anything that the child
+    shares with the parent: see `keep`.
     """
     if ismethod(renew):
         owner, function = weakref.ref(renew.__self__), renew.__func__
@@ -41,7 +41,7 @@ def after_fork(renew: Callable[[], None]) -> None:
 
 
 def keep(inherited: Any) -> None:
-    """Hold an object of the parent in the child as it is.
+    """Keep an object of the parent alive in the child, unchanged.
 
     If the child dropped it, its destructor could write to a connection that the parent still uses.
     """
@@ -49,14 +49,14 @@ def keep(inherited: Any) -> None:
 
 
 def keep_for_ever(inherited: Any) -> None:
-    """Do as `keep`, and let no destructor run at the end either: one that joins native threads would hang."""
+    """Do the same as `keep`, and prevent the destructor at exit too: one that joins native threads would hang."""
     keep(inherited)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
 
 
 @contextmanager
 def no_fork() -> Iterator[None]:
-    """Let forks in other threads wait: for an import in a thread that the child will not have."""
+    """Delay forks in other threads while the block runs, such as an import: a child would never finish it."""
     with _quiet:
         yield
 

@@ -1,6 +1,6 @@
-"""A switch that ends calls under way: `Orchestrator.close` and Ctrl-C in `ask_many` throw it.
+"""A switch that stops calls under way: `Orchestrator.close`, and Ctrl-C in `ask_many`, throw it.
 
-A call that is stopped raises `ClosedError`. The question's walk then ends, what the call may have cost is booked, and
+A call that is stopped raises `ClosedError`. The question then ends, the most that the call can have cost is booked, and
 no further call is made.
 """
 
@@ -29,7 +29,7 @@ class Halt:
         after_fork(self._begin)
 
     def _begin(self) -> None:
-        """Begin without calls: a forked child has none of its parent's."""
+        """Start without calls: a forked child has none of its parent's calls."""
         self._changed = threading.Condition()
         self._cancels: dict[int, Callable[[], object]] = {}
         self._working = 0
@@ -67,7 +67,7 @@ class Halt:
 
     @contextmanager
     def ruling(self) -> Iterator[None]:
-        """Let `ruling_halt` return this one while the block runs, so that a blocking call under it can be stopped."""
+        """Make `ruling_halt` return this switch while the block runs, so that it can stop the blocking calls inside."""
         self.check()
         before = _ruling.set(self)
         try:
@@ -77,7 +77,7 @@ class Halt:
 
     @asynccontextmanager
     async def covering(self) -> AsyncIterator[None]:
-        """Cancel what the running task awaits in the block if the switch is thrown; raise ClosedError then."""
+        """If the switch is thrown, cancel what the running task awaits in the block, and raise ClosedError."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None  # noqa: S101 - a coroutine runs in a task
         cancelled = False
@@ -113,19 +113,19 @@ class Halt:
                 self._changed.notify_all()
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no question is under way, at most `timeout_s` seconds; return whether none is."""
+        """Wait at most `timeout_s` seconds until no question is under way; return whether that was reached."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._working, timeout_s)
 
     def sleep(self, seconds: float) -> None:
-        """Wait so long. Raises ClosedError at once when the switch is thrown."""
+        """Wait that many seconds. Raises ClosedError as soon as the switch is thrown."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopped, seconds)
         self.check()
 
 
 def _on(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """Let a loop make a call, unless it is closed."""
+    """Schedule a call on a loop, unless the loop is closed."""
     try:
         loop.call_soon_threadsafe(call)
     except RuntimeError:
@@ -138,5 +138,5 @@ _ruling: ContextVar[Halt] = ContextVar("cascade_halt", default=NEVER)
 
 
 def ruling_halt() -> Halt:
-    """Return the switch that rules the running blocking call; one that is never thrown where there is none."""
+    """Return the switch that can stop the current blocking call; `NEVER` where there is none."""
     return _ruling.get()

@@ -1,8 +1,8 @@
-"""A budget for retries, one for each upstream: when a server is down, repeating every call only makes it worse.
+"""A budget for retries, one for each model: when a server is down, repeating every call only makes it worse.
 
-A token bucket, as in gRPC's retry throttling (gRFC A6) and the AWS SDKs: a retry takes a token, a call that succeeds
-gives one back. A call that failed on every try is the sign of an outage and empties the bucket, so later calls are
-tried once, until one succeeds.
+It is a token bucket, as in gRPC's retry throttling (gRFC A6) and the AWS SDKs: a retry takes a token, and a call that
+succeeds gives one back. A call that fails on every try is a sign of an outage and empties the bucket, so that later
+calls are tried once, until one succeeds.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from cascade.errors import ProviderError, RateLimitedError
 from cascade.resilience.forks import after_fork
 
 CAPACITY = 100
-"""Retries in a row at most: as many calls at once survive a short failure."""
+"""The most retries in a row, so that up to this many simultaneous calls survive a short failure."""
 
 
 class RetryBudget:
-    """The tokens of one upstream. Safe between threads.
+    """The tokens of one model. Safe between threads.
 
     A server that says when to come again (429 with Retry-After) is not down: such a retry takes no token.
     """
@@ -37,7 +37,7 @@ class RetryBudget:
                 self.tokens = min(self._capacity, self.tokens + 1)
 
     def gave_up(self, error: ProviderError) -> None:
-        """Take all tokens if a call failed on its last try as calls to a server that is down do."""
+        """Take all tokens if a call failed on its last try in the way that calls to a dead server fail."""
         if error.retryable and not _asked_to_wait(error):
             with self._lock:
                 self.tokens = 0

@@ -1,4 +1,4 @@
-"""How a model's reply is read: what of it is reasoning, what is the answer, and whether that can be an answer at all.
+"""Read a model's reply: split it into reasoning and answer, and decide whether the answer can be one at all.
 
 The answer is returned whole. The shipped prompts ask for two parts, "Reasoning: …" and "Answer: …"; what follows
 "Answer:", over as many lines as it takes, is the answer. A reply in another form is the answer from its first character
@@ -33,10 +33,10 @@ _SHOWN_CHARS = 100
 
 
 def split_reply(text: str) -> tuple[str, str]:
-    r"""Return (reasoning, answer) of a reply; nothing of the answer is left out but blanks, and marks around one line.
+    r"""Return (reasoning, answer) of a reply; the answer is whole but for blanks, and marks around a single line.
 
-    With several lines that begin with "Answer:" the last one counts, since a model may correct itself; not those inside
-    a fenced block, and not those that answer a "Question:" which the answer itself holds.
+    If several lines begin with "Answer:", the last one counts, since a model may correct itself. Lines inside a fenced
+    block do not count, nor do lines that answer a "Question:" inside the answer.
 
     >>> split_reply("Reasoning: It flows there.\nAnswer: The Danube.")
     ('It flows there.', 'The Danube')
@@ -57,7 +57,7 @@ def split_reply(text: str) -> tuple[str, str]:
 
 
 def _without_outer_fence(text: str) -> str:
-    """Return the inside of a fence that was put around the whole form."""
+    """Return a reply without the fence that a model put around all of it."""
     fence = _FENCED_FORM.match(text)
     return text if fence is None else text[fence.end() :].rstrip().removesuffix(fence[1])
 
@@ -77,7 +77,7 @@ def _answer_line(text: str) -> re.Match[str] | None:
 
 
 def _fence_ends(text: str) -> list[int]:
-    """Return where fenced blocks begin and end, in order: after an odd number of places a block is open."""
+    """Return where fenced blocks begin and end, in order: after an odd number of these places a block is open."""
     places: list[int] = []
     opening = ""
     for found in _FENCE.finditer(text):
@@ -100,7 +100,7 @@ def tidy(answer: str) -> str:
 
 
 def _unmarked(line: str) -> str:
-    """Return a line without asterisks and quotes at its ends, where the quotes do not belong to what is inside."""
+    """Return a line without asterisks and quotes at its ends, unless the quotes belong to the text inside."""
     before = None
     while line != before:
         before, line = line, line.strip(" \t*")
@@ -113,7 +113,7 @@ def _unmarked(line: str) -> str:
 
 
 def is_answer(text: str) -> bool:
-    """Whether a text can be an answer at all: one token such as ":" or "Thought process:" fools judges (F41).
+    """Return whether a text can be an answer: a text such as ":" or "Thought process:" is none, but fools judges (F41).
 
     >>> is_answer("Danube"), is_answer(":"), is_answer("Thought process:")
     (True, False, False)
@@ -124,7 +124,7 @@ def is_answer(text: str) -> bool:
 
 
 def unread(completion: Completion, answer: str, request: Request) -> str | None:
-    """Return the warning that a reply holds no whole answer, with the start of the reply; None where it holds one.
+    """Return a warning, with the start of the reply, if a reply holds no whole answer; None if it holds one.
 
     Args:
         completion: the reply.

@@ -1,10 +1,11 @@
-"""A ladder that may abstain: one bar on how sure an answer is, for stopping and for serving alike.
+"""A ladder that may abstain: one bar on the mean log-prob of a reply decides both stopping and serving.
 
-The error of an answer can be promised almost always, by answering little. What a cascade can save is cost at about as
-many answers as the last model gives alone. So one cheap model is asked first. Its answer is served where its mean
-log-prob is at the bar or above; else the last model is asked, and its answer is served where it is at the bar or above;
-else nothing is. A lower bar answers more, costs less and errs more. The bars are tested from the strictest on, so no
-question is needed to order them: a first part of the log picks the cheap model, or none, and all others certify.
+A low error can almost always be promised by answering few questions. So the goal is to lower the cost while answering
+about as many questions as the last model alone. One cheap model is asked first. Its answer is served if its mean
+log-prob reaches the bar. Otherwise the last model is asked, and its answer is served if it reaches the bar. Otherwise
+nothing is served. A lower bar answers more questions, costs less and errs more. The bars are tested from the strictest
+on, so no question is needed to order them: a first part of the log picks the cheap model, or none, and all others
+certify.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ SIGNAL = "reply_mean_logprob"
 CERTIFIES = 0.8
 """The share of the questions that certify; the others pick the cheap model."""
 _FEWER = 0.02
-"""What a cheap model first may answer less than the last model alone, as a share of all questions: less is noise."""
+"""How many fewer questions a cheap model first may answer than the last model alone, as a share of all questions: a
+smaller difference is noise."""
 _CHEAPER = 0.95
-"""The share of the last model's cost that asking a cheap model first must come down to."""
+"""A cheap model is asked first only if that costs less than this share of the last model's cost."""
 _MOST_BARS = 1_000
 
 
 def has_one_bar(table: EpisodeTable, guarantee: Guarantee) -> bool:
-    """Whether one bar can be set: a promise on the error that may abstain, in a ladder that logs how sure it is."""
+    """Return whether one bar can be set: the promise is on the error and may abstain, and the ladder logs log-probs."""
     arrays, signals = table.arrays, table.signals
     asked = guarantee.kind == "error" and guarantee.abstain and guarantee.budget_nano_usd is None
     if not asked or arrays.answer.shape[2] != 1 or SIGNAL not in signals or "p_yes" in signals:
@@ -47,7 +49,7 @@ def has_one_bar(table: EpisodeTable, guarantee: Guarantee) -> bool:
 
 
 def one_bar(training: EpisodeTable, guarantee: Guarantee) -> Candidate:
-    """Return the cheap model and the last one, or the last one alone where no other saves anything.
+    """Return a policy that asks a cheap model and then the last one, or the last one alone where that costs less.
 
     Args:
         training: questions that pick the models; `has_one_bar` holds.
@@ -74,7 +76,8 @@ def _policy(table: EpisodeTable, steps: tuple[int, ...], kind: str) -> LearnedPo
 def bars(policy: LearnedPolicy, table: EpisodeTable, guarantee: Guarantee) -> tuple[PathPoint, ...] | None:
     """Return the points of a policy with one bar, the strictest first; None for other policies.
 
-    The bars are the log-probs of the questions, evenly thinned to 1,000. No answer and no outcome is looked at.
+    The bars are the log-probs of the questions, thinned evenly to at most 1,000. The function looks at no answer and no
+    outcome.
 
     Args:
         policy: the policy.
@@ -92,7 +95,7 @@ def bars(policy: LearnedPolicy, table: EpisodeTable, guarantee: Guarantee) -> tu
 
 
 class _Answered(NamedTuple):
-    """What some models come to at the bar that answers most with at most alpha of all questions lost."""
+    """What some models do at the bar that answers most questions while at most a share alpha of all is lost."""
 
     answered: float
     cost: float

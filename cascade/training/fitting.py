@@ -1,12 +1,12 @@
-"""From a log to a certified policy: divide, choose, fit, calibrate, each on questions that the next has not seen.
+"""Make a certified policy from a log: divide, choose, fit, calibrate.
 
 1. A share of the questions is set aside, whole groups, for the certificate alone (`dividing`).
 2. On the rest the candidates are compared, each question scored by a model that has not seen it (`choosing`).
 3. The one that is chosen is fitted on all of the rest.
 4. For a promise on the single answer the path of thresholds is ordered on the scores of step 2.
-5. The threshold is set on the questions of step 1 (`calibration.calibrating`): the first time that they are looked at.
+5. The threshold is set on the questions of step 1 (`calibration.calibrating`), which nothing has used before.
 
-So what the certificate says holds however the policy was chosen and whatever it is like.
+So the certificate holds however the policy was chosen and however good it is.
 """
 
 from __future__ import annotations
@@ -69,9 +69,9 @@ class Fitted:
         choice: what was compared, and why this one was chosen.
         sizes: how many questions did what.
         training: the questions that it was chosen and fitted on.
-        notes: what else has to be known, in words.
+        notes: what else a user should know, in words.
         learning: of a policy network, how it was trained.
-        refused: why the policy that was chosen was not certified, where the reference alone took its place.
+        refused: why the chosen policy was not certified, if the reference alone took its place.
     """
 
     policy: LearnedPolicy
@@ -126,26 +126,26 @@ def fit_policy(
         config: the cascade that will serve, for `Certificate.made_for`; without it only what the log says is known.
         seed: draws the parts, the folds and the bootstrap. The same log and seed give the same bytes, whatever the
             order of the log.
-        calibration_share: of the questions that are set aside to certify; never fewer than the guarantee needs, if the
-            log has them. By default 0.3; for a promise of regret what costs least (`shares`), and all of them where
-            nothing is learned.
-        lambda_set: what a further answer in the set is charged with, as a share of what a step costs on average.
-        init: an earlier policy that what is chosen starts from; the choice is made without it. Its questions, and those
-            of their groups, certify nothing.
+        calibration_share: the share of the questions that is set aside to certify; never fewer than the guarantee
+            needs, if the log has them. By default 0.3; for a promise of regret the share that costs least (`shares`),
+            and all questions where nothing is learned.
+        lambda_set: the charge for each further answer in the set, as a share of a step's mean cost.
+        init: an earlier policy from which the chosen one starts; the choice is made without it. Its questions, and
+            those of their groups, do not certify.
         embedding: offers where each question's sentence embedding lies, along directions of the training questions. A
             policy that looks at them needs the sentence model to serve.
         expires_days: how long the certificates hold; without end by default.
-        allow_everything: accept that everything is kept where the questions are too few for a threshold.
+        allow_everything: keep every answer, instead of refusing, where the questions are too few for a threshold.
         today: the day of the certificates, UTC.
         networks: how policy networks are trained, and whether "auto" tries them; by default it does not.
 
-    Guarantee: that of `calibrate_policy`. The certifying questions are used for nothing else.
+    Guarantee: the one of `calibrate_policy`. The certifying questions are used for nothing else.
 
     Raises:
         UsageError: the log cannot be fitted on: there is no question, it is of another cascade than the configuration,
             or lacks what the guarantee or the method needs.
         NotCertifiedError: the questions are too few, or the policy misses too many at every threshold; `needed_n` says
-            about how many in the log would do.
+            about how many questions the log would need.
 
     Reference: `design/portfolio.md`.
     """
@@ -178,21 +178,21 @@ def fit_policy(
 
 
 def _named(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How) -> Candidate | None:
-    """Return the threshold that needs no learning, where nothing else is asked for that would."""
+    """Return the threshold that needs no learning; None where the options ask for something that does."""
     if not _unasked(how):
         return None
     return named_score(questions_of(tables, guarantee).table, guarantee) if plain_regret(guarantee) else None
 
 
 def _unasked(how: How) -> bool:
-    """Whether nothing is asked for that would have to be learned."""
+    """Return whether the options ask for nothing that has to be learned."""
     if how.method not in {AUTO, "threshold"} or how.init is not None or how.embedding is not None:
         return False
     return how.networks is None or not how.networks.offered
 
 
 def _share(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How) -> float:
-    """Return the share of the questions that certify: for regret what costs least, by a first part that trains."""
+    """Return the share of the questions that certify: for regret the cheapest, as a first part that trains shows."""
     if not plain_regret(guarantee):
         return SHARE
     seen = frozenset[str]() if how.init is None else how.init.seen.all
@@ -415,13 +415,13 @@ def terms_of(parts: Divided, guarantee: Guarantee, lambda_set: float = 0.0) -> T
 def choice_on(
     training: EpisodeTable, terms: Terms, method: str = AUTO, seed: int = 0, networks: Networks | None = None
 ) -> Choice:
-    """Choose on training questions; where they are too few, the fixed depth, or what was asked for.
+    """Choose on training questions; where they are too few, take the fixed depth, or the method that was asked for.
 
-    No candidate starts from an earlier policy here. That one may have seen these very questions: its candidates would
-    be scored on what they know, and the others on what they do not.
+    No candidate starts from an earlier policy here. An earlier policy may have seen these questions, so its candidates
+    would be scored on questions that they know, and the others on questions that they do not know.
 
     Raises:
-        UsageError: there is no such method, or nothing that it could look at.
+        UsageError: the method does not exist, or the log has nothing that it could look at.
     """
     candidates = _candidates(training, terms, method, seed, networks=networks)
     if len(candidates) == 1 or training.n < LEAST_TRAINING or len(set(training.groups)) < 2:
@@ -434,7 +434,7 @@ def choice_on(
 
 
 def _on_fewer_steps(table: EpisodeTable, terms: Terms, method: str, seed: int) -> list[Candidate]:
-    """Return candidates that leave out the models of a ladder that cost more than they save; none where all pay."""
+    """Return candidates without the models of a ladder that cost more than they save; an empty list where all pay."""
     if not may_leave_out(table, terms):
         return []
 
@@ -461,7 +461,7 @@ def _candidates(
 
 
 def _made(training: EpisodeTable, terms: Terms, choice: Choice, how: How, networks: Networks) -> LearnedPolicy:
-    """Fit what was chosen on all training questions; from the earlier policy, where there is one."""
+    """Fit the chosen candidate on all training questions, starting from the earlier policy where there is one."""
     chosen = choice.chosen
     if how.init is not None:
         again = _candidates(training, terms, how.method, how.seed, how.init.policy, networks)

@@ -1,12 +1,12 @@
-"""How many questions certify a promise of regret, and how many make the policy: what costs least in the end.
+"""Choose how many questions certify a promise of regret, and how many train the policy.
 
-Questions that certify lower what being sure costs: with n of them the policy may lose `most_losses(n, α, δ)` / n, which
-rises towards α. Questions that train make the policy better. Which of the two pays more depends on the log. So a first
-part of the log, which always trains, is used to find out: the same way of learning is fitted on smaller and on larger
-samples of it, and what it costs with more is extrapolated by c + b / m, the usual rate of a regression's excess cost.
+More certifying questions allow more losses: with n of them the policy may lose a share `most_losses(n, α, δ)` / n,
+which rises towards α. More training questions make the policy better. The log decides which of the two saves more. So
+`fit` uses a first part of the log, which always trains, to find out: it fits the same method on smaller and on larger
+samples of that part, and extrapolates the cost by c + b / m, the usual rate of a regression's excess cost.
 
-Where nothing is learned, no question is set aside to learn from: a pair of models with a score that is named before the
-log is read certifies with all of them (`named_score`).
+Where nothing is learned, no question is set aside for training: for a pair of models, with a score that is named before
+the log is read, all questions certify (`named_score`).
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from cascade.training.choice.simple import plain_threshold
 from cascade.training.dividing import Divided, allowed_loss, needed_of
 
 SHARES = (0.25, 0.4, 0.55, 0.7)
-"""Shares that certify among which is chosen; what the largest leaves is the part that always trains."""
+"""The shares of certifying questions to choose from. What the largest leaves is the part that always trains."""
 LEARNS_FROM = 2_000
-"""Questions of a pair of models from which more than one named score is looked at: with fewer, what is set aside to
-learn from costs more than learning brings (`design/regret.md`)."""
+"""With fewer questions than this, a pair of models uses one named score: setting questions aside for learning would
+cost more than learning saves (`design/regret.md`)."""
 LEAST_LEARNING = 60
-"""Questions beyond those that must certify, below which nothing is learned."""
+"""With fewer questions than this, beyond those that must certify, nothing is learned."""
 _MOST_GAIN = 0.3
-"""The most that unlimited training questions are taken to save, as a share of the cost: two noisy figures differ by
-more."""
+"""The most that unlimited training questions are assumed to save, as a share of the cost. Noise alone could make the
+two figures suggest more."""
 
 
 def plain_regret(guarantee: Guarantee) -> bool:
-    """Whether regret alone is promised: no abstaining, no budget beside it."""
+    """Return whether the promise is regret alone, without abstaining and without a budget."""
     return guarantee.kind == "regret" and not guarantee.abstain and guarantee.budget_nano_usd is None
 
 
@@ -52,8 +52,8 @@ def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
     """Return the threshold that is set without learning, where learning would cost more than it brings; else None.
 
     Score, sign and order are named before the log is read: the first signal of `calibration.doubt.KNOWN` that the log
-    has, and the tokens of an answer where it has none. Which signals there are, and how many questions, is looked at;
-    no answer and no outcome is.
+    has, or the tokens of an answer where it has none. The function looks at which signals the log has and how many
+    questions; it looks at no answer and no outcome.
 
     Args:
         table: the questions of a log, each once.
@@ -83,7 +83,7 @@ def share_that_certifies(parts: Divided, choice: Choice, guarantee: Guarantee, s
     """Return the share of a log's questions that should certify.
 
     Args:
-        parts: the log, divided by the largest of `SHARES`: what trains there trains in any case.
+        parts: the log, divided by the largest of `SHARES`: its training questions train at every share.
         choice: what was chosen on that part.
         guarantee: a promise of regret.
         seed: draws the folds.
@@ -101,7 +101,7 @@ def share_that_certifies(parts: Divided, choice: Choice, guarantee: Guarantee, s
 
 
 def _at_size(sizes: Sequence[float], costs: Sequence[float], many: float) -> float:
-    """Return the cost with so many training questions, from those with fewer and with more of them: c + b / m."""
+    """Extrapolate the cost to `many` training questions by c + b / m, from its values at two sizes."""
     small, large = costs
     if not math.isfinite(large):
         return math.inf
@@ -116,7 +116,7 @@ def _out_of_fold(first: EpisodeTable, chosen: Candidate, fold: Ints) -> Sample |
 
 
 def _cost(sample: Sample | None, terms: Terms, guarantee: Guarantee, certify: int) -> float:
-    """Return the mean cost at the loss that so many certifying questions will allow."""
+    """Return the mean cost at the loss that `certify` certifying questions will allow."""
     if sample is None:
         return math.inf
     walk = walk_of(sample, guarantee, terms.prices)

@@ -1,6 +1,6 @@
-"""Wide tables, a row for each question and columns for each model: `small_answer`, `large_cost`. Names say it all.
+"""Read wide tables: a row for each question, and columns for each model, such as `small_answer` and `large_cost`.
 
-`layout` decides from the column names alone which column says what; `calls` reads rows by it.
+`layout` decides from the column names alone what each column holds; `calls` reads the rows accordingly.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ OF_QUESTION = {
     "segment": ("segment", "segment_id"),
     **{name: (name,) for name in ("context", "dataset", "split", "created_at")},
 }
-"""What a column by itself says of the question, by its spellings."""
+"""The columns about the question, each with the names under which it is recognised."""
 
 OF_MODEL = {
     ANSWER: ("answer", "output", "response", "reply", "completion", "prediction"),
@@ -49,12 +49,12 @@ OF_MODEL = {
     "signals.score": ("score",),
     **{f"{SIGNALS}{name}": (name,) for name in sorted(given_by(LADDER) - {"reply_mean_logprob"})},
 }
-"""What a column says of a model, by what follows the model's name."""
+"""The columns about a model, each with the endings under which it is recognised behind the model's name."""
 
 ONE_CALL = frozenset({"answer", "text", "correct", "is_correct"})
-"""A column of such a name speaks of the row's one call. Beside columns of several models it may be of any of them."""
+"""A column with such a name is about the row's only call. Beside columns of several models its model is unclear."""
 NOT_WIDE = frozenset({"step", "candidate", "walk", "model", "source", "kept"})
-"""Only a table of calls has such columns."""
+"""Only tables with a row for each call have these columns."""
 
 _MAPPED_TO_MODEL = re.compile(r"(.+?)\.(answer|correct|cost_usd|cost_nano_usd|latency_s|latency_ms|signals\.\w+)")
 _APART = re.compile(r"[\s_.\-/:]+")

@@ -1,4 +1,4 @@
-"""Rounds in which the guide judges, or a ladder without judging: what one log says of both at the same promise."""
+"""Compare rounds in which the guide judges with a ladder without judging: one log, the same promise."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _JUDGED = {"base", "guide"}
 
 
 def holds_both(table: EpisodeTable) -> bool:
-    """Whether a log of rounds of base and guide has the guide's own answers too, so that it can be read as a ladder."""
+    """Return whether a log of rounds also has the guide's own answers, so that it can be read as a ladder too."""
     judged = "base" in table.sources and _JUDGED.issuperset(table.sources) and "p_yes" in table.signals
     return judged and walked(table, GUIDE_ONLY) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Rivals:
-    """What was found for both strategies on the same questions, held against the same guide.
+    """The results of both strategies on the same questions, compared with the same guide.
 
     Attributes:
         rounds: the base answers, the guide judges, and they may try again.
@@ -33,7 +33,7 @@ class Rivals:
 
     @property
     def better(self) -> str | None:
-        """The strategy to take: of those that are shown to save, the one that saves more; None where neither is."""
+        """The strategy to take: the one that saves more, of those shown to save; None if neither is shown to save."""
         saved = {
             name: proof.policy.saving.mean
             for name, proof in ((LADDER, self.ladder), (ROUNDS, self.rounds))
@@ -43,7 +43,7 @@ class Rivals:
 
     @property
     def overlap(self) -> bool:
-        """Whether the intervals of the two savings overlap, so that which saves more is not sure."""
+        """Whether the intervals of the two savings overlap, so that it is not certain which saves more."""
         one, other = self.rounds.policy.saving, self.ladder.policy.saving
         if one is None or other is None or None in (one.low, one.high, other.low, other.high):
             return True

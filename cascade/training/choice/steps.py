@@ -1,7 +1,8 @@
-"""Which models of a ladder are worth asking: those that cost more than they save are left out.
+"""Decide which models of a ladder are worth asking, and leave out those that cost more than they save.
 
-A ladder of five models need not ask all five: a question that only the last can answer pays for each before it. Steps
-of a ladder do not depend on each other, so a log of all of them says exactly what any part of them would have cost.
+A ladder of five models need not ask all five: a question that only the last model can answer pays for every model
+before it. The steps of a ladder do not depend on each other, so a log of all of them shows exactly what any subset of
+them would have cost.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from cascade.training.choice.matched import matched
 from cascade.training.choice.measuring import Terms, allowed_of, walk_of
 
 WORTH = 0.005
-"""A step is left out where that saves at least this share of the cost: less is noise."""
+"""A step is left out if that saves at least this share of the cost. A smaller saving is noise."""
 
 
 def may_leave_out(table: EpisodeTable, terms: Terms) -> bool:
-    """Whether steps may be left out: for regret, in a ladder that ends in the reference, of three steps or more."""
+    """Return whether steps may be left out: for regret, in a ladder of three or more that ends in the reference."""
     guarantee = terms.guarantee
     return (
         guarantee.kind == "regret" and not guarantee.abstain and table.arrays.horizon > 2 and ends_in_reference(table)
@@ -31,16 +32,16 @@ def may_leave_out(table: EpisodeTable, terms: Terms) -> bool:
 def best_steps(
     table: EpisodeTable, fold: Ints, terms: Terms, candidate_on: Callable[[tuple[int, ...]], Candidate | None]
 ) -> tuple[int, ...]:
-    """Return the steps that are worth their price, found by leaving out one after the other.
+    """Return the steps that are worth their price, found by leaving out one step after another.
 
     Args:
         table: training questions with all steps.
-        fold: int64 (n,), the fold of each: what is compared was fitted on other folds.
+        fold: int64 (n,), the fold of each question, which is scored by a policy fitted on the other folds.
         terms: what will be promised, and what steps cost.
-        candidate_on: how a policy on some steps is made; None where there is nothing to learn from on these.
+        candidate_on: makes a policy for some steps; returns None where these steps give nothing to learn from.
 
     Returns:
-        Their numbers, from 1, rising; the last step is always one of them, and at least one other.
+        Their numbers, from 1, in ascending order: the last step and at least one other.
     """
 
     def cost(steps: tuple[int, ...]) -> float:
@@ -58,12 +59,12 @@ def best_steps(
 
 
 def _fewer(steps: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield the steps without each one of them, but never without the last."""
+    """Yield the steps with one of them left out, for each step but the last."""
     yield from (steps[:at] + steps[at + 1 :] for at in range(len(steps) - 1))
 
 
 def _cost(table: EpisodeTable, fold: Ints, terms: Terms, candidate: Candidate | None) -> float:
-    """Return the mean cost out of fold at the loss that will be allowed; +∞ where that is never reached."""
+    """Return the mean cost out of fold at the loss that will be allowed; +∞ where no threshold reaches it."""
     if candidate is None:
         return math.inf
     held, failed = cross_fitted(table, [candidate], fold)
