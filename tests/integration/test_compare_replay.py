@@ -106,12 +106,27 @@ def live(path: Path, strategy: dict[str, Any], policy: dict[str, Any]) -> tuple[
 
 
 def told(answer: Answer, asked: AskedQuestion) -> tuple[Any, ...]:
-    """Return what is compared: cost, length, answers kept and different ones, and whether they are right."""
+    """Return what is compared: cost, length, answers kept and different ones, and whether they are right.
+
+    Where the policy kept nothing the log knows of no answer. Live, the best answer there is is served, with a warning.
+    """
     matches = get_matcher("exact").matches
-    kept = sum(len(step.decision.keep) for step in answer.steps if step.decision is not None)
-    right = answer.text is not None and matches(answer.text, asked.gold).correct
-    found = any(matches(text, asked.gold).correct for text in answer.answers)
-    return answer.cost_nano_usd, len(answer.steps), kept, len(answer.answers), right, found
+    kept, answers = kept_by(answer), answers_kept(answer)
+    right = bool(answers) and matches(answers[0], asked.gold).correct
+    found = any(matches(text, asked.gold).correct for text in answers)
+    return answer.cost_nano_usd, len(answer.steps), kept, len(answers), right, found
+
+
+def kept_by(answer: Answer) -> int:
+    """Return how many answers the policy kept."""
+    return sum(len(step.decision.keep) for step in answer.steps if step.decision is not None)
+
+
+def answers_kept(answer: Answer) -> tuple[str, ...]:
+    """Return the different answers that the policy kept, best first; every answer without one comes with a warning."""
+    warned = [one for one in answer.warnings if one.startswith(("the policy kept no answer", "no step brought"))]
+    assert bool(warned) == (kept_by(answer) == 0)
+    return answer.answers if kept_by(answer) else ()
 
 
 UNCERTAIN = [0.0, uncertainty(0.9), math.nextafter(uncertainty(0.9), 1), uncertainty(0.7), uncertainty(0.5), 0.2, 0.7]
@@ -151,7 +166,8 @@ def test_a_policy_does_on_the_log_what_it_does_live(
         texts = texts_of(logs[name])
         for row, (asked, answer) in enumerate(zip(QUESTIONS, answers, strict=True)):
             at = np.argwhere(table.arrays.answer[row] == served[row]) if served[row] >= 0 else []
-            wanted = None if answer.text is None else normalize_answer(answer.text)
+            kept = answers_kept(answer)
+            wanted = normalize_answer(kept[0]) if kept else None
             names = {texts[asked.id, int(t) + 1, table.sources[a]] for t, a in at} if len(at) else {None}
             assert wanted in names
             assert len(names) == 1

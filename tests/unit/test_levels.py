@@ -212,8 +212,9 @@ def test_a_damaged_level_does_not_start(directory: str) -> None:
 
 
 def audit(orchestrator: Orchestrator, name: str, times: int, *, missed: bool) -> None:
-    for _ in range(times):
-        answer = orchestrator.ask(QUESTION, budget=name)
+    """Ask other questions, and audit each: of one question a monitor counts one audit."""
+    for number in range(times):
+        answer = orchestrator.ask(f"{QUESTION} Number {number}.", budget=name)
         assert answer.audited
         orchestrator.record_truth(answer, lambda text, kept=answer.answers: (text in kept) != missed)
 
