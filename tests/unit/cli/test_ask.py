@@ -206,4 +206,4 @@ def test_a_group_is_given_on_the_command_line(cli: Cli, fake_config: Path) -> No
     calibrated(fake_config, certificate(group="law"))
     held = json.loads(cli("ask", "Which river?", "--group", "law", "--json").out)
     assert (held["certificate"]["group"], held["question"]["group"]) == ("law", "law")
-    assert "for the group 'art'" in cli("ask", "Which river?", "--group", "art").err
+    assert "for the segment 'art'" in cli("ask", "Which river?", "--group", "art").err

@@ -19,7 +19,7 @@ from cascade.evaluation.report import plots
 from cascade.policies.artifact import read
 from cascade.strategies.embedding import SentenceModel
 from cascade.training.fitting import fit_policy
-from unit.cli.certified import POLICY, Row, hard_rows
+from unit.cli.certified import POLICY, Row, hard_rows, ladder_rows
 from unit.embedder import Embedder, logged
 
 Cli = Callable[..., Any]
@@ -30,7 +30,7 @@ models:
   base: {model: small, price: {input: 1, output: 1}}
   guide: {model: large, price: {input: 1, output: 1}}
 provider: fake
-strategy: {kind: base_guide, rounds: 2}
+strategy: {kind: ladder, models: [base, guide]}
 """
 
 
@@ -335,15 +335,15 @@ def test_another_policy_is_not_written_over(cli: Cli, log: str, tmp_path: Path) 
 def test_a_log_at_other_prices_is_2(cli: Cli, written: Write, tmp_path: Path) -> None:
     (tmp_path / "cascade.yaml").write_text(CONFIG)
     tokens = {"input_tokens": 500, "output_tokens": 500, "cost_nano_usd": 1_000_000}
-    log = written(hard_rows(99, range(0, 40, 2), **tokens))
+    log = written(ladder_rows(99, range(0, 40, 2), **tokens))
     assert cli("fit", log, "-o", "policy", "--config", "cascade.yaml").code == 0
     made_for = read(tmp_path / "policy").certificates[0].made_for
     assert made_for["prices"]
-    dear = written(hard_rows(99, range(0, 40, 2), **(tokens | {"cost_nano_usd": 2_000_000})), "dear.jsonl")
+    dear = written(ladder_rows(99, range(0, 40, 2), **(tokens | {"cost_nano_usd": 2_000_000})), "dear.jsonl")
     ran = cli("fit", dear, "-o", "other", "--config", "cascade.yaml")
     assert (ran.code, ran.out) == (2, "")
     assert "the log was costed at other prices than the configuration" in words(ran.err)
-    newer = [one | {"model": "newer"} for one in hard_rows(99, range(0, 40, 2), **tokens)]
+    newer = [one | {"model": "newer"} for one in ladder_rows(99, range(0, 40, 2), **tokens)]
     other = written(newer, "newer.jsonl")
     assert cli("fit", other, "-o", "other", "--config", "cascade.yaml").code == 2
     assert not (tmp_path / "other").exists()
