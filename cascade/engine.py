@@ -372,7 +372,17 @@ def _ranked(steps: Sequence[Step], *, at_any_cost: bool) -> list[_Ranked]:
         return max(known, default=-1.0), len(group), max(step.number for step, _ in group)
 
     best_first = sorted(groups.values(), key=worth, reverse=True)
-    return [_Ranked(_text(*group[0]), _most_sure(group)) for group in best_first]
+    return [_Ranked(_text(*_surest(group)), _most_sure(group)) for group in best_first]
+
+
+def _surest(group: Sequence[tuple[Step, int]]) -> tuple[Step, int]:
+    """Return the candidate of an answer whose text is served: the surest, of equals the one kept first."""
+
+    def sure(one: tuple[Step, int]) -> float:
+        known = one[0].confidence(one[1])
+        return -1.0 if known is None else known
+
+    return max(group, key=sure)
 
 
 def _text(step: Step, index: int) -> str:

@@ -1,9 +1,9 @@
 """One answer out of the set: what a caller gets who asks for one text, and how often it is wrong.
 
 The rule is that of `engine.rank`: the answer with the highest known confidence, then the most votes, then the latest
-step, then the one that was kept first. Unlike coverage its error is not monotone in kappa: a later answer that is
-wrong can displace an earlier right one. So a guarantee on it needs a calibration that does without monotony
-(`design/rollout.md`).
+step, then the one that was kept first. Of the texts that count as that answer, the surest is served. Unlike coverage
+its error is not monotone in kappa: a later answer that is wrong can displace an earlier right one. So a guarantee on it
+needs a calibration that does without monotony (`design/rollout.md`).
 """
 
 from __future__ import annotations
@@ -103,29 +103,40 @@ def _highest(slot: Ints, values: Floats, size: int) -> Floats:
 
 
 class _Worth(NamedTuple):
-    """A table with a place for each answer of each question, flat: what it is ranked by, and its first kept leaf."""
+    """A table with a place for each answer of each question, flat: what it is ranked by, and its leaves.
+
+    `first` is the leaf that was kept first, and `leader` the one that is served: the surest, of equals the first. Texts
+    that count as the same answer may still differ in a blank or a capital, and so in which of them is right.
+    """
 
     confidence: Floats
     votes: Ints
     latest: Ints
+    first: Ints
     leader: Ints
 
 
 def _worth(slot: Ints, t: Ints, confidence: Floats, size: int) -> _Worth:
     """Gather kept leaves, in the order in which they were kept, by their places in the table."""
     highest = _highest(slot, confidence, size)
-    latest, leader = np.full(size, -1), np.full(size, -1)
+    latest, first, leader = np.full(size, -1), np.full(size, -1), np.full(size, -1)
     np.maximum.at(latest, slot, t)
-    leader[slot[::-1]] = np.arange(slot.size)[::-1]  # the last write, so the first leaf, stays
-    ranked = np.where(np.isnan(highest), UNKNOWN_CONFIDENCE, highest)
-    return _Worth(ranked, np.bincount(slot, minlength=size), latest, leader)
+    first[slot[::-1]] = np.arange(slot.size)[::-1]  # the last write stays
+    surest_last = np.argsort(-_ranked(confidence), kind="stable")[::-1]
+    leader[slot[surest_last]] = surest_last
+    return _Worth(_ranked(highest), np.bincount(slot, minlength=size), latest, first, leader)
+
+
+def _ranked(confidence: Floats) -> Floats:
+    """Return confidences, unknown ones below all others."""
+    return np.where(np.isnan(confidence), UNKNOWN_CONFIDENCE, confidence)
 
 
 def _best(worth: _Worth, n: int) -> Ints:
     """Return the first kept leaf of each question's best answer, int64 (n,); −1 where nothing is kept."""
     leader = worth.leader.reshape(n, -1)
     leading = leader >= 0
-    for key in (worth.confidence, worth.votes, worth.latest, -worth.leader):
+    for key in (worth.confidence, worth.votes, worth.latest, -worth.first):
         keys = np.where(leading, key.reshape(n, -1), -np.inf)
         leading &= keys == keys.max(axis=1, keepdims=True)
     return np.asarray(leader[np.arange(n), leading.argmax(axis=1)], dtype=np.int64)

@@ -505,5 +505,8 @@ def _served_is_right(answers: Mapping[tuple[int, int], _Made]) -> bool:
         known = [made.confidence for _, made in group if not math.isnan(made.confidence)]
         return max(known, default=-1.0), len(group), max(step for step, _ in group)
 
+    def sure(one: tuple[int, _Made]) -> float:
+        return -1.0 if math.isnan(one[1].confidence) else one[1].confidence
+
     best = max(groups.values(), key=worth, default=None)
-    return best is not None and best[0][1].correct is True
+    return best is not None and max(best, key=sure)[1].correct is True

@@ -24,6 +24,7 @@ from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
 from cascade.policies.base import Takes
 from cascade.providers.fake import FakeProvider, reply
+from cascade.training.choice.simple import plain_threshold
 from cascade.training.fitting import Fitted, fit_policy
 from cascade.training.shares import SHARES, named_score
 from cascade.types import Request
@@ -156,6 +157,17 @@ def test_running_every_step_of_a_ladder_has_no_regret() -> None:
         )
         assert not strictest.loss.any()
     assert found.refused is None
+
+
+def test_the_references_own_text_is_served_though_another_text_counts_as_the_same_answer() -> None:
+    """Texts that differ in a blank or a capital count as one answer, and one of them alone may be right."""
+    table = ladder(400, **PAIR)
+    same = table.arrays.answer.copy()
+    same[:, 1] = same[:, 0]
+    table = replace(table, arrays=replace(table.arrays, answer=same))
+    policy = plain_threshold(table, "reply_mean_logprob", -1.0, "regret")
+    sample = sample_of(table, policy)
+    assert not sample.served("regret").at(every_threshold(sample)[0]).loss.any()
 
 
 def test_models_that_cost_more_than_they_save_are_left_out() -> None:
