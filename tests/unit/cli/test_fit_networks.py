@@ -234,7 +234,7 @@ def test_everything_that_is_wrong_with_the_settings_is_said_at_once(cli: Cli, lo
         (("--policy", "ccpo", "--cross-calibrate"), "does not go with --policy ccpo"),
         (("--networks", "--cross-calibrate"), "does not go with --networks"),
         (("--policy", "cpo", "--levels", "0.2,0.1"), "--policy cpo carries no certificate, and --levels is of one"),
-        (("--policy", "cpo-online", "--groups", "--abstain"), "and --groups, --abstain are of one; leave out"),
+        (("--policy", "cpo-online", "--by-segment", "--abstain"), "and --by-segment, --abstain are of one; leave out"),
         (("--policy", "cpo", "--expires-days", "3", "--delta", "0.1"), "--delta, --expires-days are of one"),
     ],
 )  # fmt: skip

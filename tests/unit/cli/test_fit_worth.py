@@ -50,7 +50,12 @@ def test_where_something_is_saved_the_last_line_serves_it(cli: Cli, written: Wri
 def test_the_document_has_it_too(cli: Cli, written: Write) -> None:
     log = written(hard_rows(20, range(10, 20)))
     ran = cli("fit", log, "-o", "policy", "--json")
-    assert json.loads(ran.out)["worth"] == {"keeps_everything": True, "times_reference": 1.5, "within_budget": False}
+    assert json.loads(ran.out)["worth"] == {
+        "keeps_everything": True,
+        "times_reference": 1.5,
+        "within_budget": False,
+        "is_reference": False,
+    }
 
 
 def test_a_cross_calibrated_policy_that_keeps_everything_says_so(cli: Cli, written: Write) -> None:

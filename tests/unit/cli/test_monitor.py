@@ -115,7 +115,7 @@ def test_calibration_questions_and_another_cascade_are_said(cli: Cli, policy: st
     assert "99 audited questions are among those that the certificate was made from" in ran.err
     other = [one | {"model": "newer"} for one in audits([False] * 5)]
     ran = cli("monitor", policy, write(tmp_path / "other.jsonl", other))
-    assert "base is newer" in ran.err
+    assert "the certificate was made for small, then large" in ran.err
 
 
 def test_questions_that_made_the_policy_are_said(cli: Cli, tmp_path: Path) -> None:

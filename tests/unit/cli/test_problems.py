@@ -98,10 +98,10 @@ def test_fit_says_what_is_wrong_with_the_log_and_with_how_it_is_read(cli: Cli) -
 
 
 def test_cross_calibration_lists_what_does_not_go_with_it_beside_a_promise_that_is_none(cli: Cli, log: str) -> None:
-    options = ["--cross-calibrate", "--guarantee", "regret", "--groups", "--init", "nodir", "-o", "policy"]
+    options = ["--cross-calibrate", "--guarantee", "regret", "--by-segment", "--init", "nodir", "-o", "policy"]
     said = refused(cli("fit", log, *options))
     assert "Segments go with coverage" in said
-    assert "does not go with --init, --guarantee regret, --groups" in said
+    assert "does not go with --init, --guarantee regret, --by-segment" in said
     assert "nodir" in said
 
 

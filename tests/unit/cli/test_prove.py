@@ -140,7 +140,7 @@ def test_the_next_command_says_what_was_proved_and_runs_as_printed(
             assert command[command.index(option) + 1] == value
     fitted = cli(*command[1:], "--json")
     assert fitted.code == 0, fitted.err
-    certificate = json.loads(fitted.out)["groups"][0]["certificate"]
+    certificate = json.loads(fitted.out)["segments"][0]["certificate"]
     proof = document(cli("prove", log, "--splits", "4", *options, "--json"))["cascades"][0]["proofs"][0]
     assert proof["guarantee"] == {name: certificate[name] for name in ("kind", "alpha", "delta")}
 
