@@ -7,7 +7,7 @@ from cascade.types import Candidate, Decision, Step
 
 
 def step(number: int, text: str, sure: float | None) -> Step:
-    decision = Decision((0,), proceed=True, scores=(0.0,), next_score=0.0, confidences=(sure,))
+    decision = Decision((0,), proceed=True, scores=(0.0,), next_score=0.0, kappa=0.0, confidences=(sure,))
     return Step(number, (Candidate(text, "m", "m"),), {}, decision=decision)
 
 

@@ -103,7 +103,7 @@ def served(case: Case, kappa: float) -> tuple[int, bool]:
     for step in tree.visited:
         places = case.steps[step]
         candidates = tuple(
-            Candidate(f"answer{p.answer}", "base", "small", None if math.isnan(p.confidence) else p.confidence)
+            Candidate(_text(step, p), "base", "small", None if math.isnan(p.confidence) else p.confidence)
             for p in places
         )
         kept = {leaf.place.index for leaf in tree.leaves if leaf.step == step}
@@ -112,8 +112,13 @@ def served(case: Case, kappa: float) -> tuple[int, bool]:
     ranked = rank(steps)
     if not ranked:
         return -1, False
-    answer = int(ranked[0].removeprefix("answer"))
-    return answer, next(leaf.place.right for leaf in tree.leaves if leaf.place.answer == answer)
+    best = next(leaf for leaf in tree.leaves if _text(leaf.step, leaf.place) == ranked[0])
+    return best.place.answer, best.place.right
+
+
+def _text(step: int, place: Place) -> str:
+    """Return a text of its own for every candidate; those of one answer differ in marks that no comparison sees."""
+    return f"answer{place.answer}{'!' * (1 + 10 * step + place.index)}"
 
 
 def random_case(rng: np.random.Generator, horizon: int, width: int) -> Case:

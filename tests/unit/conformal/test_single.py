@@ -59,9 +59,10 @@ def test_an_unknown_confidence_ranks_below_every_known_one() -> None:
     assert picked(unknown, known._replace(confidence=-2.0)) == 1, "as engine.rank has it: unknown is −1"
 
 
-def test_an_answer_is_as_right_as_the_candidate_that_brought_it_first() -> None:
-    steps, scores, confidence = pack([case(Place(0, 0, True, 0.9, 0.5), Place(0, 0, False, 0.9, 0.9))], 2, 1)
-    assert single(steps, levels(steps, scores), confidence, 0.5).right.tolist() == [True]
+def test_an_answer_is_as_right_as_its_surest_candidate_and_of_equals_the_first() -> None:
+    for sure, right in ((0.9, False), (0.5, True), (math.nan, True)):
+        steps, scores, confidence = pack([case(Place(0, 0, True, 0.9, 0.5), Place(0, 0, False, 0.9, sure))], 2, 1)
+        assert single(steps, levels(steps, scores), confidence, 0.5).right.tolist() == [right]
 
 
 def test_nothing_kept_is_wrong() -> None:
