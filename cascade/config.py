@@ -190,7 +190,7 @@ def _fitting_strategy(config: CascadeConfig, policy: LearnedConfig) -> str | Non
         bounds = {name: prices[entry.model] for name, entry in config.models.items()}
         costs = {name: price.bound_nano_usd(1_000, 1_000) for name, price in bounds.items() if price is not None}
         names = sorted(config.models, key=lambda name: costs.get(name, 0)) if len(costs) == len(bounds) else bounds
-        listed = ", ".join(names) if len(bounds) == policy.horizon else f"the {policy.horizon} models, cheap to dear"
+        listed = ", ".join(names) if len(bounds) == policy.horizon else f"the {policy.horizon} models, cheapest first"
         return f"strategy: {{kind: ladder, models: [{listed}]}}"
     return None
 

@@ -79,7 +79,7 @@ class BaseGuideConfig(Section):
 
 
 class LadderConfig(Section):
-    """A list of models, cheap to dear, named as under `models`."""
+    """A list of models, cheapest first, named as under `models`."""
 
     kind: Literal["ladder"]
     models: tuple[str, ...] = Field(min_length=1)

@@ -1,4 +1,4 @@
-"""A ladder: models asked one after another, cheap to dear, until one is sure enough of its own answer.
+"""A ladder: models asked one after another, the cheapest first, until one is sure enough of its own answer.
 
     python examples/ladder.py
 

@@ -24,7 +24,7 @@ def ask(
     config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
     context: Annotated[Path | None, typer.Option("--context", help="A file with a text to answer from.")] = None,
     group: Annotated[
-        str | None, typer.Option("--group", help="What it hangs together with: a document, a user.")
+        str | None, typer.Option("--group", help="The group that it belongs to: a document, a user.")
     ] = None,
     segment: Annotated[
         str | None, typer.Option("--segment", help="The segment (a tenant, a task) whose certificate holds for it.")

@@ -215,7 +215,7 @@ def _says_kept(outcomes: list[Outcome]) -> str:
 def _draw(count: int, seed: int) -> list[DemoQuestion]:
     live = demonstration.demo_questions("live")
     if count > len(live):
-        raise UsageError(f"The demo has {len(live)} questions; ask for at most so many with --questions.")
+        raise UsageError(f"The demo has {len(live)} questions; ask for at most that many with --questions.")
     return demonstration.sample(live, count, seed)
 
 

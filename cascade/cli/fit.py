@@ -74,8 +74,8 @@ Share = Annotated[
     float | None,
     typer.Option(
         "--calibration-share",
-        help="The share of questions that certify, and are used for nothing else. By default 0.3; for regret, what "
-        "costs least in the end, and all of them where nothing is learned.",
+        help="The share of questions that certify, and are used for nothing else. By default 0.3; for regret, the "
+        "share that costs least in the end, or all questions where nothing is learned.",
     ),
 ]
 

@@ -200,7 +200,7 @@ def _table(found: Found, width: int) -> Table:
         why = [] if width < _WIDE else [Text(plain_text(line.judged.why if line.judged is not None else ""))]
         table.add_row(name, *row, *why, style="bold" if _is_chosen(line) else "")
     if hidden:
-        table.add_row(f"  and {hidden} dearer thresholds")
+        table.add_row(f"  and {hidden} costlier thresholds")
     return table
 
 
@@ -255,7 +255,7 @@ def _legend(found: Found, width: int) -> str:
             f"{MIXTURE}: the best coin between two depths, tuned too; a policy that costs less owes that to its signals"
         )
     if any(one.name == CLAIRVOYANT for one in found.baselines):
-        said.append(f"{CLAIRVOYANT}: what it would cost who knew every answer beforehand")
+        said.append(f"{CLAIRVOYANT}: what it would cost if every answer were known beforehand")
     how = f"On the {choice.n:,} training questions, each scored by a model that saw neither it nor its group."
     return f"{'; '.join(said)}; *: chosen. {how}"
 
@@ -267,7 +267,7 @@ def _chosen(found: Found) -> str:
     choice = found.fitted.choice
     winner = choice.winner
     if not choice.folds:
-        return f"Taken: {winner.name}, for {winner.why}."
+        return f"Taken: {winner.name}, because {winner.why}."
     return f"Chosen: {winner.name}. {capital(_reason(found, winner))}.{_ahead(found, winner)}"
 
 

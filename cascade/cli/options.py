@@ -115,8 +115,8 @@ Method = Annotated[
 
 
 BY_GROUP_GOES = (
-    "--by-group makes certificates for the values of the column group, and takes the questions of one for unrelated. "
-    "It goes with 0.7: log what they are for (a tenant, a task) in the column segment, and use --by-segment."
+    "--by-group makes certificates for the values of the column group, and treats the questions of one as unrelated. "
+    "0.7 removes it: log what they are for (a tenant, a task) in the column segment, and use --by-segment."
 )
 
 

@@ -239,7 +239,7 @@ def _legend(proof: Proof, heads: Sequence[str]) -> str:
             f"{PER_RUNG}: tuned on each split's questions, as lax as breaks the promise as often; not certified"
         )
     if proof.clairvoyant_usd is not None and proof.reference.cost_usd:
-        said.append(f"{CLAIRVOYANT}: what it would cost who knew every answer beforehand")
+        said.append(f"{CLAIRVOYANT}: what it would cost if every answer were known beforehand")
     return "; ".join(said) + "."
 
 

@@ -186,7 +186,7 @@ def _fresh(found: Evaluation) -> str:
     if promise is None:
         return ""
     if promise.fresh_risk is None:
-        return " None is left to test its promise on: evaluate it on a new log."
+        return " No question is left to test its promise on: evaluate it on a new log."
     return f" On the other {promise.fresh} its promise is broken on {promise.fresh_risk:.1%}."
 
 

@@ -64,8 +64,8 @@ def _advice(name: str, given: Iterable[str]) -> str:
     """Return advice: the signal whose name is most similar, or all signals if none is similar."""
     near, one = max((SequenceMatcher(None, name, one).ratio() + (name in one), one) for one in sorted(given))
     if near < _NEAR:
-        return f"One gives: {', '.join(sorted(given))}."
-    return f"The nearest that one gives is {one}: call it that in the log if it is the same."
+        return f"Strategies give: {', '.join(sorted(given))}."
+    return f"The nearest that one gives is {one}: if it is the same, rename it in the log."
 
 
 _NEAR = 0.6

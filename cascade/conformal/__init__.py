@@ -96,7 +96,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Load a public name from its module (PEP 562)."""
     if name == "calibrate_groups":
-        warn("calibrate_groups is called calibrate_segments since 0.6; this name goes with 0.7", stacklevel=2)
+        warn("calibrate_groups is called calibrate_segments since 0.6; 0.7 removes the old name", stacklevel=2)
         name = "calibrate_segments"
     if name not in _HOMES:
         raise AttributeError(f"module 'cascade.conformal' has no attribute {name!r}")

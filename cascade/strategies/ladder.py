@@ -1,4 +1,4 @@
-"""A list of models, cheap to dear: a step is one model's answer, and the question climbs until the policy has enough.
+"""A list of models, cheapest first: a step is one model's answer, and the question climbs until the policy has enough.
 
 With one model it is that model alone, at its own cost: the baseline that a cascade has to beat.
 """
@@ -35,7 +35,7 @@ class Ladder:
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The models, cheap to dear."""
+        """The models, cheapest first."""
         return tuple(use.name for use in self.rungs)
 
     def only(self, takes: Takes) -> Ladder:

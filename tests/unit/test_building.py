@@ -184,7 +184,7 @@ def test_a_learned_policy_is_read_from_its_directory(tmp_path: Path) -> None:
         ({"rounds": 4}, walks.PAIR, 3, ("p_yes",), "policy.horizon: it was fitted on 3 steps, and the strategy has 4"),
         ({}, ("base",), 4, ("p_yes",), "policy.sources: it was fitted on base, and the strategy has base and guide"),
         ({}, walks.LADDER, 4, ("p_yes",), "policy.sources: it was fitted on one answer a step, and"),
-        ({}, walks.LADDER, 4, ("p_yes",), "; write strategy: {kind: ladder, models: [the 4 models, cheap to dear]}"),
+        ({}, walks.LADDER, 4, ("p_yes",), "; write strategy: {kind: ladder, models: [the 4 models, cheapest first]}"),
         ({}, walks.LADDER, 2, ("p_yes",), "the strategy has 4; write strategy: {kind: ladder, models: [base, guide]}"),
         (
             {},

@@ -135,7 +135,9 @@ def _of_the_models(proof: Proof) -> Iterator[Reason]:
                 f"Knowing every answer beforehand would save {share(most)}: no policy over these steps can save more."
             )
         else:
-            said = f"Even one who knows every answer beforehand pays {share(-most)} more: these steps are too dear."
+            said = (
+                f"Even knowing every answer beforehand costs {share(-most)} more: these steps are too expensive."
+            )
         yield Reason("bound", said)
 
 

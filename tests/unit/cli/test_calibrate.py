@@ -199,7 +199,7 @@ def test_groups_that_are_all_pooled_are_said(cli: Cli, written: Write) -> None:
     rows = hard_rows(60, range(0, 30, 3))
     log = written([one | {"group": f"g{int(one['episode_id'][1:]) // 3}"} for one in rows])
     ran = cli("calibrate", log, "--policy", POLICY, "-o", "policy", "--by-group")
-    assert "goes with 0.7" in " ".join(ran.err.split())
+    assert "0.7 removes it" in " ".join(ran.err.split())
     assert "--by-segment" in ran.err
     said = "No segment has enough questions for a promise of its own: 20 segments are pooled."
     assert said in " ".join(ran.out.split())

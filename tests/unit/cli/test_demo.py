@@ -124,7 +124,7 @@ def test_the_demo_as_json_is_one_document(cli: Cli, scripted: FakeProvider) -> N
 def test_more_questions_than_there_are_is_2(cli: Cli, scripted: FakeProvider) -> None:
     ran = cli("demo", "-n", "100000")
     assert (ran.code, scripted.requests) == (2, [])
-    assert "ask for at most so many" in ran.err
+    assert "ask for at most that many" in ran.err
 
 
 def test_an_interrupted_demo_closes_its_models(cli: Cli, scripted: FakeProvider) -> None:

@@ -168,7 +168,7 @@ def test_thresholds_beyond_three_are_counted_not_listed(cli: Cli, written: Write
     shown = [line for line in ran.out.splitlines() if line.lstrip("* ").startswith("threshold on")]
     judged = document(cli("fit", log, "-o", "other", "--policy", "threshold", "--json"))["candidates"]
     assert len(shown) in {3, 4}
-    assert f"and {len(judged) - len(shown)} dearer thresholds" in ran.out
+    assert f"and {len(judged) - len(shown)} costlier thresholds" in ran.out
     assert (Path("policy") / "README.md").read_text().count("| threshold on") == len(judged)
 
 

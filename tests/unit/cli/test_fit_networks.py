@@ -64,7 +64,7 @@ def test_a_network_is_written_that_is_certified_and_serves(
     ran = fit(cli, log, policy=policy)
     assert ran.code == 0, ran.err
     assert set(contents(tmp_path / "policy")) == FILES
-    assert f"Taken: {policy.replace('-', '_')}, for there is no other." in ran.out
+    assert f"Taken: {policy.replace('-', '_')}, because there is no other." in ran.out
     assert "No plot" not in ran.out
     assert len(rows_of((tmp_path / "policy" / "curves.csv").read_bytes())) == 12
     assert read(tmp_path / "policy").policy["method"] == policy.replace("-", "_")

@@ -1,4 +1,4 @@
-"""One model's answer a step, cheap to dear."""
+"""One model's answer a step, cheapest first."""
 
 from __future__ import annotations
 
