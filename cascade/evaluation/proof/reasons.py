@@ -136,7 +136,7 @@ def _of_the_models(proof: Proof) -> Iterator[Reason]:
             )
         else:
             said = (
-                f"Even knowing every answer beforehand costs {share(-most)} more: these steps are too expensive."
+                f"Even with every answer known, it costs {share(-most)} more: the steps are too expensive."
             )
         yield Reason("bound", said)
 
