@@ -135,9 +135,7 @@ def _of_the_models(proof: Proof) -> Iterator[Reason]:
                 f"Knowing every answer beforehand would save {share(most)}: no policy over these steps can save more."
             )
         else:
-            said = (
-                f"Even with every answer known, it costs {share(-most)} more: the steps are too expensive."
-            )
+            said = f"Even with every answer known, it costs {share(-most)} more: the steps are too expensive."
         yield Reason("bound", said)
 
 
