@@ -428,8 +428,8 @@ def choice_on(
         taken = next((one for one in candidates if one.name == DEPTH), candidates[0])
         return unchosen(training, taken, candidates, terms)
     fewer = _on_fewer_steps(training, terms, method, seed)
-    if fewer:  # whatever learns on all steps pays for those that were found not to be worth it
-        candidates = [one for one in candidates if one.complexity <= 1]
+    if fewer:  # what learns more on all steps pays for those that were found not to be worth it
+        candidates = [one for one in candidates if one.complexity <= 2]
     return choose(training, [*candidates, *fewer], terms, folds(training, FOLDS, seed), seed=seed)
 
 

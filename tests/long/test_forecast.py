@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
@@ -12,6 +13,8 @@ from cascade.evaluation.worlds import WORLDS
 from cascade.training.fitting import fit_policy
 
 LOGGED, MOST, RUNS = 60, 3_000, 48
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 
 def simulated(n: int, seed: int) -> EpisodeTable:
