@@ -22,7 +22,7 @@ def fitted(guarantee: Guarantee, *, cost: bool = True) -> Fitted:
     rows = hard_rows(200, range(0, 80, 2))
     if not cost:
         rows = [one | {"cost_nano_usd": None} for one in rows]
-    return fit_policy(tables_from_rows(rows), guarantee, method="threshold")
+    return fit_policy(tables_from_rows(rows), guarantee, method="threshold", calibration_share=0.3)
 
 
 def drawn_of(found: Fitted, certified: Mark | None) -> Drawing:
