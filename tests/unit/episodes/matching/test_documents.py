@@ -52,7 +52,7 @@ DIFFERENCES = [
     ("9 eggs", "9", False, True),
     ("1 000", "1000", False, False),
     ("cafe\u0301", "caf\u00e9", False, True),
-    ("x" * 2_000 + "y", "x" * 2_000 + "z", False, True),
+    ("x" * 2_000 + "y", "x" * 2_000 + "z", False, False),
 ]
 
 
