@@ -31,6 +31,7 @@ from cascade.errors import NotCertifiedError, UsageError
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
 from cascade.section import Section
+from cascade.text import counted
 from cascade.types import Certificate
 
 _NAMED = 5
@@ -98,6 +99,7 @@ def calibrate_policy(
     held: PolicyArtifact | None = None,
     allow_everything: bool = False,
     today: date | None = None,
+    unknown: int = 0,
 ) -> Calibrated:
     """Calibrate a policy on a log, and certify what it then promises.
 
@@ -115,6 +117,7 @@ def calibrate_policy(
             if the log has them all; if not, it is tested as it is.
         allow_everything: accept that everything is kept where the questions are too few for a threshold.
         today: the day of the certificates, UTC; the same day, data and seed give the same bytes.
+        unknown: questions that were left out of the tables already, because the log lacks what the reference answers.
 
     Guarantee: what `conformal.certificate.statement` says of each certificate, if the calibration questions and fresh
     ones are exchangeable (with delta: independent draws of one law).
@@ -141,11 +144,13 @@ def calibrate_policy(
     day = today or datetime.now(UTC).date()
     dates = day.isoformat(), expiry(day, expires_days)
     made = holds_for(chosen.table, config, guarantee, before, walked=taken(policy, chosen.table))
-    artifact = replace(certified(found, chosen, settings, guarantee, made, dates), files=before.files)
+    unknown = unknown or rows.unknown
+    said = (left_out_said(unknown),) if unknown else ()
+    artifact = certified(found, chosen, settings, guarantee, made, dates, (*_APART, *said))
     return replace(
-        report(sample, found, artifact, guarantee),
+        report(sample, found, replace(artifact, files=before.files), guarantee),
         repeated=rows.repeated,
-        notes=(*chosen.notes, *_pooled(found, chosen.table, guarantee), *_guessed(sample, guarantee)),
+        notes=(*said, *chosen.notes, *_pooled(found, chosen.table, guarantee), *_guessed(sample, guarantee)),
     )
 
 
@@ -199,6 +204,7 @@ class _Rows(NamedTuple):
 
     table: EpisodeTable
     repeated: int
+    unknown: int = 0
 
 
 def _rows(
@@ -208,9 +214,26 @@ def _rows(
     # Questions that ordered a path are set aside where a path is needed, and refused where none is.
     made = frozenset(before.seen.training) if guarantee.single else before.seen.all
     _refuse(table, policy, made, before, config)
-    table = looked_at(as_promised(table, guarantee), guarantee.kind)
+    whole = as_promised(table, guarantee)
+    table = looked_at(whole, guarantee.kind)
     rows = once(table, separate=guarantee.separate)
-    return _Rows(table.take(rows), table.n - rows.size)
+    return _Rows(table.take(rows), table.n - rows.size, unanswered_by_reference(whole, guarantee.kind))
+
+
+def unanswered_by_reference(table: EpisodeTable, kind: str) -> int:
+    """Return how many questions a promise of regret leaves out: the log lacks what the reference answers there."""
+    if kind != "regret":
+        return 0
+    known = looked_at(table, kind)
+    return len(set(table.questions) - set(known.questions))
+
+
+def left_out_said(many: int) -> str:
+    """Return what a certificate says of the questions that the log lacks the reference's answer to."""
+    return (
+        f"{counted(many, 'question')} of the log {'is' if many == 1 else 'are'} left out, because the log lacks what "
+        "the reference answers there: the promise speaks only of questions that the reference answers."
+    )
 
 
 def looked_at(table: EpisodeTable, kind: str) -> EpisodeTable:

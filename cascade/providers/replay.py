@@ -68,9 +68,20 @@ class Replay:
         if payload is None and (None in found or request.top_logprobs is None):
             # Asked without log-probs, perhaps because the model gave none before, it is not what is on record.
             payload = next(iter(found.values()), None)
+        if payload is None and not found:
+            payload = self._at_another_step(request, asked)
         if payload is None:
             raise BadRequestError(self._why_not(request, asked, found), model=request.model)
         return payload
+
+    def _at_another_step(self, request: Request, asked: str) -> Payload | None:
+        """Return the same call as it was logged at a later step: a policy may leave steps of a ladder out."""
+        rest, digest = (request.role, request.purpose, request.sample), request_digest(request)
+        for later in range(request.step + 1, _MOST_STEPS + 1):
+            payload = self.calls.get((asked, later, *rest), {}).get(digest)
+            if payload is not None:
+                return payload
+        return None
 
     def _why_not(self, request: Request, asked: str, found: Mapping[str | None, Payload]) -> str:
         """Return why there is no answer on record to a call."""
@@ -92,6 +103,8 @@ class Replay:
         """Nothing to give back."""
 
 
+_MOST_STEPS = 100
+"""The most steps that a configuration may have."""
 _TRIED: Mapping[str, tuple[Any, ...]] = {
     "max_tokens": (*range(1, 65), *range(72, 1_025, 8), *range(1_088, 16_385, 64), 100, 200, 300, 500, 2_000),
     "temperature": (*[tenths / 10 for tenths in range(21)], 0.25, 0.75),

@@ -100,7 +100,7 @@ def fit_crossed(
     """
     check_crossable(guarantee)
     assert guarantee.alpha is not None  # noqa: S101 - the kinds that it is known for have one
-    table, repeated = questions_of(tables, guarantee)
+    table, repeated, _ = questions_of(tables, guarantee)
     refuse_other_cascade(table, config)
     fold = folds(table, FOLDS, seed)
     choices, members = _members(table, fold, guarantee, method, seed)

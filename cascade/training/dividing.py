@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration.calibrating import looked_at
+from cascade.calibration.calibrating import looked_at, unanswered_by_reference
 from cascade.calibration.samples import among, as_promised, drawn, joined, once, one_a_group, rows_a_group
 from cascade.calibration.thresholds import spoken_of
 from cascade.conformal.arrays import Bools
@@ -40,12 +40,14 @@ class Divided(NamedTuple):
         calibration: what certifies it: one question of each group.
         repeated: episodes left out because their question is there already.
         beside: questions left out because another of their group certifies.
+        unknown: questions left out because the log lacks what the reference answers there.
     """
 
     training: EpisodeTable
     calibration: EpisodeTable
     repeated: int
     beside: int = 0
+    unknown: int = 0
 
     def of(self, change: Callable[[EpisodeTable], EpisodeTable]) -> Divided:
         """Return both parts with a change that is made to each question by itself."""
@@ -85,7 +87,7 @@ def divided(
     if not 0 < share < 1:
         raise UsageError(f"The share of questions that certify lies between 0 and 1, not {share:g}.")
     whole = _whole(tables, guarantee)
-    table, repeated = _questions(whole, guarantee)
+    table, repeated, _ = _questions(whole, guarantee)
     barred = {name for name, was in zip(whole.groups, among(whole, seen), strict=True) if was}
     free = np.flatnonzero([name not in barred for name in table.groups])
     part, needed, separate = table.take(free), needed_of(guarantee, len(set(table.segments))), guarantee.separate
@@ -98,17 +100,21 @@ def divided(
     else:
         aside[free] = _some(part.groups, counts, _Enough(round(share * table.n), needed), seed)
     calibration = one_a_group(table.take(aside), separate=separate, seed=seed)
-    return Divided(table.take(~aside), calibration, repeated, int(np.count_nonzero(aside)) - calibration.n)
+    beside = int(np.count_nonzero(aside)) - calibration.n
+    unknown = unanswered_by_reference(whole, guarantee.kind)
+    return Divided(table.take(~aside), calibration, repeated, beside, unknown)
 
 
 class Questions(NamedTuple):
     """The questions of a log, a row each, in an order that the log's does not change; the episodes left out for it.
 
-    Groups that share a question are one.
+    Groups that share a question are one. `unknown` questions are left out because the log lacks what the reference
+    answers there.
     """
 
     table: EpisodeTable
     repeated: int
+    unknown: int = 0
 
 
 def questions_of(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> Questions:
@@ -130,7 +136,7 @@ def _questions(whole: EpisodeTable, guarantee: Guarantee) -> Questions:
     rows = once(table, separate=guarantee.separate)
     if not rows.size:
         raise UsageError("There is no question in this log that the promise could speak of.")
-    return Questions(_in_order(table.take(rows)), table.n - rows.size)
+    return Questions(_in_order(table.take(rows)), table.n - rows.size, unanswered_by_reference(whole, guarantee.kind))
 
 
 def _in_order(table: EpisodeTable) -> EpisodeTable:

@@ -156,7 +156,7 @@ def fit_policy(
         whole = questions_of(tables, guarantee)
         nothing = whole.table.take(np.zeros(0, dtype=np.int64))
         certify = one_a_group(whole.table, seed=seed)
-        share, parts = 1.0, Divided(nothing, certify, whole.repeated, whole.table.n - certify.n)
+        share, parts = 1.0, Divided(nothing, certify, whole.repeated, whole.table.n - certify.n, whole.unknown)
     else:
         bar = calibration_share is None and _unasked(how)
         bar = bar and has_one_bar(questions_of(tables, guarantee).table, guarantee)
@@ -174,7 +174,7 @@ def fit_policy(
     if fitted.refused is None:
         return fitted
     refused = told(fitted.refused)
-    return replace(fitted, refused=refused, notes=(*fitted.notes, str(refused)))
+    return replace(fitted, refused=refused, notes=(*fitted.notes, str(refused).rstrip(".")))
 
 
 def _named(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How) -> Candidate | None:
@@ -279,7 +279,7 @@ def _cheaper(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> _Ce
         found = _reference(made.choice, parts, guarantee, how, "no saving certified: the reference alone is asked")
         return found._replace(refused=error)
     cost, reference = calibrated.realised.cost_nano_usd, calibrated.reference_cost_nano_usd
-    if cost is None or reference is None or cost < reference or made.policy.method == "reference":
+    if cost is None or not reference or cost < reference or made.policy.method == "reference":
         said = ("no saving certified: the reference alone costs least",) if made.policy.method == "reference" else ()
         return _Certified(*made, calibrated, said)
     times = f"{cost / reference:.2f} × what the reference alone costs"
@@ -318,6 +318,7 @@ def _calibrated(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> 
         held=held,
         allow_everything=how.allow_everything,
         today=how.today,
+        unknown=parts.unknown,
     )
 
 

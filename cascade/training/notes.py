@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from cascade.calibration.calibrating import left_out_said
 from cascade.calibration.doubt import why_no_doubt
+from cascade.calibration.reference import ends_in_reference
 from cascade.calibration.scores import history_of
 from cascade.calibration.thresholds import spoken_of
 from cascade.conformal.guarantee import Guarantee
@@ -58,7 +60,24 @@ def notes(parts: Divided, terms: Terms, lambda_set: float, policy: LearnedPolicy
         yield "the log does not say what every step cost: policies were compared by their steps"
     if lambda_set and terms.guarantee.single:
         yield f"lambda is without effect: {terms.guarantee.kind} speaks of the one answer served, all are kept"
-    if not table.n and policy.method in {"threshold", "reference"}:
+    yield from _about_questions(parts, terms, policy)
+    if parts.calibration.n < needed:
+        certify = f"{counted(parts.calibration.n, 'question')} certif{'y' if parts.calibration.n != 1 else 'ies'}"
+        yield f"{certify}, and {needed:,} are needed for a threshold: everything is kept"
+    if table.n and not table.arrays.solvable.any():
+        yield "no step answers any training question rightly: there is nothing to be found, and nothing to be learned"
+    if table.arrays.horizon == 1:
+        yield "there is one step: nothing to decide but which answers are kept"
+    if init is not None:
+        yield from _about_init(init, policy, table)
+
+
+def _about_questions(parts: Divided, terms: Terms, policy: LearnedPolicy) -> Iterator[str]:
+    """Yield which questions are left out, and why nothing is learned from the others, where that is so."""
+    table = parts.training
+    if parts.unknown:
+        yield left_out_said(parts.unknown).rstrip(".")
+    if not table.n and terms.guarantee.kind == "regret" and ends_in_reference(parts.calibration):
         yield (
             "nothing is learned: the score was named before the log was read, every threshold is tested from the "
             f"strictest on, and all {parts.calibration.n:,} questions certify"
@@ -70,15 +89,6 @@ def notes(parts: Divided, terms: Terms, lambda_set: float, policy: LearnedPolicy
         bare = "the policy looks at nothing but the step"
         taken = bare if policy.method == "depth" else f"the first {policy.method} was taken, for it was asked for"
         yield f"{_few(table.n)} too few to choose by: {taken}"
-    if parts.calibration.n < needed:
-        certify = f"{counted(parts.calibration.n, 'question')} certif{'y' if parts.calibration.n != 1 else 'ies'}"
-        yield f"{certify}, and {needed:,} are needed for a threshold: everything is kept"
-    if table.n and not table.arrays.solvable.any():
-        yield "no step answers any training question rightly: there is nothing to be found, and nothing to be learned"
-    if table.arrays.horizon == 1:
-        yield "there is one step: nothing to decide but which answers are kept"
-    if init is not None:
-        yield from _about_init(init, policy, table)
 
 
 def ended_early(learning: Training | None) -> Iterator[str]:

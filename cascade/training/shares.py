@@ -23,7 +23,6 @@ from cascade.calibration.thresholds import Sample
 from cascade.conformal.arrays import Ints
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
-from cascade.policies.learned import LearnedPolicy
 from cascade.training.choice.choosing import Choice
 from cascade.training.choice.crossfit import Candidate, cross_fitted
 from cascade.training.choice.matched import matched
@@ -73,10 +72,8 @@ def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
     else:
         name, sign = doubt.signal, doubt.sign
 
-    def fit(table: EpisodeTable) -> LearnedPolicy:
-        return plain_threshold(table, name, sign, guarantee.kind)
-
-    return Candidate(f"threshold on {name}", "threshold", 1, fit)
+    policy = plain_threshold(table, name, sign, guarantee.kind)  # it looks at the steps and models of the log alone
+    return Candidate(f"threshold on {name}", "threshold", 1, lambda _: policy)
 
 
 def share_that_certifies(parts: Divided, choice: Choice, guarantee: Guarantee, seed: int) -> float:

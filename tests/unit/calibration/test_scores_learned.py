@@ -122,7 +122,7 @@ def test_a_calibrated_policy_hands_on_what_the_policy_says(everything: bool) -> 
 
 def test_what_is_played_is_ranked_by_the_policys_confidences() -> None:
     """Of two answers a step the strategy is sure of the first and the policy of the second."""
-    table = log(n=40)
+    table = log(n=200)
     first = np.where(np.arange(2) == 0, 0.9, 0.1)
     sure = replace(table, confidence=np.where(table.arrays.present, first, np.nan))
 

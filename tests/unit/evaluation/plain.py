@@ -141,7 +141,8 @@ def live(one: Asked, policy: Policy, width: int) -> Did:
 
 def did(one: Asked, kept: Sequence[Shown], ranked: Sequence[str], length: int) -> Did:
     in_set = any(shown.right for shown in kept)
-    served = next((shown for shown in kept if ranked and f"answer {shown.answer}" == ranked[0]), None)
+    same = [shown for shown in kept if ranked and f"answer {shown.answer}" == ranked[0]]
+    served = max(same, key=lambda shown: -1.0 if shown.sure is None else shown.sure, default=None)
     return Did(
         covered=float(in_set or one.hopeless),
         in_set=float(in_set),

@@ -217,6 +217,35 @@ def test_agreement_with_earlier_answers_counts_those_that_remain() -> None:
     assert some.signals["agrees_with_earlier"].tolist()[0][1] == 1.0
 
 
+def test_a_small_ladder_serves_its_last_answer_and_tests_every_threshold() -> None:
+    """Nothing is learned from 80 questions, and the policy still ranks the newest answer first."""
+    table = ladder(80, (0.3, 0.4, 0.5, 0.9), (10, 20, 40, 1_000))
+    found = fit(table, Guarantee("regret", 0.1, 0.1))
+    assert (found.sizes.training, found.sizes.calibration) == (0, 80)
+    if found.policy.takes is None:
+        sample = sample_of(table, found.policy)
+        assert strict_first(sample, REGRET)
+        assert not sample.served("regret").at(every_threshold(sample)[0]).loss.any()
+
+
+def test_questions_without_the_references_answer_are_said_wherever_the_promise_is() -> None:
+    """They are no part of the promise, and may be the hard ones: a certificate that does not say so is misread."""
+    table = ladder(400, **PAIR)
+    known = np.arange(400) >= 82
+    walk = replace(table.walks[LAST_ONLY], known=known)
+    found = fit(replace(table, walks={LAST_ONLY: walk}))
+    said = "82 questions of the log are left out, because the log lacks what the reference answers there"
+    assert found.sizes.calibration == 318
+    assert any(note.startswith(said) for note in found.notes)
+    assert any(one.startswith(said) for one in found.artifact.certificates[0].assumptions)
+
+
+def test_a_reference_that_costs_nothing_is_no_error() -> None:
+    """Local models have no price."""
+    free = fit(ladder(200, (0.75, 0.9), (0, 0)))
+    assert free.artifact.certificates
+
+
 # --- the reference alone
 
 
