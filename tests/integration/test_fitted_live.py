@@ -79,7 +79,9 @@ def test_a_fitted_policy_decides_live_as_on_the_log(
     (certificate,) = fitted.artifact.certificates
     assert all(answer.certificate == certificate for answer in answers)
     said = [warning for answer in answers for warning in answer.warnings]
-    assert {one.split(" of ")[0] for one in said} <= {"the reply", "no step brought an answer"}, said  # some logged replies cannot be read
+    assert {one.split(" of ")[0] for one in said} <= {"the reply", "no step brought an answer"}, (
+        said
+    )  # some logged replies cannot be read
     table, scores = scored(fitted.policy, held.table)
     kappa = -np.inf if certificate.keeps_everything else certificate.kappa
     found = levels(table.arrays, scores)
