@@ -194,7 +194,10 @@ def _checked(
 
 def _check_report(path: Path) -> None:
     """Refuse a place where no report can be written."""
-    where = path if path.exists() else path.parent
+    try:
+        where = path if path.exists() else path.parent
+    except OSError as error:  # a name of 300 characters
+        raise UsageError(f"--report {path} cannot be written: {error.strerror or error}.") from None
     if path.is_dir() or not where.exists() or not os.access(where, os.W_OK):
         why = "it is a folder" if path.is_dir() else "no such folder" if not where.exists() else "permission denied"
         raise UsageError(f"--report {path} cannot be written: {why}.")
