@@ -285,7 +285,7 @@ def unknown(then: MadeFor) -> list[str]:
     """Return what of a cascade was not on record, so that a change of it would go unseen.
 
     >>> unknown({"strategy": None, "models": None, "prices": {}, "prompts_sha256": "00"})
-    ['the strategy', 'the models']
+    ['the strategy', 'the models', 'where the models are served']
     """
     found = [f"the {what}" for what in ("strategy", "models", "prices") if then.get(what) is None]
     if (

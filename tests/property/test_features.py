@@ -71,7 +71,8 @@ def logged(answers: Sequence[Answer], right: Sequence[bool]) -> EpisodeTable:
     found: list[dict[str, Any]] = []
     for number, answer in enumerate(answers):
         for row in rows(answer, horizon=3, episode_id=f"e{number}"):
-            found.append(json.loads(json.dumps(row)) | {"correct": right[len(found) % len(right)]})
+            judged = None if row["candidate"] is None else right[len(found) % len(right)]
+            found.append(json.loads(json.dumps(row)) | {"correct": judged})
     (table,) = tables_from_rows(found)
     return table
 
