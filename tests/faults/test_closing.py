@@ -119,8 +119,9 @@ async def test_f47_to_cancel_an_ask_cancels_its_call_and_no_other(
 
 
 _INTERRUPTED = """
-import sys, time
+import signal, sys
 from cascade import Orchestrator
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is started with it ignored
 cascade = Orchestrator.from_config({
     "models": {"base": {"model": "small"}, "guide": {"model": "large"}},
     "strategy": {"kind": "ladder", "models": ["base"]},
