@@ -21,6 +21,7 @@ from cascade.calibration.folds import FOLDS, folds
 from cascade.calibration.reference import ends_in_reference
 from cascade.calibration.thresholds import Sample
 from cascade.conformal.arrays import Ints
+from cascade.conformal.binomial import most_losses
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.training.choice.choosing import Choice
@@ -35,8 +36,9 @@ SHARES = (0.25, 0.4, 0.55, 0.7)
 LEARNS_FROM = 2_000
 """With fewer questions than this, a pair of models uses one named score: setting questions aside for learning would
 cost more than learning saves (`design/regret.md`)."""
-LEAST_LEARNING = 60
-"""With fewer questions than this, beyond those that must certify, nothing is learned."""
+LEAST_LOSSES = 10
+"""Losses that the test must allow among seven of ten questions, below which nothing is learned: with fewer, a question
+that is set aside to learn from costs more certainty than learning brings (`design/regret.md`)."""
 _MOST_GAIN = 0.3
 """The most that unlimited training questions are assumed to save, as a share of the cost. Noise alone could make the
 two figures suggest more."""
@@ -61,7 +63,7 @@ def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
     if not plain_regret(guarantee) or table.arrays.horizon < 2 or not ends_in_reference(table):
         return None
     groups = len(set(table.groups))  # one question of each certifies
-    few = groups < needed_of(guarantee) + LEAST_LEARNING
+    few = _losses_allowed(round(SHARES[-1] * groups), guarantee) < LEAST_LOSSES
     if not few and (table.arrays.horizon > 2 or groups >= LEARNS_FROM):
         return None
     doubt = doubt_of(table)
@@ -74,6 +76,14 @@ def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
 
     policy = plain_threshold(table, name, sign, guarantee.kind)  # it looks at the steps and models of the log alone
     return Candidate(f"threshold on {name}", "threshold", 1, lambda _: policy)
+
+
+def _losses_allowed(n: int, guarantee: Guarantee) -> int:
+    """Return how many losses among n questions still certify the promise; −1 where none would."""
+    assert guarantee.alpha is not None  # noqa: S101 - a promise of regret has both
+    assert guarantee.delta is not None  # noqa: S101 - the same
+    most = most_losses(n, guarantee.alpha, guarantee.delta)
+    return -1 if most is None else most
 
 
 def share_that_certifies(parts: Divided, choice: Choice, guarantee: Guarantee, seed: int) -> float:

@@ -111,7 +111,7 @@ def test_where_nothing_is_learned_every_question_certifies_at_the_exact_threshol
 def test_a_large_log_of_a_pair_is_learned_from_and_a_small_ladder_is_not() -> None:
     assert fit(ladder(2_400, **PAIR)).sizes.training > 0
     assert named_score(ladder(100, (0.5, 0.7, 0.9), (10, 100, 1_000)), REGRET) is not None
-    assert named_score(ladder(400, (0.5, 0.7, 0.9), (10, 100, 1_000)), REGRET) is None
+    assert named_score(ladder(600, (0.5, 0.7, 0.9), (10, 100, 1_000)), REGRET) is None
 
 
 def test_a_pair_without_a_signal_is_judged_by_the_length_of_its_answers() -> None:
