@@ -104,7 +104,6 @@ def test_killed_at_random_a_fit_goes_on_to_the_same_bytes(tmp_path: Path, which:
     assert contents(tmp_path / "cut" / "ck") == contents(tmp_path / "whole" / "ck")
 
 
-@pytest.mark.timeout(1_800)
 @pytest.mark.long  # three processes that load torch and matplotlib: 28 s on two busy cores
 def test_the_command_line_is_killed_and_goes_on(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cascade.cli.main", "fit", "simulated:hotpotqa/llama-2-7b,150", "--policy", "ccpo"]
@@ -117,7 +116,7 @@ def test_the_command_line_is_killed_and_goes_on(tmp_path: Path) -> None:
         )
 
     cut = run("cut")
-    ends = time.monotonic() + 300.0  # a guard against hanging, not a measure
+    ends = time.monotonic() + 60.0
     while step_in(tmp_path / "cut-ck") < 40:
         assert cut.poll() is None
         assert time.monotonic() < ends

@@ -103,21 +103,23 @@ class _Blank:
 
     def __init__(self, table: EpisodeTable) -> None:
         self._whole = table
+        self._table: EpisodeTable | None = None
         self._covered, self._seconds = 0, 0.0
 
-    def _begin(self, policy: Policy) -> None:
-        """Make room for the scores of the steps that the policy takes."""
-        self._table = taken(policy, self._whole)
-        self._confidence = self._table.confidence.copy()
-        self._scores = ScoreArrays(np.empty_like(self._confidence), np.empty_like(self._table.paid))
+    def _room(self, policy: Policy) -> EpisodeTable:
+        """Return the steps that the policy takes, with room for their scores, made at the first fold."""
+        if self._table is None:
+            self._table = taken(policy, self._whole)
+            self._confidence = self._table.confidence.copy()
+            self._scores = ScoreArrays(np.empty_like(self._confidence), np.empty_like(self._table.paid))
+        return self._table
 
     def fill(self, candidate: Candidate, some: _Fold) -> None:
         """Fit, and score the questions of a fold."""
         started = time.perf_counter()
         policy = candidate.fit(some.to_fit(candidate.most_rows))
         part, rows = sample_of(some.part, policy), some.rows
-        if not hasattr(self, "_table"):
-            self._begin(policy)
+        self._room(policy)
         self._confidence[rows] = part.table.confidence
         self._scores.candidates[rows], self._scores.next[rows] = part.scores
         self._covered += int(np.count_nonzero(rollout(part.table.arrays, part.levels, policy.kappa).covered))
@@ -125,6 +127,7 @@ class _Blank:
 
     def held(self) -> Held:
         """Return what was filled in, of all folds."""
+        assert self._table is not None  # noqa: S101 - every fold was filled
         found = replace(self._table, confidence=self._confidence)
         sample = Sample(found, self._scores, levels(found.arrays, self._scores))
         return Held(sample, self._covered / found.n, self._seconds)
