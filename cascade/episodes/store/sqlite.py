@@ -112,7 +112,7 @@ after_fork(WriterLock.release_inherited)
 
 
 def _waited_for(lock: WriterLock, until_s: float) -> Literal["", "taken", "unsupported"]:
-    """Try to take a lock until that time of the monotonic clock, once at least; "" where another had it all the time."""
+    """Try to take a lock until that time of the monotonic clock, and once at least; "" where another holds it."""
     while not (taken := _try_lock(lock.descriptor)):
         if time.monotonic() >= until_s:
             break
