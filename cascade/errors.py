@@ -103,7 +103,7 @@ class ClosedError(UsageError):
 
 
 EXTRAS: Mapping[str, str] = {
-    "litellm": "",
+    "litellm": "litellm",
     "math-verify": "math",
     "matplotlib": "report",
     "onnxruntime": "embed",
@@ -114,19 +114,22 @@ EXTRAS: Mapping[str, str] = {
     "torch": "train",
     "xllamacpp": "local",
 }
-"""Which extra of pyproject.toml has a package; "": no extra, every installation has it."""
+"""Which extra of pyproject.toml has a package."""
+
+DISTRIBUTION = "certified-cascade"
+"""What pip calls this package. `cascade`, the name to import, is another project's on the package index."""
 
 
-def install_command(extra: str = "") -> str:
-    """Return the shell command that installs cascade, in a clone of it, with an extra.
+def install_command(extra: str) -> str:
+    """Return the shell command that adds what an extra needs to an installation, from a clone or not.
 
     >>> install_command("fit")
-    'pip install -c constraints.txt -e ".[fit]"'
+    'pip install "certified-cascade[fit]"'
     """
-    return f'pip install -c constraints.txt -e ".[{extra}]"' if extra else "pip install -c constraints.txt -e ."
+    return f'pip install "{DISTRIBUTION}[{extra}]"'
 
 
-UPGRADE = f"Upgrade cascade, in your clone of it: git pull && {install_command()}"
+UPGRADE = f"Upgrade cascade: pip install --upgrade {DISTRIBUTION}, or, in a clone of it, git pull"
 """What to do where a newer version wrote something."""
 
 
@@ -142,8 +145,7 @@ class MissingExtraError(CascadeError):
     def __init__(self, package: str, needed_for: str) -> None:
         extra = EXTRAS.get(package)
         command = f"pip install {package}" if extra is None else install_command(extra)
-        where = "" if extra is None else ", in a clone of cascade"
-        super().__init__(f"{needed_for} needs the package {package}. Install it{where}, with: {command}")
+        super().__init__(f"{needed_for} needs the package {package}. Install it with: {command}")
 
 
 class ModelFileError(CascadeError):
