@@ -24,7 +24,8 @@ The tree::
         └── StreamInterruptedError            a stream ended before its end; holds `.partial`
 
 Every error pickles (it crosses process borders whole) and none carries a key: texts go through `redact`,
-and foreign exceptions are never chained, since they hold request headers.
+and foreign exceptions are never chained, since they hold request headers: `from None` hides one and keeps it, so
+`CascadeError` lets go of it.
 """
 
 from __future__ import annotations
@@ -47,10 +48,29 @@ def quote(text: str, secrets: Iterable[str] = ()) -> str:
     return redact(flat, secrets)[:_MAX_QUOTED]
 
 
+def _link(name: str) -> Any:
+    """Return a property in the place of `__cause__` or `__context__`, which lets go of an exception of another tree."""
+    slot = vars(BaseException)[name]
+
+    def kept(error: CascadeError) -> BaseException | None:
+        found: BaseException | None = slot.__get__(error)
+        if found is None or isinstance(found, CascadeError):
+            return found
+        slot.__set__(error, None)
+        return None
+
+    return property(kept, slot.__set__)
+
+
 class CascadeError(Exception):
-    """The root of the tree. `exit_code` is what the command line ends with."""
+    """The root of the tree. `exit_code` is what the command line ends with.
+
+    Its chain (`__cause__`, `__context__`) holds errors of this tree alone: an exception of a library may hold a key.
+    """
 
     exit_code: ClassVar[int] = 1
+    __cause__ = _link("__cause__")
+    __context__ = _link("__context__")
 
     def __init__(self, message: str, **fields: Any) -> None:
         super().__init__(message)
