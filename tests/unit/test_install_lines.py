@@ -37,7 +37,10 @@ def test_every_install_line_has_a_form_that_works_and_extras_that_exist() -> Non
     for page, line in SHOWN:
         extras = ",".join(re.findall(r"\[([\w,]+)\]", line))
         known = {FROM_A_CLONE.format(extras=extras)} if page in FIRST else set()
-        if line not in known | {install_command(extras)} or not extras_of(line) <= PROJECT["optional-dependencies"].keys():
+        if (
+            line not in known | {install_command(extras)}
+            or not extras_of(line) <= PROJECT["optional-dependencies"].keys()
+        ):
             wrong.append(f"{page}: {line}")
     assert not wrong
     assert len(SHOWN) > len(FIRST)
@@ -45,7 +48,14 @@ def test_every_install_line_has_a_form_that_works_and_extras_that_exist() -> Non
 
 def test_no_page_or_message_names_a_package_of_somebody_else() -> None:
     """`cascade` and `cascade-orchestrator` on the package index are other projects."""
-    sources = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *ROOT.glob("cascade/**/*.py"), ROOT / "Makefile", ROOT / "pyproject.toml"]
+    sources = [
+        *PAGES,
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
+        *ROOT.glob("cascade/**/*.py"),
+        ROOT / "Makefile",
+        ROOT / "pyproject.toml",
+    ]
     others = re.compile(r"pip install (?:-\S+ )*[\"']?cascade(?![-\w]*/)|cascade[-_]orchestrator")
     assert not [path.name for path in sources if others.search(path.read_text("utf-8"))]
 
