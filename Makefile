@@ -1,6 +1,7 @@
 # Every target makes the environment it needs, in one step, and uses it again.
 PYTHON ?= python3
 VENV := .venv
+unexport PYTHONDONTWRITEBYTECODE  # a process that keeps nothing compiles all of cascade at each start
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --quiet --constraint constraints.txt
 
@@ -22,6 +23,7 @@ check: $(VENV)/dev.done  ## lint, format, types, import rules, sizes
 
 long: $(VENV)/dev.done $(VENV)/demo.done  ## the slow suites: the real pair of models, 100,000 asks, 20,000 calibrations of each guarantee
 	$(BIN)/python -m pytest -m "slow or long" --timeout 1800 --numprocesses 2 --dist loadgroup $(ARGS)
+	PROPERTY_EXAMPLES=100 $(BIN)/python -m pytest --numprocesses 2 tests/property
 
 bench: $(VENV)/dev.done  ## the numbers of the README and the design pages
 	$(BIN)/python benchmarks/overhead.py

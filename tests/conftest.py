@@ -44,6 +44,14 @@ def _clean_environment() -> Iterator[None]:
     patch.undo()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """Leave what is written to the operating system: tests kill processes, they do not cut the power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 @pytest.fixture
 def loopback() -> Iterator[Any]:
     """Return a running OpenAI-compatible server on 127.0.0.1 that misbehaves on demand."""

@@ -71,9 +71,7 @@ def said(request: Request) -> Mapping[str, Any]:
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Collect one log of rounds with every walk, and one of a ladder."""
-    folder, patch = tmp_path_factory.mktemp("logs"), pytest.MonkeyPatch()
-    patch.setattr("os.fsync", lambda _: None)
-    made = {}
+    folder, made = tmp_path_factory.mktemp("logs"), {}
     for name, strategy in (("rounds", ROUNDS), ("ladder", LADDER)):
         config = load(MODELS | strategy)
         made[name] = folder / f"{name}.jsonl"
@@ -88,7 +86,6 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             providers={"fake": FakeProvider(said)},
         )
         assert (done.progress.done, done.failures, done.stopped) == (N, (), None)
-    patch.undo()
     return made
 
 

@@ -1,6 +1,8 @@
-"""Hypothesis as the suite wants it: no deadline on a shared machine, the same examples for everybody."""
+"""Hypothesis as the suite wants it: no deadline on a shared machine, the same examples for everybody; more of them in `make long`."""
 
 from __future__ import annotations
+
+import os
 
 from hypothesis import HealthCheck, settings
 
@@ -9,7 +11,7 @@ settings.register_profile(
     deadline=None,
     derandomize=True,
     database=None,
-    max_examples=60,
+    max_examples=int(os.environ.get("PROPERTY_EXAMPLES", "25")),
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("suite")

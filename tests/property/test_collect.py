@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from collections import Counter
@@ -32,14 +31,6 @@ MODELS = {
 }
 WORDS = ("Danube", "Rhine", "Inn")
 EXACT = get_matcher("exact")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_waiting_for_the_disk() -> Iterator[None]:
-    patch = pytest.MonkeyPatch()
-    patch.setattr(os, "fsync", lambda _: None)
-    yield
-    patch.undo()
 
 
 class CrashError(BaseException):

@@ -102,12 +102,6 @@ class Models(FakeProvider):
         return [digest for digest, count in self.paid.items() if count > 1]
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether rows reach the disk is `test_journal`'s to say; here it would only take time."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return tmp_path / "log.jsonl"

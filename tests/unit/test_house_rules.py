@@ -5,13 +5,20 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import cascade
 
 ROOT = Path(cascade.__file__).parent
-SOURCES = {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in SOURCES.items()}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Return the syntax tree of each module."""
+    paths = sorted(ROOT.rglob("*.py"))
+    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in paths}
+
 
 ONLY_IN = {
     "litellm": {"providers/litellm.py"},
@@ -65,11 +72,11 @@ def dotted(node: ast.AST) -> str:
 
 
 def test_the_sources_were_found() -> None:
-    assert len(TREES) >= 45
+    assert len(trees()) >= 45
 
 
 def test_a_package_is_imported_only_where_it_may_be() -> None:
-    packages = {name: {one.split(".")[0] for one in imported(tree)} for name, tree in TREES.items()}
+    packages = {name: {one.split(".")[0] for one in imported(tree)} for name, tree in trees().items()}
     for package, places in ONLY_IN.items():
         users = {name for name, used in packages.items() if package in used}
         folders = tuple(one for one in places if one.endswith("/"))
@@ -79,7 +86,7 @@ def test_a_package_is_imported_only_where_it_may_be() -> None:
 
 def test_nothing_dangerous_is_called() -> None:
     wrong = []
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         called = {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
         wrong += [f"{name}: {one}" for one in sorted(called & FORBIDDEN_CALLS)]
         wrong += [f"{name}: {one}" for one in imported(tree) if one == "time.time"]
@@ -92,7 +99,7 @@ def test_yaml_is_loaded_with_a_subclass_of_the_safe_loader_only() -> None:
     assert issubclass(_Loader, yaml.SafeLoader)
     calls = [
         node
-        for node in ast.walk(TREES["yamlfile.py"])
+        for node in ast.walk(trees()["yamlfile.py"])
         if isinstance(node, ast.Call) and dotted(node.func) == "yaml.load"
     ]
     assert [dotted(call.args[1]) for call in calls] == ["_Loader"]
@@ -100,7 +107,7 @@ def test_yaml_is_loaded_with_a_subclass_of_the_safe_loader_only() -> None:
 
 def test_the_environment_is_read_only_where_it_may_be() -> None:
     readers = set()
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         used = {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         if used & {"os.environ", "os.getenv", "os.environb", "os.putenv"} or "os.environ" in set(imported(tree)):
             readers.add(name)
@@ -108,20 +115,20 @@ def test_the_environment_is_read_only_where_it_may_be() -> None:
 
 
 def test_nothing_is_printed_outside_the_command_line() -> None:
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         called = {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
         assert "print" not in called, name
         assert name.startswith("cli/") or "sys.exit" not in called, name
 
 
 def test_every_module_says_what_it_is() -> None:
-    assert [name for name, tree in TREES.items() if not ast.get_docstring(tree)] == []
+    assert [name for name, tree in trees().items() if not ast.get_docstring(tree)] == []
 
 
 def test_no_foreign_exception_is_swallowed_whole() -> None:
     bare = [
         name
-        for name, tree in TREES.items()
+        for name, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ExceptHandler) and node.type is None
     ]

@@ -20,11 +20,6 @@ from cascade.walks import WALKS
 Cli = Callable[..., Any]
 
 
-@pytest.fixture(autouse=True)
-def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.fsync", lambda _: None)
-
-
 @pytest.fixture
 def questions(tmp_path: Path) -> Path:
     """Write three questions with their answers."""

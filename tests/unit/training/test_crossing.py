@@ -293,6 +293,7 @@ def test_audits_watch_the_rate_that_is_proven(tmp_path: Path) -> None:
 # --- what it promises
 
 
+@pytest.mark.long
 def test_what_is_covered_is_more_than_proven_and_no_less_than_the_rule() -> None:
     """Fits on 60 questions each, held against others; one threshold, so that only the ranks are at work."""
     fresh, covered = log(1_000, 10_000), []

@@ -37,14 +37,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def draw(one: Training) -> Any:
         held: list[Any] = []
-        save = Figure.savefig
-
-        def saved(self: Any, *given: Any, **named: Any) -> None:
-            held.append(self)
-            save(self, *given, **named)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Figure, "savefig", saved)
+        with monkeypatch.context() as patch:  # to write it takes longer than to draw it
+            patch.setattr(Figure, "savefig", lambda self, *_, **__: held.append(self))
             plot_learning(one)
         return held[0]
 
@@ -62,8 +56,9 @@ def labels(figure: Any, panel: str) -> list[str]:
 
 
 def test_the_same_run_gives_the_same_bytes() -> None:
-    assert plot_learning(training()) == plot_learning(training())
-    assert plot_learning(training()).startswith(b"<?xml")
+    once = plot_learning(training())
+    assert once == plot_learning(training())
+    assert once.startswith(b"<?xml")
 
 
 def test_a_trust_region_shows_what_became_of_its_steps(drawn: Any) -> None:
@@ -106,7 +101,7 @@ def test_each_column_is_drawn_in_its_panel(drawn: Any) -> None:
         assert list(axes.lines[0].get_ydata()) == pytest.approx(wanted), name
 
 
-@pytest.mark.parametrize("steps", [1, 3, 41])
+@pytest.mark.parametrize("steps", [1, 3])
 def test_short_runs_are_drawn_too(steps: int) -> None:
     assert io.BytesIO(plot_learning(training(steps))).read(5) == b"<?xml"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from cascade.conformal.guarantee import Guarantee
@@ -11,10 +13,11 @@ from cascade.training.fitting import Fitted, fit_policy
 from unit.calibration.logs import log
 
 
+@cache
 def fit(lambda_set: float, kind: str = "coverage") -> Fitted:
     delta = 0.1 if kind == "error" else None
     alpha = 0.6 if kind == "error" else 0.1
-    return fit_policy([log(400)], Guarantee(kind, alpha, delta), method="auto", lambda_set=lambda_set)
+    return fit_policy([log(250)], Guarantee(kind, alpha, delta), method="auto", lambda_set=lambda_set)
 
 
 @pytest.mark.parametrize("lambda_set", [0.5, 1e9])
