@@ -16,6 +16,7 @@ import numpy as np
 
 from cascade.calibration.fingerprint import MadeFor, holds_for, refuse_other_cascade, unknown
 from cascade.calibration.ordering import Chosen, Draw, choose
+from cascade.calibration.pricing import priced_said
 from cascade.calibration.realised import Realised, play_everything, play_found, realised
 from cascade.calibration.reference import reference_cost
 from cascade.calibration.samples import among, as_promised, data_sha256, joined, once, one_a_group
@@ -150,7 +151,13 @@ def calibrate_policy(
     return replace(
         report(sample, found, replace(artifact, files=before.files), guarantee),
         repeated=rows.repeated,
-        notes=(*said, *chosen.notes, *_pooled(found, chosen.table, guarantee), *_guessed(sample, guarantee)),
+        notes=(
+            *said,
+            *priced_said(chosen.table),
+            *chosen.notes,
+            *_pooled(found, chosen.table, guarantee),
+            *_guessed(sample, guarantee),
+        ),
     )
 
 

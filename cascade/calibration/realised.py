@@ -94,7 +94,7 @@ class Realised(NamedTuple):
         in_set: share with a right answer kept.
         error: share whose single answer is wrong or missing, abstentions not counted.
         abstained: share for which nothing is served for want of confidence.
-        cost_nano_usd: mean cost; None where any cost is unknown.
+        cost_nano_usd: mean cost of the questions whose costs are all known; None where they are not more than half.
         length: mean number of steps.
         set_size: mean number of different answers kept.
     """
@@ -111,7 +111,7 @@ class Realised(NamedTuple):
 
 def realised(table: EpisodeTable, played: Played, rows: Bools | None = None) -> Realised | None:
     """Return the means over a table's questions, or some of them, bool (n,); None of none."""
-    some = played if rows is None else played.take(rows)
+    some, priced = (played, table.priced) if rows is None else (played.take(rows), table.priced[rows])
     n = some.covered.size
     if not n:
         return None
@@ -121,7 +121,7 @@ def realised(table: EpisodeTable, played: Played, rows: Bools | None = None) -> 
         in_set=float(some.in_set.mean()),
         error=float((1 - some.right - some.abstained).mean()),
         abstained=float(some.abstained.mean()),
-        cost_nano_usd=float(some.cost.mean()) if table.cost_known else None,
+        cost_nano_usd=float(some.cost[priced].mean()) if table.shows_cost and priced.any() else None,
         length=float(some.length.mean()),
         set_size=float(some.distinct.mean()),
     )

@@ -76,7 +76,13 @@ def reference_right(table: EpisodeTable) -> Bools:
 
 
 def reference_cost(table: EpisodeTable) -> float | None:
-    """Return the reference's mean cost, nano-USD; None unless the log has it for most questions."""
+    """Return the reference's mean cost, nano-USD, over the questions whose costs are known.
+
+    None unless the log has the reference for most questions, and the costs of most.
+    """
     held = (table.walks[name] for name in REFERENCES if name in table.walks)
     walk = next((one for one in held if one.known.mean() > MOSTLY), None)
-    return None if walk is None or not table.cost_known else float(walk.cost[walk.known].mean())
+    if walk is None or not table.shows_cost:
+        return None
+    rows = walk.known & table.priced
+    return float(walk.cost[rows].mean()) if rows.any() else None

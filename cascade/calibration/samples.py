@@ -64,6 +64,7 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         spelled=tuple([name for table in tables for name in table.spelled]),
         drawn_from=np.concatenate([table.drawn_from for table in tables]),
         echoes=_echoes(tables),
+        priced=np.concatenate([table.priced for table in tables]),
     )
 
 

@@ -141,7 +141,11 @@ def legend(found: Comparison) -> str:
     chance = f"{few} {move} coverage by ±{found.coverage_sd:.3f} (one sd) by themselves."
     if many < LEAST_QUESTIONS:
         chance += f" Fewer than {LEAST_QUESTIONS} independent questions cannot tell a difference from chance: no *."
-    costs = "" if found.cost_known else " Costs are not known in this log: none is shown; thresholds went by length."
+    costs = (
+        ""
+        if found.cost_known
+        else " Half of the questions or more lack a cost in the log: none is shown; thresholds went by length."
+    )
     return f"{'; '.join(said)}. {chance}{costs}"
 
 
@@ -173,6 +177,7 @@ def evaluation_notes(found: Evaluation) -> Iterator[str]:
     """Yield what a reader of an evaluation must know beside its table."""
     if found.groups < LEAST_QUESTIONS:
         yield f"Fewer than {LEAST_QUESTIONS} independent questions bear no interval."
+    yield from (f"{said}." for said in found.lacks)
     if found.seen is None or not found.seen.made + found.seen.calibrated:
         return
     both = {"made with": found.seen.made, "calibrated on": found.seen.calibrated}

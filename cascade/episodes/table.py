@@ -36,6 +36,9 @@ class Walk:
         return Walk(*(getattr(self, name)[rows] for name in self.__slots__))
 
 
+_MOSTLY = 0.5
+"""Costs are shown only if they are known of more than this share of the questions."""
+
 AGREEMENT = "agrees_with_earlier"
 """The signal of a step that depends on the steps before it: the share of earlier answers that are the same."""
 
@@ -69,7 +72,7 @@ class EpisodeTable:
         confidence: float64 (n, T, m), the strategy's own estimate that a candidate is right; NaN = unknown.
         signals: float64 (n, T) by name; NaN = unknown.
         walks: other ways to answer the same questions, by name.
-        cost_known: False where any cost is unknown; then no cost may be shown.
+        cost_known: False where any cost is unknown; then only the costs of `priced` questions may be shown.
         questions: the same for near-duplicates of one question (`identity.identity` of text and context); an episode's
             id where its text is not known, or where none are given.
         models: the names of the models that were asked in each role ("base", "guide", a rung), sorted; a role of which
@@ -89,6 +92,7 @@ class EpisodeTable:
             questions by. By default as `questions`.
         drawn_from: int64 (n,), how many questions of its group each row was drawn from; 1 where nothing was drawn.
         echoes: by model, the names that its replies bore, sorted; a model of which the log does not say it is left out.
+        priced: bool (n,), whether the log has every cost of the question, walks included. By default as `cost_known`.
     """
 
     dataset: str
@@ -112,6 +116,7 @@ class EpisodeTable:
     spelled: tuple[str, ...] = ()
     drawn_from: Ints = field(default_factory=lambda: np.zeros((0,), dtype=np.int64))
     echoes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    priced: Bools = field(default_factory=lambda: np.zeros((0,), dtype=np.bool_))
 
     def __post_init__(self) -> None:
         if not self.questions:
@@ -122,6 +127,8 @@ class EpisodeTable:
             object.__setattr__(self, "segments", (None,) * len(self.ids))
         if not self.drawn_from.size:
             object.__setattr__(self, "drawn_from", np.ones(len(self.ids), dtype=np.int64))
+        if not self.priced.size:
+            object.__setattr__(self, "priced", np.full(len(self.ids), self.cost_known, dtype=np.bool_))
         cost, unknown = self.arrays.cost, np.full(self.arrays.cost.shape, np.nan)
         beyond = np.arange(cost.shape[1]) >= self.arrays.steps[:, None]
         if not self.tokens.size:
@@ -136,6 +143,17 @@ class EpisodeTable:
     def n(self) -> int:
         """The number of questions."""
         return self.arrays.n
+
+    @property
+    def shows_cost(self) -> bool:
+        """Whether a cost may be shown: that of the `priced` questions, if they are more than half."""
+        return self.cost_known or bool(self.priced.mean() > _MOSTLY if self.n else False)
+
+    def costed(self) -> EpisodeTable:
+        """Return the questions of which every cost is known, if they are more than half; else the table as it is."""
+        if self.cost_known or not self.shows_cost:
+            return self
+        return replace(self.take(self.priced), cost_known=True)
 
     @property
     def sure(self) -> Floats:
@@ -216,4 +234,5 @@ class EpisodeTable:
             tuple([self.spelled[i] for i in chosen]),
             self.drawn_from[chosen],
             self.echoes,
+            self.priced[chosen],
         )

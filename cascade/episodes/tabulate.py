@@ -262,12 +262,12 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
     correct = np.zeros((n, horizon, places), dtype=np.bool_)
     confidence = np.full((n, horizon, places), np.nan)
     cost = np.zeros((n, horizon), dtype=np.int64)
-    known = True
+    priced = np.ones(n, dtype=np.bool_)
     for i, draft in enumerate(drafts):
         keys: dict[str, int] = {}
         for number, stage in draft.stages.items():
             total = _sum([paid for _, paid in stage.costs])
-            known &= total is not None
+            priced[i] &= total is not None
             cost[i, number - 1] = total or 0
             for index, made in stage.made.items():
                 place = (i, number - 1, index)
@@ -276,7 +276,8 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
     steps = np.array([len(draft.stages) for draft in drafts], dtype=np.int64)
     # A log that does not say how many steps there could have been is held against its longest question.
     complete = steps >= np.array([draft.horizon or horizon for draft in drafts])
-    walks, walks_known = _walks(episodes, horizon, dropped)
+    walks, walks_priced = _walks(episodes, horizon, dropped)
+    priced &= walks_priced
     askers, sources = {asker for draft in drafts for asker in draft.askers}, _sources(drafts, places)
     if sources == ("answer",):  # a ladder: each model is its own role, whatever the log calls it ("base", "guide")
         askers = {asker._replace(role=asker.model) for asker in askers}
@@ -289,7 +290,7 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
         confidence,
         _signals(drafts, horizon),
         walks,
-        known and walks_known,
+        bool(priced.all()),
         tuple([draft.question or episode for episode, draft in episodes.items()]),
         by_role(askers),
         asked=_asked_of(drafts),
@@ -300,6 +301,7 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
         segments=tuple([draft.segment for draft in drafts]),
         spelled=tuple([draft.spelled or episode for episode, draft in episodes.items()]),
         echoes=_echoes(drafts),
+        priced=priced,
     )
 
 
@@ -405,8 +407,11 @@ def _signals(drafts: list[_Draft], horizon: int) -> dict[str, np.ndarray[Any, np
     return found
 
 
-def _walks(episodes: Mapping[str, _Draft], horizon: int, dropped: Dropped) -> tuple[dict[str, Walk], bool]:
-    """Return the named walks, with those that follow from the steps: the first model alone, a ladder's last alone."""
+def _walks(episodes: Mapping[str, _Draft], horizon: int, dropped: Dropped) -> tuple[dict[str, Walk], Bools]:
+    """Return the named walks, and of which episodes all their costs are known, bool (n,).
+
+    Two of them follow from the steps: the first model alone, a ladder's last alone.
+    """
     drafts = list(episodes.values())
     kept = {
         name: [_logged(name, draft, episode, dropped) for episode, draft in episodes.items()]
@@ -417,8 +422,9 @@ def _walks(episodes: Mapping[str, _Draft], horizon: int, dropped: Dropped) -> tu
     is_ladder = horizon > 1 and all(len(stage.made) <= 1 for draft in drafts for stage in draft.stages.values())
     if GUIDE_ONLY not in kept and is_ladder:
         kept[LAST_ONLY] = [_alone(draft, draft.horizon or horizon, makers) for draft in drafts]
-    known = all(_sum(one.costs) is not None for walk in kept.values() for one in walk if one is not None)
-    return {name: _walk(walk) for name, walk in kept.items()}, known
+    each = zip(*kept.values(), strict=True)
+    priced = [all(_sum(one.costs) is not None for one in walks if one is not None) for walks in each]
+    return {name: _walk(walk) for name, walk in kept.items()}, np.array(priced, dtype=np.bool_)
 
 
 def _logged(name: str, draft: _Draft, episode: str, dropped: Dropped) -> _Kept | None:

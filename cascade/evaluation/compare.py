@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cascade.calibration.pricing import unpriced_said
 from cascade.calibration.realised import Played
 from cascade.calibration.samples import once, tied
 from cascade.conformal.arrays import Bools
@@ -60,8 +61,9 @@ class Comparison:
     """What a comparison found on one data set.
 
     `n` counts questions: of a question that the log holds several times one episode is taken, and `repeated` counts the
-    others. `sizes` are the questions of each part of the last split, `groups` the groups of questions in each, which
-    are what is independent. `left_out` says which rows are missing, and why.
+    others. Questions of which a cost is unknown are left out, if they are fewer than half. `sizes` are the questions of
+    each part of the last split, `groups` the groups of questions in each, which are what is independent. `left_out`
+    says which rows are missing, and why.
     """
 
     dataset: str
@@ -154,7 +156,8 @@ def compare(
         raise UsageError(f"alpha is a share of questions between 0 and 1, such as 0.1, not {alpha:g}.")
     if count < 1:
         raise UsageError("There must be at least 1 split.")
-    asked, table = table.n, _questions(table)
+    asked, whole = table.n, _questions(table)
+    table = whole.costed()
     playing = [*contestants(table), *others]
     against = _reference(table, [one.name for one in playing], reference)
     results = {name: _Results() for name in (*(one.name for one in playing), CLAIRVOYANT)}
@@ -176,7 +179,7 @@ def compare(
         dataset=table.dataset,
         alpha=alpha,
         n=table.n,
-        repeated=asked - table.n,
+        repeated=asked - whole.n,
         horizon=table.arrays.horizon,
         splits=count,
         seed=seed,
@@ -186,7 +189,7 @@ def compare(
         cost_known=table.cost_known,
         reference=against,
         rows=tuple(rows),
-        left_out=tuple(left_out(table)),
+        left_out=(*unpriced_said(whole), *left_out(table)),
     )
 
 

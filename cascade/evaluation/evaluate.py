@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cascade.calibration.pricing import priced_said
 from cascade.calibration.realised import Played, play
 from cascade.calibration.samples import clusters
 from cascade.calibration.scores import check_fits, scored
@@ -38,6 +39,7 @@ class Evaluation:
         reference: what `times_reference` is held against, such as "guide only"; None where it is not on record.
         times_reference: the policy's cost as a multiple of the reference's.
         seen: how many of the questions the policy knows already; None for a policy that comes from no directory.
+        lacks: which costs the log lacks, in words.
     """
 
     dataset: str
@@ -52,6 +54,7 @@ class Evaluation:
     reference: str | None = None
     times_reference: float | None = None
     seen: Seen | None = None
+    lacks: tuple[str, ...] = ()
 
 
 def evaluate(
@@ -105,6 +108,7 @@ def evaluate(
         None if beside is None else beside[0],
         None if beside is None else beside[1].value,
         None if artifact is None else seen_by(table, artifact),
+        tuple(priced_said(table)),
     )
 
 
@@ -126,9 +130,11 @@ def _figures(table: EpisodeTable, played: Played) -> dict[str, Ratio]:
         "set_size": played.distinct,
         "unsolvable": hopeless(table.arrays).astype(np.float64),
     }
-    if table.cost_known:
-        columns["cost_usd"] = played.cost / 1e9
-    return {name: Ratio(column, np.ones(table.n)) for name, column in columns.items()}
+    found = {name: Ratio(column, np.ones(table.n)) for name, column in columns.items()}
+    if table.shows_cost:
+        priced = table.priced.astype(np.float64)
+        found["cost_usd"] = Ratio(played.cost / 1e9 * priced, priced)
+    return found
 
 
 def _bootstrap(figures: Mapping[str, Ratio], member: Ints, seed: int, resamples: int) -> dict[str, tuple[float, float]]:

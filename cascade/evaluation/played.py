@@ -48,7 +48,7 @@ def means(table: EpisodeTable, played: Played) -> Means:
         unsolvable=float(hopeless(table.arrays).mean()),
         in_set=float(played.in_set.mean()),
         accuracy=float(played.right.mean()),
-        cost_usd=float(played.cost.mean()) / 1e9 if table.cost_known else None,
+        cost_usd=float(played.cost[table.priced].mean()) / 1e9 if table.shows_cost else None,
         avg_length=float(played.length.mean()),
         leaves=float(played.leaves.mean()),
         set_size=float(played.distinct.mean()),

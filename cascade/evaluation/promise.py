@@ -111,6 +111,7 @@ def beside_reference(table: EpisodeTable, played: Played) -> tuple[str, Ratio] |
     The reference is the guide alone, or a ladder's last model alone; None where neither is on record for most of them.
     """
     reference = next((one for name in REFERENCES if (one := walked(table, name))), None)
-    if reference is None or not table.cost_known:
+    if reference is None or not table.shows_cost:
         return None
-    return reference.name, Ratio(played.cost * reference.known, reference.cost * reference.known)
+    rows = reference.known & table.priced
+    return reference.name, Ratio(played.cost * rows, reference.cost * rows)

@@ -31,8 +31,10 @@ CERTIFIES = 0.8
 _FEWER = 0.02
 """How many fewer questions a cheap model first may answer than the last model alone, as a share of all questions: a
 smaller difference is noise."""
-_CHEAPER = 0.95
-"""A cheap model is asked first only if that costs less than this share of the last model's cost."""
+_REPLICATES, _SURE = 200, 0.95
+"""A cheap model is asked first only if that costs less than the last model alone in so large a share of so many
+bootstrap replicates. The questions that pick it are few: a cheap model that only seemed to save would cost more."""
+_BARS_TRIED = 200
 _MOST_BARS = 1_000
 
 
@@ -43,13 +45,13 @@ def has_one_bar(table: EpisodeTable, guarantee: Guarantee) -> bool:
     if not asked or arrays.answer.shape[2] != 1 or SIGNAL not in signals or "p_yes" in signals:
         return False
     whole = (arrays.steps == arrays.horizon) & arrays.complete & table.texts_known & arrays.present.all(axis=(1, 2))
-    return bool(whole.all() and table.cost_known and not np.isnan(signals[SIGNAL]).any()) and bool(
+    return bool(whole.all() and table.shows_cost and not np.isnan(signals[SIGNAL]).any()) and bool(
         np.isnan(table.confidence).all()
     )
 
 
 def one_bar(training: EpisodeTable, guarantee: Guarantee) -> Candidate:
-    """Return a policy that asks a cheap model and then the last one, or the last one alone where that costs less.
+    """Return a policy that asks the last model alone, or a cheap model before it where that surely saves.
 
     Args:
         training: questions that pick the models; `has_one_bar` holds.
@@ -57,14 +59,7 @@ def one_bar(training: EpisodeTable, guarantee: Guarantee) -> Candidate:
     """
     last = training.arrays.horizon
     alpha = allowed_loss(guarantee, round(training.n * CERTIFIES / (1 - CERTIFIES))) or 0.0
-    ways = [(step, last) for step in range(1, last)] if training.n else []
-    alone = _answers(training, (last,), alpha) if training.n else _Answered(0.0, 0.0)
-    best: tuple[int, ...] = (last,)
-    least = alone.cost * _CHEAPER
-    for steps in ways:
-        found = _answers(training, steps, alpha)
-        if found.answered >= alone.answered - _FEWER and found.cost < least:
-            best, least = steps, found.cost
+    best = _cheapest(training, alpha) if training.n else (last,)
     name = f"one bar on {SIGNAL} (steps {', '.join(map(str, best))})"
     return Candidate(name, "threshold", 1, lambda table: _policy(table, best, guarantee.kind))
 
@@ -94,28 +89,64 @@ def bars(policy: LearnedPolicy, table: EpisodeTable, guarantee: Guarantee) -> tu
     return tuple([PathPoint(*point) for point in zip(stops.tolist(), sure.tolist(), strict=True)])
 
 
-class _Answered(NamedTuple):
-    """What some models do at the bar that answers most questions while at most a share alpha of all is lost."""
+class _AtBars(NamedTuple):
+    """What some models do at B bars, the strictest first: whole numbers as float64 (n, B), whose sums are exact."""
 
-    answered: float
-    cost: float
+    answered: Floats
+    lost: Floats
+    cost: Floats
 
 
-def _answers(table: EpisodeTable, steps: tuple[int, ...], alpha: float) -> _Answered:
+class _Totals(NamedTuple):
+    """The means at the bar that answers most questions while at most a share alpha is lost: float64 (R,)."""
+
+    answered: Floats
+    cost: Floats
+
+
+def _cheapest(table: EpisodeTable, alpha: float) -> tuple[int, ...]:
+    """Return the steps that cost least: the last alone, or a cheap model before it where that surely saves."""
+    last = table.arrays.horizon
+    once, drawn = np.ones((1, table.n)), _resampled(table.n)
+    alone = _at_bars(table, (last,))
+    needed = _totals(alone, once, alpha).answered[0] - _FEWER
+    dearest = _totals(alone, drawn, alpha).cost
+    saving: dict[tuple[int, ...], float] = {}
+    for step in range(1, last):
+        tried = _at_bars(table, (step, last))
+        found = _totals(tried, once, alpha)
+        saves = np.mean(_totals(tried, drawn, alpha).cost < dearest) >= _SURE
+        if saves and found.answered[0] >= needed:
+            saving[step, last] = float(found.cost[0])
+    return min(saving, key=lambda steps: saving[steps], default=(last,))
+
+
+def _resampled(n: int) -> Floats:
+    """Return how often each of n questions stands in each bootstrap replicate: float64 (R, n)."""
+    drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=_REPLICATES)
+    return np.asarray(drawn, dtype=np.float64)
+
+
+def _totals(tried: _AtBars, weights: Floats, alpha: float) -> _Totals:
+    """Return the means over weighted questions, at the last bar before the first one that loses too many."""
+    n, rows = weights.shape[1], np.arange(weights.shape[0])
+    kept = np.logical_and.accumulate(weights @ tried.lost <= alpha * n, axis=1)
+    bar = np.count_nonzero(kept, axis=1) - 1  # the first bar answers nothing and loses nothing
+    return _Totals((weights @ tried.answered)[rows, bar] / n, (weights @ tried.cost)[rows, bar] / n)
+
+
+def _at_bars(table: EpisodeTable, steps: tuple[int, ...]) -> _AtBars:
     sure, some = _logprobs(table, steps), table.arrays.only(steps)
     surest = np.maximum.accumulate(sure, axis=1)
-    order = np.argsort(-surest[:, -1], kind="stable")
-    bar, most = np.inf, 0
-    for at in order[:: max(1, order.size // 200)].tolist():
-        best = float(surest[at, -1])
-        served = sure >= best
-        lost = served.any(axis=1) & ~some.correct[np.arange(table.n), served.argmax(axis=1), 0]
-        if np.count_nonzero(lost) > alpha * table.n:
-            break
-        bar, most = best, int(np.count_nonzero(served.any(axis=1)))
-    goes_on = np.concatenate([np.ones((table.n, 1), dtype=np.bool_), surest[:, :-1] < bar], axis=1)
-    cost = np.where(goes_on, some.cost, 0).sum(axis=1).mean()
-    return _Answered(most / max(table.n, 1), float(cost))
+    values = np.unique(surest[:, -1])[::-1]
+    bars = np.concatenate([[np.inf], values[:: max(1, values.size // _BARS_TRIED)]])
+    served = sure[:, None, :] >= bars[:, None]  # (n, B, steps)
+    right = np.take_along_axis(some.correct[:, :, 0], served.argmax(axis=2), axis=1)
+    answered = served.any(axis=2)
+    asked = np.ones(served.shape, dtype=np.bool_)
+    asked[:, :, 1:] = surest[:, None, :-1] < bars[:, None]
+    cost = (asked * some.cost[:, None, :]).sum(axis=2)
+    return _AtBars(*(np.asarray(each, dtype=np.float64) for each in (answered, answered & ~right, cost)))
 
 
 def _logprobs(table: EpisodeTable, steps: tuple[int, ...]) -> Floats:

@@ -41,6 +41,7 @@ class Divided(NamedTuple):
         repeated: episodes left out because their question is there already.
         beside: questions left out because another of their group certifies.
         unknown: questions left out because the log lacks what the reference answers there.
+        unpriced: questions left out of the training part because the log lacks some of their costs.
     """
 
     training: EpisodeTable
@@ -48,6 +49,7 @@ class Divided(NamedTuple):
     repeated: int
     beside: int = 0
     unknown: int = 0
+    unpriced: int = 0
 
     def of(self, change: Callable[[EpisodeTable], EpisodeTable]) -> Divided:
         """Return both parts with a change that is made to each question by itself."""
@@ -55,8 +57,8 @@ class Divided(NamedTuple):
 
     @property
     def questions(self) -> int:
-        """Questions of the log: in both parts, and those left out beside one of their group."""
-        return self.training.n + self.calibration.n + self.beside
+        """Questions of the log: in both parts, and those left out of either."""
+        return self.training.n + self.calibration.n + self.beside + self.unpriced
 
 
 def divided(
@@ -102,7 +104,9 @@ def divided(
     calibration = one_a_group(table.take(aside), separate=separate, seed=seed)
     beside = int(np.count_nonzero(aside)) - calibration.n
     unknown = unanswered_by_reference(whole, guarantee.kind)
-    return Divided(table.take(~aside), calibration, repeated, beside, unknown)
+    others = table.take(~aside)
+    training = others.costed()
+    return Divided(training, calibration, repeated, beside, unknown, others.n - training.n)
 
 
 class Questions(NamedTuple):

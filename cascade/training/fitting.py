@@ -385,7 +385,7 @@ def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | No
     """
     table = parts.training if parts.training.n else parts.calibration
     problems = [] if lambda_set >= 0 else [f"lambda is what an answer is charged with, 0 or more, not {lambda_set:g}"]
-    if guarantee.budget_nano_usd is not None and not table.cost_known:
+    if guarantee.budget_nano_usd is not None and not (table.cost_known and parts.calibration.cost_known):
         problems.append(f"a budget needs the cost of every step, and in {table.dataset} some are unknown")
     if not parts.calibration.n:
         problems.append(

@@ -56,8 +56,11 @@ def notes(parts: Divided, terms: Terms, lambda_set: float, policy: LearnedPolicy
         init: what it started from.
     """
     table, needed = parts.training, needed_of(terms.guarantee)
-    if not terms.prices.in_money:
-        yield "the log does not say what every step cost: policies were compared by their steps"
+    if table.n and not terms.prices.in_money:
+        yield "the log lacks what most questions cost: policies were compared by their steps"
+    if parts.unpriced:
+        lack = f"{counted(parts.unpriced, 'question')} lack{'s' if parts.unpriced == 1 else ''} a cost in the log"
+        yield f"{lack}: not used to choose and fit"
     if lambda_set and terms.guarantee.single:
         yield f"lambda is without effect: {terms.guarantee.kind} speaks of the one answer served, all are kept"
     yield from _about_questions(parts, terms, policy)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.calibration.doubt import why_no_doubt
+from cascade.calibration.pricing import unpriced
 from cascade.calibration.thresholds import at_every_depth, untold
 from cascade.conformal.arrays import Bools, Floats
 from cascade.episodes.table import EpisodeTable
@@ -144,7 +145,11 @@ def default_kind(table: EpisodeTable, against: str | None = None) -> str:
 def unknowns(table: EpisodeTable) -> Iterator[str]:
     """Yield what of the questions is not on record, in words."""
     if not table.cost_known:
-        yield "The cost of some calls is not on record, so that no saving in money can be shown."
+        lack = unpriced(table)
+        yield (
+            f"The log lacks a cost of {lack:,} of {table.n:,} questions, so no saving in money can be shown. It takes "
+            "the costs of more than half."
+        )
     open_ended = 1 - float(table.arrays.complete.mean())
     if open_ended > 0:
         yield (

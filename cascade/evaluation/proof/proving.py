@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from cascade.calibration.pricing import unpriced_said
 from cascade.calibration.samples import once, tied
 from cascade.calibration.thresholds import at_every_depth, check_identity
 from cascade.conformal.guarantee import Guarantee
@@ -159,7 +160,8 @@ def prove(
             lack what the guarantee or the reference needs.
     """
     _check(guarantee, plan)
-    rows = tied(table).take(once(table))
+    whole = tied(table).take(once(table))
+    rows = whole.costed()
     reference = reference_of(rows, plan.against)
     promised = reference_of(rows, GUIDE) if guarantee.kind == "regret" else reference
     both = reference.known & promised.known
@@ -186,7 +188,7 @@ def prove(
         if own is not None:
             results[PER_RUNG].add(own, paid)
         tell(number, plan.splits)
-    left_out = _LeftOut(table.n - rows.n, rows.n - known.n)
+    left_out = _LeftOut(table.n - whole.n, rows.n - known.n, tuple(unpriced_said(whole)))
     return _proof(measuring, bound, left_out, plan, tally, results)
 
 
@@ -239,10 +241,14 @@ def _of_whole(n: int, tally: _Tally) -> int:
 
 
 class _LeftOut(NamedTuple):
-    """How many episodes are of questions that are there already, and of questions without a reference."""
+    """How many episodes are of questions that are there already, and of questions without a reference.
+
+    `unpriced` says in words how many questions lack a cost, if any.
+    """
 
     repeated: int
     unknown: int
+    unpriced: tuple[str, ...]
 
 
 def _proof(
@@ -288,5 +294,5 @@ def _proof(
         unsolvable=float(hopeless(table.arrays).mean()),
         first_right=float(first_step(table).right.mean()),
         signals=tuple(signal_uses(table)),
-        unknown=tuple(unknowns(table)),
+        unknown=(*left_out.unpriced, *unknowns(table)),
     )

@@ -381,3 +381,12 @@ def test_a_ladder_called_base_and_guide_is_the_ladder_of_its_models() -> None:
     one, other = one_table(*named), one_table(*plain)
     assert one.models == other.models == {"small": ("small",), "large": ("large",)}
     assert (one.sources, one.step_models) == (other.sources, other.step_models) == (("answer",), ("small", "large"))
+
+
+def test_an_unknown_cost_is_that_of_its_own_question() -> None:
+    rows = [row("a"), row("b", cost_nano_usd=None), row("c"), row("a", walk="other", cost_nano_usd=None)]
+    table = one_table(*rows, row("d"))
+    assert not table.cost_known
+    known = dict(zip(table.ids, table.priced.tolist(), strict=True))
+    assert known == {"a": False, "b": False, "c": True, "d": True}
+    assert table.take(table.priced).costed().cost_known

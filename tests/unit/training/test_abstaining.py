@@ -80,6 +80,15 @@ def test_a_cheap_model_that_saves_nothing_is_not_asked() -> None:
         assert served(found, ladder(5_000, 3))[0] == 1.0
 
 
+def test_a_cheap_model_that_only_seems_to_save_is_hardly_ever_asked() -> None:
+    """Asking it costs 1.05 × the last model alone. By their means alone, 7 of these 120 logs would choose it."""
+    steps = [
+        one_bar(log, ASKED).whole(log).takes
+        for log in (ladder(60, seed, skill=3.0, cheap=300) for seed in range(1, 121))
+    ]
+    assert sum(one is not None and len(one.steps) > 1 for one in steps) <= 2
+
+
 def test_the_promise_is_kept() -> None:
     world = ladder(20_000, 4)
     wrong = [served(fit_policy([ladder(300, seed)], ASKED), world)[2] for seed in range(10, 40)]

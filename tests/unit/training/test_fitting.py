@@ -221,12 +221,29 @@ def test_two_groups_are_one_to_learn_from_and_one_to_certify() -> None:
 
 
 def test_without_costs_policies_are_compared_by_their_steps() -> None:
-    found = fit(replace(log(400), cost_known=False, paid=np.full((400, 4), np.nan)), method="auto")
+    without = replace(log(400), cost_known=False, priced=np.zeros(400, np.bool_), paid=np.full((400, 4), np.nan))
+    found = fit(without, method="auto")
     assert found.choice.unit == "steps"
     assert any("compared by their steps" in note for note in found.notes)
     with pytest.raises(UsageError, match="a budget needs the cost of every step"):
         asked = Guarantee("budget", budget_nano_usd=10, most_nano_usd=100)
-        fit(replace(log(400), cost_known=False), asked)
+        fit(without, asked)
+
+
+def test_one_unknown_cost_hides_no_other() -> None:
+    """It was enough to remove every figure in money from a fit; and an unknown cost is never taken for 0."""
+    whole = log(400)
+    cost, priced = whole.arrays.cost.copy(), np.arange(400) != 7
+    cost[7] = 0  # as a table holds what is unknown
+    lacking = replace(whole, arrays=replace(whole.arrays, cost=cost), cost_known=False, priced=priced)
+    found = fit(lacking, method="auto")
+    assert found.choice.unit == "nano_usd"
+    assert found.calibrated.realised.cost_nano_usd is not None
+    assert any("1 question lacks a cost in the log" in note for note in (*found.notes, *found.calibrated.notes))
+    assert lacking.costed().n == 399
+    mostly = replace(lacking, priced=np.arange(400) < 200)
+    assert mostly.costed().n == 400
+    assert not mostly.shows_cost
 
 
 def odd(**changes: Any) -> EpisodeTable:

@@ -88,8 +88,9 @@ def _with_signals(table: EpisodeTable, signals: dict[str, np.ndarray]) -> Episod
 
 def test_what_is_not_on_record_is_said() -> None:
     table = made()
-    said = " ".join(unknowns(replace(table, cost_known=False, texts_known=np.zeros(table.n, dtype=np.bool_))))
-    assert "cost of some calls is not on record" in said
+    none = np.zeros(table.n, dtype=np.bool_)
+    said = " ".join(unknowns(replace(table, cost_known=False, priced=none, texts_known=none)))
+    assert f"lacks a cost of {table.n} of {table.n} questions" in said
     assert "texts are not on record" in said
     assert "texts are not on record" not in " ".join(unknowns(replace(table, texts_known=np.ones(table.n, np.bool_))))
 
