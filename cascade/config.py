@@ -249,7 +249,8 @@ def _provider_problems(config: CascadeConfig) -> Iterable[str]:
 def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfig:
     """Return a checked configuration from an object, a dict, or the path of a YAML file.
 
-    A policy directory in a file is relative to the file's folder; in a dict it is relative to the working directory.
+    Paths in a file (`policy`, `prompts`, `replay:`, `traces`) are relative to the file's folder. In a dict, and in what
+    comes through a pipe, they are relative to the working directory.
 
     Raises:
         ConfigError: everything that is wrong, each problem with its path.
@@ -259,15 +260,34 @@ def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfi
     if isinstance(source, Mapping):
         return _checked(source, None)
     path = Path(source)
-    return _beside(_checked(read_yaml(path), str(source)), path.parent)
+    checked = _checked(read_yaml(path), str(source))
+    return _beside(checked, path.parent) if path.is_file() else checked
 
 
 def _beside(config: CascadeConfig, folder: Path) -> CascadeConfig:
-    """Return a configuration whose policy directory is looked for from the folder of the configuration's file."""
-    policy = config.policy
-    if not isinstance(policy, DirectoryConfig) or Path(policy.path).is_absolute() or folder == Path():
-        return config
-    return config.model_copy(update={"policy": policy.model_copy(update={"path": str(folder / policy.path)})})
+    """Return a configuration whose relative paths are looked for from the folder of the configuration's file."""
+    strategy, policy, provider, traces = config.strategy, config.policy, config.provider, config.traces
+    changed: dict[str, Section] = {}
+    if strategy.prompts is not None:
+        changed["strategy"] = strategy.model_copy(update={"prompts": _placed(strategy.prompts, folder)})
+    if isinstance(policy, DirectoryConfig):
+        changed["policy"] = policy.model_copy(update={"path": _placed(policy.path, folder)})
+    if provider.kind == "replay":
+        options = {**provider.options, "path": _placed(str(provider.options["path"]), folder)}
+        changed["provider"] = provider.model_copy(update={"options": options})
+    if traces is not None and traces.store is not None:
+        changed["traces"] = traces.model_copy(update={"store": _placed(traces.store, folder)})
+    return config.model_copy(update=changed) if changed else config
+
+
+def _placed(written: str, folder: Path) -> str:
+    """Return a path, or the URL of a file, as it is from a folder: an absolute one, and a server's URL, as written."""
+    scheme, mark, rest = written.partition("://")
+    path = Path(rest.removeprefix("/") if mark else written)
+    if folder == Path() or (mark and scheme != "sqlite") or path.expanduser().is_absolute():
+        return written
+    # The folder of a URL is written out: a store's path may not lead upwards.
+    return f"sqlite:///{folder.resolve() / path}" if mark else str(folder / path)
 
 
 def policy_section(document: Mapping[str, Any], *, held: bool = False) -> PolicyConfig:

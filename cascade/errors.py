@@ -24,7 +24,8 @@ The tree::
         └── StreamInterruptedError            a stream ended before its end; holds `.partial`
 
 Every error pickles (it crosses process borders whole) and none carries a key: texts go through `redact`,
-and foreign exceptions are never chained, since they hold request headers.
+and foreign exceptions are never chained, since they hold request headers: `from None` hides one and keeps it, so
+`CascadeError` lets go of it.
 """
 
 from __future__ import annotations
@@ -47,10 +48,29 @@ def quote(text: str, secrets: Iterable[str] = ()) -> str:
     return redact(flat, secrets)[:_MAX_QUOTED]
 
 
+def _link(name: str) -> Any:
+    """Return a property in the place of `__cause__` or `__context__`, which lets go of an exception of another tree."""
+    slot = vars(BaseException)[name]
+
+    def kept(error: CascadeError) -> BaseException | None:
+        found: BaseException | None = slot.__get__(error)
+        if found is None or isinstance(found, CascadeError):
+            return found
+        slot.__set__(error, None)
+        return None
+
+    return property(kept, slot.__set__)
+
+
 class CascadeError(Exception):
-    """The root of the tree. `exit_code` is what the command line ends with."""
+    """The root of the tree. `exit_code` is what the command line ends with.
+
+    Its chain (`__cause__`, `__context__`) holds errors of this tree alone: an exception of a library may hold a key.
+    """
 
     exit_code: ClassVar[int] = 1
+    __cause__ = _link("__cause__")
+    __context__ = _link("__context__")
 
     def __init__(self, message: str, **fields: Any) -> None:
         super().__init__(message)
@@ -103,7 +123,7 @@ class ClosedError(UsageError):
 
 
 EXTRAS: Mapping[str, str] = {
-    "litellm": "",
+    "litellm": "litellm",
     "math-verify": "math",
     "matplotlib": "report",
     "onnxruntime": "embed",
@@ -114,19 +134,22 @@ EXTRAS: Mapping[str, str] = {
     "torch": "train",
     "xllamacpp": "local",
 }
-"""Which extra of pyproject.toml has a package; "": no extra, every installation has it."""
+"""Which extra of pyproject.toml has a package."""
+
+DISTRIBUTION = "certified-cascade"
+"""What pip calls this package. `cascade`, the name to import, is another project's on the package index."""
 
 
-def install_command(extra: str = "") -> str:
-    """Return the shell command that installs cascade, in a clone of it, with an extra.
+def install_command(extra: str) -> str:
+    """Return the shell command that adds what an extra needs to an installation, from a clone or not.
 
     >>> install_command("fit")
-    'pip install -c constraints.txt -e ".[fit]"'
+    'pip install "certified-cascade[fit]"'
     """
-    return f'pip install -c constraints.txt -e ".[{extra}]"' if extra else "pip install -c constraints.txt -e ."
+    return f'pip install "{DISTRIBUTION}[{extra}]"'
 
 
-UPGRADE = f"Upgrade cascade, in your clone of it: git pull && {install_command()}"
+UPGRADE = f"Upgrade cascade: pip install --upgrade {DISTRIBUTION}, or, in a clone of it, git pull"
 """What to do where a newer version wrote something."""
 
 
@@ -142,8 +165,7 @@ class MissingExtraError(CascadeError):
     def __init__(self, package: str, needed_for: str) -> None:
         extra = EXTRAS.get(package)
         command = f"pip install {package}" if extra is None else install_command(extra)
-        where = "" if extra is None else ", in a clone of cascade"
-        super().__init__(f"{needed_for} needs the package {package}. Install it{where}, with: {command}")
+        super().__init__(f"{needed_for} needs the package {package}. Install it with: {command}")
 
 
 class ModelFileError(CascadeError):

@@ -57,12 +57,16 @@ def read_yaml(path: Path, example: str = EXAMPLE) -> Mapping[str, Any]:
     """
     source = str(path)
     try:
-        data = read_bounded(path, MAX_FILE_BYTES)
+        data = read_bounded(path, MAX_FILE_BYTES, or_open_pipe=True)
         text = "" if data is None else data.decode("utf-8-sig")
     except FileNotFoundError:
         raise ConfigError([f"there is no file {path}; `cascade init` writes one"]) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"it cannot be read: {error}"], source) from None
+    except OSError as error:
+        raise ConfigError([f"it cannot be read: {error.strerror or error}"], source) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            [f"it cannot be read: {error.reason} at byte {error.start}; save it as UTF-8"], source
+        ) from None
     if data is None:
         raise ConfigError([f"the file is larger than {MAX_FILE_BYTES} bytes"], source)
     return parse_yaml(text, source, example)

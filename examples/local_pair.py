@@ -1,6 +1,6 @@
 """Two real models on this machine: a 0.5B model answers, a 1.5B model where the first is unsure. No key, no network.
 
-    pip install -c constraints.txt -e ".[local]"      (from a clone)
+    pip install "certified-cascade[local]"
     cascade models pull qwen2.5-coder-0.5b qwen2.5-coder-1.5b      (1.6 GB, once)
     python examples/local_pair.py
 

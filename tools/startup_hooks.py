@@ -6,7 +6,7 @@ import site
 import sys
 from pathlib import Path
 
-KNOWN = ("distutils-precedence.pth", "__editable__", "_virtualenv.pth", "_cascade_orchestrator.pth", "a1_coverage.pth")
+KNOWN = ("distutils-precedence.pth", "__editable__", "_virtualenv.pth", "_certified_cascade.pth", "a1_coverage.pth")
 
 
 def main() -> None:

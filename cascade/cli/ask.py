@@ -44,7 +44,7 @@ def ask(
 
     Example: cascade ask "Which river runs through Vienna?" --explain
     """
-    text = sys.stdin.read().strip() if question == "-" else question
+    text = sys.stdin.read(MAX_QUESTION_CHARS + 1).strip() if question == "-" else question
     asked = Question(text, _read(context), group, segment)
     at = _level(level)
     with Orchestrator.from_config(config) as orchestrator:
@@ -64,11 +64,12 @@ def _read(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        data = read_bounded(path, _MOST_BYTES)
+        data = read_bounded(path, _MOST_BYTES, or_open_pipe=True)
         if data is not None:
             return data.decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{path} cannot be read: {error}", param_hint="--context") from None
+        said = getattr(error, "strerror", None) or error
+        raise typer.BadParameter(f"{path} cannot be read: {said}", param_hint="--context") from None
     raise typer.BadParameter(f"{path} has more than {_MOST_BYTES:,} bytes", param_hint="--context")
 
 

@@ -21,14 +21,14 @@ TEXTS = tuple(name for name in schema.CONTENT_COLUMNS if name != "gold")
 
 
 def texts_of(answer: Answer, columns: Mapping[str, Any]) -> str:
-    """Return all that an answer's rows will spell out, joined by NUL so that no two texts run into each other."""
+    """Return all that an answer's rows will spell out, each text on lines of its own."""
     question = answer.question
     texts = [question.text, question.context or "", *_strings(columns.values())]
     for step in answer.steps:
         texts += [candidate.text for candidate in step.candidates]
         _add_generated(texts, step.calls)
     _add_generated(texts, answer.loose_calls)
-    return "\x00".join(texts)
+    return "\n".join(texts)
 
 
 def _add_generated(texts: list[str], calls: Iterable[Call]) -> None:
@@ -102,7 +102,8 @@ def without_keys(row: dict[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
     made = {name: _without_keys(value, known) for name, value in row.items() if name != "signals"}
     signals = dict(row["signals"])
     tokens = signals["replay"]["tokens"]
-    if tokens is not None and holds_key("".join([token[0] for token in tokens]) + "\x00" + row["text"], known):
+    spelt = () if tokens is None else ("".join([token[0] for token in tokens]), row["text"])
+    if any(holds_key(text, known) for text in spelt):
         signals["replay"] = {**signals["replay"], "tokens": None}  # piece by piece they would spell it out
     return made | {"signals": signals}
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
+from cascade.bounded import open_regular
 from cascade.episodes.lines import Dropped, json_lines
 from cascade.episodes.rowcheck import checked_where, fitting, matches, no_log, storable
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
@@ -137,7 +138,7 @@ def looks_parquet(path: Path) -> bool:
     if path.suffix == ".parquet":
         return True
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(len(_PARQUET)) == _PARQUET
     except OSError:
         return False  # who opens it to read says why it cannot be

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from cascade.bounded import open_regular
 from cascade.errors import UsageError
 
 MAX_LINE_BYTES = 256 * 2**20
@@ -98,7 +99,7 @@ def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
         UsageError: it is missing, a folder, or may not be read.
     """
     try:
-        file = path.open("rb")
+        file = open_regular(path)
     except OSError as error:
         raise UsageError(_why_not(path, error)) from None
     with file:

@@ -33,8 +33,6 @@ MAX_CHARS = 64_000_000
 RETRY_S = 1.0
 TURN_S = 0.25
 """How long the file is held at most where only one process may write to it (`store.sqlite`)."""
-GAP_S = 0.03
-"""How long others then have to take it: they look every 0.01 s."""
 EXIT_S = 30.0
 """How long the end of a process waits for the store; several processes that begin at once take seconds to do so."""
 WARN_EVERY_S = 60.0
@@ -297,7 +295,8 @@ class _Writer:
                 self._queue.put_back(group, error)
             else:
                 self._queue.ended(group, error)
-            self._queue.pause()
+            if not error.busy:  # it has waited its time for the other process, which may be done now
+                self._queue.pause()
         except Exception as error:  # noqa: BLE001 - whatever it is, the thread goes on and those who wait are told
             self._sort_out(group, error)
         else:
@@ -336,7 +335,6 @@ class _Writer:
             return
         if idle or time.monotonic() - self._held_since > TURN_S:
             self._close_store()
-            time.sleep(GAP_S)
 
     def _close_store(self) -> None:
         store, self._store = self._store, None

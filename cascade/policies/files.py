@@ -77,7 +77,7 @@ def content(file: Path) -> bytes:
     """Read a file of a sane size. Raises ConfigError where it cannot be read."""
     try:
         size = file.stat().st_size
-        data = None if size > MOST_BYTES else read_bounded(file, MOST_BYTES, regular=True)
+        data = None if size > MOST_BYTES else read_bounded(file, MOST_BYTES)
     except OSError as error:
         raise _unread(file, error) from None
     if data is None:

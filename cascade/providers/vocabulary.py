@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from cascade.bounded import open_regular
 from cascade.errors import ModelFileError
 
 _TOKENS, _KINDS = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
@@ -69,7 +70,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
         ModelFileError: the file is not in GGUF form, or is damaged.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             tokens, kinds = _lists(file)
     except (OSError, struct.error, UnicodeDecodeError, ValueError, KeyError, MemoryError) as error:
         raise ModelFileError(f"{path}: its list of tokens could not be read: {str(error) or 'damaged'}.") from None

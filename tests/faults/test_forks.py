@@ -121,3 +121,34 @@ def test_f50_a_fork_right_after_the_first_ask_loses_no_trace(tmp_path: Path) -> 
     """0.5.0: 6 of 10 episodes on record, `ImportError in an answer's trace`, exit code 0."""
     assert printed(_EARLY, tmp_path) == "[0, 0, 0, 0, 0]\n"
     assert questions(tmp_path) == {"parent", *(f"child {number}" for number in range(5))}
+
+
+_BUSY = """
+import os, sys
+from cascade import Orchestrator
+from cascade.episodes.store import sqlite
+sqlite.version = lambda: (3, 40, 1)
+cascade = Orchestrator("small", "large", provider="fake", traces=sys.argv[1])
+cascade.ask("parent")
+children = []
+for number in range(3):
+    child = os.fork()
+    if not child:
+        sqlite._POLL_S = 0.2  # a machine that is so busy that a process seldom runs
+        for one in range(4):
+            cascade.ask(f"child {number}-{one}")
+        cascade.close()
+        os._exit(0)
+    children.append(child)
+while children:
+    cascade.ask("parent")
+    children = [child for child in children if os.waitpid(child, os.WNOHANG)[0] == 0]
+cascade.close()
+"""
+
+
+@pytest.mark.timeout(120)
+def test_f50_workers_have_their_turn_to_write_while_the_parent_keeps_asking(tmp_path: Path) -> None:
+    """Their turn does not depend on how often they look (`test_f50_who_gives_the_file_free…` holds the rule)."""
+    printed(_BUSY, tmp_path)
+    assert questions(tmp_path) == {"parent", *(f"child {number}-{one}" for number in range(3) for one in range(4))}

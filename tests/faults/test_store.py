@@ -492,7 +492,7 @@ def test_f56_a_newer_schema_is_refused_with_what_to_do(
         ran = run("traces", command, "--store", url)
         assert (ran.code, ran.out) == (2, "")
         assert "was written by a newer version of cascade (schema 4; this one knows 3)" in ran.err
-        assert "git pull && pip install -c constraints.txt -e ." in " ".join(ran.err.split())
+        assert "pip install --upgrade certified-cascade, or, in a clone of it, git pull" in " ".join(ran.err.split())
     ran = ask(url)
     assert (ran.code, "Danube" in ran.out, "newer version of cascade" in ran.err) == (0, True, True)
     ran = ask(f"{{store: '{url}', strict: true}}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,11 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from cascade.config import CascadeConfig, environment, load, policy_section
+from cascade.config import CascadeConfig, environment, load, policy_section, traces_url
 from cascade.conformal.guarantee import Guarantee
 from cascade.errors import ConfigError
 from cascade.money import Price, PriceTable
+from cascade.orchestrator import Orchestrator
 from cascade.sections import (
     BaseGuideConfig,
     DirectoryConfig,
@@ -517,3 +519,51 @@ def test_true_is_no_number(place: tuple[str, ...], value: bool) -> None:
     with pytest.raises(ConfigError) as caught:
         load(config)
     assert any(said.startswith(".".join(place)) and str(value).lower() in said for said in caught.value.problems)
+
+
+# --- paths ---
+
+
+def test_every_path_in_a_file_is_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.5.0 looked for prompts, replays and trace stores in the working directory."""
+    folder = tmp_path / "conf"
+    (folder / "my-prompts").mkdir(parents=True)
+    (folder / "my-prompts" / "answer.txt").write_text("[user]\nMine: {question}\n")
+    (folder / "log.jsonl").write_text("")
+    text = (
+        "models: {base: small, guide: large}\nstrategy: {kind: base_guide, prompts: my-prompts}\n"
+        "policy: ./policy\nprovider: replay:log.jsonl\ntraces: sqlite:///traces.db\n"
+    )
+    (folder / "cascade.yaml").write_text(text)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for written in (folder / "cascade.yaml", Path("../conf/cascade.yaml")):
+        config = load(written)
+        assert isinstance(config.policy, DirectoryConfig)
+        assert Path(config.policy.path).resolve() == folder / "policy"
+        assert Path(config.strategy.prompts or "").resolve() == folder / "my-prompts"
+        assert Path(config.provider.options["path"]).resolve() == folder / "log.jsonl"
+        assert traces_url(config.traces) == f"sqlite:///{folder}/traces.db"
+        with Orchestrator.from_config(config.model_copy(update={"policy": FixedConfig(kind="fixed")})) as made:
+            assert made.config.strategy.prompts == config.strategy.prompts
+    monkeypatch.chdir(folder)
+    assert load("cascade.yaml").strategy.prompts == "my-prompts"
+
+
+def test_a_path_in_python_an_absolute_one_and_a_servers_url_stay_as_written(tmp_path: Path) -> None:
+    settings = {
+        "models": {"base": "small", "guide": "large"},
+        "strategy": {"kind": "base_guide", "prompts": "my-prompts"},
+        "provider": "replay:log.jsonl",
+    }
+    config = load(settings)
+    assert (config.strategy.prompts, config.provider.options["path"]) == ("my-prompts", "log.jsonl")
+    for name, provider, traces in (
+        ("/abs/log.jsonl", "replay:/abs/log.jsonl", "sqlite:////abs/traces.db"),
+        ("postgresql://h/db", "replay:postgresql://h/db", "postgresql://h/traces"),
+        ("sqlite:////abs/t.db", "replay:sqlite:////abs/t.db", "sqlite:///~/traces.db"),
+    ):
+        path = tmp_path / "cascade.yaml"
+        path.write_text(json.dumps(settings | {"provider": provider, "traces": traces}))
+        config = load(path)
+        assert (config.provider.options["path"], traces_url(config.traces)) == (name, traces)

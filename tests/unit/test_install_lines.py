@@ -1,4 +1,4 @@
-"""Every install line that is shown can be run in a clone, and that of the README brings what its commands need."""
+"""Every pip line that is shown names this package, an extra that exists, and what the commands beside it need."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from cascade.errors import EXTRAS, install_command
+from cascade.errors import DISTRIBUTION, EXTRAS, install_command
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.py")])
+FROM_A_CLONE = 'pip install -c constraints.txt -e ".[{extras}]"'
+FIRST = ("README.md", "quickstart.md")
+"""The pages that install the package; the others add an extra to what is installed."""
 SHOWN = [
-    (page.name, line)
+    (page.name, line.rstrip())
     for page in PAGES
     for line in re.findall(r"pip install [^`\n]*?(?=`|  |\n|$)", page.read_text("utf-8"))
 ]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 
 
 def extras_of(line: str) -> set[str]:
@@ -24,14 +28,39 @@ def extras_of(line: str) -> set[str]:
     return set(found[1].split(",")) if found else set()
 
 
-@pytest.mark.parametrize(("page", "line"), SHOWN)
-def test_an_install_line_is_the_one_form_and_its_extras_exist(page: str, line: str) -> None:
-    assert line.rstrip() == install_command(",".join(re.findall(r"\[([\w,]+)\]", line)))
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
-    assert extras_of(line) <= known.keys()
+def test_the_messages_name_the_distribution_of_pyproject() -> None:
+    assert PROJECT["name"] == DISTRIBUTION
 
 
-@pytest.mark.parametrize("page", ["README.md", "quickstart.md"])
+def test_every_install_line_has_a_form_that_works_and_extras_that_exist() -> None:
+    wrong = []
+    for page, line in SHOWN:
+        extras = ",".join(re.findall(r"\[([\w,]+)\]", line))
+        known = {FROM_A_CLONE.format(extras=extras)} if page in FIRST else set()
+        if (
+            line not in known | {install_command(extras)}
+            or not extras_of(line) <= PROJECT["optional-dependencies"].keys()
+        ):
+            wrong.append(f"{page}: {line}")
+    assert not wrong
+    assert len(SHOWN) > len(FIRST)
+
+
+def test_no_page_or_message_names_a_package_of_somebody_else() -> None:
+    """`cascade` and `cascade-orchestrator` on the package index are other projects."""
+    sources = [
+        *PAGES,
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "SECURITY.md",
+        *ROOT.glob("cascade/**/*.py"),
+        ROOT / "Makefile",
+        ROOT / "pyproject.toml",
+    ]
+    others = re.compile(r"pip install (?:-\S+ )*[\"']?cascade(?![-\w]*/)|cascade[-_]orchestrator")
+    assert not [path.name for path in sources if others.search(path.read_text("utf-8"))]
+
+
+@pytest.mark.parametrize("page", FIRST)
 def test_the_first_install_line_brings_what_the_page_uses(page: str) -> None:
     (line, *_) = [line for name, line in SHOWN if name == page]
     assert extras_of(line) >= {EXTRAS[name] for name in ("xllamacpp", "pyarrow", "matplotlib", "scikit-learn")}

@@ -87,6 +87,20 @@ def test_a_key_of_every_known_issuer_is_taken_out(key: str) -> None:
         "-----BEGIN CERTIFICATE-----",
         "http://127.0.0.1:8080/v1",
         "ratio 12345678:AAA",
+        "desk-lamp-2024 and risk-based-approach-to-2024-budgets, task-0123456789abcdef0123456789abcdef",
+        "SLOVAKIA, CZECHOSLOVAKIAN and AUSTRALASIAN; SLOVAKIANREPRESENTATIVESABROAD",
+        '{"token": "Paris", "logprob": -0.5, "max_tokens": 1024, "tokens": 20241122}',
+        "The password: it is required. Secret: nobody knows. A token = a piece of a word",
+        "password: required, secret: confidential, token: understandable",
+        '{"password": "required", "secret": "string", "api_key": "YOUR_API_KEY"}',
+        "api_key_env: OPENAI_API_KEY_2, api_key: OPENAI_API_KEY_2, 'api_key': 'os.environ/KEY_2'",
+        "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+        "sha512-z4PhNX7vuL3xVChQ1m2AB9Yg5AULVxXcg/SpIdNs6c5H0NE8XYXysP+DGNKHfuwvY7kxvUdBeoGlODJ6+SfaPg==",
+        "f81d4fae-7dec-11d0-a765-00a0c91e6bf6",
+        "0xb8c77482e45f1f44de1745f52c74426c631bdd52",
+        "the key: 42 is the answer; access key points; a public key-exchange in 1976",
+        "ein Schlüssel\u00adbund, می\u200cخواهم, 👩\u200d🚀",
+        "basic authorization is described in RFC7617",
     ],
 )
 def test_ordinary_text_stays(text: str) -> None:
@@ -94,12 +108,90 @@ def test_ordinary_text_stays(text: str) -> None:
     assert not holds_key(text)
 
 
+UNSEEN = ["\u200b", "\u200d", "\u00ad", "\ufeff", "\u2060", "\ufe0f", "\U000e0041", "\x00", "\u2028", "\u200b\u200c"]
+
+
+@pytest.mark.parametrize("unseen", UNSEEN, ids=ascii)
+@pytest.mark.parametrize("name", ["openai", "github", "aws", "google", "bearer", "jwt", "slack"])
+def test_f68_an_invisible_character_hides_no_part_of_a_key(name: str, unseen: str) -> None:
+    """0.5.0: `sk-…` was redacted up to the U+200B, and the rest stored."""
+    key = KEYS[name]
+    for place in (2, len(key) // 2, len(key) - 4):
+        text = f"use {key[:place]}{unseen}{key[place:]}, please"
+        assert redact(text) == "use [redacted], please"
+        assert holds_key(text)
+    assert redact(f"my{unseen}secret, 日本{unseen}語", ["mysecret"]) == f"[redacted], 日本{unseen}語"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"ghp_{'AbCdEfGhIj' * 4}"[:40],
+        "xAKIAIOSFODNN7EXAMPLE",
+        "XAKIAIOSFODNN7EXAMPLE",
+        f"nghp_{R[:36]}",
+        f"key1sk-proj-{R}",
+        f"xAIza{R[:35]}",
+        '{"SecretAccessKey": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"}',
+        *(
+            f'{{"{name}": "{R}"}}'
+            for name in (
+                *(
+                    "secret_access_key",
+                    "aws-secret-access-key",
+                    "client_secret",
+                    "clientSecret",
+                    "SECRET",
+                    "secret-key",
+                ),
+                *("token", "accessToken", "access-token", "refresh_token", "AUTH_TOKEN", "x-auth-token"),
+                *("api_key", "apiKey", "API-KEY", "x-api-key", "apikey", "private_key", "access_key"),
+                *("password", "Password", "db_password", "passwd", "pass" + "phrase"),
+            )
+        ),
+        f"{{'client_secret': '{R}'}}",
+        f'{{\\"api_key\\" : \\"{R}\\"}}',
+        f"export MY_SERVICE_TOKEN={R}",
+        f"https://host/path?access_token={R}&page=2",
+        f"password: {R}",
+        f"Authorization: Basic {R}==",
+        '{"password": "hunter2hunter2"}',
+    ],
+)
+def test_f68_a_key_behind_a_letter_without_a_digit_or_behind_the_name_of_a_secret(text: str) -> None:
+    """0.5.0 knew a key by its issuer's mark alone, at the start of a word, and some only with a digit in them."""
+    said = redact(text)
+    assert "[redacted]" in said
+    assert R[:20] not in said
+    assert not holds_key(said)
+
+
+def test_f68_only_the_key_is_taken_out() -> None:
+    assert redact(f'{{"api_key": "{R}", "model": "x"}}') == '{"api_key": "[redacted]", "model": "x"}'
+    assert redact(f"password={R} and ghp_{R}ghp_{R}") == "password=[redacted] and [redacted]"
+
+
 @given(st.lists(st.sampled_from([*KEYS.values(), " ", "x", "\n", "é", "-"]), max_size=6).map("".join) | st.text())
 def test_a_key_is_held_exactly_where_redacting_changes_a_text(text: str) -> None:
     assert holds_key(text) is (redact(text) != text)
 
 
-@pytest.mark.parametrize("piece", ["-----BEGIN PRIVATE KEY-----", "eyJ", "sk-", "SG.a", "://a:", "ghp_", "bearer "])
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "-----BEGIN PRIVATE KEY-----",
+        "eyJ",
+        "sk-",
+        "SG.a",
+        "://a:",
+        "ghp_",
+        "bearer ",
+        "token=",
+        'api_key": "a',
+        "AIza",
+        "s\u200bk",
+    ],
+)
 def test_hostile_text_takes_no_time(piece: str) -> None:
     text = piece * 20_000 + "!"
     started = time.monotonic()

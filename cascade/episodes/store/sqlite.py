@@ -16,7 +16,7 @@ import sys
 import time
 import weakref
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from cascade.episodes.store.address import Address
 from cascade.episodes.store.problems import StoreError
@@ -45,7 +45,11 @@ def has_wal_bug() -> bool:
 
 
 class WriterLock:
-    """The right to write to a file: an advisory lock on a file beside it. It ends with the process that holds it."""
+    """The right to write to a file: an advisory lock on a file beside it. It ends with the process that holds it.
+
+    Who waits for it holds a second lock meanwhile, the turn. Nobody takes the first lock without the turn, so a writer
+    that gives the file free and wants it back at once comes after one that waited (F50).
+    """
 
     _held: ClassVar[weakref.WeakSet[WriterLock]] = weakref.WeakSet()
 
@@ -61,23 +65,34 @@ class WriterLock:
         Raises:
             StoreError: another writer held it all the time.
         """
-        assert address.path is not None  # noqa: S101 - a server needs no lock
-        path = address.path.with_name(f"{address.path.name}-lock")
-        with no_fork():  # a child must know every copy of the descriptor, or it would hold the lock as long as it lives
-            lock = cls(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600))
-        descriptor = lock.descriptor
-        try:
-            taken = _waited_for(descriptor, address, wait_s)
-        except BaseException:
-            lock.release()
-            raise
-        if taken == "unsupported":
-            lock.release()
-            return None
+        until = time.monotonic() + wait_s
+        with contextlib.ExitStack() as opened:
+            turn = opened.enter_context(cls._opened(address, "-turn"))
+            lock = opened.enter_context(cls._opened(address, "-lock"))
+            taken = _waited_for(turn, until) and _waited_for(lock, until)
+            if not taken:
+                raise _refusal(address, lock.descriptor)
+            if taken == "unsupported":
+                return None
+            opened.pop_all()
+            turn.release()
         with contextlib.suppress(OSError):  # on a full disk the lock is as good without a name
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+            os.ftruncate(lock.descriptor, 0)
+            os.pwrite(lock.descriptor, str(os.getpid()).encode(), 0)
         return lock
+
+    @classmethod
+    def _opened(cls, address: Address, suffix: str) -> WriterLock:
+        assert address.path is not None  # noqa: S101 - a server needs no lock
+        path = address.path.with_name(f"{address.path.name}{suffix}")
+        with no_fork():  # a child must know every copy of the descriptor, or it would hold the lock as long as it lives
+            return cls(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.release()
 
     def release(self) -> None:
         """Give the lock back. May be called twice. A child process gives back its copy only."""
@@ -96,11 +111,11 @@ class WriterLock:
 after_fork(WriterLock.release_inherited)
 
 
-def _waited_for(descriptor: int, address: Address, wait_s: float) -> Literal["taken", "unsupported"]:
-    until = time.monotonic() + wait_s
-    while not (taken := _try_lock(descriptor)):
-        if time.monotonic() >= until:
-            raise _refusal(address, descriptor)
+def _waited_for(lock: WriterLock, until_s: float) -> Literal["", "taken", "unsupported"]:
+    """Try to take a lock until that time of the monotonic clock, and once at least; "" where another holds it."""
+    while not (taken := _try_lock(lock.descriptor)):
+        if time.monotonic() >= until_s:
+            break
         time.sleep(_POLL_S)
     return taken
 

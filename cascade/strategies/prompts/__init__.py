@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import cast
 
+from cascade.bounded import read_bounded
 from cascade.errors import ConfigError
 from cascade.types import Message, Role
 
@@ -24,6 +25,7 @@ _PLACEHOLDER: Mapping[str, str] = {
     "decide": "{data}",
     "exit": "{data}",
 }
+MOST_BYTES = 1_000_000
 _SECTION = re.compile(r"^\[(system|user|assistant)\][ \t]*$", re.MULTILINE)
 
 
@@ -64,14 +66,25 @@ def load(folder: str | Path | None = None) -> Prompts:
     templates, problems = {}, []
     for name in _PLACEHOLDER:
         own = None if folder is None else Path(folder) / f"{name}.txt"
-        used = own if own is not None and own.is_file() else resources.files(__name__).joinpath(f"{name}.txt")
         try:
-            templates[name] = parse(used.read_text("utf-8"), _PLACEHOLDER[name])
+            text = _own(own) if own is not None and own.exists() else _built_in(name)
+            templates[name] = parse(text, _PLACEHOLDER[name])
         except (ValueError, OSError) as error:
-            problems.append(f"strategy.prompts: {used}: {error}")
+            problems.append(f"strategy.prompts: {own or name}: {getattr(error, 'strerror', None) or error}")
     if problems:
         raise ConfigError(problems)
     return Prompts(**templates)
+
+
+def _built_in(name: str) -> str:
+    return resources.files(__name__).joinpath(f"{name}.txt").read_text("utf-8")
+
+
+def _own(path: Path) -> str:
+    data = read_bounded(path, MOST_BYTES)
+    if data is None:
+        raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+    return data.decode("utf-8")
 
 
 def parse(text: str, placeholder: str) -> Template:

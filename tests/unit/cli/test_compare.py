@@ -442,7 +442,7 @@ def test_a_plot_without_matplotlib_is_2_with_the_pip_command(
     monkeypatch.setattr("cascade.evaluation.report.plots.find_spec", lambda _name: None)
     ran = cli("compare", log, "--plot", "cost.svg")
     assert (ran.code, ran.out) == (2, "")
-    assert 'pip install -c constraints.txt -e ".[report]"' in " ".join(ran.err.split())
+    assert 'pip install "certified-cascade[report]"' in " ".join(ran.err.split())
 
 
 # --- one policy ---

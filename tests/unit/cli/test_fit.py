@@ -407,5 +407,5 @@ def test_embed_without_the_sentence_model_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     ran = cli("fit", log, "--embed", "-o", str(tmp_path / "policy"))
     assert ran.code == 2
-    assert 'pip install -c constraints.txt -e ".[embed]"' in words(ran.err)
+    assert 'pip install "certified-cascade[embed]"' in words(ran.err)
     assert not (tmp_path / "policy").exists()

@@ -281,7 +281,7 @@ def test_a_package_that_is_missing_comes_with_its_command(cli: Cli, monkeypatch:
     _, found = findings(cli)
     assert found["pyarrow"] == (
         "note",
-        'needed for Parquet, and so the demo log, only; not installed: pip install -c constraints.txt -e ".[parquet]"',
+        'needed for Parquet, and so the demo log, only; not installed: pip install "certified-cascade[parquet]"',
     )
 
 

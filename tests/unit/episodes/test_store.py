@@ -10,12 +10,14 @@ import os
 import sqlite3
 import stat
 import threading
+import time
 import tracemalloc
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ from cascade.episodes.store import Store, StoreError, parse, uuid7
 from cascade.episodes.store import ids as ids_module
 from cascade.episodes.store import sqlite as sqlite_module
 from cascade.episodes.store.address import holds_password
+from cascade.episodes.store.sqlite import WriterLock
 from cascade.errors import UsageError
 
 
@@ -602,6 +605,33 @@ def test_f55_the_second_waits_for_its_turn(file_url: str, monkeypatch: pytest.Mo
     threading.Timer(0.1, first.close).start()
     with Store.open(file_url, wait_s=30) as second:
         assert second.append([row(1)]) == 1
+
+
+def test_f50_who_gives_the_file_free_and_wants_it_back_comes_after_who_waits(
+    file_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0.5.0: a child had the file only if it looked within 30 ms of its parent's giving it free."""
+    address, waits, may_look = parse(file_url), threading.Event(), threading.Event()
+
+    def pause(_seconds: float) -> None:
+        waits.set()
+        assert may_look.wait(20)
+
+    monkeypatch.setattr(sqlite_module, "time", SimpleNamespace(monotonic=time.monotonic, sleep=pause))
+    first = WriterLock.take(address, 0)
+    assert first is not None
+    had: list[WriterLock | None] = []
+    waiting = threading.Thread(target=lambda: had.append(WriterLock.take(address, 60)))
+    waiting.start()
+    assert waits.wait(20)
+    first.release()
+    with pytest.raises(StoreError, match="is being written by"):
+        WriterLock.take(address, 0)
+    may_look.set()
+    waiting.join(20)
+    (second,) = had
+    assert second is not None
+    second.release()
 
 
 def test_f55_with_a_sound_sqlite_two_write(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

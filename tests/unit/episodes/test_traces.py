@@ -246,7 +246,7 @@ def test_every_text_of_an_answer_is_looked_at() -> None:
     asked = Question("question", "context")
     answer = answer_of("text", question=asked, tokens=(Token("to", 0.0), Token("ken", 0.0)))
     joined = texts_of(answer, {"gold": ["gold", ["deep"]], "dataset": "data", "horizon": 4})
-    assert set(joined.split("\x00")) == {"question", "context", "gold", "deep", "data", "Danube", "text", "token"}
+    assert set(joined.split("\n")) == {"question", "context", "gold", "deep", "data", "Danube", "text", "token"}
 
 
 # --- the queue ---

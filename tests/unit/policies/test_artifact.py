@@ -306,9 +306,9 @@ def test_a_file_of_another_size_is_refused_before_it_is_read(tmp_path: Path, mon
     with (tmp_path / CERTIFICATE_FILE).open("ab") as stream:
         stream.truncate(10 << 30)  # sparse: it takes no room
 
-    def unread(path: Path, most_bytes: int, *, regular: bool) -> bytes | None:
+    def unread(path: Path, most_bytes: int) -> bytes | None:
         assert path.name != CERTIFICATE_FILE
-        return read_bounded(path, most_bytes, regular=regular)
+        return read_bounded(path, most_bytes)
 
     monkeypatch.setattr(file_module, "read_bounded", unread)
     with pytest.raises(ConfigError, match="10,737,418,240 bytes or more"):
