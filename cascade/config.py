@@ -174,10 +174,10 @@ def _taken_problems(config: CascadeConfig, policy: LearnedConfig) -> Iterable[st
     if not isinstance(strategy, LadderConfig):
         yield "policy.takes: the policy takes some steps of a ladder, and the strategy is no ladder"
     elif policy.takes is not None and policy.takes[-1] != strategy.horizon:
-        listed = ", ".join(map(str, policy.takes))
+        listed = f"step{'' if len(policy.takes) == 1 else 's'} {', '.join(map(str, policy.takes))}"
         yield (
-            f"policy.takes: it was fitted on the steps {listed} of a ladder of {policy.takes[-1]} models, and the "
-            f"strategy has {strategy.horizon}"
+            f"policy.takes: the policy takes {listed} of a ladder of {policy.takes[-1]} models, and the strategy has "
+            f"{strategy.horizon}"
         )
 
 

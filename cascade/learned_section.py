@@ -27,6 +27,9 @@ class ModelFileConfig(Section):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
+MOST_STEPS = 100
+
+
 class LearnedConfig(Section):
     """A policy that was fitted, as `cascade fit` writes it into a policy directory, and nowhere else.
 
@@ -40,7 +43,7 @@ class LearnedConfig(Section):
     method: Literal[
         "net_benefit", "index2", "boosted", "threshold", "depth", "reference", "cpo", "cpo_batch", "cpo_online", "ccpo"
     ]
-    horizon: int = Field(ge=1, le=100)
+    horizon: int = Field(ge=1, le=MOST_STEPS)
     sources: tuple[str, ...] = Field(min_length=1)
     kappa: float = Field(allow_inf_nan=False)
     features: tuple[FeatureConfig, ...]
@@ -50,12 +53,14 @@ class LearnedConfig(Section):
     embedding: str | None = None
     takes: Literal["reference"] | tuple[int, ...] | None = None
 
-    @field_validator("takes")
+    @field_validator("takes", mode="before")
     @classmethod
     def _rising(cls, value: object) -> object:
-        if isinstance(value, tuple) and (not value or value[0] < 1 or sorted(set(value)) != list(value)):
-            raise ValueError("the steps that a policy takes are whole numbers from 1 that rise")
-        return value
+        listed = list(value) if isinstance(value, list | tuple) else []
+        steps = [one for one in listed if type(one) is int and 1 <= one <= MOST_STEPS]
+        if value is None or value == "reference" or (listed and sorted(set(steps)) == listed):
+            return value
+        raise ValueError(f'it is "reference" or a list of steps, whole numbers from 1 to {MOST_STEPS} that rise')
 
     @property
     def parts(self) -> tuple[LearnedConfig, ...]:

@@ -21,6 +21,7 @@ from cascade.levels import in_service
 from cascade.money import PriceTable, usd
 from cascade.orchestrator import Orchestrator
 from cascade.providers import weights
+from cascade.providers.exchange import OPENAI_BASE
 from cascade.sections import DirectoryConfig, GuaranteeConfig
 from cascade.serving import CALIBRATE
 from cascade.types import Certificate
@@ -137,11 +138,11 @@ def _configuration(path: Path) -> Iterator[Finding]:
     yield from certified
     try:
         Orchestrator.from_config(config).close()
-    except NotCertifiedError:
-        return  # said already
-    except CascadeError as error:
-        if str(error) not in {finding.says for finding in certified}:
-            yield Finding("provider", "problem", str(error))
+    except CascadeError as error:  # what `ask` says; the reasons may be among the findings already
+        what = "certificate" if isinstance(error, NotCertifiedError) else "provider"
+        told = [finding for finding in certified if finding.state == "problem"]
+        if not told or (what == "provider" and str(error) not in {finding.says for finding in told}):
+            yield Finding(what, "problem", str(error))
     else:
         yield Finding("provider", "ok", config.provider.kind)
 
@@ -190,6 +191,16 @@ def _litellm_key(place: str, model: str) -> Iterator[Finding]:
         yield Finding(f"key of {place}", "problem", f"{model} needs {' or '.join(missing)}, which is not set")
 
 
+def _local_file(place: str, model: str) -> Iterator[Finding]:
+    """Look for a local model's file as the first question does."""
+    try:
+        found = weights.find(model)
+    except CascadeError as error:
+        yield Finding(f"file of {place}", "problem", str(error))
+    else:
+        yield Finding(f"file of {place}", "ok", str(found))
+
+
 def _models(config: CascadeConfig) -> Iterator[Finding]:
     prices, table = config.prices(), PriceTable.bundled()
     for place, entry in config.models.items():
@@ -206,10 +217,13 @@ def _models(config: CascadeConfig) -> Iterator[Finding]:
             yield Finding(f"key of {place}", "problem", f"the environment variable {key_env} is not set")
         elif not key_env and (entry.provider or config.provider.kind) == "litellm" and not entry.api_base:
             yield from _litellm_key(place, entry.model)
+        if (entry.provider or config.provider.kind) == "local":
+            yield from _local_file(place, entry.model)
     names = [entry.model for entry in config.models.values()]
     if len(names) > len(set(names)):
         yield Finding("models", "note", "one model judges itself: models prefer their own answers")
     if config.provider.kind == "openai_http":
         for name, endpoint in endpoints(config, "openai_http", config.models.values()).items():
             keyed = "with a key" if endpoint.api_key else "without a key"
-            yield Finding(f"address of {name}", "ok" if endpoint.api_key else "note", f"{endpoint.base_url}, {keyed}")
+            state = "ok" if endpoint.api_key else "problem" if endpoint.base_url == OPENAI_BASE else "note"
+            yield Finding(f"address of {name}", state, f"{endpoint.base_url}, {keyed}")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from cascade.config import CascadeConfig, environment, load, policy_section, traces_url
+from cascade.config import CascadeConfig, environment, load, policy_section, strategy_problems, traces_url
 from cascade.conformal.guarantee import Guarantee
 from cascade.errors import ConfigError
 from cascade.money import Price, PriceTable
@@ -567,3 +567,34 @@ def test_a_path_in_python_an_absolute_one_and_a_servers_url_stay_as_written(tmp_
         path.write_text(json.dumps(settings | {"provider": provider, "traces": traces}))
         config = load(path)
         assert (config.provider.options["path"], traces_url(config.traces)) == (name, traces)
+
+
+@pytest.mark.parametrize("takes", [[0], [101], [], [2, 1], [1, 1], ["x"], [1.5], [True], 9, "ref"])
+def test_steps_that_no_policy_takes_are_one_clear_problem(takes: object) -> None:
+    """0.5.0 said nothing of [101], and of others that the input should be 'reference' and a valid tuple."""
+    with pytest.raises(ConfigError) as caught:
+        policy_section(learned(takes), held=True)
+    said = 'policy.takes: it is "reference" or a list of steps, whole numbers from 1 to 100 that rise'
+    assert caught.value.problems == (said,)
+
+
+def test_a_step_that_a_ladder_does_not_have_is_one_clear_problem() -> None:
+    section = policy_section(learned([9]), held=True)
+    config = made(strategy={"kind": "ladder", "models": ["base", "guide"]}).model_copy(update={"policy": section})
+    said = "policy.takes: the policy takes step 9 of a ladder of 9 models, and the strategy has 2"
+    assert list(strategy_problems(config)) == [said]
+
+
+def learned(takes: object) -> dict[str, Any]:
+    return {
+        "kind": "learned",
+        "method": "net_benefit",
+        "horizon": 1,
+        "sources": ["answer"],
+        "kappa": 0.1,
+        "features": [],
+        "model": {"file": "model.safetensors", "sha256": "0" * 64},
+        "on_missing": "go_on",
+        "fitted": {},
+        "takes": takes,
+    }

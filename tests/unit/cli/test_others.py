@@ -249,6 +249,29 @@ def test_every_problem_of_a_configuration_is_a_line(cli: Cli, tmp_path: Path) ->
     assert {said.split(":")[0] for said in problems} == {"budgt", "models.guide"}
 
 
+def test_a_local_model_that_is_not_there_is_the_problem_that_ask_names(cli: Cli, tmp_path: Path) -> None:
+    """0.5.0: "ok", and `ask` ended with 2."""
+    (tmp_path / "cascade.yaml").write_text("models: {base: no-such.gguf, guide: no-such-model}\nprovider: local\n")
+    code, found = findings(cli)
+    assert code == 2
+    assert found["file of base"] == ("problem", "There is no file no-such.gguf.")
+    assert found["file of guide"][0] == "problem"
+    ran = cli("ask", "Which river?")
+    assert (ran.code, "There is no file no-such.gguf." in ran.err) == (2, True)
+
+
+def test_openais_own_address_without_a_key_is_a_problem(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0.5.0: a note, and every question ended with a 401."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    (tmp_path / "cascade.yaml").write_text("models: {base: a, guide: b}\nprovider: openai_http\n")
+    code, found = findings(cli)
+    assert code == 2
+    assert found["address of a"] == ("problem", "https://api.openai.com/v1, without a key")
+
+
 def test_a_missing_key_and_an_unknown_price_are_named(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "cascade.yaml").write_text(
         "models: {base: same, guide: same}\nprovider: {kind: fake, api_key_env: NO_SUCH_KEY}\n"

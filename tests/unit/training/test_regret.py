@@ -333,7 +333,7 @@ def test_a_ladder_without_some_models_asks_the_others_live(tmp_path: Path) -> No
 
 def test_a_policy_of_some_steps_is_refused_by_another_ladder(tmp_path: Path) -> None:
     found = fit(ladder(1_200, (0.3, 0.72, 0.74, 0.9), (100, 120, 900, 1_000), blind=(0, 2)))
-    with pytest.raises(ConfigError, match=r"policy\.takes: it was fitted on the steps .* of a ladder of 4 models"):
+    with pytest.raises(ConfigError, match=r"policy\.takes: the policy takes steps .* of a ladder of 4 models"):
         live(found, tmp_path, {}, MODELS[-2:])
     assert read_policy(tmp_path).policy.takes == found.policy.takes  # type: ignore[attr-defined]
 
