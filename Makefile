@@ -5,7 +5,7 @@ unexport PYTHONDONTWRITEBYTECODE  # a process that keeps nothing compiles all of
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --quiet --constraint constraints.txt
 
-.PHONY: demo test check long bench docs clean
+.PHONY: demo test check long bench docs package clean
 
 demo: $(VENV)/demo.done  ## learn a policy from a log, serve it with two real local models (fetches 1.6 GB once)
 	$(BIN)/cascade demo $(ARGS)
@@ -58,6 +58,11 @@ bench: $(VENV)/dev.done  ## the numbers of the README and the design pages
 
 docs: $(VENV)/docs.done  ## the user documentation as a site, in site/
 	$(BIN)/mkdocs build --quiet --strict
+
+package: $(VENV)/dev.done $(VENV)/tiny.done  ## what is published, in dist/: built, measured, installed from nothing and used
+	$(BIN)/python tools/distributions.py
+	$(BIN)/python tools/install_size.py
+	$(BIN)/python tools/try_wheel.py --from-nothing
 
 $(VENV)/bin/pip:
 	@echo "Making an environment in $(VENV): some seconds."

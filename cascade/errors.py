@@ -138,6 +138,19 @@ EXTRAS: Mapping[str, str] = {
 
 DISTRIBUTION = "certified-cascade"
 """What pip calls this package. `cascade`, the name to import, is another project's on the package index."""
+CORE_DISTRIBUTION = "certified-cascade-core"
+"""The same package without litellm (`design/packaging.md`)."""
+
+
+def distribution() -> str:
+    """Return the name under which this package is installed, or would be."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        version(CORE_DISTRIBUTION)
+    except PackageNotFoundError:
+        return DISTRIBUTION
+    return CORE_DISTRIBUTION
 
 
 def install_command(extra: str) -> str:
@@ -146,11 +159,12 @@ def install_command(extra: str) -> str:
     >>> install_command("fit")
     'pip install "certified-cascade[fit]"'
     """
-    return f'pip install "{DISTRIBUTION}[{extra}]"'
+    return f'pip install "{distribution()}[{extra}]"'
 
 
-UPGRADE = f"Upgrade cascade: pip install --upgrade {DISTRIBUTION}, or, in a clone of it, git pull"
-"""What to do where a newer version wrote something."""
+def upgrade_advice() -> str:
+    """Return what to do where a newer version wrote something."""
+    return f"Upgrade cascade: pip install --upgrade {distribution()}, or, in a clone of it, git pull"
 
 
 class MissingExtraError(CascadeError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -68,6 +68,9 @@ def doctor(
 
 def _packages() -> Iterator[Finding]:
     yield Finding("Python", "ok", f"{platform.python_version()} on {sys.platform}")
+    if len(owners := _owners()) > 1:
+        says = f"{' and '.join(owners)} share their files. Keep one: pip uninstall {' '.join(owners)}, then install it"
+        yield Finding("cascade", "problem", says)
     for name, purpose in _PACKAGES.items():
         try:
             installed = version(name)
@@ -78,6 +81,12 @@ def _packages() -> Iterator[Finding]:
             yield Finding(name, "problem", f"{installed} {_BAD_LITELLM[installed]}: remove it, change every key it saw")
         else:
             yield Finding(name, "ok", installed)
+
+
+def _owners() -> list[str]:
+    """Return the installed distributions that have files of their own in `cascade/`; one has written over the other."""
+    records = {one.name: one.read_text("RECORD") or "" for one in distributions()}
+    return sorted(name for name, record in records.items() if "\ncascade/__init__.py," in f"\n{record}")
 
 
 def _sqlite() -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from typing import Any
 from cascade.checks import did_you_mean
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, question_id
-from cascade.errors import UPGRADE, UsageError
+from cascade.errors import UsageError, upgrade_advice
 
 TEXT, WHOLE, NUMBER, TRUTH, TEXTS, NUMBERS = "text", "whole number", "number", "true or false", "texts", "signals"
 KINDS: Mapping[str, str] = (
@@ -174,7 +174,7 @@ def refuse_newer(version: int | None, place: str) -> None:
     if version is not None and version > SCHEMA_VERSION:
         raise UsageError(
             f"{place} was written by a newer version of cascade (schema {version}; this one reads up to "
-            f"{SCHEMA_VERSION}). {UPGRADE}"
+            f"{SCHEMA_VERSION}). {upgrade_advice()}"
         )
 
 

@@ -97,6 +97,18 @@ def test_a_missing_package_comes_with_the_pip_command() -> None:
     assert str(MissingExtraError("other", "a matcher of your own")).endswith("with: pip install other")
 
 
+def test_the_pip_command_names_the_distribution_that_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one would be installed over its files."""
+    folder = tmp_path / "certified_cascade_core-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.4\nName: certified-cascade-core\nVersion: 1.0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert errors.install_command("litellm") == 'pip install "certified-cascade-core[litellm]"'
+    assert "pip install --upgrade certified-cascade-core, or" in errors.upgrade_advice()
+
+
 def test_each_extra_that_is_named_has_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]

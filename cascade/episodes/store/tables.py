@@ -12,7 +12,7 @@ from sqlalchemy.schema import CreateColumn
 
 from cascade.episodes.rowcheck import KINDS, NUMBER, NUMBERS, TEXT, TEXTS, TRUTH, WHOLE, checked_where
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
-from cascade.errors import UPGRADE, UsageError
+from cascade.errors import UsageError, upgrade_advice
 
 _TYPES: Mapping[str, type[sa.types.TypeEngine[Any]]] = {
     TEXT: sa.Text,
@@ -92,7 +92,7 @@ def found_version(connection: sa.Connection, shown: str) -> int | None:
     if version > SCHEMA_VERSION:
         raise UsageError(
             f"The trace store {shown} was written by a newer version of cascade (schema {version}; this one knows "
-            f"{SCHEMA_VERSION}). {UPGRADE}"
+            f"{SCHEMA_VERSION}). {upgrade_advice()}"
         )
     missing = columns_of(version) - _names(inspector, "episodes")
     if missing:

@@ -308,6 +308,21 @@ def test_a_package_that_is_missing_comes_with_its_command(cli: Cli, monkeypatch:
     )
 
 
+def test_two_distributions_with_the_same_files_are_a_problem(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Installed one over the other, either may be half of an older version."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("certified-cascade", "certified-cascade-core"):
+        folder = tmp_path / f"{name.replace('-', '_')}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: 1.0\n")
+        (folder / "RECORD").write_text("cascade/__init__.py,sha256=x,1\n")
+    code, found = findings(cli)
+    assert (code, found["cascade"][0]) == (2, "problem")
+    assert "pip uninstall certified-cascade certified-cascade-core" in found["cascade"][1]
+
+
 def test_the_address_of_a_server_is_shown_without_its_key(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
