@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import postgres_url
+from stores import drop_database, postgres_url
 
 _FOREIGN_SETTINGS = re.compile(r".*_API_KEY$|OPENAI_|CASCADE_")
 _connect, _connect_ex, _getaddrinfo = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
@@ -89,6 +89,10 @@ def _resolve(host: Any, *rest: Any, **more: Any) -> Any:
     if name is not None and not _is_loopback(name):
         raise NetworkBlockedError(f"a test tried to look up {name}")
     return _getaddrinfo(host, *rest, **more)
+
+
+def pytest_sessionfinish() -> None:
+    drop_database()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
