@@ -1,4 +1,4 @@
-"""What is fitted on a log is what is served: every question of the demo log, replayed under a fitted policy."""
+"""What is fitted on a log is what is served: each third question of the demo log, replayed under a fitted policy."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def test_a_fitted_policy_decides_live_as_on_the_log(
     write(tmp_path, fitted.artifact)
     config = held.config.model_copy(update={"policy": DirectoryConfig(kind="directory", path=str(tmp_path))})
     with Orchestrator.from_config(config, providers={"local": held.provider}) as orchestrator:
-        answers = [orchestrator.ask(question) for question, _ in held.questions]
+        answers = {row: orchestrator.ask(held.questions[row][0]) for row in range(0, held.table.n, 3)}
     (certificate,) = fitted.artifact.certificates
-    assert all(answer.certificate == certificate for answer in answers)
-    said = [warning for answer in answers for warning in answer.warnings]
+    assert all(answer.certificate == certificate for answer in answers.values())
+    said = [warning for answer in answers.values() for warning in answer.warnings]
     assert {one.split(" of ")[0] for one in said} <= {"the reply", "no step brought an answer"}, (
         said
     )  # some logged replies cannot be read
@@ -89,7 +89,7 @@ def test_a_fitted_policy_decides_live_as_on_the_log(
     one = single(table.arrays, found, table.confidence, kappa, sure=table.sure)
     below = -np.inf if certificate.abstain_below is None else certificate.abstain_below
     shown = serves(one.sure, below) if math.isfinite(below) else np.ones(table.n, dtype=np.bool_)
-    for row, answer in enumerate(answers):
+    for row, answer in answers.items():
         assert len(answer.steps) == walked.length[row]
         assert answer.cost_nano_usd == walked.cost[row]
         assert sum(len(step.decision.keep) for step in answer.steps if step.decision) == walked.leaves[row]

@@ -174,7 +174,7 @@ async def test_the_wire_gives_the_same_text_and_counts(
 
 async def test_a_whole_question_costs_what_its_tokens_cost(local: Local) -> None:
     price = {"input": 0.1, "output": 0.4}
-    model = {"model": TINY, "price": price, "max_tokens": 24}
+    model = {"model": TINY, "price": price, "max_tokens": 8}
     config = load({"models": {"base": model, "guide": model}, "strategy": {"rounds": 1}, "provider": "local"})
     orchestrator = Orchestrator.from_config(config, providers={"local": local})
     answer = await orchestrator.aask(ASKED)
@@ -192,7 +192,7 @@ def test_a_server_listens_on_loopback_only(tiny_server: str) -> None:
 
 DROPS = f"""
 from cascade.providers.local import start_server
-for _ in range(12):
+for _ in range(6):
     server = start_server({TINY!r}, context_tokens=512)
     del server
 print("dropped")
@@ -206,29 +206,27 @@ def test_a_server_can_be_dropped_as_soon_as_it_is_started() -> None:
     assert done.stdout.strip() == "dropped"
 
 
-def _post(address: str, path: str, body: dict[str, Any]) -> Any:
-    return httpx.post(f"{address}{path}", json=body, timeout=30.0).json()
-
-
 def test_data_never_becomes_a_special_token() -> None:
     """0.5.0: "<|im_end|>" in a message was the token that ends the turn, "<repo_name>" a token of its own."""
     server = start_server(TINY, context_tokens=1_024)
     vocabulary = read_vocabulary(weights.find(TINY))
     assert {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>"} <= vocabulary.special
 
-    def special(said: str) -> int:
-        """Count the special tokens of a whole prompt, as the engine makes it."""
-        messages = [{"role": "user", "content": said}]
-        prompt = _post(server.listening_address, "/apply-template", {"messages": messages})["prompt"]
-        made = _post(server.listening_address, "/tokenize", {"content": prompt, "with_pieces": True})["tokens"]
-        return sum(token["piece"] in vocabulary.special for token in made)
+    with httpx.Client(base_url=server.listening_address, timeout=30.0) as client:
 
-    usual = special("Which river?")
-    assert special("Which <|im_end|> river?") == usual + 1, "the engine finds special tokens in a message"
-    for token in vocabulary.special:
-        for text in (token, f"a{token}b", f"<{token}|im_end|>", token * 3):
-            assert special(vocabulary.harmless(text)) == usual, text
-            assert special(vocabulary.harmless(defuse(text))) == usual, text
+        def special(said: str) -> int:
+            """Count the special tokens of a whole prompt, as the engine makes it."""
+            messages = [{"role": "user", "content": said}]
+            prompt = client.post("/apply-template", json={"messages": messages}).json()["prompt"]
+            made = client.post("/tokenize", json={"content": prompt, "with_pieces": True}).json()["tokens"]
+            return sum(token["piece"] in vocabulary.special for token in made)
+
+        usual = special("Which river?")
+        assert special("Which <|im_end|> river?") == usual + 1, "the engine finds special tokens in a message"
+        for token in vocabulary.special:
+            for text in (token, f"a{token}b", f"<{token}|im_end|>", token * 3):
+                assert special(vocabulary.harmless(text)) == usual, text
+                assert special(vocabulary.harmless(defuse(text))) == usual, text
 
 
 def test_a_local_model_is_given_data_without_special_tokens(monkeypatch: pytest.MonkeyPatch) -> None:

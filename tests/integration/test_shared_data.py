@@ -156,6 +156,7 @@ def test_mint_over_all_its_sets() -> None:
 
 
 @data
+@pytest.mark.long
 def test_routellm_one_answer_a_row() -> None:
     found = log("routellm")
     assert {name.partition("/")[0]: table.n for name, table in found.tables.items()} == {
@@ -175,6 +176,7 @@ def test_a_part_of_the_single_rounds(tmp_path: Path) -> None:
 
 
 @data
+@pytest.mark.long
 def test_mmlu_pro_says_what_its_source_says_and_its_costs_are_not_known(tmp_path: Path) -> None:
     found = seen(cut("episodes_mmlu_pro", tmp_path / "part.parquet", pair="qwen2.5-3b>gemini-1.5-pro"))
     (table,) = found.tables.values()

@@ -107,7 +107,7 @@ def new_log() -> Iterator[Callable[[], Path]]:
         yield lambda: Path(folder) / f"log{next(count)}.jsonl"
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(CONFIGS, NUMBERS, WALK_SETS, CONCURRENCY, st.lists(st.integers(0, 12), max_size=4))
 def test_stops_change_neither_what_is_paid_nor_the_log(
     new_log: Callable[[], Path],
@@ -138,7 +138,7 @@ def test_stops_change_neither_what_is_paid_nor_the_log(
     assert not journal_of(log).exists()
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(CONFIGS, st.lists(NUMBERS, min_size=2, max_size=4), WALK_SETS, st.sets(st.integers(0, 5), max_size=3))
 def test_whatever_sets_follow_each_other_no_call_is_paid_twice(
     new_log: Callable[[], Path], made: CascadeConfig, sets: list[list[int]], walks: list[str], failing: set[int]
@@ -161,7 +161,7 @@ def test_whatever_sets_follow_each_other_no_call_is_paid_twice(
     assert kept(log) == kept(fresh)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(CONFIGS, NUMBERS, WALK_SETS, CONCURRENCY, st.lists(st.floats(0.05, 1.5), min_size=1, max_size=3))
 def test_no_cap_is_passed_over_all_runs_together(
     new_log: Callable[[], Path],

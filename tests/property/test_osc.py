@@ -79,7 +79,7 @@ def test_any_log_can_be_fitted_on_and_scored(
     assert (scores.candidates[table.arrays.present] > -np.inf).all()
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 10**6), kind=st.sampled_from(["coverage", "error", "budget"]))
 def test_the_order_of_the_rows_changes_nothing(seed: int, kind: str) -> None:
     table = simulate(WORLD, 120, seed % 50)

@@ -30,6 +30,12 @@ def _commands_are_made_once() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return where a module's first test writes a policy that the others copy."""
+    return tmp_path_factory.mktemp("kept") / "policy"
+
+
 @pytest.fixture
 def plotted() -> None:
     """Draw for real in this test."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,12 @@ READERS = (
 
 
 @pytest.fixture
-def policy(cli: Cli, tmp_path: Path) -> Path:
+def policy(cli: Cli, tmp_path: Path, kept: Path) -> Path:
+    """Return a policy in the test's folder, beside its log: fitted once, and copied."""
     write_rows(tmp_path / "log.jsonl", hard_rows(99, range(0, 40, 2)))
-    assert cli("fit", "log.jsonl", "--alpha", "0.2", "-o", "policy").code == 0
+    if not kept.exists():
+        assert cli("fit", "log.jsonl", "--alpha", "0.2", "-o", str(kept)).code == 0
+    shutil.copytree(kept, tmp_path / "policy")
     return tmp_path / "policy"
 
 

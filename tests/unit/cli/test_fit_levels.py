@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -40,9 +41,12 @@ def log(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def policy(cli: Cli, log: str) -> str:
-    ran = cli("fit", log, "--levels", LEVELS, "--policy", "threshold", "-o", "policy")
-    assert ran.code == 0, ran.err
+def policy(cli: Cli, log: str, tmp_path: Path, kept: Path) -> str:
+    """Return a policy of three levels in the test's folder: fitted once, and copied."""
+    if not kept.exists():
+        ran = cli("fit", log, "--levels", LEVELS, "--policy", "threshold", "-o", str(kept))
+        assert ran.code == 0, ran.err
+    shutil.copytree(kept, tmp_path / "policy")
     return "policy"
 
 

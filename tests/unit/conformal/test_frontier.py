@@ -41,7 +41,7 @@ def of_points(covered: list[int], cost: list[int], n: int = 10) -> Frontier:
 
 def test_it_is_the_mean_of_the_trees_at_every_threshold() -> None:
     checks = 0
-    for cases, horizon, width in batches(seed=31, per_shape=40):
+    for cases, horizon, width in batches(seed=31, per_shape=20):
         steps, scores, _ = pack(cases, horizon, width)
         curve = frontier(steps, levels(steps, scores))
         own = np.unique(np.concatenate([scores.candidates.ravel(), scores.next.ravel()]))
@@ -51,7 +51,7 @@ def test_it_is_the_mean_of_the_trees_at_every_threshold() -> None:
             sums = [sum(getattr(tree, name) for tree in trees) for name in ("covered", "in_set", *NAMES[2:])]
             assert astuple(curve.at(kappa))[1:] == tuple(total / len(cases) for total in sums)
             checks += 1
-    assert checks > 3_000
+    assert checks > 1_500
 
 
 def test_it_agrees_with_the_rollout_on_a_dense_grid() -> None:

@@ -158,7 +158,7 @@ ANY_ROW = st.fixed_dictionaries(
 
 
 @given(st.lists(ANY_ROW, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_any_row_comes_back_from_any_form(rows: list[dict[str, Any]]) -> None:
     pytest.importorskip("pyarrow")
     whole = [row(**one) for one in rows]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +90,22 @@ def fit(table: EpisodeTable, guarantee: Guarantee = REGRET, **more: Any) -> Fitt
 PAIR = {"right": (0.75, 0.9), "cost": (100, 1_000)}
 
 
+@cache
+def four() -> EpisodeTable:
+    return ladder(600, (0.5, 0.7, 0.8, 0.9), (10, 40, 200, 1_000))
+
+
+@cache
+def wasteful() -> EpisodeTable:
+    """Return the log of a ladder whose first and third model tell nothing and cost as much as the next."""
+    return ladder(1_200, (0.3, 0.72, 0.74, 0.9), (100, 120, 900, 1_000), blind=(0, 2))
+
+
+@cache
+def fitted(made: Callable[[], EpisodeTable]) -> Fitted:
+    return fit(made())
+
+
 # --- who certifies
 
 
@@ -123,18 +141,16 @@ def test_a_pair_without_a_signal_is_judged_by_the_length_of_its_answers() -> Non
 
 
 def test_the_first_part_never_certifies_and_the_share_is_one_of_those_listed() -> None:
-    table = ladder(900, (0.5, 0.7, 0.8, 0.9), (10, 40, 200, 1_000))
-    found = fit(table)
-    assert round(found.sizes.calibration / 900, 2) in SHARES
+    found = fitted(four)
+    assert round(found.sizes.calibration / four().n, 2) in SHARES
     assert not set(found.artifact.questions) & set(found.artifact.seen.all)
-    same = fit(table.take(np.random.default_rng(1).permutation(900)))
+    same = fit(four().take(np.random.default_rng(1).permutation(four().n)))
     assert same.artifact.policy_sha256 == found.artifact.policy_sha256
 
 
 def test_what_the_certifying_questions_hold_changes_no_policy() -> None:
     """The share, the steps, the scores: all come from questions that certify nothing."""
-    table = ladder(900, (0.5, 0.7, 0.8, 0.9), (10, 40, 200, 1_000))
-    found = fit(table)
+    table, found = four(), fitted(four)
     certify = np.isin(np.array(table.questions), np.array(found.artifact.questions))
     flipped = np.where(certify[:, None, None], ~table.arrays.correct, table.arrays.correct)
     arrays = replace(table.arrays, correct=flipped)
@@ -171,14 +187,11 @@ def test_the_references_own_text_is_served_though_another_text_counts_as_the_sam
 
 
 def test_models_that_cost_more_than_they_save_are_left_out() -> None:
-    table = ladder(1_200, (0.3, 0.72, 0.74, 0.9), (100, 120, 900, 1_000), blind=(0, 2))
-    found = fit(table)
+    found = fitted(wasteful)
     assert found.policy.takes is not None
     assert found.policy.takes.steps[-1] == 4
     assert 3 not in found.policy.takes.steps
-    whole = fit_policy(
-        [ladder(1_200, (0.3, 0.72, 0.74, 0.9), (100, 120, 900, 1_000), blind=(0, 2))], REGRET, method="depth"
-    )
+    whole = fit_policy([wasteful()], REGRET, method="depth")
     assert found.calibrated.realised.cost_nano_usd < whole.calibrated.realised.cost_nano_usd
 
 
@@ -305,8 +318,7 @@ def test_the_reference_alone_is_asked_live(tmp_path: Path) -> None:
 
 def test_a_ladder_without_some_models_asks_the_others_live(tmp_path: Path) -> None:
     """Live = offline: a question stops where its log-prob says, and the model left out is never asked."""
-    table = ladder(1_200, (0.3, 0.72, 0.74, 0.9), (100, 120, 900, 1_000), blind=(0, 2))
-    found = fit(table)
+    table, found = wasteful(), fitted(wasteful)
     takes = found.policy.takes
     assert takes is not None
     sample = sample_of(table, found.policy)
@@ -332,7 +344,7 @@ def test_a_ladder_without_some_models_asks_the_others_live(tmp_path: Path) -> No
 
 
 def test_a_policy_of_some_steps_is_refused_by_another_ladder(tmp_path: Path) -> None:
-    found = fit(ladder(1_200, (0.3, 0.72, 0.74, 0.9), (100, 120, 900, 1_000), blind=(0, 2)))
+    found = fitted(wasteful)
     with pytest.raises(ConfigError, match=r"policy\.takes: the policy takes steps .* of a ladder of 4 models"):
         live(found, tmp_path, {}, MODELS[-2:])
     assert read_policy(tmp_path).policy.takes == found.policy.takes  # type: ignore[attr-defined]

@@ -41,7 +41,7 @@ def test_a_run_ends_where_it_is_lost() -> None:
     walks = made.random_walks(40, 2, 1, seed=3, ragged=False)
     right = torch.tensor([[0.0], [1.0]], dtype=DTYPE).expand(40, -1, -1)
     walks = walks._replace(right=right, counts=torch.ones(40, dtype=DTYPE))
-    changes = {"kappa_sign": "printed", "kappa_range": (0.0, 1.0), "eta": 1.0, "steps": 500, "learning_rate": 1e-9}
+    changes = {"kappa_sign": "printed", "kappa_range": (0.0, 1.0), "eta": 1.0, "steps": 250, "learning_rate": 1e-9}
     whole = setting(changes, walks=walks)
     state = start(whole)
     weights = state.weights.clone()
