@@ -25,6 +25,7 @@ from cascade.conformal.served import PathPoint, Served, served
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.policies.base import Policy, Takes
+from cascade.text import counted
 
 Path: TypeAlias = tuple[PathPoint, ...]
 
@@ -271,9 +272,15 @@ def _hopeless(losses: int, unsure: int, n: int, guarantee: Guarantee) -> str:
     if ahead.questions is not None:
         return said
     instead = "" if guarantee.abstain else ", or let it abstain"
-    lost = f"{100 * (losses - unsure) / n:.3g} % are lost"
-    few = f"where {lost} the chance is {chance_said(ahead.chance)}, however many there are"
-    return f"{said}, and more questions hardly help: {few}. Ask for a higher alpha{instead}"
+    lost = f"{losses - unsure:,} of {counted(n, 'question')} {'is' if losses - unsure == 1 else 'are'} lost"
+    chance = _with_chance(ahead.chance)
+    few = f"if as large a share of other questions is, a log of any size is certified with a chance {chance}"
+    return f"{said}. More questions hardly help: {lost} at the safest threshold; {few}. Ask for a higher alpha{instead}"
+
+
+def _with_chance(chance: float) -> str:
+    said = chance_said(chance)
+    return f"of {said}" if said.startswith("about") else said
 
 
 _EARLY = "their record ends before the last step, and what comes there is not known"

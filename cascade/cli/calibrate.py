@@ -12,7 +12,7 @@ from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.cli.again import Promise, changes, days_held, held_before, lost, prices_held
 from cascade.cli.calibrate_levels import LevelGiven, levels_given, write_and_say_calibrated
 from cascade.cli.certificates import calibrated_document, calibrated_report
-from cascade.cli.logs import open_log, refuse_other_prices, say_pooled, tables_for
+from cascade.cli.logs import open_log, refuse_other_prices, say_pooled, say_questions, tables_for
 from cascade.cli.options import (
     Abstain,
     AllowEverything,
@@ -83,6 +83,7 @@ def calibrate_log(
     parts = {name: _part(one, expires_days, settings, name) for name, one in each.items()}
     log = open_log(episodes, where or (), matcher)
     say_pooled(log.tables)
+    say_questions(log.tables)
     how = _How(log, settings, seed, allow_everything)
     done = {name: _calibrated(part, how, name) for name, part in parts.items()}
     first = next(iter(parts))  # all levels are of one cascade

@@ -15,7 +15,7 @@ from cascade.calibration.realised import Realised
 from cascade.cli.output import plain
 from cascade.cli.tables import per_thousand
 from cascade.conformal.certificate import number, statement, to_document
-from cascade.text import capital
+from cascade.text import capital, counted
 
 _WIDE = 100
 """From this width the columns that a narrow terminal lacks have room."""
@@ -56,11 +56,11 @@ class _Column(NamedTuple):
 
 def calibrated_report(done: Calibrated, width: int) -> Iterator[RenderableType]:
     """Yield what is said about a calibration, for a terminal of so many columns."""
-    yield Text(f"{done.n:,} calibration questions{_besides(done)}", style="bold")
+    yield Text(f"{counted(done.n, 'calibration question')}{_besides(done)}", style="bold")
     for note in done.notes:
         yield Text(f"{capital(note)}.")
     for result in done.segments[:_SEGMENTS_SAID]:
-        yield Text(plain_text(statement(result.certificate)))
+        yield Text(plain_text(capital(statement(result.certificate, is_reference=done.artifact.asks_reference))))
     if len(done.segments) > _SEGMENTS_SAID:
         yield Text(f"And so on for {len(done.segments) - _SEGMENTS_SAID} more certificates.")
     yield ""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from cascade.calibration.crossing import KINDS as CROSSABLE
 from cascade.cli.fit_levels import Wanted, check_places, levels_asked
 from cascade.cli.fit_networks import NetworksAsked, bare_conflicts, wanted_config
-from cascade.cli.logs import refuse_other_prices, say_pooled, tables_for
+from cascade.cli.logs import refuse_other_prices, say_pooled, say_questions, tables_for
 from cascade.cli.options import Asked, wanted_guarantee
 from cascade.cli.policies import check_target, policy_directory
 from cascade.cli.problems import Problems, check_method, checked_log
@@ -131,6 +131,7 @@ def checked(
     assert log is not None  # noqa: S101 - the same
     assert tables is not None  # noqa: S101 - the same
     say_pooled(tables)
+    say_questions(tables, reference=wanted.kind == "regret")
     say_unserved(tables, settings)
     return Ready(wanted, settings, log, tables, started, embedder, levels, network)
 

@@ -113,10 +113,10 @@ def _path(output: str) -> str:
 
 
 def _divided(fitted: Fitted) -> str:
-    sizes, table = fitted.sizes, fitted.choice.sample.table
+    sizes, horizon = fitted.sizes, fitted.training.arrays.horizon
     repeated = fitted.calibrated.repeated
     besides = f" ({repeated:,} more episodes of the same ones left out)" if repeated else ""
-    asked = f"{counted(sizes.questions, 'question')} of {counted(table.arrays.horizon, 'step')}{besides}"
+    asked = f"{counted(sizes.questions, 'question')} of {counted(horizon, 'step')}{besides}"
     return f"{asked}: {sizes.training:,} to choose and fit on, {sizes.calibration:,} to certify"
 
 
@@ -274,6 +274,8 @@ def _chosen(found: Found) -> str:
 def _reason(found: Found, winner: Judged) -> str:
     if winner.matched is None:
         return "no candidate keeps the promise at any threshold on the training questions, and it is the simplest"
+    if winner.method == "reference":  # `why` is a sentence of its own
+        return winner.why
     what = {"nano_usd": "it costs", "steps": "it takes", "missed": "it misses"}[found.fitted.choice.unit]
     together = ", its charge for further answers counted in" if winner.charge is not None else ""
     return f"{what} {winner.why}{together}" if winner.why == "the least" else f"it is {winner.why}{together}"

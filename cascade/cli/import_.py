@@ -17,6 +17,7 @@ from cascade.cli.output import console, notes, plain, print_json
 from cascade.episodes.files import Dropped, is_there, write_rows
 from cascade.episodes.importers import IMPORTERS, import_rows, known
 from cascade.errors import UsageError
+from cascade.text import counted
 
 _TOLD_EVERY = 1_000
 _DATASETS_SHOWN = 20
@@ -151,7 +152,7 @@ def _print(tally: Tally, source: str, name: str, output: Path) -> None:
         if len(tally.rows) > _DATASETS_SHOWN:
             out.print(f"and {len(tally.rows) - _DATASETS_SHOWN} more data sets")
     if tally.unjudged:
-        out.print(f"{tally.unjudged:,} answers of which it is not known whether they are right")
+        out.print(f"{counted(tally.unjudged, 'answer')} of which it is not known whether they are right")
     if tally.unpriced:
-        out.print(f"{tally.unpriced:,} rows whose cost is not known")
+        out.print(f"{counted(tally.unpriced, 'row')} whose cost is not known")
     out.print(plain(tally.dropped.says()) or "nothing was left out", soft_wrap=True)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from cascade.calibration.remarks import about_questions, about_reference
 from cascade.calibration.repricing import mispriced
 from cascade.cli.output import notes, plain
 from cascade.conformal.guarantee import KINDS
@@ -19,6 +20,7 @@ from cascade.evaluation.logs import Log
 from cascade.money import Price
 from cascade.policies.base import Policy
 from cascade.policies.embedding import Embedded
+from cascade.text import capital
 
 
 def open_log(given: str, where: Iterable[str] = (), matcher: str | None = None) -> Log:
@@ -47,6 +49,13 @@ def tables_for(log: Log, kind: str | None, policy: Policy | None = None) -> tupl
         vectors = vectors_of(log.rows(), looks.embedder)
         tables = tuple([embedded(table, vectors, looks.directions) for table in tables])
     return tables
+
+
+def say_questions(tables: Sequence[EpisodeTable], *, reference: bool = False) -> None:
+    """Say on stderr which questions count as one; with `reference` also which model is the reference."""
+    said = [*about_questions(tables), *(one for table in tables[:1] if reference for one in about_reference(table))]
+    for one in said:
+        notes().print(plain(capital(one)), style="yellow", soft_wrap=True)
 
 
 def say_pooled(tables: Sequence[EpisodeTable]) -> None:

@@ -14,7 +14,7 @@ import typer
 
 from cascade.checks import did_you_mean
 from cascade.cli.blocks import markdown, rendered
-from cascade.cli.logs import parse_where
+from cascade.cli.logs import parse_where, say_questions
 from cascade.cli.options import METHODS, AsJson, Matched, Seed, Where, method_named, method_written
 from cascade.cli.output import console, notes, plain, print_json
 from cascade.cli.problems import Problems, check_method, checked_log
@@ -106,6 +106,8 @@ def prove_logs(
     """
     wanted = _Wanted(guarantee, tuple(alpha or ()), delta, policy, Plan(splits, seed, against))
     opened = _checked(logs, where or (), matcher, wanted, report)
+    for log in opened:
+        say_questions(log.tables, reference=True)
     found: list[Cascade] = []
     with Shown() as shown:
         for name, log in zip(logs, opened, strict=True):

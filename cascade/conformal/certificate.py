@@ -329,8 +329,12 @@ def dollars(nano: int | None) -> str:
     return "nothing" if amount is None else f"{amount.normalize():f} USD"
 
 
-def statement(certificate: Certificate) -> str:
+def statement(certificate: Certificate, *, is_reference: bool = False) -> str:
     """Return the promise in one sentence, and what it does not promise in one or two more.
+
+    Args:
+        certificate: what is promised.
+        is_reference: whether the policy always asks the reference alone, so that no chance is involved.
 
     >>> print(statement(Certificate("coverage", 0.1, 200, "", k=20, kappa=0.3)))
     With probability at least 90 % over the calibration and a fresh question, a right answer is among those kept, or \
@@ -344,6 +348,8 @@ counts as no miss.
             f"{_whom(certificate)}every answer of every step is kept, so that no threshold can miss one. "
             f"{few if certificate.n else 'No calibration question belongs here.'}"
         )
+    if is_reference and certificate.kind == "regret":
+        return f"{_whom(certificate)}it always asks the reference, so it cannot be worse than the reference."
     return f"{_whom(certificate)}{_promise(certificate)} {_caveat(certificate)}"
 
 

@@ -88,7 +88,8 @@ class _Logged:
 class _Draft:
     """One episode in the making. `askers` holds who was asked, `echoes` under which names they answered.
 
-    `told` is `schema.is_told`, `failed` is `schema.has_failed`.
+    `told` is `schema.is_told`, `failed` is `schema.has_failed`. `doubled` says that the question's own hash is the
+    episode's id, as where the log gives none, and two rows answer in one place.
     The first row that tells the group decides on it, and so for the question.
     """
 
@@ -99,6 +100,7 @@ class _Draft:
     asked: Mapping[str, float] = field(default_factory=dict)
     told: bool = False
     failed: bool = False
+    doubled: bool = False
     echoes: set[tuple[str, str]] = field(default_factory=set)
     horizon: int | None = None
     stages: dict[int, _Stage] = field(default_factory=lambda: defaultdict(_Stage))
@@ -129,7 +131,8 @@ def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None 
     if not tables:
         said = ["There is no episode to judge in this log."]
         if left_out.count:
-            said += [f"{left_out.says()}.", _JUDGED if gold else _NO_GOLD]
+            said += [f"{left_out.says()}."]
+            said += [] if set(left_out.rows) == {_DOUBLED} else [_JUDGED if gold else _NO_GOLD]
         raise UsageError(" ".join(said))
     return tables
 
@@ -188,6 +191,7 @@ def _take_step(row: Mapping[str, Any], made: _Made | None, draft: _Draft) -> Non
     if made is not None and row["candidate"] is None:
         stage.unplaced.append(made)
     elif made is not None:
+        draft.doubled |= row["candidate"] in stage.made and row["episode_id"] == draft.spelled
         stage.made.setdefault(row["candidate"], made)
     for signal, value in (row["signals"] or {}).items():
         if isinstance(value, int | float):
@@ -227,10 +231,14 @@ def _own(step: int | None, candidate: int) -> str:
 
 def _is_whole(name: str, draft: _Draft, dropped: Dropped) -> bool:
     """Return whether an episode can be judged; if not, say why."""
-    why = "an episode in which the call of a model failed" if draft.failed else _unjudged(draft)
+    why = "an episode in which the call of a model failed" if draft.failed else None
+    why = why or (_DOUBLED if draft.doubled else _unjudged(draft))
     if why is not None:
         dropped.drop(why, name)
     return why is None
+
+
+_DOUBLED = "a question that is answered twice in one step: give each run an episode_id of its own"
 
 
 def _unjudged(draft: _Draft) -> str | None:

@@ -91,6 +91,11 @@ class PolicyArtifact:
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
     @property
+    def asks_reference(self) -> bool:
+        """Whether the policy always asks the reference alone."""
+        return self.policy.get("takes") == "reference"
+
+    @property
     def policy_sha256(self) -> str:
         """The SHA-256 of `policy.json` in canonical form, which every certificate names."""
         return digest(_policy_document(self))

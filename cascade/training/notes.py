@@ -83,7 +83,7 @@ def _about_questions(parts: Divided, terms: Terms, policy: LearnedPolicy) -> Ite
     if not table.n and terms.guarantee.kind == "regret" and ends_in_reference(parts.calibration):
         yield (
             "nothing is learned: the score was named before the log was read, every threshold is tested from the "
-            f"strictest on, and all {parts.calibration.n:,} questions certify"
+            f"strictest on, and {_all(parts.calibration.n)}"
         )
         why = why_no_doubt(parts.calibration)
         if why is not None:
@@ -108,6 +108,10 @@ def about_training(learning: Training | None) -> Iterator[str]:
     if learning is not None and learning.settings["device"] != "cpu":
         device = learning.settings["device"]
         yield f"trained on {device}, where sums come in no fixed order: the same seed need not give the same network"
+
+
+def _all(many: int) -> str:
+    return "the one question certifies" if many == 1 else f"all {many:,} questions certify"
 
 
 def _few(many: int) -> str:

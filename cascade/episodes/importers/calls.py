@@ -31,6 +31,7 @@ class LoggedCall(NamedTuple):
 
     `place` is where it stood, `call_id` tells it from its copies, `trace` says what it belongs to (None: to itself),
     `at_s` when it was made, `columns` what is known of it under our names, `names` what its model is called.
+    `of_question` says that the log has no id, and that the trace is the question's own.
     """
 
     place: str
@@ -39,6 +40,7 @@ class LoggedCall(NamedTuple):
     at_s: float | None
     columns: dict[str, Any]
     names: tuple[str, ...] = ()
+    of_question: bool = False
 
 
 def checked_roles(roles: Mapping[str, str] | None) -> dict[str, str]:

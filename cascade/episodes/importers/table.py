@@ -6,6 +6,7 @@ A table of calls has our column names or a mapping; a wide table is read by its 
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -44,8 +45,9 @@ def rows_from_table(
             a column says which step it is of.
         columns: which column of the table stands for which of ours: `{"question": "prompt", "answer": "reply",
             "cost_usd": "price", "signals.certainty": "p"}`. Columns that have our names need no mapping. Rows of one
-            episode_id, or of the same question where there is none, are one episode. In a wide table it names columns
-            of the question, and those of a model as `small.answer`.
+            episode_id, or of the same question where there is none, are one episode; a model that then answers the same
+            question again opens another one. In a wide table it names columns of the question, and those of a model as
+            `small.answer`.
         dataset: what to call the questions; the file's name by default.
         told: called once, before the first row, with how the columns of a wide table are read, in lines.
 
@@ -61,7 +63,8 @@ def rows_from_table(
     found = wide.layout(_names(first), given)
     if found is None:
         chosen = _chosen(given, first, path)
-        yield from episodes((_call(record, chosen, counted) for record in whole), parts, counted, name)
+        read = (_call(record, chosen, counted) for record in whole)
+        yield from episodes(read if parts else _runs(read, counted), parts, counted, name)
         return
     ordered = _checked_layout(found, parts, given, first, path)
     if told is not None:
@@ -144,10 +147,34 @@ def _call(record: Record, columns: Mapping[str, str], dropped: Dropped) -> Logge
         made["latency_ms"] = None if seconds is None else seconds * 1000
     at = moment(made["created_at"]) if "created_at" in made else None
     trace = made.pop("episode_id", None)
-    if trace is None and "question" in made:
+    unnamed = trace is None and "question" in made
+    if unnamed:
         trace = question_id(made["question"], made.get("context"))
     names = tuple([made["model"]] if "model" in made else ())
-    return LoggedCall(record.place, None, trace, None if at is None else at.seconds, made, names)
+    return LoggedCall(record.place, None, trace, None if at is None else at.seconds, made, names, of_question=unnamed)
+
+
+_AGAIN = "a model answers a question again, without an episode_id: read as another run"
+
+
+def _runs(calls: Iterable[LoggedCall], dropped: Dropped) -> Iterator[LoggedCall]:
+    """Yield the calls; of those without an episode_id the k-th of a model on a question belongs to its k-th run."""
+    seen = Counter[int]()  # hashes, not names: a few dozen bytes a call
+    for call in calls:
+        columns = call.columns
+        if not call.of_question or columns.get("model") is None or not _says_something(columns):
+            yield call
+            continue
+        place = call.trace, columns["model"], *(columns.get(name) for name in ("walk", "step", "candidate"))
+        seen[hash(place)] += 1
+        again = seen[hash(place)]
+        if again > 1:
+            dropped.note(_AGAIN, call.place)
+        yield call if again == 1 else call._replace(trace=f"{call.trace}#{again}")
+
+
+def _says_something(columns: Mapping[str, Any]) -> bool:
+    return any(columns.get(name) is not None for name in ("answer", "text", "correct"))
 
 
 def _number(record: Record, name: str, field: str, dropped: Dropped) -> float | None:

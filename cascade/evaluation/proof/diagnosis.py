@@ -105,7 +105,7 @@ def _turned(one: Interval) -> Interval:
 def auroc(values: Floats, right: Bools, groups: Sequence[str]) -> Interval | None:
     """Return the area under the curve of right against wrong, and its interval; None where all are of one kind.
 
-    The interval is DeLong's, with the questions' influences summed over groups (`clustered_interval`).
+    The interval is DeLong's on the logit scale, with the questions' influences summed over groups.
 
     Reference: DeLong, DeLong & Clarke-Pearson, Comparing the areas under two or more correlated ROC curves (1988).
 
@@ -121,7 +121,45 @@ def auroc(values: Floats, right: Bools, groups: Sequence[str]) -> Interval | Non
     influence = np.empty(values.size)
     influence[right] = (above - mean) * values.size / good.size
     influence[~right] = (below - mean) * values.size / bad.size
-    return clustered_interval(mean, influence, groups)
+    if not 0 < mean < 1:
+        return _without_spread(mean, right, groups)
+    return _on_logit(clustered_interval(mean, influence, groups))
+
+
+def _on_logit(found: Interval) -> Interval:
+    """Return the interval of a probability made on the logit scale, so that it lies within 0 and 1.
+
+    The half width is divided by mean (1 − mean), the derivative of the logit there (the delta method).
+
+    Reference: Pepe, The statistical evaluation of medical tests for classification and prediction (2003), 5.2.3.
+    """
+    mean, high = found.mean, found.high
+    if high is None:
+        return found
+    logit, half = math.log(mean / (1 - mean)), (high - mean) / (mean * (1 - mean))
+    return Interval(mean, *(_expit(bound) for bound in (logit - half, logit + half)))
+
+
+def _expit(value: float) -> float:
+    return 1 / (1 + math.exp(-min(max(value, -_STEEPEST), _STEEPEST)))
+
+
+_STEEPEST = 700.0
+"""Beyond it `math.exp` overflows."""
+
+
+def _without_spread(mean: float, right: Bools, groups: Sequence[str]) -> Interval:
+    """Return the interval where right and wrong are told apart on all pairs, or on none.
+
+    There no spread is seen. Of m pairs that share no group all are told rightly with probability AUROC^m, so that an
+    AUROC below (1 − confidence)/2 to the power 1/m is refuted (the exact binomial test).
+    """
+    kinds = (right, ~right)
+    pairs = min(len({groups[row] for row in np.flatnonzero(rows).tolist()}) for rows in kinds)
+    if len(set(groups)) < _ONE_KIND:
+        return Interval(mean, None, None)
+    bound = float(((1 - CONFIDENCE) / 2) ** (1 / pairs))
+    return Interval(mean, bound, 1.0) if mean == 1 else Interval(mean, 0.0, 1 - bound)
 
 
 def _share_below(values: Floats, others: Floats) -> Floats:

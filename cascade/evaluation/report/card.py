@@ -190,7 +190,10 @@ def promised(done: Calibrated) -> Iterator[str]:
     yield from (f"As of {created}; a later `cascade calibrate` replaces the certificate, and not this page.", "")
     yield from (f"{capital(plain_line(note))}." for note in done.notes)
     for result in done.segments[:_SAID]:
-        yield from (f"> {plain_line(statement(result.certificate))}", "")
+        yield from (
+            f"> {plain_line(capital(statement(result.certificate, is_reference=done.artifact.asks_reference)))}",
+            "",
+        )
     if len(done.segments) > _SAID:
         yield from (f"And so on for {len(done.segments) - _SAID} more certificates.", "")
     named = (("certified", done.realised), ("everything kept", done.everything))

@@ -65,5 +65,5 @@ def worth_of(done: Calibrated) -> Worth:
         not decides,
         times,
         within_budget=done.guarantee.kind == "budget",
-        is_reference=done.artifact.policy.get("takes") == "reference",
+        is_reference=done.artifact.asks_reference,
     )

@@ -34,7 +34,7 @@ def test_a_log_is_imported_and_said(cli: Cli, tmp_path: Path) -> None:
     ran = cli("import", "pairs.jsonl", "-o", "episodes.jsonl.gz")
     assert (ran.code, ran.err) == (0, "")
     assert "2 episodes, 6 rows from pairs.jsonl (pairs) in episodes.jsonl.gz" in ran.out
-    assert "1 rows whose cost is not known" in ran.out
+    assert "1 row whose cost is not known" in ran.out
     assert "1 row dropped: a torn last line (1). First: pairs.jsonl:3: a torn last line" in ran.out
     assert len(list(read_rows(tmp_path / "episodes.jsonl.gz"))) == 6
 

@@ -279,3 +279,12 @@ def test_what_was_asked_for_is_what_its_document_says(asked: Guarantee) -> None:
 def test_the_statement_survives_any_kind() -> None:
     make_one: Callable[[str], Certificate] = lambda kind: replace(BOTH, kind=kind)  # noqa: E731
     assert all(statement(make_one(kind)) for kind in ("coverage", "solvable", "f1", "regret", "error"))
+
+
+def test_who_always_asks_the_reference_takes_no_chance() -> None:
+    regret = Certificate("regret", 0.1, 200, "", delta=0.1, kappa=-math.inf)
+    assert (
+        statement(regret, is_reference=True)
+        == "it always asks the reference, so it cannot be worse than the reference."
+    )
+    assert "With probability at most 10 %" in statement(regret)

@@ -11,7 +11,7 @@ import pytest
 from cascade.engine import rank
 from cascade.episodes.identity import identity
 from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import BASE_ONLY, COLUMNS, LAST_ONLY
+from cascade.episodes.schema import BASE_ONLY, COLUMNS, LAST_ONLY, question_id
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
@@ -390,3 +390,15 @@ def test_an_unknown_cost_is_that_of_its_own_question() -> None:
     known = dict(zip(table.ids, table.priced.tolist(), strict=True))
     assert known == {"a": False, "b": False, "c": True, "d": True}
     assert table.take(table.priced).costed().cost_known
+
+
+def test_two_answers_in_one_place_are_refused_where_no_id_tells_runs_apart() -> None:
+    """The costs of both were added up, and the second answer was dropped in silence."""
+    twice = [row(question_id("Who?", None), question="Who?") for _ in range(2)]
+    dropped = Dropped()
+    tables_from_rows([*twice, row("b", question="What?")], dropped)
+    assert dropped.count == 1
+    assert "give each run an episode_id" in dropped.says()
+    with pytest.raises(UsageError, match="answered twice in one step") as error:
+        tables_from_rows(twice)
+    assert "gold" not in str(error.value)

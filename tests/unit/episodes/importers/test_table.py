@@ -121,3 +121,20 @@ def test_a_long_table_is_read_to_its_end(tmp_path: Path) -> None:
     text = "question,answer\n" + "".join(f"q{i},a\n" for i in range(1_000))
     rows: list[dict[str, Any]] = list(rows_from_table(table(tmp_path, text)))
     assert [row["question"] for row in rows] == [f"q{i}" for i in range(1_000)]
+
+
+def test_replicates_without_an_id_are_runs_of_their_own(tmp_path: Path) -> None:
+    """They were merged into one ladder of four steps, at the sum of all costs."""
+    lines = [
+        {"question": "Who?", "model": model, "answer": "A", "correct": True, "cost_usd": cost}
+        for _ in range(2)
+        for model, cost in (("small", 0.001), ("large", 0.01))
+    ]
+    path, dropped = tmp_path / "own.jsonl", Dropped()
+    path.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    rows = list(rows_from_table(path, dropped))
+    assert [(one["model"], one["step"]) for one in rows] == [("small", 1), ("large", 2)] * 2
+    assert len({one["episode_id"] for one in rows}) == 2
+    assert len({one["group"] for one in rows}) == 1
+    assert sum(dropped.notes.values()) == 2
+    assert "without an episode_id" in dropped.says()

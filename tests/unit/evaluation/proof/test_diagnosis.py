@@ -106,3 +106,19 @@ def test_without_texts_coverage_is_shown_where_votes_would_decide() -> None:
     assert default_kind(tied) == "coverage"
     assert "neither regret nor error" in " ".join(unknowns(tied))
     assert "neither regret nor error" not in " ".join(unknowns(replace(bare, confidence=apart)))
+
+
+def test_the_interval_of_an_auroc_lies_within_0_and_1() -> None:
+    """Half widths on the scale of the AUROC itself led above 1 for a signal that tells nearly all."""
+    right = np.arange(40) < 20
+    values = np.where(right, 1.0, 0.0)
+    values[[0, 1, 39]] = 0.0, 0.0, 1.0
+    found = auroc(values, right, [str(k) for k in range(40)])
+    assert found is not None
+    assert found.low is not None
+    assert found.high is not None
+    assert 0.5 < found.low < found.mean < found.high < 1
+    sharp = auroc(np.where(right, np.arange(40) + 100.0, np.arange(40.0)), right, [str(k) for k in range(40)])
+    assert sharp is not None
+    assert (sharp.mean, sharp.high) == (1.0, 1.0)
+    assert sharp.low == pytest.approx(0.025 ** (1 / 20))

@@ -189,14 +189,22 @@ def test_a_base_that_is_as_good_is_named() -> None:
 
 
 def test_without_costs_no_saving_is_shown() -> None:
-    table = made(150, range(0, 60, 2))
     rows = hard_rows(150, range(0, 60, 2))
-    rows[0]["cost_nano_usd"] = None
-    (table,) = tables_from_rows(rows)
+    (table,) = tables_from_rows([one | {"cost_nano_usd": None} for one in rows])
     found = prove(table, Guarantee("coverage", 0.1), threshold, Plan(splits=3))
     assert found.verdict == "unknown"
     assert found.policy.saving is found.policy.cost_usd is found.clairvoyant_usd is None
     assert "unknown" in words(found)
+
+
+def test_a_question_that_lacks_a_cost_is_left_out_and_said() -> None:
+    rows = hard_rows(150, range(0, 60, 2))
+    rows[0]["cost_nano_usd"] = None
+    (table,) = tables_from_rows(rows)
+    found = prove(table, Guarantee("coverage", 0.1), threshold, Plan(splits=3))
+    assert found.policy.cost_usd is not None
+    assert found.n == 149
+    assert any("1 question lacks a cost in the log: left out of all figures" in said for said in found.unknown)
 
 
 def test_several_answers_are_said_beside_a_promise_on_the_set() -> None:

@@ -1,0 +1,58 @@
+"""What is said of a log before a promise is made from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cascade.calibration.remarks import about_questions, about_reference
+from cascade.episodes.table import EpisodeTable
+from cascade.episodes.tabulate import tables_from_rows
+from unit.evaluation.plain import row
+
+
+def ladder(question: str, episode: str, *, small: int | None = 10, large: int | None = 100) -> list[dict[str, Any]]:
+    """Return the rows of a question that a small model answers wrongly and a large one rightly."""
+    same = {"question": question, "horizon": 2}
+    first = row(episode, 1, 0, **same, source="small", model="small", cost_nano_usd=small, correct=False)
+    return [first, row(episode, 2, 0, **same, source="large", model="large", cost_nano_usd=large)]
+
+
+def logged(*episodes: list[dict[str, Any]]) -> EpisodeTable:
+    (table,) = tables_from_rows([one for rows in episodes for one in rows])
+    return table
+
+
+def test_near_duplicates_are_said_and_counted_as_one() -> None:
+    spelled = ["Who wrote Hamlet?", "who wrote  HAMLET", "Who wrote Hamlet\u00a0?", "Who wrote Faust?"]
+    table = logged(*(ladder(one, f"e{k}") for k, one in enumerate(spelled)))
+    (said,) = about_questions([table])
+    assert "3 questions are near-duplicates" in said
+    assert "count as 1 question" in said
+    assert "column group" in said
+    assert not list(about_questions([logged(ladder("Who?", "a"), ladder("Who?", "b"), ladder("What?", "c"))]))
+
+
+def test_an_empty_column_of_questions_is_named() -> None:
+    (said,) = about_questions([logged(*(ladder("", f"e{k}") for k in range(7)))])
+    assert "column question is empty in 7 episodes" in said
+
+
+def test_the_reference_is_named_with_the_reason() -> None:
+    (said,) = about_reference(logged(ladder("Who?", "a")))
+    assert said == "the reference is large, the last model of the ladder, because the log has no walk of a guide alone"
+
+
+def test_a_doubtful_reference_is_said() -> None:
+    _, unknown = about_reference(logged(ladder("Who?", "a", large=None)))
+    assert "the log has no cost of large, so the order of the models by cost is unknown" in unknown
+    _, free = about_reference(logged(ladder("Who?", "a", large=0)))
+    assert "the cost of large is 0 in this log: if it is unknown, leave it empty" in free
+    _, dearer = about_reference(logged(ladder("Who?", "a", small=1_000)))
+    assert "the reference costs less than small" in dearer
+
+
+def test_a_better_model_that_costs_nothing_is_said_where_it_stands_first() -> None:
+    rows = [one | {"step": 3 - one["step"]} for one in ladder("Who?", "a", large=0)]
+    named, free = about_reference(logged(rows))
+    assert "the reference is small" in named
+    assert "the cost of large is 0 in this log, and it is right more often than small" in free
