@@ -12,7 +12,7 @@ from cascade.calibration.samples import places
 from cascade.calibration.thresholds import Found, Sample
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
 from cascade.conformal.rollout import levels, rollout
-from cascade.conformal.single import serves, single
+from cascade.conformal.single import last_resort, serves, single
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.policies.calibrated import EVERYTHING, Threshold
@@ -50,7 +50,8 @@ def play(table: EpisodeTable, scores: ScoreArrays, thresholds: Threshold | Seque
     """Return what a policy's scores bring at a threshold, or each question at one of its own.
 
     Where everything is kept, the scores do not matter. Where the cascade is less sure of the best answer than is asked
-    for, nothing is served (`single.serves`). Of a record that is not complete it is what is certain (`rollout`).
+    for, nothing is served (`single.serves`). Where nothing is kept, the best of all answers is served
+    (`single.last_resort`). Of a record that is not complete it is what is certain (`rollout`).
 
     Raises:
         UsageError: a threshold is no number, or there are not as many as questions.
@@ -68,9 +69,8 @@ def play(table: EpisodeTable, scores: ScoreArrays, thresholds: Threshold | Seque
     did = rollout(table.arrays, found, kappa)
     best = single(table.arrays, found, table.confidence, kappa, sure=table.sure)
     served = serves(best.sure, below)
-    return played_of(
-        did.covered, did.in_set, best.right & served, did.cost, did.length, did.leaves, did.distinct, ~served
-    )
+    right = np.where(did.leaves > 0, best.right, last_resort(table.arrays, table.confidence))
+    return played_of(did.covered, did.in_set, right & served, did.cost, did.length, did.leaves, did.distinct, ~served)
 
 
 def play_found(sample: Sample, found: Sequence[Found]) -> Played:

@@ -87,7 +87,9 @@ def untold(sample: Sample, *, abstain: bool = False, kappa: float | None = None)
     table = sample.table
     rows = np.flatnonzero(~table.texts_known)
     sure, levels_there = table.sure[rows] if abstain else None, sample.levels.take(rows)
-    return int(np.count_nonzero(hangs_on_identity(levels_there, table.confidence[rows], sure=sure, kappa=kappa)))
+    present = (table.arrays.present & table.arrays.complete[:, None, None])[rows]
+    hangs = hangs_on_identity(levels_there, table.confidence[rows], sure=sure, kappa=kappa, present=present)
+    return int(np.count_nonzero(hangs))
 
 
 def at_every_depth(table: EpisodeTable) -> Sample:

@@ -23,7 +23,12 @@ _LOWEST = -float(np.finfo(np.float64).max)
 
 
 def hangs_on_identity(
-    levels: Levels, confidence: Floats, *, sure: Floats | None = None, kappa: float | None = None
+    levels: Levels,
+    confidence: Floats,
+    *,
+    sure: Floats | None = None,
+    kappa: float | None = None,
+    present: Bools | None = None,
 ) -> Bools:
     """Return the questions on which votes decide at some threshold whether what is served is right: bool (n,).
 
@@ -35,6 +40,8 @@ def hangs_on_identity(
         sure: float64 (n, T, m), given where the cascade may abstain: then how sure it is of the answer served, the
             highest figure of all that equal it, must not hang on that either.
         kappa: the threshold, where only one matters; None = all.
+        present: bool (n, T, m), where there is an answer that may be served where none is kept (`single.last_resort`);
+            None where there is none.
 
     >>> leaf, tie = np.array([[[np.inf], [0.4], [0.2]]]), np.full((1, 3, 1), np.nan)
     >>> told = np.array([[[0.3], [0.6], [0.5]]])
@@ -56,6 +63,10 @@ def hangs_on_identity(
         if sure is not None:
             figures = np.where(kept, known_sure(sure.reshape(leaf.shape)), -np.inf)
             found |= _served(top, places, figures) < figures.max(axis=1, initial=-np.inf)
+    if present is not None:
+        there = present.reshape(leaf.shape) & (leaf.max(axis=1) < (np.inf if kappa is None else kappa))[:, None]
+        best = np.where(there, ranked, -np.inf).max(axis=1, initial=-np.inf)
+        found |= (there.sum(axis=1) > 2) & ((there & (ranked == best[:, None])).sum(axis=1) > 1)
     return found
 
 

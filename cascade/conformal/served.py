@@ -16,7 +16,7 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
 from cascade.conformal.rollout import Levels, open_end
-from cascade.conformal.single import known_sure, serves, single
+from cascade.conformal.single import known_sure, last_resort, serves, single
 from cascade.errors import UsageError
 
 # Questions done at once: their tables of answers, some kilobytes each, should stay in a processor's cache.
@@ -185,7 +185,8 @@ def served(
         reference_right: bool (n,), whether the reference (the guide alone) is right. Given, a loss is a *regret*: what
             is served is wrong and the reference right. Not given, it is an *error*: what is served is wrong.
 
-    Nothing kept counts as wrong, and as a loss unless the point abstains; abstaining is no loss. A question whose
+    Where nothing is kept the best of all answers is served (`single.last_resort`), or nothing where the point abstains,
+    as the engine does; abstaining is no loss. A question whose
     record is not complete counts as wrong from where the walk reaches the end of the record, for what would have come
     is unknown. So no count is below the true one.
 
@@ -216,6 +217,7 @@ def served(
         cost=steps.cost,
         cut=cut,
     )
+    found.loss[:, 0] = ~last_resort(steps, confidence)  # the state in which nothing is kept
     for start in range(0, steps.n, _CHUNK):
         some = np.arange(start, min(start + _CHUNK, steps.n))
         _rank(found, some, steps.take(some), levels.take(some), figures.take(some))

@@ -77,6 +77,22 @@ def single(
     return found
 
 
+def last_resort(steps: StepArrays, confidence: Floats) -> Bools:
+    """Return whether the best of all answers on record is right, bool (n,): what is served where a walk keeps nothing.
+
+    A walk that ends without a kept answer has gone to the last step, which brought none (`conformal.actions`). Then the
+    engine serves the best answer of all steps (`engine.rank`), unless it may abstain. False where the record is not
+    complete: what would have come is unknown.
+
+    Args:
+        steps: the log.
+        confidence: float64 (n, T, m), how sure the strategy is of a candidate; NaN = unknown.
+    """
+    leaf = np.where(steps.present, np.inf, -np.inf)
+    everything = Levels(np.full(steps.cost.shape, np.inf), leaf, steps.present)
+    return np.asarray(single(steps, everything, confidence, np.inf).right & steps.complete, dtype=np.bool_)
+
+
 def known_sure(sure: Floats) -> Floats:
     """Return how sure the cascade is of answers, −∞ where that is not known (NaN): no higher than any bar."""
     return np.where(np.isnan(sure), -np.inf, sure)

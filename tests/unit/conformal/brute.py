@@ -96,8 +96,11 @@ def weighted_hits(case: Case, kappa: float) -> Fraction:
     return sum((leaf.chance * leaf.ways * leaf.place.right for leaf in expand(case, kappa).leaves), Fraction(0))
 
 
-def served(case: Case, kappa: float) -> tuple[int, bool]:
-    """Return the single answer that the engine would serve, −1 for none, and whether it is right."""
+def served(case: Case, kappa: float, *, at_any_cost: bool = False) -> tuple[int, bool]:
+    """Return the single answer that the engine would serve, −1 for none, and whether it is right.
+
+    With `at_any_cost` the best of all answers is served where none is kept.
+    """
     tree = expand(case, kappa)
     steps = []
     for step in tree.visited:
@@ -109,11 +112,12 @@ def served(case: Case, kappa: float) -> tuple[int, bool]:
         kept = {leaf.place.index for leaf in tree.leaves if leaf.step == step}
         keep = tuple(k for k, place in enumerate(places) if place.index in kept)
         steps.append(Step(step + 1, candidates, {}, decision=Decision(keep, False, (), 0.0, kappa)))
-    ranked = rank(steps)
+    ranked = rank(steps, at_any_cost=at_any_cost)
     if not ranked:
         return -1, False
-    best = next(leaf for leaf in tree.leaves if _text(leaf.step, leaf.place) == ranked[0])
-    return best.place.answer, best.place.right
+    places = ((step, place) for step in tree.visited for place in case.steps[step])
+    best = next(place for step, place in places if _text(step, place) == ranked[0])
+    return best.answer, best.right
 
 
 def _text(step: int, place: Place) -> str:

@@ -136,7 +136,9 @@ def live(one: Asked, policy: Policy, width: int) -> Did:
         if not decision.proceed:
             break
     kept = [one.steps[step.number - 1][k] for step in seen if step.decision for k in step.decision.keep]
-    return did(one, kept, rank(seen), len(seen))
+    reached = kept or [shown for step in one.steps[: len(seen)] for shown in step if one.complete]
+    found = did(one, reached, rank(seen, at_any_cost=one.complete), len(seen))
+    return found if kept else did(one, kept, [], len(seen))._replace(right=found.right)
 
 
 def did(one: Asked, kept: Sequence[Shown], ranked: Sequence[str], length: int) -> Did:
