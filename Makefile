@@ -56,7 +56,7 @@ bench: $(VENV)/dev.done  ## the numbers of the README and the design pages
 	$(BIN)/python benchmarks/network_arithmetic.py
 	$(BIN)/python benchmarks/paper.py --quick
 
-docs: $(VENV)/docs.done  ## the user documentation as a site, in site/
+docs: $(VENV)/docs.done  ## the user documentation and the reference of the Python API as a site, in site/
 	$(BIN)/mkdocs build --quiet --strict
 
 package: $(VENV)/dev.done $(VENV)/tiny.done  ## what is published, in dist/: built, measured, installed from nothing and used
@@ -83,9 +83,9 @@ $(VENV)/tiny.done: $(VENV)/dev.done
 	$(BIN)/cascade models pull smollm2-135m
 	@touch $@
 
-$(VENV)/docs.done: pyproject.toml | $(VENV)/bin/pip
-	@echo "Installing mkdocs into $(VENV): some seconds."
-	$(PIP) "mkdocs>=1.6,<2"
+$(VENV)/docs.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
+	@echo "Installing cascade with mkdocs into $(VENV): some seconds, or a minute where it is the first."
+	$(PIP) --editable ".[docs]"
 	@touch $@
 
 clean:

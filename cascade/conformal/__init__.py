@@ -2,9 +2,9 @@
 
 Pure numbers: nothing here knows of language models. For those who bring their own cascade:
 
-    from cascade.conformal import calibrate
-
-    kappa = calibrate(critical_values, alpha=0.1).kappa
+>>> from cascade.conformal import calibrate
+>>> calibrate([0.3, 0.9, 0.4, 0.7, 0.6, 0.8, 0.2, 0.5, 0.1], alpha=0.1).kappa  # of nine questions' critical values
+0.1
 
 Names are loaded when they are first used. `calibrate` alone is bound at once: its module has its name, and would
 otherwise hide it as soon as somebody imports it. That module imports nothing large.
