@@ -20,8 +20,8 @@ from cascade.config import load
 from cascade.conformal.certificate import statement
 from cascade.conformal.guarantee import Guarantee
 from cascade.demo import demo_questions
-from cascade.episodes.matching import exact_match
 from cascade.evaluation.logs import open_log
+from cascade.matching import exact_match
 from cascade.policies.artifact import write
 from cascade.providers.replay import Replay
 

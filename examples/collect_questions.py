@@ -11,9 +11,9 @@ from pathlib import Path
 from cascade.collect import collect
 from cascade.config import load
 from cascade.episodes.files import read_rows
-from cascade.episodes.matching import get_matcher
 from cascade.episodes.questions import read_questions
 from cascade.episodes.tabulate import tables_from_rows
+from cascade.matching import get_matcher
 from cascade.money import nano_usd
 
 QUESTIONS = """\

@@ -5,7 +5,7 @@
 A command takes it by its place: cascade compare episodes.parquet --matcher function:own_matcher.same_colour
 """
 
-from cascade.episodes.matching import get_matcher
+from cascade.matching import get_matcher
 
 SHADES = {"crimson": "red", "scarlet": "red", "navy": "blue", "azure": "blue"}
 

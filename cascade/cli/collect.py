@@ -19,11 +19,11 @@ from cascade.collect import Collected, Progress, collect, journal_of
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows
 from cascade.episodes.lines import Dropped
-from cascade.episodes.matching import get_matcher
 from cascade.episodes.questions import AskedQuestion, read_questions
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import ProviderError, UsageError
+from cascade.matching import get_matcher
 from cascade.money import nano_usd, usd
 from cascade.providers import weights
 from cascade.walks import WALKS, named_walks

@@ -9,9 +9,9 @@ from typing import TypeVar
 from cascade.checks import did_you_mean
 from cascade.cli.logs import open_log
 from cascade.cli.options import METHODS, method_written
-from cascade.episodes.matching import get_matcher
 from cascade.errors import CascadeError, ConfigError, UsageError
 from cascade.evaluation.logs import Log
+from cascade.matching import get_matcher
 
 _T = TypeVar("_T")
 _WRONG_CALL = UsageError.exit_code

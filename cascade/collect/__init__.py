@@ -19,9 +19,9 @@ from cascade.collect.collector import MAX_FAILURES_IN_A_ROW, Collected, Collecto
 from cascade.config import CascadeConfig
 from cascade.episodes.files import WRITTEN_AS, is_there, read_rows, write_rows
 from cascade.episodes.journal import Journal, is_call
-from cascade.episodes.matching import Matcher
 from cascade.episodes.questions import AskedQuestion
 from cascade.errors import MissingExtraError, UsageError
+from cascade.matching import Matcher
 from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Provider
 from cascade.sections import FixedConfig

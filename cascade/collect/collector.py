@@ -16,10 +16,10 @@ from cascade.building import build_strategy
 from cascade.config import CascadeConfig
 from cascade.engine import drive, failed_call, paid_call, run
 from cascade.episodes.journal import Journal
-from cascade.episodes.matching import Matcher, get_matcher, judge_rows
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import call_row, request_digest, rows
 from cascade.errors import BudgetExceededError, CascadeError, ProviderError, UsageError
+from cascade.matching import Matcher, get_matcher, judge_rows
 from cascade.orchestrator import Orchestrator
 from cascade.policies.fixed import FixedPolicy
 from cascade.types import Answer, Completion, Request

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from cascade.conformal.arrays import Floats
-from cascade.episodes.matching import Matcher, get_matcher
-from cascade.episodes.matching.judging import judge_row
 from cascade.episodes.schema import answers
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
+from cascade.matching import Matcher, get_matcher
+from cascade.matching.judging import judge_row
 
 F1 = "f1"
 """The best F1 of the words over the accepted answers, as SQuAD counts it."""

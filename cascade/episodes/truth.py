@@ -30,7 +30,7 @@ def judge(right: Judge | str | Sequence[str], matcher: str) -> Judge:
     """Return what says whether a text is right, from that itself or from the accepted answers."""
     if callable(right):
         return right
-    from cascade.episodes.matching import get_matcher
+    from cascade.matching import get_matcher
 
     rule, gold = get_matcher(matcher), (right,) if isinstance(right, str) else tuple(right)
     return lambda text: rule.matches(text, gold).correct

@@ -17,14 +17,14 @@ from cascade.episodes.files import is_url
 from cascade.episodes.importers import read_log
 from cascade.episodes.ladders import as_ladder
 from cascade.episodes.lines import Dropped
-from cascade.episodes.matching import get_matcher
-from cascade.episodes.matching.judging import judge_rows
 from cascade.episodes.rowcheck import shown
 from cascade.episodes.schema import COLUMNS
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 from cascade.evaluation.breakeven import BreakEven, break_evens
+from cascade.matching import get_matcher
+from cascade.matching.judging import judge_rows
 
 DEMO = "demo"
 DEMO_LADDER = "demo-ladder"

@@ -19,13 +19,13 @@ from cascade.conformal.rollout import levels
 from cascade.conformal.single import single
 from cascade.engine import drive, run
 from cascade.episodes.files import read_rows
-from cascade.episodes.matching import get_matcher
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import BASE_ONLY, request_digest
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.compare import compare
 from cascade.evaluation.played import played_at
+from cascade.matching import get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.policies.threshold import uncertainty
 from cascade.providers.fake import FakeProvider, reply

@@ -17,10 +17,10 @@ from cascade.collect import Collected, collect, journal_of
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows
 from cascade.episodes.journal import Journal
-from cascade.episodes.matching import get_matcher
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import request_digest
 from cascade.errors import AuthenticationError, BudgetExceededError
+from cascade.matching import get_matcher
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request
 from cascade.walks import WALKS, named_walks

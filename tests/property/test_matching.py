@@ -8,13 +8,13 @@ from fractions import Fraction
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from cascade.episodes.matching import Matcher, Verdict, get_matcher
-from cascade.episodes.matching.letters import DEFAULT_LETTERS
-from cascade.episodes.matching.number import NumberMatcher, only_quantity
-from cascade.episodes.matching.number_words import find_words
-from cascade.episodes.matching.official import HotpotQAMatcher, SquadMatcher, official_normalize
-from cascade.episodes.matching.reading import clean, same_text, stated
-from cascade.episodes.matching.units import _table
+from cascade.matching import Matcher, Verdict, get_matcher
+from cascade.matching.letters import DEFAULT_LETTERS
+from cascade.matching.number import NumberMatcher, only_quantity
+from cascade.matching.number_words import find_words
+from cascade.matching.official import HotpotQAMatcher, SquadMatcher, official_normalize
+from cascade.matching.reading import clean, same_text, stated
+from cascade.matching.units import _table
 
 NAMES = ("exact", "squad", "hotpotqa", "choice", "number", "date")
 MATCHERS: dict[str, Matcher] = {name: get_matcher(name) for name in NAMES}

@@ -18,7 +18,6 @@ from cascade.collect import MAX_FAILURES_IN_A_ROW, Collected, Progress, collect
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows, write_rows
 from cascade.episodes.journal import Journal
-from cascade.episodes.matching import Verdict, get_matcher
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import COLUMNS, request_digest
 from cascade.errors import (
@@ -30,6 +29,7 @@ from cascade.errors import (
     ProviderTimeoutError,
     UsageError,
 )
+from cascade.matching import Verdict, get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.policies.fixed import FixedPolicy
 from cascade.providers.fake import FakeProvider, reply

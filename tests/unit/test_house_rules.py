@@ -32,7 +32,7 @@ ONLY_IN = {
     "cloudpickle": set(),
     "requests": set(),
     "yaml": {"yamlfile.py"},
-    "math_verify": {"episodes/matching/maths_worker.py"},
+    "math_verify": {"matching/maths_worker.py"},
     "matplotlib": {f"evaluation/report/{name}.py" for name in ("figures", "learning_plot", "plots")},
     "onnxruntime": {"strategies/embedding.py"},
     "pyarrow": {"episodes/parquet.py"},

@@ -16,10 +16,10 @@ from rich.console import Console
 from cascade.cli import compare as module
 from cascade.cli.tables import compare_table, evaluation_table, legend, rounds_table
 from cascade.episodes.files import write_rows
-from cascade.episodes.matching import get_matcher
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.compare import Comparison, compare
 from cascade.evaluation.evaluate import evaluate
+from cascade.matching import get_matcher
 from cascade.policies.fixed import FixedPolicy
 from unit.evaluation.plain import draw, row, rows_of
 

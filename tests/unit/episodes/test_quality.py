@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade.episodes.matching import get_matcher
 from cascade.episodes.quality import qualities
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
+from cascade.matching import get_matcher
 from unit.evaluation.plain import row
 
 DATA = Path(__file__).parents[4] / "shared" / "data"

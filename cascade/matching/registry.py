@@ -8,9 +8,9 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, NamedTuple
 
 from cascade.checks import did_you_mean
-from cascade.episodes.matching import options
-from cascade.episodes.matching.base import Matcher
 from cascade.errors import CascadeError, UsageError, quote
+from cascade.matching import options
+from cascade.matching.base import Matcher
 
 ENTRY_POINT_GROUP = "cascade.matchers"
 
@@ -26,26 +26,24 @@ class _BuiltIn(NamedTuple):
     needed: str | None = None
 
 
-_OFFICIAL = "cascade.episodes.matching.official"
+_OFFICIAL = "cascade.matching.official"
 _BUILT_IN: Mapping[str, _BuiltIn] = {
-    "exact": _BuiltIn("cascade.episodes.matching.exact:ExactMatcher"),
+    "exact": _BuiltIn("cascade.matching.exact:ExactMatcher"),
     "squad": _BuiltIn(f"{_OFFICIAL}:SquadMatcher", {"f1": options.share}),
     "hotpotqa": _BuiltIn(f"{_OFFICIAL}:HotpotQAMatcher", {"f1": options.share}),
-    "choice": _BuiltIn("cascade.episodes.matching.choice:ChoiceMatcher", {"letters": options.letters}),
+    "choice": _BuiltIn("cascade.matching.choice:ChoiceMatcher", {"letters": options.letters}),
     "number": _BuiltIn(
-        "cascade.episodes.matching.number:NumberMatcher",
+        "cascade.matching.number:NumberMatcher",
         {"rel": options.fraction, "abs": options.fraction, "units": options.one_of("yes", "no", "required")},
     ),
-    "date": _BuiltIn("cascade.episodes.matching.date:DateMatcher"),
-    "math": _BuiltIn(
-        "cascade.episodes.matching.maths:MathMatcher", {"timeout_s": options.seconds, "workers": options.count}
-    ),
+    "date": _BuiltIn("cascade.matching.date:DateMatcher"),
+    "math": _BuiltIn("cascade.matching.maths:MathMatcher", {"timeout_s": options.seconds, "workers": options.count}),
     "function": _BuiltIn(
-        "cascade.episodes.matching.function:FunctionMatcher",
+        "cascade.matching.function:FunctionMatcher",
         {"function": options.function_or_name, "at_least": options.share},
         needed="function",
     ),
-    "judge": _BuiltIn("cascade.episodes.matching.judge:JudgeMatcher", {"ask": options.function}, needed="ask"),
+    "judge": _BuiltIn("cascade.matching.judge:JudgeMatcher", {"ask": options.function}, needed="ask"),
 }
 
 

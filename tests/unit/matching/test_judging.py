@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.matching import get_matcher, judge_rows
 from cascade.episodes.schema import COLUMNS
 from cascade.errors import UsageError
+from cascade.matching import get_matcher, judge_rows
 
 SQUAD = get_matcher("squad")
 

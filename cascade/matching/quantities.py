@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
-from cascade.episodes.matching.number_words import SCALES, find_words
-from cascade.episodes.matching.units import MONEY, Unit, currency, unit_at
+from cascade.matching.number_words import SCALES, find_words
+from cascade.matching.units import MONEY, Unit, currency, unit_at
 
 MAX_DIGITS = 1_000
 """A number with more digits, or an exponent beyond ±1,000, is not read: 1e999999 would fill the memory."""

@@ -9,9 +9,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from cascade.episodes.matching import Matcher, Verdict, get_matcher, maths_text, reading
-from cascade.episodes.matching.judge import read_verdict
-from cascade.episodes.matching.maths_text import as_latex
+from cascade.matching import Matcher, Verdict, get_matcher, maths_text, reading
+from cascade.matching.judge import read_verdict
+from cascade.matching.maths_text import as_latex
 
 GOLD = {
     "exact": "Danube",

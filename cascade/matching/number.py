@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from cascade.episodes.matching.base import RIGHT, UNKNOWN, WRONG, Verdict, accepted
-from cascade.episodes.matching.quantities import (
+from cascade.matching.base import RIGHT, UNKNOWN, WRONG, Verdict, accepted
+from cascade.matching.quantities import (
     MAX_QUANTITIES,
     Quantity,
     Reading,
     negative_in_parentheses,
     read_quantities,
 )
-from cascade.episodes.matching.reading import clean, same_text, stated
-from cascade.episodes.matching.units import DEGREE, PERCENT, TEMPERATURE
+from cascade.matching.reading import clean, same_text, stated
+from cascade.matching.units import DEGREE, PERCENT, TEMPERATURE
 
 
 @dataclass(frozen=True, slots=True)

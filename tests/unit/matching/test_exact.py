@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from cascade.episodes.matching import exact_match, only_number
+from cascade.matching import exact_match, only_number
 
 
 def test_the_right_answer() -> None:

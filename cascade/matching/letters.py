@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from cascade.episodes.matching.reading import stated
+from cascade.matching.reading import stated
 from cascade.text import normalize_answer
 
 DEFAULT_LETTERS = "ABCDEFGHIJ"

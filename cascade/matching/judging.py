@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from cascade.episodes.matching.base import Matcher, QuestionMatcher, Verdict
 from cascade.errors import UsageError, quote
+from cascade.matching.base import Matcher, QuestionMatcher, Verdict
 
 
 def judge_rows(
@@ -25,7 +25,7 @@ def judge_rows(
     Raises:
         UsageError: an answer that is no text, or accepted answers that are no list of texts; it names the row.
 
-    >>> from cascade.episodes.matching import get_matcher
+    >>> from cascade.matching import get_matcher
     >>> log = [{"answer": "The Danube.", "gold": ["Danube"], "correct": None}]
     >>> list(judge_rows(log, get_matcher("squad")))
     [{'answer': 'The Danube.', 'gold': ['Danube'], 'correct': True}]

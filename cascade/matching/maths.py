@@ -10,11 +10,11 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import Self
 
-from cascade.episodes.matching.base import RIGHT, UNKNOWN, Verdict, accepted
-from cascade.episodes.matching.maths_pool import PACKAGE, Pool
-from cascade.episodes.matching.maths_text import as_latex
-from cascade.episodes.matching.reading import same_text
 from cascade.errors import MissingExtraError
+from cascade.matching.base import RIGHT, UNKNOWN, Verdict, accepted
+from cascade.matching.maths_pool import PACKAGE, Pool
+from cascade.matching.maths_text import as_latex
+from cascade.matching.reading import same_text
 
 DEFAULT_TIMEOUT_S = 10.0
 """Ordinary formulas take 1 to 300 ms; the margin keeps a loaded machine from changing a result."""

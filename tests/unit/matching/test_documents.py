@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cascade.episodes.matching import get_matcher, registry
+from cascade.matching import get_matcher, registry
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 GUIDE = (ROOT / "docs" / "matching.md").read_text("utf-8")
 EXAMPLES = re.findall(r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", GUIDE, re.DOTALL)
 

@@ -7,8 +7,8 @@ from fractions import Fraction
 
 import pytest
 
-from cascade.episodes.matching.base import Verdict
-from cascade.episodes.matching.official import HotpotQAMatcher, SquadMatcher, official_normalize
+from cascade.matching.base import Verdict
+from cascade.matching.official import HotpotQAMatcher, SquadMatcher, official_normalize
 
 F = Fraction
 

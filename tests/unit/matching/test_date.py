@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from cascade.episodes.matching.date import DateMatcher
+from cascade.matching.date import DateMatcher
 
 ONE_DAY = [
     "1992-05-05",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cascade.episodes.matching import get_matcher
-from cascade.episodes.matching.choice import ChoiceMatcher
+from cascade.matching import get_matcher
+from cascade.matching.choice import ChoiceMatcher
 
 A_IN_ANY_FORM = [
     "A",

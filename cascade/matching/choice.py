@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cascade.episodes.matching.base import RIGHT, UNKNOWN, WRONG, Verdict, accepted
-from cascade.episodes.matching.letters import DEFAULT_LETTERS, Option, named_letters, read_option
-from cascade.episodes.matching.reading import clean, stated
+from cascade.matching.base import RIGHT, UNKNOWN, WRONG, Verdict, accepted
+from cascade.matching.letters import DEFAULT_LETTERS, Option, named_letters, read_option
+from cascade.matching.reading import clean, stated
 from cascade.text import normalize_answer
 
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from cascade.episodes.matching import QuestionMatcher, Verdict, get_matcher, judge_rows
-from cascade.episodes.matching.judge import JudgeMatcher, messages_for, read_verdict
 from cascade.errors import UsageError
+from cascade.matching import QuestionMatcher, Verdict, get_matcher, judge_rows
+from cascade.matching.judge import JudgeMatcher, messages_for, read_verdict
 from cascade.types import Message
 
 

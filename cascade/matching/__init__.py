@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-from cascade.episodes.matching.base import Matcher, QuestionMatcher, Verdict
-from cascade.episodes.matching.exact import exact_match, only_number
-from cascade.episodes.matching.judging import judge_rows
-from cascade.episodes.matching.registry import get_matcher, names
+from cascade.matching.base import Matcher, QuestionMatcher, Verdict
+from cascade.matching.exact import exact_match, only_number
+from cascade.matching.judging import judge_rows
+from cascade.matching.registry import get_matcher, names
 
 __all__ = [
     "Matcher",

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.matching import Verdict, exact_match, get_matcher, names, only_number, registry
-from cascade.episodes.matching.exact import ExactMatcher
-from cascade.episodes.matching.number import NumberMatcher
-from cascade.episodes.matching.official import HotpotQAMatcher, SquadMatcher
 from cascade.errors import MissingExtraError, UsageError
+from cascade.matching import Verdict, exact_match, get_matcher, names, only_number, registry
+from cascade.matching.exact import ExactMatcher
+from cascade.matching.number import NumberMatcher
+from cascade.matching.official import HotpotQAMatcher, SquadMatcher
 
 
 class Mine:
@@ -158,8 +158,8 @@ def test_a_missing_package_of_an_installed_matcher_goes_through() -> None:
 
 def test_naming_matchers_loads_none_of_them() -> None:
     code = (
-        "import sys, cascade.episodes.matching as m; m.names(); m.get_matcher('squad');"
-        "print({'sympy', 'math_verify', 'cascade.episodes.matching.units', 'cascade.episodes.matching.maths'} & set(sys.modules))"
+        "import sys, cascade.matching as m; m.names(); m.get_matcher('squad');"
+        "print({'sympy', 'math_verify', 'cascade.matching.units', 'cascade.matching.maths'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

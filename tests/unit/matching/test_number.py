@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from cascade.episodes.matching import get_matcher
-from cascade.episodes.matching.number import NumberMatcher, only_quantity
-from cascade.episodes.matching.quantities import read_run
+from cascade.matching import get_matcher
+from cascade.matching.number import NumberMatcher, only_quantity
+from cascade.matching.quantities import read_run
 
 F = Fraction
 

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.matching import get_matcher, maths, maths_pool
-from cascade.episodes.matching.maths import MathMatcher
-from cascade.episodes.matching.maths_pool import Pool, Worker
-from cascade.episodes.matching.maths_text import MAX_FORMULA_CHARS, as_latex
 from cascade.errors import MissingExtraError, UsageError
+from cascade.matching import get_matcher, maths, maths_pool
+from cascade.matching.maths import MathMatcher
+from cascade.matching.maths_pool import Pool, Worker
+from cascade.matching.maths_text import MAX_FORMULA_CHARS, as_latex
 
 needs_math_verify = pytest.mark.skipif(find_spec("math_verify") is None, reason="math-verify is not installed")
 PATHOLOGICAL = "9^{9^{9^{9^{9}}}}"

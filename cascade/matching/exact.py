@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
-from cascade.episodes.matching.base import UNKNOWN, Verdict, accepted
+from cascade.matching.base import UNKNOWN, Verdict, accepted
 from cascade.text import normalize_answer
 
 _NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cascade.episodes.matching import Matcher, get_matcher
+from cascade.matching import Matcher, get_matcher
 
-DATA = Path(__file__).parents[5] / "shared" / "data"
+DATA = Path(__file__).parents[4] / "shared" / "data"
 
 
 def judged(file: str, dataset: str) -> Iterator[tuple[str, list[str], bool]]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from cascade.episodes.matching.base import UNKNOWN, Verdict, accepted
-from cascade.episodes.matching.options import in_unit_interval
 from cascade.errors import CascadeError, UsageError, quote
+from cascade.matching.base import UNKNOWN, Verdict, accepted
+from cascade.matching.options import in_unit_interval
 
 
 @dataclass(frozen=True, slots=True)

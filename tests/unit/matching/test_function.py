@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade.episodes.matching import Verdict, get_matcher
-from cascade.episodes.matching.function import FunctionMatcher
 from cascade.errors import CascadeError, UsageError
+from cascade.matching import Verdict, get_matcher
+from cascade.matching.function import FunctionMatcher
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from cascade.episodes.matching.base import UNKNOWN, Verdict, accepted
+from cascade.matching.base import UNKNOWN, Verdict, accepted
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from cascade.episodes.matching.exact import only_number
-from cascade.episodes.matching.reading import clean, stated
+from cascade.matching.exact import only_number
+from cascade.matching.reading import clean, stated
 
 MAX_FORMULA_CHARS = 2_000
 """A longer one is not read: the parser takes more than 2 s for 5,000 brackets (measured, math-verify 0.9)."""

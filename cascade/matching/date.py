@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from cascade.episodes.matching.base import RIGHT, UNKNOWN, WRONG, Verdict, accepted, any_of
-from cascade.episodes.matching.date_reading import Date, FoundDate, read_dates
-from cascade.episodes.matching.reading import clean, same_text, stated
+from cascade.matching.base import RIGHT, UNKNOWN, WRONG, Verdict, accepted, any_of
+from cascade.matching.date_reading import Date, FoundDate, read_dates
+from cascade.matching.reading import clean, same_text, stated
 
 
 @dataclass(frozen=True, slots=True)

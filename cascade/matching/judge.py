@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from cascade.episodes.matching.base import RIGHT, UNKNOWN, WRONG, Verdict, accepted
+from cascade.matching.base import RIGHT, UNKNOWN, WRONG, Verdict, accepted
 from cascade.text import data_block, normalize_answer
 from cascade.types import Message
 
