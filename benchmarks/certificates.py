@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cascade.building import policy_of
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.fresh import LEVEL
 from cascade.calibration.samples import data_sha256, once
@@ -35,6 +34,7 @@ from cascade.conformal.guarantee import Guarantee
 from cascade.errors import ConfigError
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
+from cascade.factory import policy_of
 from cascade.policies.artifact import CERTIFICATE_FILE, read, write
 
 WORLD, ALPHA, TODAY = "hotpotqa/llama-2-7b", 0.1, date(2026, 11, 21)

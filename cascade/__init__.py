@@ -37,7 +37,7 @@ _HOMES = {
     "BatchError": "errors",
     "BudgetExceededError": "errors",
     "Candidate": "types",
-    "CascadeConfig": "config",
+    "CascadeConfig": "config.loading",
     "CascadeError": "errors",
     "Certificate": "types",
     "ConfigError": "errors",

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 from cascade import config as configuration
 from cascade.budget.ledger import QuestionBudget
-from cascade.building import build_policy, build_strategy, endpoints
 from cascade.checks import checked_question, fitted_question, refuse_chat
 from cascade.config import CascadeConfig
+from cascade.config.schema import DirectoryConfig, ModelConfig
 from cascade.engine import Run, adrive, drive, paid_call, run
 from cascade.episodes.follow import Trace
 from cascade.episodes.traces import TraceWriter
-from cascade.episodes.truth import Truth, judge
 from cascade.errors import BatchError, CascadeError, UsageError
-from cascade.levels import at_level, in_service
+from cascade.factory import build_policy, build_strategy, endpoints
 from cascade.money import Price, nano_usd
 from cascade.policies.base import Policy
 from cascade.providers import registry
@@ -29,12 +28,13 @@ from cascade.providers.guard import Guard
 from cascade.providers.registry import ProviderSettings
 from cascade.resilience.deadline import Deadline
 from cascade.resilience.halting import Halt
-from cascade.sections import DirectoryConfig, ModelConfig
-from cascade.serving import Order, Serving
+from cascade.serving.audits import Truth, judge
+from cascade.serving.certified import Order, Serving
+from cascade.serving.levels import at_level, in_service
+from cascade.serving.monitors import ServiceStatus
 from cascade.strategies.base import Strategy
 from cascade.streaming import astream, stream
 from cascade.types import Answer, Call, Completion, Question, Request, Step, TextDelta
-from cascade.watches import ServiceStatus
 
 if TYPE_CHECKING:
     from cascade.policies.levels import Level

@@ -7,8 +7,8 @@ Each call is held at the most it can cost before it is made, so the cap is not p
 
 from cascade import BudgetExceededError, CascadeConfig, Orchestrator
 from cascade.config import load
+from cascade.config.schema import BudgetConfig
 from cascade.providers.fake import FakeProvider, reply
-from cascade.sections import BudgetConfig
 
 CONFIG = load(
     {

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from cascade import Orchestrator
-from cascade.building import build_policy
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.verifying import verify
 from cascade.config import load
@@ -21,6 +20,7 @@ from cascade.conformal.certificate import statement
 from cascade.conformal.guarantee import Guarantee
 from cascade.demo import demo_questions
 from cascade.evaluation.logs import open_log
+from cascade.factory import build_policy
 from cascade.matching import exact_match
 from cascade.policies.artifact import write
 from cascade.providers.replay import Replay

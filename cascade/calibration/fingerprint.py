@@ -11,17 +11,17 @@ from dataclasses import asdict
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
-from cascade.building import address
 from cascade.calibration.shown import shown
 from cascade.config import CascadeConfig
+from cascade.config.schema import LadderConfig, ModelConfig
 from cascade.conformal.certificate import digest, dollars
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.factory import address
 from cascade.keys import redact
 from cascade.money import Price, nano_usd
 from cascade.policies.artifact import PolicyArtifact
-from cascade.sections import LadderConfig, ModelConfig
 from cascade.strategies import prompts
 
 MadeFor: TypeAlias = Mapping[str, Any]

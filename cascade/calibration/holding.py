@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from cascade.calibration.fingerprint import differences, made_for
 from cascade.config import CascadeConfig
+from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.certificate import shortfalls
 from cascade.conformal.guarantee import KINDS, UNWATCHED
 from cascade.errors import UsageError
-from cascade.sections import GuaranteeConfig
 from cascade.strategies.prompts import Prompts
 from cascade.types import Certificate
 

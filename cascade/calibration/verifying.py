@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.building import HeldPolicy, read_policy
 from cascade.calibration import crossing
 from cascade.calibration.calibrating import looked_at
 from cascade.calibration.fingerprint import differences, made_for, models_said, unknown
@@ -30,6 +29,7 @@ from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import CascadeError, ConfigError
+from cascade.factory import HeldPolicy, read_policy
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
 from cascade.policies.cross import CrossPolicy

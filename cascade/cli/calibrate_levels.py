@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from cascade.building import HeldLevels, read_levels
 from cascade.calibration.calibrating import Calibrated
 from cascade.cli.certificates import calibrated_document
 from cascade.cli.fit_levels import certified_levels, refuse_foreign
@@ -14,6 +13,7 @@ from cascade.cli.options import Asked
 from cascade.cli.output import console, plain, print_json
 from cascade.cli.policies import GivenPolicy
 from cascade.errors import UsageError
+from cascade.factory import HeldLevels, read_levels
 from cascade.policies.artifact import LEVELS_FOLDER
 from cascade.policies.levels import write
 from cascade.text import counted

@@ -16,6 +16,7 @@ from cascade.cli.models import fetch
 from cascade.cli.output import console, dollars, notes, plain, print_json
 from cascade.cli.tables import rounds_table
 from cascade.collect import Collected, Progress, collect, journal_of
+from cascade.collect.baselines import WALKS, named_walks
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows
 from cascade.episodes.lines import Dropped
@@ -26,7 +27,6 @@ from cascade.errors import ProviderError, UsageError
 from cascade.matching import get_matcher
 from cascade.money import nano_usd, usd
 from cascade.providers import weights
-from cascade.walks import WALKS, named_walks
 
 DEMO = "demo"
 _QUIET_S = 10.0

@@ -12,18 +12,18 @@ from typing import Annotated, NamedTuple
 import typer
 from rich.table import Table
 
-from cascade.building import build_strategy, endpoints
 from cascade.cli.output import console, dollars, plain, print_json
 from cascade.config import CascadeConfig, default_traces_url, environment, load, traces_url
+from cascade.config.schema import DirectoryConfig, GuaranteeConfig
 from cascade.episodes.store import Store, parse, sqlite
 from cascade.errors import EXTRAS, CascadeError, ConfigError, NotCertifiedError, install_command
-from cascade.levels import in_service
+from cascade.factory import build_strategy, endpoints
 from cascade.money import PriceTable, usd
 from cascade.orchestrator import Orchestrator
 from cascade.providers import weights
 from cascade.providers.exchange import OPENAI_BASE
-from cascade.sections import DirectoryConfig, GuaranteeConfig
-from cascade.serving import CALIBRATE
+from cascade.serving.certified import CALIBRATE
+from cascade.serving.levels import in_service
 from cascade.types import Certificate
 
 _BAD_LITELLM = {"1.82.7": "carried malware", "1.82.8": "carried malware", "1.107.0": "was withdrawn"}

@@ -18,7 +18,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cascade.cli.options import method_written
 from cascade.cli.output import notes, plain
 from cascade.cli.problems import Problems
-from cascade.config_problems import problems_behind, problems_in
+from cascade.config.problems import problems_behind, problems_in
+from cascade.config.yamlfile import read_yaml
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.files import writable
 from cascade.policies.learned import NETWORKS
@@ -27,7 +28,6 @@ from cascade.training.constrained import progress
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.constrained.keeping import CALLED, CHECKPOINT_FILE, EVERY, OPTION, Checkpoints
 from cascade.training.networks import BARE, Networks, require_torch
-from cascade.yamlfile import read_yaml
 
 Offered = Annotated[
     bool,

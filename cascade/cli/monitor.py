@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from cascade.building import read_levels
 from cascade.calibration.monitoring import Watch, Watched, logged, watch
 from cascade.cli.logs import open_log, say_pooled, tables_for
 from cascade.cli.options import AsJson, Episodes, Matched, Where
 from cascade.cli.output import console, notes, plain, print_json
 from cascade.cli.policies import certified_directory
 from cascade.errors import NotCertifiedError
+from cascade.factory import read_levels
 from cascade.text import counted
 
 Directory = Annotated[Path, typer.Argument(help="A policy directory with its certificates.")]

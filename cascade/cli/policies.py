@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from cascade.building import HeldPolicy, policy_of, read_policy
 from cascade.config import CascadeConfig, load, policy_section
+from cascade.config.schema import DirectoryConfig, PolicyConfig
+from cascade.config.yamlfile import parse_yaml
 from cascade.errors import ConfigError, UsageError
+from cascade.factory import HeldPolicy, policy_of, read_policy
 from cascade.policies.artifact import (
     CERTIFICATE_FILE,
     LEVELS_FILE,
@@ -18,8 +20,6 @@ from cascade.policies.artifact import (
 )
 from cascade.policies.base import Policy
 from cascade.policies.files import damaged, there, writable
-from cascade.sections import DirectoryConfig, PolicyConfig
-from cascade.yamlfile import parse_yaml
 
 
 class GivenPolicy(NamedTuple):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from cascade.building import HeldPolicy, read_levels
 from cascade.calibration.verifying import Check, Verdict, not_whole, verify_held
 from cascade.cli.certificates import plain_text
 from cascade.cli.logs import open_log, other_prices, say_pooled, tables_for
@@ -19,6 +18,7 @@ from cascade.cli.policies import policy_directory
 from cascade.config import CascadeConfig, load
 from cascade.errors import ConfigError, NotCertifiedError
 from cascade.evaluation.logs import Log
+from cascade.factory import HeldPolicy, read_levels
 
 if TYPE_CHECKING:
     from cascade.policies.levels import Levels

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cascade.budget.ledger import SharedBudget
-from cascade.building import build_strategy
+from cascade.collect.baselines import NamedWalk
 from cascade.config import CascadeConfig
 from cascade.engine import drive, failed_call, paid_call, run
 from cascade.episodes.journal import Journal
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import call_row, request_digest, rows
 from cascade.errors import BudgetExceededError, CascadeError, ProviderError, UsageError
+from cascade.factory import build_strategy
 from cascade.matching import Matcher, get_matcher, judge_rows
 from cascade.orchestrator import Orchestrator
 from cascade.policies.fixed import FixedPolicy
 from cascade.types import Answer, Completion, Request
-from cascade.walks import NamedWalk
 
 logger = logging.getLogger("cascade")
 

@@ -25,12 +25,12 @@ from typing import Any, Protocol, Self
 import pytest
 
 from cascade.collect import collect, journal_of
+from cascade.collect.baselines import WALKS, named_walks
 from cascade.config import load
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import request_digest
 from cascade.types import Message, Question, Request
-from cascade.walks import WALKS, named_walks
 
 from .bodies import chat, choice, encode, entry, verdict_logprobs
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from cascade.building import policy_of
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.scores import table_scores
 from cascade.config import load, policy_section
@@ -21,10 +20,11 @@ from cascade.demo import demo_config
 from cascade.episodes.files import read_rows
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
-from cascade.episodes.truth import critical_of, judge
+from cascade.factory import policy_of
 from cascade.money import total_nano_usd
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
+from cascade.serving.audits import critical_of, judge
 from cascade.types import Answer, Question
 
 POLICY = {"kind": "threshold", "keep": "both"}

@@ -14,6 +14,7 @@ import pytest
 
 from cascade.calibration.scores import table_scores
 from cascade.collect import collect
+from cascade.collect.baselines import WALKS, named_walks
 from cascade.config import CascadeConfig, load
 from cascade.conformal.rollout import levels
 from cascade.conformal.single import single
@@ -31,7 +32,6 @@ from cascade.policies.threshold import uncertainty
 from cascade.providers.fake import FakeProvider, reply
 from cascade.text import normalize_answer
 from cascade.types import Answer, Question, Request
-from cascade.walks import WALKS, named_walks
 
 N = 60
 ANSWERS = ("Danube", "the Rhine", "Volga.", "Elbe")

@@ -10,21 +10,21 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from cascade.building import read_policy
 from cascade.calibration.scores import scored
 from cascade.config import CascadeConfig
+from cascade.config.schema import DirectoryConfig
 from cascade.conformal.arrays import Floats, ScoreArrays
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.single import serves, single
 from cascade.demo import PAIR, PROMISE, demo_config, fit_ladder, ladder_config
 from cascade.episodes.table import EpisodeTable
-from cascade.episodes.truth import judge
 from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
+from cascade.factory import read_policy
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
 from cascade.providers.replay import Replay
-from cascade.sections import DirectoryConfig
+from cascade.serving.audits import judge
 from cascade.training.fitting import fit_policy
 from cascade.types import Question, Step
 

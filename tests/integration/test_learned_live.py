@@ -16,7 +16,6 @@ from typer.testing import CliRunner, Result
 from unit import networks
 from unit.policies import learned_made as made
 
-from cascade.building import read_policy
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.scores import history_of, scored
 from cascade.calibration.verifying import verify
@@ -31,6 +30,7 @@ from cascade.engine import abstains, sure_of
 from cascade.episodes.files import read_rows
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
+from cascade.factory import read_policy
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, read, write
 from cascade.policies.learned import LearnedPolicy

@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cascade.building import read_levels
 from cascade.calibration.scores import scored
+from cascade.config.schema import DirectoryConfig
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import levels as score_levels
 from cascade.conformal.rollout import rollout
 from cascade.demo import PAIR, demo_config
-from cascade.episodes.truth import judge
 from cascade.evaluation.logs import DEMO, open_log
+from cascade.factory import read_levels
 from cascade.orchestrator import Orchestrator
 from cascade.policies import levels
 from cascade.providers.replay import Replay
-from cascade.sections import DirectoryConfig
+from cascade.serving.audits import judge
 from cascade.training.levels import fit_levels
 from cascade.types import Question
 from integration.test_fitted_live import assert_same_bits

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cascade.collect import Collected, collect, journal_of
+from cascade.collect.baselines import WALKS, named_walks
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows
 from cascade.episodes.journal import Journal
@@ -23,7 +24,6 @@ from cascade.errors import AuthenticationError, BudgetExceededError
 from cascade.matching import get_matcher
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request
-from cascade.walks import WALKS, named_walks
 
 MODELS = {
     "base": {"model": "small", "price": {"input": 0.1, "output": 0.4}, "max_tokens": 16},

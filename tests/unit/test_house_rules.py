@@ -31,7 +31,7 @@ ONLY_IN = {
     "dill": set(),
     "cloudpickle": set(),
     "requests": set(),
-    "yaml": {"yamlfile.py"},
+    "yaml": {"config/yamlfile.py"},
     "math_verify": {"matching/maths_worker.py"},
     "matplotlib": {f"evaluation/report/{name}.py" for name in ("figures", "learning_plot", "plots")},
     "onnxruntime": {"strategies/embedding.py"},
@@ -53,7 +53,7 @@ FORBIDDEN_CALLS = {
     "os.system",
     "time.localtime",
 }
-READS_ENVIRONMENT = {"config.py", "providers/litellm.py", "providers/local.py"}
+READS_ENVIRONMENT = {"config/loading.py", "providers/litellm.py", "providers/local.py"}
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -94,12 +94,12 @@ def test_nothing_dangerous_is_called() -> None:
 
 
 def test_yaml_is_loaded_with_a_subclass_of_the_safe_loader_only() -> None:
-    from cascade.yamlfile import _Loader, yaml
+    from cascade.config.yamlfile import _Loader, yaml
 
     assert issubclass(_Loader, yaml.SafeLoader)
     calls = [
         node
-        for node in ast.walk(trees()["yamlfile.py"])
+        for node in ast.walk(trees()["config/yamlfile.py"])
         if isinstance(node, ast.Call) and dotted(node.func) == "yaml.load"
     ]
     assert [dotted(call.args[1]) for call in calls] == ["_Loader"]

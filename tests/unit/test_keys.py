@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cascade.building import endpoints
 from cascade.checks import checked_key
 from cascade.config import load
 from cascade.errors import ConfigError
+from cascade.factory import endpoints
 from cascade.keys import holds_key, redact
 from cascade.orchestrator import Orchestrator
 from cascade.providers.exchange import Endpoint

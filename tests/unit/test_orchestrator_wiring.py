@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cascade.building import build_policy, build_strategy, endpoints
 from cascade.config import load
 from cascade.errors import AuthenticationError, ConfigError
+from cascade.factory import build_policy, build_strategy, endpoints
 from cascade.orchestrator import Orchestrator
 from cascade.policies.fixed import FixedPolicy, RandomPolicy
 from cascade.policies.threshold import ThresholdPolicy

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade.building import policy_of
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.monitoring import logged, watch
 from cascade.calibration.shown import outside, shown
@@ -20,6 +19,7 @@ from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import rows
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import ProviderUnavailableError, UsageError
+from cascade.factory import policy_of
 from cascade.orchestrator import Orchestrator
 from cascade.policies.scope import Scope
 from cascade.providers.fake import FakeProvider, reply

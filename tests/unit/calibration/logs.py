@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from cascade.building import policy_of
 from cascade.config import CascadeConfig, load, policy_section
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
+from cascade.factory import policy_of
 
 SECTION = policy_section({"kind": "threshold", "keep": "both"})
 POLICY = policy_of(SECTION)

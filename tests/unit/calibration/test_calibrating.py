@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade.building import policy_of
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.calibration.samples import data_sha256, once, selected
 from cascade.calibration.thresholds import sample_of
@@ -24,6 +23,7 @@ from cascade.conformal.served import PathPoint
 from cascade.conformal.single import single
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
+from cascade.factory import policy_of
 from cascade.policies.artifact import PolicyArtifact, Seen, read, write
 from cascade.policies.base import Observation, Scores
 from cascade.policies.fixed import FixedPolicy

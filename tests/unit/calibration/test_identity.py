@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade.building import policy_of
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.calibration.reference import reference_right
 from cascade.calibration.thresholds import at_every_depth, check_identity, sample_of
@@ -17,6 +16,7 @@ from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import NotCertifiedError, UsageError
+from cascade.factory import policy_of
 from unit.calibration.logs import POLICY, log
 from unit.evaluation.plain import row
 

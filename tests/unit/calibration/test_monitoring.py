@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from cascade.building import policy_of
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.monitoring import Logged, logged, watch
 from cascade.calibration.samples import among
@@ -19,6 +18,7 @@ from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
+from cascade.factory import policy_of
 from cascade.policies.artifact import PolicyArtifact
 from cascade.types import Certificate
 from unit.calibration.logs import POLICY as PLAIN

@@ -11,11 +11,11 @@ import pytest
 
 from cascade.cli import collect as module
 from cascade.collect import Progress
+from cascade.collect.baselines import WALKS
 from cascade.episodes.files import read_rows
 from cascade.errors import AuthenticationError
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Request
-from cascade.walks import WALKS
 
 Cli = Callable[..., Any]
 

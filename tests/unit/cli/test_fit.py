@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from cascade.building import read_policy
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.files import write_rows
 from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.report import plots
+from cascade.factory import read_policy
 from cascade.policies.artifact import read
 from cascade.strategies.embedding import SentenceModel
 from cascade.training.fitting import fit_policy

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cascade.building import read_policy
 from cascade.calibration.crossing import bound
 from cascade.episodes.files import write_rows
+from cascade.factory import read_policy
 from cascade.policies.cross import CrossPolicy
 from unit.cli.certified import hard_rows
 

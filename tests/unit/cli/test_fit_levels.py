@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from cascade.building import read_levels
 from cascade.cli.fit_levels import parsed
 from cascade.episodes.files import write_rows
 from cascade.errors import UsageError
 from cascade.evaluation.report import plots
+from cascade.factory import read_levels
 from cascade.policies.artifact import read
 from unit.cli.certified import hard_rows
 from unit.embedder import Embedder, logged

@@ -15,11 +15,11 @@ from rich.console import Console
 
 pytest.importorskip("torch")
 
-from cascade.building import read_levels, read_policy
 from cascade.cli import fit_networks
 from cascade.cli.fit_networks import NetworksAsked, Showing, ended_gently
 from cascade.episodes.files import write_rows
 from cascade.evaluation.report import plots
+from cascade.factory import read_levels, read_policy
 from cascade.policies.artifact import read
 from cascade.training import networks
 from cascade.training.constrained import devices, training

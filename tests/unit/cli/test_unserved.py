@@ -13,8 +13,8 @@ import pytest
 
 from cascade import Orchestrator
 from cascade.config import load
+from cascade.config.schema import DirectoryConfig
 from cascade.policies.signals import EXIT, LADDER, PAIR, given_by
-from cascade.sections import DirectoryConfig
 from unit.cli.conftest import Ran
 
 Cli = Callable[..., Ran]

@@ -14,9 +14,9 @@ import pytest
 from safetensors.numpy import load as arrays_of
 from safetensors.numpy import save as bytes_of
 
-from cascade.building import build_policy, policy_of, read_policy
 from cascade.config import load, policy_section
 from cascade.errors import ConfigError, UsageError
+from cascade.factory import build_policy, policy_of, read_policy
 from cascade.policies.artifact import MODEL_FILE, POLICY_FILE, PolicyArtifact, read, write
 from cascade.policies.cross import CrossPolicy, ranks
 from cascade.policies.cross_file import dumps, loads, settings

@@ -14,11 +14,11 @@ import pytest
 from safetensors.numpy import load as arrays_of
 from safetensors.numpy import save as bytes_of
 
-from cascade.building import read_policy
 from cascade.cli import options
+from cascade.config.learned import LearnedConfig
 from cascade.errors import ConfigError, UsageError
 from cascade.evaluation.report import card
-from cascade.learned_section import LearnedConfig
+from cascade.factory import read_policy
 from cascade.policies.artifact import MODEL_FILE, POLICY_FILE, PolicyArtifact, read, write
 from cascade.policies.estimators import Constant, Design, Linear, Logistic, Signal
 from cascade.policies.features import FeatureSet
@@ -102,7 +102,7 @@ def test_scorers_of_one_design_share_it_again() -> None:
 def test_every_method_has_settings_that_are_read() -> None:
     from typing import get_args
 
-    from cascade.learned_section import LearnedConfig
+    from cascade.config.learned import LearnedConfig
 
     assert get_args(LearnedConfig.model_fields["method"].annotation) == METHODS
 

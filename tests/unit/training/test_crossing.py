@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade.building import read_policy
 from cascade.calibration import crossing
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.folds import folds
@@ -27,6 +26,7 @@ from cascade.conformal.certificate import digest, make, percent, statement, to_d
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
+from cascade.factory import read_policy
 from cascade.policies import cross_file
 from cascade.policies.artifact import CERTIFICATE_FILE, MODEL_FILE, PolicyArtifact, read, write
 from cascade.policies.calibrated import Threshold

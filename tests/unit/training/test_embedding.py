@@ -10,20 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade import building
-from cascade.building import read_policy
+from cascade import factory
 from cascade.calibration.scores import scored
+from cascade.config.schema import DirectoryConfig
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.embeddings import embedded, vectors_of
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import ConfigError
+from cascade.factory import read_policy
 from cascade.orchestrator import Orchestrator
 from cascade.policies import model_file
 from cascade.policies.artifact import Seen, write
 from cascade.policies.embedding import Embedded
 from cascade.providers.fake import FakeProvider
-from cascade.sections import DirectoryConfig
 from cascade.strategies import embedding as strategy
 from cascade.training.embedding import MOST_DIRECTIONS, ROWS_EACH, Embedding, directions
 from cascade.training.fitting import Fitted, fit_policy
@@ -172,7 +172,7 @@ def test_a_policy_that_does_not_look_needs_no_sentence_model(
         raise AssertionError("it was loaded")
 
     monkeypatch.setattr(strategy, "sentence_model", absent)
-    assert building.read_policy(tmp_path).artifact.policy["embedding"] is None
+    assert factory.read_policy(tmp_path).artifact.policy["embedding"] is None
 
 
 def test_candidates_without_embeddings_are_as_they_are_without_the_option(

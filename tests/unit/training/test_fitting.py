@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade.building import read_policy
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.thresholds import sample_of
 from cascade.conformal.critical import covered_at
@@ -18,6 +17,7 @@ from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import rollout
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
+from cascade.factory import read_policy
 from cascade.policies.artifact import MODEL_FILE, Seen, read, write
 from cascade.policies.learned import METHODS
 from cascade.training.fitting import Fitted, fit_policy

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from cascade.building import read_policy
 from cascade.calibration.reference import ends_in_reference
 from cascade.calibration.thresholds import every_threshold, sample_of, strict_first
 from cascade.calibration.verifying import verify
@@ -22,6 +21,7 @@ from cascade.conformal.served import PathPoint
 from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import ConfigError
+from cascade.factory import read_policy
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
 from cascade.policies.base import Takes

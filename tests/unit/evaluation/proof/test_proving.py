@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade.building import policy_of
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.config import policy_section
 from cascade.conformal.guarantee import Guarantee
@@ -21,6 +20,7 @@ from cascade.evaluation.intervals import corrected_interval
 from cascade.evaluation.proof.proving import Fit, Plan, Proof, prove
 from cascade.evaluation.proof.reasons import reasons
 from cascade.evaluation.splits import splits
+from cascade.factory import policy_of
 from cascade.training.choice.simple import one_threshold
 from unit.cli.certified import hard_rows
 from unit.evaluation.plain import row

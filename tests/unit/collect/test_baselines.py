@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cascade.collect.baselines import GUIDE_ONLY, WALKS, named_walks
 from cascade.config import CascadeConfig, load
 from cascade.errors import UsageError
 from cascade.policies.fixed import FixedPolicy
@@ -13,7 +14,6 @@ from cascade.policies.prompted import PromptedPolicy
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.exit import Exit
 from cascade.strategies.ladder import Ladder
-from cascade.walks import GUIDE_ONLY, WALKS, named_walks
 from unit.made import TWO_MODELS
 
 NAMES = ("guide only", "LLM policy, base", "LLM-exit, base", "LLM policy, guide", "LLM-exit, guide")

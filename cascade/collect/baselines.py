@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from cascade.building import build_policy, build_strategy
 from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig
-from cascade.episodes.schema import GUIDE_ONLY
-from cascade.errors import UsageError
-from cascade.policies.base import Policy
-from cascade.sections import (
+from cascade.config.schema import (
     BaseGuideConfig,
     ExitConfig,
     FixedConfig,
@@ -20,6 +16,10 @@ from cascade.sections import (
     PromptedConfig,
     StrategyConfig,
 )
+from cascade.episodes.schema import GUIDE_ONLY
+from cascade.errors import UsageError
+from cascade.factory import build_policy, build_strategy
+from cascade.policies.base import Policy
 from cascade.strategies.base import Strategy
 
 

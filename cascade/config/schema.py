@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from cascade.checks import checked_base, did_you_mean, shown_name
+from cascade.config.learned import CrossConfig, LearnedConfig
 from cascade.conformal.guarantee import KINDS, Guarantee
 from cascade.episodes.store.address import holds_password, parse
 from cascade.errors import UsageError
-from cascade.learned_section import CrossConfig, LearnedConfig
 from cascade.money import Price, nano_usd
 from cascade.providers import registry
 from cascade.section import Section

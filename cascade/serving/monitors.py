@@ -17,11 +17,11 @@ from logging import getLogger
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from cascade.config.schema import AuditConfig, GuaranteeConfig
 from cascade.conformal.audits import AuditPlan
 from cascade.conformal.guarantee import UNWATCHED
-from cascade.episodes.truth import Truth
 from cascade.resilience.forks import after_fork
-from cascade.sections import AuditConfig, GuaranteeConfig
+from cascade.serving.audits import Truth
 from cascade.types import Certificate
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cascade.config import load
+from cascade.config.yamlfile import MAX_FILE_BYTES, read_yaml
 from cascade.errors import ConfigError
-from cascade.yamlfile import MAX_FILE_BYTES, read_yaml
 
 
 def read(folder: Path, text: str | bytes) -> object:

@@ -7,10 +7,11 @@ from typing import Any, get_args
 
 import pytest
 
-from cascade import building
-from cascade.building import build_policy, build_strategy, certified_policy, policy_of, read_policy
+from cascade import factory
 from cascade.config import load, policy_section
+from cascade.config.schema import POLICIES, STRATEGIES
 from cascade.errors import ConfigError
+from cascade.factory import build_policy, build_strategy, certified_policy, policy_of, read_policy
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, read, write
 from cascade.policies.calibrated import CalibratedPolicy
 from cascade.policies.estimators import Signal
@@ -20,7 +21,6 @@ from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.policies.model_file import dumps, settings
 from cascade.policies.prompted import PromptedPolicy
 from cascade.policies.threshold import ThresholdPolicy
-from cascade.sections import POLICIES, STRATEGIES
 from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.exit import Exit
@@ -81,7 +81,7 @@ def test_a_policy_is_what_its_section_says(policy: dict[str, Any], made: Any) ->
 
 
 def test_every_kind_of_policy_has_a_maker() -> None:
-    assert set(building._MAKERS) | set(building._READERS) == set(POLICIES) - {"directory"}
+    assert set(factory._MAKERS) | set(factory._READERS) == set(POLICIES) - {"directory"}
     assert {get_args(section.model_fields["kind"].annotation)[0] for section in POLICIES.values()} == set(POLICIES)
 
 

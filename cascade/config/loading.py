@@ -19,14 +19,9 @@ from pydantic import (
 )
 
 from cascade.checks import did_you_mean, secret_problems, shown_name
-from cascade.config_problems import problems_behind, problems_in
-from cascade.episodes.store.address import parse
-from cascade.errors import ConfigError, UsageError
-from cascade.learned_section import CrossConfig, LearnedConfig
-from cascade.money import Price, PriceTable
-from cascade.providers import registry
-from cascade.section import Section
-from cascade.sections import (
+from cascade.config.learned import CrossConfig, LearnedConfig
+from cascade.config.problems import problems_behind, problems_in
+from cascade.config.schema import (
     BaseGuideConfig,
     BudgetConfig,
     DirectoryConfig,
@@ -49,7 +44,12 @@ from cascade.sections import (
     provider_shorthand,
     traces_shorthand,
 )
-from cascade.yamlfile import read_yaml
+from cascade.config.yamlfile import read_yaml
+from cascade.episodes.store.address import parse
+from cascade.errors import ConfigError, UsageError
+from cascade.money import Price, PriceTable
+from cascade.providers import registry
+from cascade.section import Section
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_BASE_VARIABLE = "OPENAI_BASE_URL"

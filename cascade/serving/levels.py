@@ -11,15 +11,15 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING
 
-from cascade.building import build_policy, certified_policy, fitting, read_levels
 from cascade.config import CascadeConfig
+from cascade.config.schema import DirectoryConfig, GuaranteeConfig
 from cascade.errors import NotCertifiedError, UsageError
+from cascade.factory import build_policy, certified_policy, fitting, read_levels
 from cascade.policies.base import Policy
-from cascade.sections import DirectoryConfig, GuaranteeConfig
-from cascade.serving import Serving, today_utc
+from cascade.serving.certified import Serving, today_utc
+from cascade.serving.monitors import ServiceStatus, Watches
 from cascade.strategies.base import Strategy
 from cascade.types import Answer, Certificate
-from cascade.watches import ServiceStatus, Watches
 
 if TYPE_CHECKING:
     from cascade.policies.artifact import PolicyArtifact

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cascade.conformal.actions import actions
-from cascade.episodes.truth import critical_of, judge, missed_in_set, served_wrong
+from cascade.serving.audits import critical_of, judge, missed_in_set, served_wrong
 from cascade.types import Answer, Candidate, Decision, Forced, Step
 from unit.made import RIVER, candidate
 

@@ -10,8 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from cascade.checks import did_you_mean, is_secret_name, shown_name
-from cascade.keys import redact
-from cascade.sections import (
+from cascade.config.schema import (
     POLICIES,
     STRATEGIES,
     WRITTEN,
@@ -27,6 +26,7 @@ from cascade.sections import (
     TimeoutsConfig,
     TracesConfig,
 )
+from cascade.keys import redact
 
 MOST_PROBLEMS = 100
 """How many are listed: more are one mistake, and each takes time to put into words."""

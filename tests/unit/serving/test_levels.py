@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from cascade.building import build_strategy
 from cascade.calibration.fingerprint import made_for
 from cascade.config import load
 from cascade.conformal.certificate import make
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, UsageError
-from cascade.levels import in_service
+from cascade.factory import build_strategy
 from cascade.orchestrator import Orchestrator
 from cascade.policies import artifact, levels
 from cascade.policies.artifact import PolicyArtifact
 from cascade.providers.fake import FakeProvider, reply
+from cascade.serving.levels import in_service
 from cascade.types import Answer, Question, Request
 from unit.certified import INNER, certificate
 from unit.made import TWO_MODELS, roundtrip

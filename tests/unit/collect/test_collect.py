@@ -15,6 +15,7 @@ import pytest
 
 from cascade.budget.ledger import most_nano_usd
 from cascade.collect import MAX_FAILURES_IN_A_ROW, Collected, Progress, collect
+from cascade.collect.baselines import GUIDE_ONLY, WALKS, NamedWalk, named_walks
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows, write_rows
 from cascade.episodes.journal import Journal
@@ -35,7 +36,6 @@ from cascade.policies.fixed import FixedPolicy
 from cascade.providers.fake import FakeProvider, reply
 from cascade.strategies.base import Plan
 from cascade.types import Candidate, Question, Request, Step
-from cascade.walks import GUIDE_ONLY, WALKS, NamedWalk, named_walks
 
 PRICED = {
     "base": {"model": "small", "price": {"input": 0.1, "output": 0.4}, "max_tokens": 64},

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.monitor import Monitor
-from cascade.sections import GuaranteeConfig
+from cascade.serving.monitors import NO_WATCH, Watch, Watches
 from cascade.types import Certificate
-from cascade.watches import NO_WATCH, Watch, Watches
 from unit.certified import certificate
 
 MISSES = [number % 3 == 0 for number in range(12)]

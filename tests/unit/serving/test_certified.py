@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from cascade.building import build_policy, build_strategy, certified_policy
 from cascade.calibration.fingerprint import made_for
 from cascade.config import load
 from cascade.episodes.files import read_rows
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, ProviderUnavailableError, UsageError
+from cascade.factory import build_policy, build_strategy, certified_policy
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import read
 from cascade.policies.fixed import FixedPolicy
 from cascade.providers.fake import FakeProvider, reply
-from cascade.serving import Serving, fallback_of
+from cascade.serving.certified import Serving, fallback_of
 from cascade.strategies.base import ModelUse
 from cascade.strategies.exit import Exit
 from cascade.strategies.ladder import Ladder

@@ -14,21 +14,21 @@ from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.config import CascadeConfig
+from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.guarantee import KINDS, known_as, of_segment
 from cascade.engine import Run
 from cascade.episodes.identity import identity
 from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY
-from cascade.episodes.truth import Judge, Truth, critical_of, missed_in_set, served_wrong
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.policies.base import Policy, Takes
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.scope import Scope, failures
-from cascade.sections import GuaranteeConfig
+from cascade.serving.audits import Judge, Truth, critical_of, missed_in_set, served_wrong
+from cascade.serving.monitors import NO_WATCH, Watches
 from cascade.strategies.base import Strategy
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.ladder import Ladder
 from cascade.types import Answer, Certificate, Question, Step
-from cascade.watches import NO_WATCH, Watches
 
 if TYPE_CHECKING:
     from cascade.conformal.monitor import Monitor

@@ -16,14 +16,8 @@ from cascade.config import (
     policy_section,
     strategy_problems,
 )
-from cascade.errors import ConfigError, UsageError
-from cascade.learned_section import CrossConfig, LearnedConfig
-from cascade.policies.base import Policy
-from cascade.policies.fixed import FixedPolicy, RandomPolicy
-from cascade.policies.prompted import PromptedPolicy
-from cascade.policies.threshold import ThresholdPolicy
-from cascade.providers.exchange import OPENAI_BASE, Endpoint
-from cascade.sections import (
+from cascade.config.learned import CrossConfig, LearnedConfig
+from cascade.config.schema import (
     BaseGuideConfig,
     DirectoryConfig,
     ExitConfig,
@@ -31,6 +25,12 @@ from cascade.sections import (
     ModelConfig,
     PolicyConfig,
 )
+from cascade.errors import ConfigError, UsageError
+from cascade.policies.base import Policy
+from cascade.policies.fixed import FixedPolicy, RandomPolicy
+from cascade.policies.prompted import PromptedPolicy
+from cascade.policies.threshold import ThresholdPolicy
+from cascade.providers.exchange import OPENAI_BASE, Endpoint
 from cascade.strategies import prompts
 from cascade.strategies.base import ModelUse, Strategy
 from cascade.strategies.base_guide import BaseGuide

@@ -11,11 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from cascade.config import CascadeConfig, environment, load, policy_section, strategy_problems, traces_url
-from cascade.conformal.guarantee import Guarantee
-from cascade.errors import ConfigError
-from cascade.money import Price, PriceTable
-from cascade.orchestrator import Orchestrator
-from cascade.sections import (
+from cascade.config.schema import (
     BaseGuideConfig,
     DirectoryConfig,
     FixedConfig,
@@ -24,6 +20,10 @@ from cascade.sections import (
     RandomConfig,
     ThresholdConfig,
 )
+from cascade.conformal.guarantee import Guarantee
+from cascade.errors import ConfigError
+from cascade.money import Price, PriceTable
+from cascade.orchestrator import Orchestrator
 
 MODELS: dict[str, Any] = {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}
 
