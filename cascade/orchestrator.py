@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 
 from cascade import config as configuration
+from cascade._deprecated import warn_renamed
 from cascade.budget.ledger import QuestionBudget
 from cascade.checks import checked_question, fitted_question, refuse_chat
 from cascade.config import CascadeConfig
@@ -28,8 +29,8 @@ from cascade.providers.guard import Guard
 from cascade.providers.registry import ProviderSettings
 from cascade.resilience.deadline import Deadline
 from cascade.resilience.halting import Halt
-from cascade.serving.audits import Truth, judge
-from cascade.serving.certified import Order, Serving
+from cascade.serving.audits import Outcome, judge
+from cascade.serving.certified import CertifiedPolicy, RunPlan
 from cascade.serving.levels import at_level, in_service
 from cascade.serving.monitors import ServiceStatus
 from cascade.strategies.base import Strategy
@@ -96,7 +97,7 @@ class Orchestrator:
         self._plain = build_strategy(config)
         watched = config.guarantee is not None or isinstance(config.policy, DirectoryConfig)
         self._service = in_service(config, self._plain) if watched else None
-        # What serves while nothing was ever certified here: an ask then needs no `Serving`.
+        # What serves while nothing was ever certified here: an ask then needs no `CertifiedPolicy`.
         self._bare = build_policy(config) if self._service is None else self._service.default.policy
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
@@ -137,18 +138,20 @@ class Orchestrator:
         self,
         question: str | Question,
         *,
-        budget: str | None = None,
+        level: str | None = None,
         alpha: float | None = None,
         segment: str | None = None,
+        budget: str | None = None,
     ) -> Answer:
         """Answer one question.
 
         Args:
             question: what is asked.
-            budget: the level to ask at, by its name ("low" is the cheapest), where the policy has levels (`levels`).
+            level: the level to ask at, by its name ("low" is the cheapest), where the policy has levels (`levels`).
             alpha: the same by the share of questions that may be missed: the cheapest level that promises so much.
             segment: what the question belongs to (a tenant, a task, a language), where the policy has a certificate for
                 each; in place of the question's own.
+            budget: the old name of `level`.
 
         Raises:
             ProviderError: every model that could have answered failed.
@@ -157,12 +160,12 @@ class Orchestrator:
                 level.
         """
         self._no_event_loop("ask", "aask")
-        return self._ask(question, budget, alpha, segment, self._halt)
+        return self._ask(question, _level(level, budget), alpha, segment, self._halt)
 
     def _ask(
-        self, question: str | Question, budget: str | None, alpha: float | None, segment: str | None, halt: Halt
+        self, question: str | Question, level: str | None, alpha: float | None, segment: str | None, halt: Halt
     ) -> Answer:
-        deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha, segment)
+        deadline, (walk, trace) = self._deadline(), self._begin(question, level, alpha, segment)
         with halt.working():
             answer = drive(walk, lambda request: self._guard(request).complete(request, deadline, halt))
         return trace.settle(answer)
@@ -171,12 +174,13 @@ class Orchestrator:
         self,
         question: str | Question,
         *,
-        budget: str | None = None,
+        level: str | None = None,
         alpha: float | None = None,
         segment: str | None = None,
+        budget: str | None = None,
     ) -> Answer:
         """Answer one question without blocking the event loop. Raises as `ask` does."""
-        deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha, segment)
+        deadline, (walk, trace) = self._deadline(), self._begin(question, _level(level, budget), alpha, segment)
         with self._halt.working():
             answer = await adrive(walk, lambda request: self._guard(request).acomplete(request, deadline, self._halt))
         return await trace.asettle(answer)
@@ -185,10 +189,11 @@ class Orchestrator:
         self,
         question: str | Question,
         *,
-        budget: str | None = None,
+        level: str | None = None,
         alpha: float | None = None,
         segment: str | None = None,
         raw: bool = False,
+        budget: str | None = None,
     ) -> Iterator[TextDelta | Step | Answer]:
         """Answer one question and yield text as it is written, each finished step, and at last the answer.
 
@@ -196,20 +201,21 @@ class Orchestrator:
         an answer, verdicts and decisions too.
         """
         self._no_event_loop("stream", "astream")
-        deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha, segment)
+        deadline, (walk, trace) = self._deadline(), self._begin(question, _level(level, budget), alpha, segment)
         return stream(walk, lambda request: self._guard(request).stream(request, deadline, self._halt), trace, raw=raw)
 
     async def astream(
         self,
         question: str | Question,
         *,
-        budget: str | None = None,
+        level: str | None = None,
         alpha: float | None = None,
         segment: str | None = None,
         raw: bool = False,
+        budget: str | None = None,
     ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream` without blocking the event loop."""
-        deadline, (walk, trace) = self._deadline(), self._begin(question, budget, alpha, segment)
+        deadline, (walk, trace) = self._deadline(), self._begin(question, _level(level, budget), alpha, segment)
         pieces = astream(
             walk, lambda request: self._guard(request).astream(request, deadline, self._halt), trace, raw=raw
         )
@@ -222,9 +228,10 @@ class Orchestrator:
         questions: Iterable[str | Question],
         *,
         concurrency: int = 8,
-        budget: str | None = None,
+        level: str | None = None,
         alpha: float | None = None,
         segment: str | None = None,
+        budget: str | None = None,
     ) -> list[Answer]:
         """Answer questions, at most `concurrency` at a time, in the order they were asked, all at one level.
 
@@ -236,13 +243,14 @@ class Orchestrator:
         """
         self._no_event_loop("ask_many", "aask_many")
         _check_many(questions, concurrency)
-        self._serves(budget, alpha)
+        level = _level(level, budget)
+        self._serves(level, alpha)
 
         halt = Halt()
 
         def one(question: str | Question) -> Answer | CascadeError:
             try:
-                return self._ask(question, budget, alpha, segment, halt)
+                return self._ask(question, level, alpha, segment, halt)
             except CascadeError as error:
                 return error
 
@@ -264,19 +272,21 @@ class Orchestrator:
         questions: Iterable[str | Question],
         *,
         concurrency: int = 32,
-        budget: str | None = None,
+        level: str | None = None,
         alpha: float | None = None,
         segment: str | None = None,
+        budget: str | None = None,
     ) -> list[Answer]:
         """Answer questions without blocking, at most `concurrency` at a time. Raises as `ask_many` does."""
         _check_many(questions, concurrency)
-        self._serves(budget, alpha)
+        level = _level(level, budget)
+        self._serves(level, alpha)
         places = asyncio.Semaphore(concurrency)
 
         async def one(question: str | Question) -> Answer | CascadeError:
             async with places:
                 try:
-                    return await self.aask(question, budget=budget, alpha=alpha, segment=segment)
+                    return await self.aask(question, level=level, alpha=alpha, segment=segment)
                 except CascadeError as error:
                     return error
 
@@ -316,14 +326,14 @@ class Orchestrator:
         known = None if self._service is None else self._service.levels
         return {} if known is None else known.by_name
 
-    def record_truth(
+    def record_outcome(
         self,
         answer: Answer,
         right: Callable[[str], bool | None] | str | Sequence[str],
         *,
         matcher: str = "exact",
         reference_right: bool | None = None,
-    ) -> Truth:
+    ) -> Outcome:
         """Say what was right, once for each answer whose truth becomes known. Monitors learn from the audited ones.
 
         Audits are counted in the order of these calls. The alarm's level holds if neither whether nor when a truth
@@ -345,10 +355,10 @@ class Orchestrator:
             UsageError: `reference_right` is needed.
         """
         if self._service is None:
-            return Truth(None, counted=False, says="nothing is guaranteed, so nothing is counted")
+            return Outcome(None, counted=False, reason="nothing is guaranteed, so nothing is counted")
         return self._service.of(answer).record(answer, judge(right, matcher), reference_right)
 
-    def recalibrated(self, directory: str | Path | None = None) -> None:
+    def reload_policy(self, directory: str | Path | None = None) -> None:
         """Serve with the policy directory as it is now, or with another one, from the next question on.
 
         The strategy is built anew, with the prompts that are on the disk now: a certificate that was made with them
@@ -360,10 +370,27 @@ class Orchestrator:
         """
         configured = self.config.policy.path if isinstance(self.config.policy, DirectoryConfig) else None
         if directory is None and configured is None:
-            raise UsageError("The configuration names no policy directory: recalibrated(DIR).")
+            raise UsageError("The configuration names no policy directory: reload_policy(DIR).")
         wanted = DirectoryConfig(kind="directory", path=str(directory or configured))
         config = self.config.model_copy(update={"policy": wanted})
         self._service, self.config = in_service(config, build_strategy(config), self._service), config
+
+    def record_truth(
+        self,
+        answer: Answer,
+        right: Callable[[str], bool | None] | str | Sequence[str],
+        *,
+        matcher: str = "exact",
+        reference_right: bool | None = None,
+    ) -> Outcome:
+        """Do as `record_outcome`, whose old name this is."""
+        warn_renamed("record_truth", "record_outcome")
+        return self.record_outcome(answer, right, matcher=matcher, reference_right=reference_right)
+
+    def recalibrated(self, directory: str | Path | None = None) -> None:
+        """Do as `reload_policy`, whose old name this is."""
+        warn_renamed("recalibrated", "reload_policy")
+        self.reload_policy(directory)
 
     def complete(self, request: Request) -> Completion:
         """Make one call to one of the models, guarded as any other. Raises as `ask` does."""
@@ -416,37 +443,37 @@ class Orchestrator:
         return f"Orchestrator({', '.join(self.strategy.models)}, provider={self.config.provider.kind!r})"
 
     def _begin(
-        self, question: str | Question, budget: str | None, alpha: float | None, segment: str | None
+        self, question: str | Question, level: str | None, alpha: float | None, segment: str | None
     ) -> tuple[Run, Trace]:
         if self._closed:
             raise UsageError("This orchestrator was closed. Make a new one.")
         asked, said = fitted_question(checked_question(question, segment), self.config.limits.context_chars)
-        serving = self._serves(budget, alpha)
-        order = Order(self._plain, self._bare) if serving is None else serving.order(asked)
-        trace = Trace(self._traces, order.strategy.horizon, self._paid, order.walk)
+        serving = self._serves(level, alpha)
+        plan = RunPlan(self._plain, self._bare) if serving is None else serving.plan(asked)
+        trace = Trace(self._traces, plan.strategy.horizon, self._paid, plan.walk)
         walk = run(
             asked,
-            strategy=order.strategy,
-            policy=order.policy,
+            strategy=plan.strategy,
+            policy=plan.policy,
             prices=self._prices,
             budget=QuestionBudget(self._cap),
             on_exhausted=self.config.budget.on_exhausted,
-            certificate=order.certificate,
-            abstain_below=order.abstain_below,
-            audit=order.audit,
-            warnings=(*order.warnings, *said),
-            level=order.level,
-            scope=order.scope,
+            certificate=plan.certificate,
+            abstain_below=plan.abstain_below,
+            audit=plan.audit,
+            warnings=(*plan.warnings, *said),
+            level=plan.level,
+            scope=plan.scope,
         )
         if serving is not None:
             walk = serving.counted(walk)
         return trace.follow(asked, walk), trace
 
-    def _serves(self, budget: str | None, alpha: float | None) -> Serving | None:
+    def _serves(self, level: str | None, alpha: float | None) -> CertifiedPolicy | None:
         """Return what serves at a level; at the default one where none is asked for."""
-        if budget is None and alpha is None:
+        if level is None and alpha is None:
             return None if self._service is None else self._service.default
-        return at_level(self._service, budget, alpha)
+        return at_level(self._service, level, alpha)
 
     def _paid(self, request: Request, completion: Completion) -> Call:
         return paid_call(request, completion, self._prices.get(request.model))
@@ -465,6 +492,16 @@ class Orchestrator:
             f"{name}() blocks, and it was called inside a running event loop, which would stand still. "
             f"Use: {'async for event in' if instead == 'astream' else 'await'} orchestrator.{instead}(…)"
         )
+
+
+def _level(level: str | None, budget: str | None) -> str | None:
+    """Return the level that is asked for, also by its old name."""
+    if budget is None:
+        return level
+    warn_renamed("ask(budget=…)", "ask(level=…)", stacklevel=3)
+    if level is not None:
+        raise UsageError("Give level alone: budget is its old name.")
+    return budget
 
 
 def _in_event_loop() -> bool:

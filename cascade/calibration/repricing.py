@@ -20,7 +20,7 @@ class Mispriced(NamedTuple):
     logged_nano_usd: int
     priced_nano_usd: int
 
-    def says(self) -> str:
+    def describe(self) -> str:
         """Return it in words."""
         return (
             f"{self.model}: {self.calls} calls; one is on record with {self.logged_nano_usd / 1e9:.6g} USD and costs "

@@ -51,7 +51,7 @@ def ask(
         if stream:
             answer = _streamed(orchestrator, asked, at, raw=raw)
         else:
-            answer = orchestrator.ask(asked, budget=at.name, alpha=at.alpha)
+            answer = orchestrator.ask(asked, level=at.name, alpha=at.alpha)
     if as_json:
         print_json(_document(answer))
     else:
@@ -107,7 +107,7 @@ def _level(given: str | None) -> _Level:
 def _streamed(orchestrator: Orchestrator, question: Question, at: _Level, *, raw: bool) -> Answer:
     """Show text on stderr as it comes, headed by who writes it; return the answer."""
     out, heading = notes(), ""
-    for event in orchestrator.stream(question, budget=at.name, alpha=at.alpha, raw=raw):
+    for event in orchestrator.stream(question, level=at.name, alpha=at.alpha, raw=raw):
         if isinstance(event, TextDelta):
             if heading != (heading := f"{event.role}, step {event.step}"):
                 out.print(f"\n[dim]{plain(heading)}[/]")

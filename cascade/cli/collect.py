@@ -16,7 +16,7 @@ from cascade.cli.models import fetch
 from cascade.cli.output import console, dollars, notes, plain, print_json
 from cascade.cli.tables import rounds_table
 from cascade.collect import Collected, Progress, collect, journal_of
-from cascade.collect.baselines import WALKS, named_walks
+from cascade.collect.baselines import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows
 from cascade.episodes.lines import Dropped
@@ -45,7 +45,7 @@ def collect_log(
     walk: Annotated[
         list[str] | None,
         typer.Option(
-            "--walk", help=f"Log this way to answer too: {'; '.join(WALKS)}; all; none. By default: guide only."
+            "--walk", help=f"Log this way to answer too: {'; '.join(BASELINES)}; all; none. By default: guide only."
         ),
     ] = None,
     matcher: Annotated[
@@ -64,7 +64,7 @@ def collect_log(
     """
     cap, judge = _cap(max_cost), None if matcher is None else get_matcher(matcher)
     settings, asked = _what(questions, config)
-    walks = named_walks(settings, _wanted(walk))
+    walks = recorded_baselines(settings, _wanted(walk))
     with _Shown(as_json=as_json) as shown:
         done = collect(
             settings,
@@ -99,7 +99,7 @@ def _cap(max_cost: float | None) -> int | None:
 def _wanted(walk: list[str] | None) -> list[str]:
     if walk is None:
         return [GUIDE_ONLY]
-    return [] if walk == ["none"] else list(WALKS) if walk == ["all"] else walk
+    return [] if walk == ["none"] else list(BASELINES) if walk == ["all"] else walk
 
 
 def _what(questions: str, config: Path) -> tuple[CascadeConfig, list[AskedQuestion]]:
@@ -107,8 +107,8 @@ def _what(questions: str, config: Path) -> tuple[CascadeConfig, list[AskedQuesti
     if questions != DEMO:
         settings, odd = load(config), Dropped()
         asked = read_questions(Path(questions), odd)
-        if odd.says():  # before anything is paid: a misspelt field leaves a question without its answer
-            notes().print(odd.says(), style="yellow", soft_wrap=True, markup=False)
+        if odd.describe():  # before anything is paid: a misspelt field leaves a question without its answer
+            notes().print(odd.describe(), style="yellow", soft_wrap=True, markup=False)
         return settings, asked
     fetch([weights.known(name) for name in demonstration.PAIR])
     asked = [

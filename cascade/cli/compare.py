@@ -67,7 +67,7 @@ def compare_log(
         for said in one.left_out:
             out.print(plain(said), style="yellow")
         if one.dataset in evens:
-            out.print(evens[one.dataset].says())
+            out.print(evens[one.dataset].describe())
         out.print()
 
 

@@ -59,7 +59,7 @@ def crossed_report(found: CrossedFit, width: int) -> Iterator[RenderableType]:
     output = plain_text(found.output)
     yield Text(f"written: {output}, what it is and how it was chosen in {output}/README.md")
     path = output if output.startswith(("/", ".")) else f"./{output}"
-    against = worth_of(done.calibrated).says("the guide, or a ladder's last model, alone")
+    against = worth_of(done.calibrated).describe("the guide, or a ladder's last model, alone")
     served = Text(f"next: policy: {path} in cascade.yaml serves it")
     yield served if against is None else Text(plain_text(against), style="bold yellow")
 

@@ -199,11 +199,11 @@ def levels_report(done: LevelsFound, width: int) -> Iterator[RenderableType]:
     output = plain_text(done.output)
     yield Text(f"written: {output}, and {output}/levels: what each level is in its README.md")
     for name, one in fitted.items():
-        against = worth_of(one.calibrated).says("the guide, or a ladder's last model, alone")
+        against = worth_of(one.calibrated).describe("the guide, or a ladder's last model, alone")
         if against is not None:
             yield Text(plain_text(f"{name}: {against}"), style="bold yellow")
     path = output if output.startswith(("/", ".")) else f"./{output}"
-    yield Text(f'next: policy: {path} in cascade.yaml; ask(question, budget="{next(iter(fitted))}")')
+    yield Text(f'next: policy: {path} in cascade.yaml; ask(question, level="{next(iter(fitted))}")')
 
 
 def certified_levels(

@@ -82,7 +82,7 @@ def fitted_report(found: Found, width: int) -> Iterator[RenderableType]:
     output = plain_text(found.output)
     undrawn = "" if found.drawn or plots.available() else f" No plot: it needs matplotlib: {install_command('report')}"
     yield Text(f"written: {output}, what it is and how it was chosen in {output}/README.md.{undrawn}")
-    against = worth_of(fitted.calibrated).says(_reference(found))
+    against = worth_of(fitted.calibrated).describe(_reference(found))
     served = next_step(fitted.policy.reads, fitted.policy.sources, _path(found.output))
     yield Text(plain_text(served)) if against is None else Text(plain_text(against), style="bold yellow")
 

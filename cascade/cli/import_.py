@@ -59,7 +59,7 @@ def import_log(
     rows = import_rows(source, tally.dropped, kind=kind, roles=roles, columns=columns, dataset=dataset, told=_say_read)
     first = next(rows, None)
     if first is None:
-        raise UsageError(f"Nothing in {source} can be imported. {tally.dropped.says()}".strip())
+        raise UsageError(f"Nothing in {source} can be imported. {tally.dropped.describe()}".strip())
     write_rows(output, _shown(tally.counted(itertools.chain([first], rows))))
     if as_json:
         print_json({"source": source, "from": name, "output": str(output), **tally.document()})
@@ -155,4 +155,4 @@ def _print(tally: Tally, source: str, name: str, output: Path) -> None:
         out.print(f"{counted(tally.unjudged, 'answer')} of which it is not known whether they are right")
     if tally.unpriced:
         out.print(f"{counted(tally.unpriced, 'row')} whose cost is not known")
-    out.print(plain(tally.dropped.says()) or "nothing was left out", soft_wrap=True)
+    out.print(plain(tally.dropped.describe()) or "nothing was left out", soft_wrap=True)

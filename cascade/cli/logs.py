@@ -27,8 +27,8 @@ def open_log(given: str, where: Iterable[str] = (), matcher: str | None = None) 
     """Read a log and say on stderr what was left out of it. Raises as `evaluation.logs.open_log` does."""
     dropped = Dropped()
     log = logs.open_log(given, parse_where(where), matcher, dropped)
-    if dropped.says():
-        notes().print(dropped.says(), style="yellow", soft_wrap=True, markup=False)
+    if dropped.describe():
+        notes().print(dropped.describe(), style="yellow", soft_wrap=True, markup=False)
     return log
 
 
@@ -71,7 +71,7 @@ def say_pooled(tables: Sequence[EpisodeTable]) -> None:
 
 def other_prices(log: Log, prices: Mapping[str, Price | None]) -> list[str]:
     """Return which models' calls the log costs otherwise than these prices do, a sentence each."""
-    return [one.says() for one in mispriced(log.rows(), prices)]
+    return [one.describe() for one in mispriced(log.rows(), prices)]
 
 
 def refuse_other_prices(log: Log, prices: Mapping[str, Price | None], whose: str, advice: str) -> None:

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cascade.checks import fitted_question
-from cascade.collect.baselines import NamedWalk
+from cascade.collect.baselines import RecordedBaseline
 from cascade.collect.collector import MAX_FAILURES_IN_A_ROW, Collected, Collector, Progress
 from cascade.config import CascadeConfig
 from cascade.config.schema import FixedConfig
@@ -37,7 +37,7 @@ def collect(
     questions: Sequence[AskedQuestion],
     output: Path,
     *,
-    walks: Sequence[NamedWalk] = (),
+    walks: Sequence[RecordedBaseline] = (),
     matcher: Matcher | None = None,
     dataset: str | None = None,
     resume: bool = False,
@@ -52,7 +52,7 @@ def collect(
         config: models, strategy and provider.
         questions: what is asked, with the accepted answers.
         output: the log that is written, as its ending says. Beside it lies a journal until all is done.
-        walks: other ways to answer, logged beside (`walks.named_walks`).
+        walks: other ways to answer, logged beside (`baselines.recorded_baselines`).
         matcher: decides which answers are right; by default what a question's form asks for, else "exact".
         dataset: what the questions are called in the log.
         resume: go on with a journal, or a log, that is there; without, an output that is there is an error.

@@ -24,7 +24,7 @@ from cascade.strategies.base import Strategy
 
 
 @dataclass(frozen=True, slots=True)
-class NamedWalk:
+class RecordedBaseline:
     """A strategy with a policy. `name` is None for the walk of all steps that policies are judged on."""
 
     name: str | None
@@ -32,16 +32,16 @@ class NamedWalk:
     policy: Policy
 
 
-def named_walks(config: CascadeConfig, names: Iterable[str] | None = None) -> tuple[NamedWalk, ...]:
+def recorded_baselines(config: CascadeConfig, names: Iterable[str] | None = None) -> tuple[RecordedBaseline, ...]:
     """Return the walks of these names (all by default) that a base-guide strategy can have; a ladder has none.
 
     Raises:
         UsageError: there is no walk of such a name.
     """
-    wanted = WALKS if names is None else tuple(dict.fromkeys(names))
+    wanted = BASELINES if names is None else tuple(dict.fromkeys(names))
     for name in wanted:
-        if name not in WALKS:
-            raise UsageError(f"There is no walk {name!r}{did_you_mean(name, WALKS)}.")
+        if name not in BASELINES:
+            raise UsageError(f"There is no walk {name!r}{did_you_mean(name, BASELINES)}.")
     if not isinstance(config.strategy, BaseGuideConfig):
         return ()
     return tuple(_named(name, config, config.strategy) for name in wanted)
@@ -59,10 +59,10 @@ def _settings(strategy: BaseGuideConfig) -> dict[str, tuple[StrategyConfig, Poli
     return found
 
 
-WALKS = tuple(_settings(BaseGuideConfig()))
+BASELINES = tuple(_settings(BaseGuideConfig()))
 
 
-def _named(name: str, config: CascadeConfig, strategy: BaseGuideConfig) -> NamedWalk:
+def _named(name: str, config: CascadeConfig, strategy: BaseGuideConfig) -> RecordedBaseline:
     own, policy = _settings(strategy)[name]
     changed = config.model_copy(update={"strategy": own, "policy": policy})
-    return NamedWalk(name, build_strategy(changed), build_policy(changed))
+    return RecordedBaseline(name, build_strategy(changed), build_policy(changed))

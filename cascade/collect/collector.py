@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cascade.budget.ledger import SharedBudget
-from cascade.collect.baselines import NamedWalk
+from cascade.collect.baselines import RecordedBaseline
 from cascade.config import CascadeConfig
 from cascade.engine import drive, failed_call, paid_call, run
 from cascade.episodes.journal import Journal
@@ -101,7 +101,7 @@ class Collector:
 
     Args:
         config: the models, the strategy whose steps are logged, and the provider.
-        walks: other ways to answer the same questions, logged beside (`walks.named_walks`).
+        walks: other ways to answer the same questions, logged beside (`baselines.recorded_baselines`).
         orchestrator: who makes the calls.
         journal: what is on record, and where each answer is written down.
         max_cost_nano_usd: what the log may cost as a whole, calls on record included; None is no cap.
@@ -112,11 +112,11 @@ class Collector:
         config: CascadeConfig,
         orchestrator: Orchestrator,
         journal: Journal,
-        walks: Sequence[NamedWalk] = (),
+        walks: Sequence[RecordedBaseline] = (),
         max_cost_nano_usd: int | None = None,
     ) -> None:
         strategy = build_strategy(config)
-        everything = NamedWalk(None, strategy, FixedPolicy("both", strategy.horizon))
+        everything = RecordedBaseline(None, strategy, FixedPolicy("both", strategy.horizon))
         self._walks = (everything, *walks)
         self._orchestrator = orchestrator
         self._journal = journal
@@ -192,7 +192,7 @@ class Collector:
                 if answer is not None:
                     yield from judge_rows(self._rows(walk, answer, asked, dataset), judge)
 
-    def _on_record(self, walk: NamedWalk, asked: AskedQuestion) -> Answer | None:
+    def _on_record(self, walk: RecordedBaseline, asked: AskedQuestion) -> Answer | None:
         """Return a walk as it is on record, None if a call of it is not."""
         try:
             return self._walk(walk, asked, self._recorded)
@@ -236,7 +236,7 @@ class Collector:
         with self._tally.lock:
             self._tally.stopped = self._tally.stopped or error
 
-    def _walk(self, walk: NamedWalk, asked: AskedQuestion, call: Callable[[Request], Completion]) -> Answer:
+    def _walk(self, walk: RecordedBaseline, asked: AskedQuestion, call: Callable[[Request], Completion]) -> Answer:
         """Follow one walk to its end. A call that fails breaks it off: a log with a hole is no full information."""
         return drive(run(asked.question, strategy=walk.strategy, policy=walk.policy, prices=self._prices), call)
 
@@ -282,7 +282,7 @@ class Collector:
         return completion
 
     def _rows(
-        self, walk: NamedWalk, answer: Answer, asked: AskedQuestion, dataset: str | None
+        self, walk: RecordedBaseline, answer: Answer, asked: AskedQuestion, dataset: str | None
     ) -> Iterator[dict[str, Any]]:
         last = answer.steps[-1]
         horizon = last.number if last.final else walk.strategy.horizon

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from cascade._deprecated import warn_renamed
 from cascade.bounded import open_regular
 from cascade.errors import UsageError
 
@@ -62,12 +63,12 @@ class Dropped:
             self.noted.append(f"{place}: {reason}")
         self.notes[reason] += count
 
-    def says(self) -> str:
+    def describe(self) -> str:
         """Return all of it in one line; an empty text if there is nothing to say.
 
         >>> dropped = Dropped()
         >>> dropped.drop("not a JSON object", "log.jsonl:17")
-        >>> dropped.says()
+        >>> dropped.describe()
         '1 row dropped: not a JSON object (1). First: log.jsonl:17: not a JSON object'
         """
         parts = []
@@ -78,6 +79,11 @@ class Dropped:
         if not parts:
             return ""
         return f"{'; '.join(parts)}. First: {'; '.join([*self.first, *self.noted][:_PLACES_SAID])}"
+
+    def says(self) -> str:
+        """Do as `describe`, whose old name this is."""
+        warn_renamed("says()", "describe()")
+        return self.describe()
 
 
 def _counted(counts: Counter[str]) -> str:

@@ -366,7 +366,9 @@ def read_columns(path: Path | str, columns: Sequence[str], batch_rows: int = 1 <
     for piece in source.pieces(list({*present, "step"}), batch_rows):
         yield {name: _array(name, piece, source) for name in columns}
     if dropped.count:
-        raise UsageError(f"{path} is damaged: {dropped.says()}. cascade.episodes.files.read_rows reads what is left.")
+        raise UsageError(
+            f"{path} is damaged: {dropped.describe()}. cascade.episodes.files.read_rows reads what is left."
+        )
 
 
 def _array(name: str, piece: _Piece, source: _Source) -> Column:

@@ -196,7 +196,8 @@ def belongs(made: dict[str, Any], place: str, dropped: Dropped) -> bool:
 def no_log(path: Path, dropped: Dropped) -> UsageError:
     """Return the error for a file of which no row could be read."""
     return UsageError(
-        f"{path} holds no row of an episode log: {dropped.says()}. Logs of other kinds are read with: cascade import"
+        f"{path} holds no row of an episode log: {dropped.describe()}. "
+        "Logs of other kinds are read with: cascade import"
     )
 
 

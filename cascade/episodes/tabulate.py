@@ -131,7 +131,7 @@ def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None 
     if not tables:
         said = ["There is no episode to judge in this log."]
         if left_out.count:
-            said += [f"{left_out.says()}."]
+            said += [f"{left_out.describe()}."]
             said += [] if set(left_out.rows) == {_DOUBLED} else [_JUDGED if gold else _NO_GOLD]
         raise UsageError(" ".join(said))
     return tables

@@ -34,7 +34,7 @@ class BreakEven:
         checked = self.base_usd + self.judging_usd
         return None if checked >= self.outright_usd else float(checked / self.outright_usd)
 
-    def says(self) -> str:
+    def describe(self) -> str:
         """Return it in words."""
         checked = self.base_usd + self.judging_usd
         share = self.share_needed

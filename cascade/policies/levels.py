@@ -84,11 +84,11 @@ class Levels:
         }
         return cls(default, in_order({name: one.alpha for name, one in found.items()}, found))
 
-    def chosen(self, budget: str | None = None, alpha: float | None = None) -> Level:
+    def chosen(self, level: str | None = None, alpha: float | None = None) -> Level:
         """Return the level that is asked for: by its name, or by the share that may be missed.
 
         Args:
-            budget: its name.
+            level: its name.
             alpha: the most that may be missed: the cheapest level that promises so much or more.
 
         Raises:
@@ -98,11 +98,11 @@ class Levels:
         >>> levels.chosen("low").alpha, levels.chosen(alpha=0.15).name, levels.chosen().name
         (0.2, 'mid', 'mid')
         """
-        if budget is not None and alpha is not None:
-            raise UsageError(f"Give a budget or an alpha, not both: {self.told}.")
+        if level is not None and alpha is not None:
+            raise UsageError(f"Give a level or an alpha, not both: {self.told}.")
         if alpha is not None:
             return self._promising(alpha)
-        name = self.default if budget is None else budget
+        name = self.default if level is None else level
         if name not in self.by_name:
             hint = hint_at(str(name), self.by_name) or "."
             raise UsageError(f"There is no level {name!r}{hint} There is {self.told}.")

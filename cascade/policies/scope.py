@@ -2,9 +2,9 @@
 
 A calibration log may hold steps without an answer, or without a signal. The calibration has counted them, so the
 certificate covers a fresh question with such a step, as long as such steps are no more frequent than at calibration
-(`odd`, which `watches` counts). It does not cover a step of a kind that the log never had, nor a step in which a call
-failed: `collect` and `tabulate` leave questions with failed calls out of a log, and an outage today says nothing about
-the distribution of the calibration questions. `design/serving.md` gives the reasons.
+(`odd`, which `serving.monitors` counts). It does not cover a step of a kind that the log never had, nor a step in which
+a call failed: `collect` and `tabulate` leave questions with failed calls out of a log, and an outage today says nothing
+about the distribution of the calibration questions. `design/serving.md` gives the reasons.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
+from cascade._deprecated import warn_renamed
 from cascade.conformal.audits import audit_missed
 from cascade.text import normalize_answer
 from cascade.types import Answer
@@ -18,12 +19,18 @@ Judge: TypeAlias = Callable[[str], bool | None]
 """Says whether a text is right; None where that cannot be told."""
 
 
-class Truth(NamedTuple):
+class Outcome(NamedTuple):
     """What became of the truth about an answer: whether it was missed, whether that was counted, and why not."""
 
     missed: bool | None
     counted: bool
-    says: str
+    reason: str
+
+    @property
+    def says(self) -> str:
+        """The old name of `reason`."""
+        warn_renamed("says", "reason")
+        return self.reason
 
 
 def judge(right: Judge | str | Sequence[str], matcher: str) -> Judge:

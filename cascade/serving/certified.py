@@ -1,8 +1,9 @@
-"""How questions are served under a certificate, and what audits tell of it: the decisions. `watches` has the state.
+"""How questions are served under a certificate, and what audits tell of it: the decisions. `monitors` has the state.
 
-Nobody is asked here. `Serving.order` says how one question is to be run; `Serving.record` takes what became known of an
-answer. A certificate that does not hold for this configuration, or not any more, is not handed out: the answer
-says why, or nothing is served where one is required. After an alarm a fallback serves until a new certificate comes.
+This module makes no model calls. `CertifiedPolicy.plan` says how one question is to be run; `CertifiedPolicy.record`
+takes what became known of an answer. A certificate that does not hold for this configuration, or not any more, is not
+handed out: the answer says why, or nothing is served where one is required. After an alarm a fallback serves until a
+new certificate comes.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.policies.base import Policy, Takes
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.scope import Scope, failures
-from cascade.serving.audits import Judge, Truth, critical_of, missed_in_set, served_wrong
-from cascade.serving.monitors import NO_WATCH, Watches
+from cascade.serving.audits import Judge, Outcome, critical_of, missed_in_set, served_wrong
+from cascade.serving.monitors import UNAUDITED, CertificateMonitors
 from cascade.strategies.base import Strategy
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.ladder import Ladder
@@ -44,7 +45,7 @@ def today_utc() -> date:
     return datetime.now(UTC).date()
 
 
-class Order(NamedTuple):
+class RunPlan(NamedTuple):
     """How one question is to be run.
 
     `scope` is what the certificate speaks of.
@@ -66,7 +67,7 @@ NO_CERTIFICATE = "no certificate: "
 """What a warning begins with that says why an answer has none."""
 
 
-class Serving:
+class CertifiedPolicy:
     """The certificates of a policy in service; nothing in it changes but what audits told. Threads may share it.
 
     Args:
@@ -76,7 +77,7 @@ class Serving:
         artifact: what is certified; None for a policy that comes from no policy directory. The questions in it are not
             kept in memory.
         level: which level it is, of a policy that has some.
-        watches: what audits told so far, shared with what serves beside it; by default nothing yet.
+        monitors: what audits told so far, shared with what serves beside it; by default nothing yet.
         today: the clock.
 
     Raises:
@@ -92,7 +93,7 @@ class Serving:
         artifact: PolicyArtifact | None,
         *,
         level: str | None = None,
-        watches: Watches | None = None,
+        monitors: CertificateMonitors | None = None,
         today: Callable[[], date] = today_utc,
     ) -> None:
         self._wanted = config.guarantee or GuaranteeConfig()
@@ -110,9 +111,9 @@ class Serving:
         self._scopes = {one.calibration_id: self._scope(one) for one in certificates}
         if self._wanted.required:
             self._refuse_void(certificates)
-        self._watches = Watches(self._wanted) if watches is None else watches
-        if watches is None:
-            self._watches.share(certificates)
+        self._monitors = CertificateMonitors(self._wanted) if monitors is None else monitors
+        if monitors is None:
+            self._monitors.share(certificates)
 
     def _checked(self, config: CascadeConfig, certificates: tuple[Certificate, ...]) -> Mapping[str, tuple[str, ...]]:
         """Return by the certificates' ids why they do not hold here, if so."""
@@ -150,35 +151,35 @@ class Serving:
 
     # --- serving ---
 
-    def order(self, question: Question) -> Order:
+    def plan(self, question: Question) -> RunPlan:
         """Return how a question is to be run.
 
         Raises:
             NotCertifiedError: a certificate is required, and none holds any more.
         """
-        audit = self._watches.drawn()
+        audit = self._monitors.drawn()
         name = known_as(question.segment, question.group, by_group=self._by_group)
         certificate = of_segment(self._each, name)
-        watch = NO_WATCH if certificate is None else self._watches.of(certificate)
+        known = UNAUDITED if certificate is None else self._monitors.of(certificate)
         reasons = self._reasons(certificate, name)
-        if watch.alarm is not None:
-            reasons = (*reasons, watch.alarm)
+        if known.alarm is not None:
+            reasons = (*reasons, known.alarm)
         if reasons and self._wanted.required:
             raise NotCertifiedError(_refusal(reasons))
         warnings = tuple([f"{NO_CERTIFICATE}{said}" for said in reasons])
-        if watch.alarm is not None and certificate is not None:
+        if known.alarm is not None and certificate is not None:
             strategy, fallback = fallback_of(self._wanted.monitor.fallback, certificate.kind, self._strategy)
             if strategy is not self._strategy:  # no audit of it tells anything about the strategy configured
-                return Order(strategy, fallback, warnings=warnings, walk=LAST_ONLY, level=self._level)
-            return Order(strategy, fallback, audit=audit, warnings=warnings, level=self._level)
-        policy = _policy_for(self.policy, question, watch.online)
+                return RunPlan(strategy, fallback, warnings=warnings, walk=LAST_ONLY, level=self._level)
+            return RunPlan(strategy, fallback, audit=audit, warnings=warnings, level=self._level)
+        policy = _policy_for(self.policy, question, known.online)
         below: float | None = getattr(policy, "abstain_below", None)
         if reasons or certificate is None:
-            return Order(self._strategy, policy, None, below, audit, warnings, walk=self._walk, level=self._level)
+            return RunPlan(self._strategy, policy, None, below, audit, warnings, walk=self._walk, level=self._level)
         scope = self._scopes[certificate.calibration_id]
-        if watch.odder:
+        if known.odder:
             scope = replace(scope, strict=True)
-        return Order(
+        return RunPlan(
             self._strategy, policy, certificate, below, audit, warnings, walk=self._walk, level=self._level, scope=scope
         )
 
@@ -187,12 +188,12 @@ class Serving:
         answer = yield from walk
         if not self._silent:
             said = [one.removeprefix(NO_CERTIFICATE) for one in answer.warnings if one.startswith(NO_CERTIFICATE)]
-            self._watches.answered(answer.certificate is not None, said)
+            self._monitors.answered(answer.certificate is not None, said)
         if answer.certificate is not None:
             scope = self._scopes[answer.certificate.calibration_id]
             if scope.calibrated[0]:  # else an odd step is outside by itself
                 odd = any(scope.odd(step) for step in answer.steps)
-                self._watches.count_odd(answer.certificate, odd, *scope.calibrated)
+                self._monitors.count_odd(answer.certificate, odd, *scope.calibrated)
         return answer
 
     def _reasons(self, certificate: Certificate | None, name: str | None = None) -> tuple[str, ...]:
@@ -215,34 +216,36 @@ class Serving:
     @property
     def alarm(self) -> str | None:
         """What the audits found that withdrew certificates, in words, by segment; None while all is well."""
-        found = {name: self._watches.of(one).alarm for name, one in self._each.items()}
+        found = {name: self._monitors.of(one).alarm for name, one in self._each.items()}
         said = [told if name is None else f"segment {name}: {told}" for name, told in found.items() if told]
         return "; ".join(said) or None
 
     @property
     def monitors(self) -> dict[str | None, Monitor]:
         """The monitors that have seen an audit, by the segment that their certificate speaks of."""
-        found = {name: self._watches.of(one).monitor for name, one in self._each.items()}
+        found = {name: self._monitors.of(one).monitor for name, one in self._each.items()}
         return {name: monitor for name, monitor in found.items() if monitor is not None}
 
-    def record(self, answer: Answer, right: Judge, reference_right: bool | None = None) -> Truth:
-        """Take what is true of an answer. Raises as `Orchestrator.record_truth` does."""
+    def record(self, answer: Answer, right: Judge, reference_right: bool | None = None) -> Outcome:
+        """Take what is true of an answer. Raises as `Orchestrator.record_outcome` does."""
         certificate = answer.certificate
         why = _uncounted(answer)
         if why is not None or certificate is None:
-            return Truth(None, counted=False, says=why or "")
+            return Outcome(None, counted=False, reason=why or "")
         if (unknown := self._unknown(answer, certificate, reference_right)) is not None:
-            return self._watches.missing(unknown)
+            return self._monitors.missing(unknown)
         right = functools.cache(right)  # to judge may cost money
         missed = self._missed(certificate.kind, answer, right, reference_right)
         if missed is None:
-            return Truth(None, counted=False, says="no step has a right answer, and the promise speaks of others only")
+            return Outcome(
+                None, counted=False, reason="no step has a right answer, and the promise speaks of others only"
+            )
         critical = None if self._wanted.online is None else critical_of(answer, right, complete=self._complete(answer))
         if certificate.calibration_id not in self._voided:
-            return Truth(missed, counted=False, says="it was given under an earlier certificate")
+            return Outcome(missed, counted=False, reason="it was given under an earlier certificate")
         asked = answer.question
         group = None if self._by_group else asked.group  # by groups, as before 0.6, a group is a segment
-        return self._watches.count(certificate, missed, critical, group or identity(asked.text, asked.context))
+        return self._monitors.count(certificate, missed, critical, group or identity(asked.text, asked.context))
 
     def _unknown(self, answer: Answer, certificate: Certificate, reference_right: bool | None) -> str | None:
         """Return why an audit does not show whether the question was missed, whatever else it shows; None if it does.
@@ -279,7 +282,7 @@ class Serving:
         if reference_right is None:
             raise UsageError(
                 "The certificate is on regret: say whether the reference alone would have been right, "
-                "record_truth(answer, …, reference_right=…)."
+                "record_outcome(answer, …, reference_right=…)."
             )
         return reference_right
 

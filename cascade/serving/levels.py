@@ -1,7 +1,7 @@
-"""What serves a configuration: one `Serving`, or one for each level of its policy directory.
+"""What serves a configuration: one `CertifiedPolicy`, or one for each level of its policy directory.
 
 Levels differ in what they promise, so nothing is shared between them but the models, the strategy and what audits told
-(`watches`): each has its own certificates and thresholds, and each certificate its own monitor.
+(`monitors`): each has its own certificates and thresholds, and each certificate its own monitor.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from cascade.config.schema import DirectoryConfig, GuaranteeConfig
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.factory import build_policy, certified_policy, fitting, read_levels
 from cascade.policies.base import Policy
-from cascade.serving.certified import Serving, today_utc
-from cascade.serving.monitors import ServiceStatus, Watches
+from cascade.serving.certified import CertifiedPolicy, today_utc
+from cascade.serving.monitors import CertificateMonitors, ServiceStatus
 from cascade.strategies.base import Strategy
 from cascade.types import Answer, Certificate
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServingState:
     """What serves: replaced whole.
 
     Attributes:
@@ -35,16 +35,16 @@ class Service:
         strategy: the strategy that all of it serves with.
         levels: which there are; None for a policy without.
         by_name: what serves each.
-        watches: what audits told of all certificates since the orchestrator was made.
+        monitors: what audits told of all certificates since the orchestrator was made.
     """
 
-    default: Serving
+    default: CertifiedPolicy
     strategy: Strategy
-    watches: Watches
+    monitors: CertificateMonitors
     levels: Levels | None = None
-    by_name: Mapping[str, Serving] = field(default_factory=dict)
+    by_name: Mapping[str, CertifiedPolicy] = field(default_factory=dict)
 
-    def of(self, answer: Answer) -> Serving:
+    def of(self, answer: Answer) -> CertifiedPolicy:
         """Return what gave an answer; of a level that is no more, the default one, which does not know it either."""
         return self.default if answer.level is None else self.by_name.get(answer.level, self.default)
 
@@ -59,7 +59,7 @@ class Service:
     @property
     def status(self) -> ServiceStatus:
         """What became of the questions answered since the orchestrator was made, at all levels."""
-        return replace(self.watches.status, alarm=self.alarm)
+        return replace(self.monitors.status, alarm=self.alarm)
 
     @property
     def holding(self) -> tuple[tuple[str | None, Certificate, tuple[str, ...]], ...]:
@@ -69,7 +69,7 @@ class Service:
         return tuple([(name, *one) for name, serving in self.by_name.items() for one in serving.holding])
 
 
-def at_level(service: Service | None, budget: str | None, alpha: float | None) -> Serving:
+def at_level(service: ServingState | None, level: str | None, alpha: float | None) -> CertifiedPolicy:
     """Return what serves the level that is asked for.
 
     Raises:
@@ -78,18 +78,18 @@ def at_level(service: Service | None, budget: str | None, alpha: float | None) -
     if service is None or service.levels is None:
         from cascade.policies.levels import MAKE
 
-        asked = f"the level {budget!r}" if budget is not None else f"alpha {alpha!r}"
+        asked = f"the level {level!r}" if level is not None else f"alpha {alpha!r}"
         raise UsageError(f"The policy has no levels, and {asked} was asked for; one with levels is made with: {MAKE}")
-    return service.by_name[service.levels.chosen(budget, alpha).name]
+    return service.by_name[service.levels.chosen(level, alpha).name]
 
 
 def in_service(
     config: CascadeConfig,
     strategy: Strategy,
-    before: Service | None = None,
+    before: ServingState | None = None,
     *,
     today: Callable[[], date] = today_utc,
-) -> Service:
+) -> ServingState:
     """Return what serves a configuration's policy, with what is certified about it.
 
     Args:
@@ -99,23 +99,23 @@ def in_service(
         today: the clock.
 
     Raises:
-        ConfigError, NotCertifiedError: as `Serving`; nothing has changed then.
+        ConfigError, NotCertifiedError: as `CertifiedPolicy`; nothing has changed then.
         UsageError: a certificate is one that audits once raised an alarm about.
     """
     levels, found = _read(config)
-    watches = Watches(config.guarantee or GuaranteeConfig()) if before is None else before.watches
-    made = dict[str, Serving]()
+    monitors = CertificateMonitors(config.guarantee or GuaranteeConfig()) if before is None else before.monitors
+    made = dict[str, CertifiedPolicy]()
     for name, (policy, artifact) in found.items():
         own, level = _of_level(config, levels, name), None if levels is None else name
         try:
-            _refuse_withdrawn(artifact, watches)
-            made[name] = Serving(own, strategy, policy, artifact, level=level, watches=watches, today=today)
+            _refuse_withdrawn(artifact, monitors)
+            made[name] = CertifiedPolicy(own, strategy, policy, artifact, level=level, monitors=monitors, today=today)
         except NotCertifiedError as error:
             raise (error if levels is None else NotCertifiedError(f"Level {name!r}: {error}")) from None
-    watches.share([one for serving in made.values() for one in serving.certificates])  # none of them was refused
+    monitors.share([one for serving in made.values() for one in serving.certificates])  # none of them was refused
     if levels is None:
-        return Service(made[""], strategy, watches)
-    return Service(made[levels.default], strategy, watches, levels, made)
+        return ServingState(made[""], strategy, monitors)
+    return ServingState(made[levels.default], strategy, monitors, levels, made)
 
 
 def _read(config: CascadeConfig) -> tuple[Levels | None, Mapping[str, tuple[Policy, PolicyArtifact | None]]]:
@@ -143,8 +143,8 @@ def _of_level(config: CascadeConfig, levels: Levels | None, name: str) -> Cascad
     return config.model_copy(update={"guarantee": own})
 
 
-def _refuse_withdrawn(artifact: PolicyArtifact | None, watches: Watches) -> None:
-    withdrawn = watches.withdrawn
+def _refuse_withdrawn(artifact: PolicyArtifact | None, monitors: CertificateMonitors) -> None:
+    withdrawn = monitors.withdrawn
     for one in () if artifact is None else artifact.certificates:
         if one.calibration_id in withdrawn:
             raise UsageError(

@@ -21,7 +21,7 @@ from cascade.config.schema import AuditConfig, GuaranteeConfig
 from cascade.conformal.audits import AuditPlan
 from cascade.conformal.guarantee import UNWATCHED
 from cascade.resilience.forks import after_fork
-from cascade.serving.audits import Truth
+from cascade.serving.audits import Outcome
 from cascade.types import Certificate
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ logger = getLogger("cascade")
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class CertificateMonitor:
     """What is known of one certificate.
 
     Attributes:
@@ -51,7 +51,9 @@ class Watch:
         """Whether odd steps have surely become more frequent."""
         return self.odd is not None and self.odd.alarmed
 
-    def after(self, certificate: Certificate, missed: bool, critical: float | None, *, again: bool = False) -> Watch:
+    def after(
+        self, certificate: Certificate, missed: bool, critical: float | None, *, again: bool = False
+    ) -> CertificateMonitor:
         """Return what is known after one more audit.
 
         Args:
@@ -77,7 +79,7 @@ class Watch:
             )
         return replace(self, monitor=monitor, online=online, alarm=alarm)
 
-    def at(self, level: float) -> Watch:
+    def at(self, level: float) -> CertificateMonitor:
         """Return the same audits with another chance of a false alarm.
 
         The level enters no sum of a monitor's evidence, only what the evidence is held against: this is the monitor
@@ -86,7 +88,7 @@ class Watch:
         return self if self.monitor is None else replace(self, monitor=replace(self.monitor, level=level))
 
 
-NO_WATCH = Watch()
+UNAUDITED = CertificateMonitor()
 
 
 _MOST_REASONS = 100
@@ -141,7 +143,7 @@ class _Draws:
         return self._plan is not None and self._plan.draw(next(self._numbers))
 
 
-class Watches:
+class CertificateMonitors:
     """What audits have told, by certificate. All that serves shares one; so may threads.
 
     Guarantee: the certificates that are in service share `monitor.level` evenly, and share it anew when others come. So
@@ -156,7 +158,7 @@ class Watches:
         self._asked = asked
         self._begin()
         after_fork(self._begin)
-        self._known: dict[str, Watch] = {}
+        self._known: dict[str, CertificateMonitor] = {}
         self._status = ServiceStatus()
         self._heard: dict[str, set[str]] = {}
         self._level = asked.monitor.level
@@ -167,9 +169,9 @@ class Watches:
         """Make the lock, anew in a forked child: another thread may have held it at the fork."""
         self._lock = threading.Lock()
 
-    def of(self, certificate: Certificate) -> Watch:
+    def of(self, certificate: Certificate) -> CertificateMonitor:
         """Return what audits told of a certificate."""
-        return self._known.get(certificate.calibration_id, NO_WATCH)
+        return self._known.get(certificate.calibration_id, UNAUDITED)
 
     @property
     def status(self) -> ServiceStatus:
@@ -181,16 +183,16 @@ class Watches:
         with self._lock:
             self._status = self._status.after(certified, reasons)
 
-    def missing(self, why: str) -> Truth:
+    def missing(self, why: str) -> Outcome:
         """Count an audit that shows nothing."""
         with self._lock:
             self._status = replace(self._status, missing=self._status.missing + 1)
-        return Truth(None, counted=False, says=f"the audit is missing: {why}")
+        return Outcome(None, counted=False, reason=f"the audit is missing: {why}")
 
     @property
     def withdrawn(self) -> frozenset[str]:
         """The ids of all certificates that audits ever raised an alarm about."""
-        return frozenset([name for name, watch in self._known.items() if watch.alarm is not None])
+        return frozenset([name for name, known in self._known.items() if known.alarm is not None])
 
     def share(self, certificates: Iterable[Certificate]) -> None:
         """Let these certificates, all that are in service from now on, share the chance of a false alarm."""
@@ -200,37 +202,37 @@ class Watches:
             again = {name: self._known[name].at(self._level) for name in monitored & self._known.keys()}
             self._known = {**self._known, **again}
 
-    def count(self, certificate: Certificate, missed: bool, critical: float | None, group: str) -> Truth:
+    def count(self, certificate: Certificate, missed: bool, critical: float | None, group: str) -> Outcome:
         """Let the monitor and the online threshold of a certificate learn of a miss, or of none.
 
         Args:
             certificate: one that is in service.
             missed: whether the question was missed as it was served.
-            critical: as of `Watch.after`.
+            critical: as of `CertificateMonitor.after`.
             group: what the question hangs together with; its first audit counts for the monitor, and no other.
         """
         name = certificate.calibration_id
         with self._lock:
-            watch = self._known.get(name, NO_WATCH)
-            if watch.monitor is None and watch.online is None:
+            known = self._known.get(name, UNAUDITED)
+            if known.monitor is None and known.online is None:
                 monitor, online = self._new_monitor(certificate), self._new_online(certificate)
-                watch = replace(watch, monitor=monitor, online=online)
-            if watch.monitor is None and watch.online is None:
-                return Truth(missed, counted=False, says=UNWATCHED)
-            if watch.alarm is not None:
-                return Truth(missed, counted=False, says="its certificate was withdrawn meanwhile")
+                known = replace(known, monitor=monitor, online=online)
+            if known.monitor is None and known.online is None:
+                return Outcome(missed, counted=False, reason=UNWATCHED)
+            if known.alarm is not None:
+                return Outcome(missed, counted=False, reason="its certificate was withdrawn meanwhile")
             heard = self._heard.setdefault(name, set())
             again = group in heard
             heard.add(group)
-            watch = watch.after(certificate, missed, critical, again=again)
-            self._known = {**self._known, name: watch}
+            known = known.after(certificate, missed, critical, again=again)
+            self._known = {**self._known, name: known}
             told = self._status
             self._status = replace(told, audits=told.audits + 1, missed=told.missed + missed)
-        if watch.alarm is not None:
-            logger.error("certificate %s: %s", name, watch.alarm)
+        if known.alarm is not None:
+            logger.error("certificate %s: %s", name, known.alarm)
         if again:
-            return Truth(missed, counted=False, says="its group was counted before, and counts once")
-        return Truth(missed, counted=True, says="missed" if missed else "not missed")
+            return Outcome(missed, counted=False, reason="its group was counted before, and counts once")
+        return Outcome(missed, counted=True, reason="missed" if missed else "not missed")
 
     def count_odd(self, certificate: Certificate, odd: bool, before: int, n: int) -> None:
         """Let the evidence against a certificate's share of odd steps learn of one more certified answer.
@@ -252,11 +254,11 @@ class Watches:
         if rank > n:
             return
         with self._lock:
-            watch = self._known.get(name, NO_WATCH)
-            held = watch.odd or Monitor.start(alpha=rank / (n + 1), n=n, k=rank, level=self._level)
-            now = replace(watch, odd=held.update(odd))
+            known = self._known.get(name, UNAUDITED)
+            held = known.odd or Monitor.start(alpha=rank / (n + 1), n=n, k=rank, level=self._level)
+            now = replace(known, odd=held.update(odd))
             self._known = {**self._known, name: now}
-        if now.odder and not watch.odder:
+        if now.odder and not known.odder:
             logger.error(
                 "certificate %s: a step of %d in %d answers lacks an answer or a signal, and of %d in %d calibration "
                 "questions; from now on such answers have no certificate",

@@ -25,7 +25,7 @@ from typing import Any, Protocol, Self
 import pytest
 
 from cascade.collect import collect, journal_of
-from cascade.collect.baselines import WALKS, named_walks
+from cascade.collect.baselines import BASELINES, recorded_baselines
 from cascade.config import load
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion
@@ -204,7 +204,7 @@ def work(folder: str, address: str, count: int) -> None:
         config,
         questions(count),
         Path(folder) / "log.jsonl",
-        walks=named_walks(config),
+        walks=recorded_baselines(config),
         resume=True,
         concurrency=THREADS,
     )
@@ -399,7 +399,7 @@ class Campaign:
         ids = list(dict.fromkeys(row["episode_id"] for row in read_rows(self.log)))
         assert ids == [f"q{n}" for n in range(self.count)]
         walks = {row["walk"] for row in read_rows(self.log)}
-        assert walks == {None, *WALKS}
+        assert walks == {None, *BASELINES}
         figures.distinct += len(logged)
         figures.parts_left += sum(path.suffix == ".part" for path in self.folder.iterdir())
         figures.campaigns += 1

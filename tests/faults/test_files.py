@@ -114,7 +114,7 @@ def test_f54_garbage_in_the_middle_is_skipped_and_named(tmp_path: Path) -> None:
     assert ids(path, dropped) == [f"q{i}" for i in range(len(noise))]
     assert dropped.count == len(noise)
     assert dropped.first[0] == "log.jsonl:2: not a JSON object"
-    assert "6 rows dropped: not a JSON object (6)" in dropped.says()
+    assert "6 rows dropped: not a JSON object (6)" in dropped.describe()
 
 
 def test_f54_a_crash_in_an_append_costs_that_row_only(tmp_path: Path) -> None:

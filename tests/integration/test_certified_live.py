@@ -72,7 +72,7 @@ def test_a_certified_policy_does_live_what_it_does_on_the_log(demo: Demo, kind: 
     with Orchestrator.from_config(settings(demo, policy=str(tmp_path), guarantee=asked)) as orchestrator:
         answers = [orchestrator.ask(question) for question, _ in demo.questions[:ASKED]]
         truths = [
-            orchestrator.record_truth(answer, gold)
+            orchestrator.record_outcome(answer, gold)
             for answer, (_, gold) in zip(answers, demo.questions[:ASKED], strict=True)
         ]
         assert orchestrator.alarm is None

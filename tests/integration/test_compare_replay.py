@@ -14,7 +14,7 @@ import pytest
 
 from cascade.calibration.scores import table_scores
 from cascade.collect import collect
-from cascade.collect.baselines import WALKS, named_walks
+from cascade.collect.baselines import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.conformal.rollout import levels
 from cascade.conformal.single import single
@@ -79,7 +79,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             config,
             QUESTIONS,
             made[name],
-            walks=named_walks(config),
+            walks=recorded_baselines(config),
             matcher=get_matcher("exact"),
             dataset=name,
             concurrency=4,
@@ -182,10 +182,10 @@ def texts_of(path: Path) -> dict[tuple[str, int, str], str]:
     return found
 
 
-@pytest.mark.parametrize("name", WALKS)
+@pytest.mark.parametrize("name", BASELINES)
 def test_a_logged_walk_is_what_it_was_live(logs: dict[str, Path], name: str) -> None:
     config: CascadeConfig = load(MODELS | ROUNDS)
-    (walk,) = named_walks(config, [name])
+    (walk,) = recorded_baselines(config, [name])
     logged = table_of(logs["rounds"]).walks[name]
     assert logged.known.all()
     with Orchestrator.from_config(config, providers={"fake": FakeProvider(said)}) as orchestrator:
@@ -211,6 +211,6 @@ def test_the_collected_log_compares(logs: dict[str, Path]) -> None:
     found = compare(table_of(logs["rounds"]), count=3)
     names = [row.policy for row in found.rows]
     assert found.reference == "guide only"
-    assert {*WALKS, BASE_ONLY, "UALA on verdict, tuned", "threshold on verdict, conformal"} < set(names)
+    assert {*BASELINES, BASE_ONLY, "UALA on verdict, tuned", "threshold on verdict, conformal"} < set(names)
     assert all(row.questions is None for row in found.rows)
     assert all(row.mean.cost_usd for row in found.rows)

@@ -209,7 +209,7 @@ def test_a_certificate_of_a_learned_policy_is_made_served_and_verified(
             assert (answer.text is None) == abstains(sure, certificate.abstain_below)
             abstained += answer.text is None
             if answer.audited:
-                assert orchestrator.record_truth(answer, demo.gold[row]).missed is not None
+                assert orchestrator.record_outcome(answer, demo.gold[row]).missed is not None
     assert (abstained > 0) == guarantee.abstain
 
 
@@ -250,7 +250,7 @@ def test_after_an_alarm_the_fallback_serves(demo: Demo, tmp_path: Path) -> None:
                 break
             kept = {normalize_answer(one) for one in answer.answers}
             left_out = [one.text for one in answer.steps[-1].candidates if normalize_answer(one.text) not in kept]
-            orchestrator.record_truth(
+            orchestrator.record_outcome(
                 answer, left_out or ["nobody"]
             )  # a miss wherever the last step had another answer
         assert orchestrator.alarm is not None

@@ -49,7 +49,7 @@ def test_every_level_decides_live_as_on_the_log(written: Path) -> None:
     costs, covered = [], []
     with Orchestrator.from_config(config, providers={"local": Replay.of(rows)}) as orchestrator:
         for name, one in held.policies.items():
-            answers = [orchestrator.ask(question, budget=name) for question in questions]
+            answers = [orchestrator.ask(question, level=name) for question in questions]
             (certificate,) = one.artifact.certificates
             assert all(not answer.warnings and answer.certificate == certificate for answer in answers)
             assert {answer.level for answer in answers} == {name}

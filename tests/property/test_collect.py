@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cascade.collect import Collected, collect, journal_of
-from cascade.collect.baselines import WALKS, named_walks
+from cascade.collect.baselines import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows
 from cascade.episodes.journal import Journal
@@ -82,7 +82,7 @@ CONFIGS = st.builds(
     st.sampled_from(["logprobs", "sampled"]),
 )
 NUMBERS = st.lists(st.integers(0, 5), min_size=1, max_size=6)  # some twice: two equal questions of one set
-WALK_SETS = st.lists(st.sampled_from(WALKS), unique=True, max_size=3)
+WALK_SETS = st.lists(st.sampled_from(BASELINES), unique=True, max_size=3)
 CONCURRENCY = st.sampled_from([1, 2, 8])
 
 
@@ -91,7 +91,12 @@ def run(
 ) -> Collected:
     given_options = {"matcher": EXACT, "concurrency": 1, "resume": True} | options
     return collect(
-        made, asked(numbers), log, walks=named_walks(made, walks), providers={"fake": models.provider}, **given_options
+        made,
+        asked(numbers),
+        log,
+        walks=recorded_baselines(made, walks),
+        providers={"fake": models.provider},
+        **given_options,
     )
 
 

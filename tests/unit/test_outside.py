@@ -104,9 +104,9 @@ def test_a_ladder_whose_last_model_is_down(tmp_path: Path, down: Any, required: 
         assert said.startswith("the call of large at step 2 failed (")
         assert any(one.startswith("the call of large failed at step 2: ") for one in hard.warnings)
         assert (easy.text, easy.certificate is not None) == ("Danube", True)
-        told = orchestrator.record_truth(easy, "Volga")
+        told = orchestrator.record_outcome(easy, "Volga")
         assert (told.missed, told.counted) == (None, False)
-        assert told.says.startswith("the audit is missing: the call of large at step 2 failed (")
+        assert told.reason.startswith("the audit is missing: the call of large at step 2 failed (")
         status = orchestrator.status
         assert status is not None
         assert (status.answered, status.certified, status.audits, status.missing) == (2, 1, 0, 1)
@@ -322,7 +322,7 @@ def prompts(folder: Path, said: str) -> None:
 
 
 def test_a_policy_calibrated_for_new_prompts_is_served_with_them(tmp_path: Path) -> None:
-    """0.5.0: `recalibrated()` sent the old prompts under the new certificate."""
+    """0.5.0: `reload_policy()` sent the old prompts under the new certificate."""
     mine, where = tmp_path / "prompts", tmp_path / "policy"
     prompts(mine, "Old")
     config = {**LADDER, "strategy": {**LADDER["strategy"], "prompts": str(mine)}, "policy": str(where)}
@@ -341,13 +341,13 @@ def test_a_policy_calibrated_for_new_prompts_is_served_with_them(tmp_path: Path)
         assert before.certificate.calibration_id == first
         assert "Old: " in provider.requests[-1].messages[-1].content
         second = certify()
-        orchestrator.recalibrated()
+        orchestrator.reload_policy()
         after = orchestrator.ask("which?")
         assert "New: " in provider.requests[-1].messages[-1].content
         assert after.certificate is not None
         assert after.certificate.calibration_id == second != first
         prompts(mine, "Newest")
-        orchestrator.recalibrated()
+        orchestrator.reload_policy()
         assert reasons(orchestrator.ask("which?")) == ["the prompts are not those that the certificate was made with"]
 
 
@@ -368,7 +368,7 @@ def test_a_question_under_way_ends_with_the_prompts_and_the_certificate_that_it_
         if len(sent) == 1:
             prompts(mine, "New")
             certify()
-            orchestrator.recalibrated()
+            orchestrator.reload_policy()
         return unsure("Answer: Danube")
 
     with Orchestrator.from_config(config, providers={"fake": FakeProvider(reloads)}) as orchestrator:

@@ -63,7 +63,7 @@ def test_a_question_of_which_a_call_failed_is_left_out_of_a_log() -> None:
     (table,) = tables_from_rows(asked(script), dropped)
     assert table.n == 2
     assert dropped.count == 1
-    assert "the call of a model failed" in dropped.says()
+    assert "the call of a model failed" in dropped.describe()
 
 
 def test_a_log_knows_the_names_that_replies_bore() -> None:

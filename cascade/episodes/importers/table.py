@@ -68,7 +68,7 @@ def rows_from_table(
         return
     ordered = _checked_layout(found, parts, given, first, path)
     if told is not None:
-        told(ordered.says())
+        told(ordered.describe())
     made = wide.calls(ordered, whole, counted, as_ladder=not parts)
     yield from episodes(made, parts, counted, name)
 

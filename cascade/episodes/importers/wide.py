@@ -148,7 +148,7 @@ class Layout:
     problems: tuple[str, ...] = ()
     order: str | None = "the order of their columns"
 
-    def says(self) -> list[str]:
+    def describe(self) -> list[str]:
         """Return how each column is read, a line for the questions, one for each model, and what is ignored."""
         lines = [f"columns of the question: {_listed(self.question)}"]
         for step, one in enumerate(self.models, 1):

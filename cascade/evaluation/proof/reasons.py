@@ -149,7 +149,7 @@ def _no_better(way: Way, reference: Way, gap: Interval) -> str:
 
 def _of_judging(proof: Proof, judging: BreakEven | None) -> Iterator[Reason]:
     if judging is not None and (judging.share_needed is None or proof.verdict != "saves"):
-        yield Reason("judging", judging.says())
+        yield Reason("judging", judging.describe())
 
 
 def _of_the_signals(proof: Proof) -> Iterator[Reason]:

@@ -204,7 +204,7 @@ def promised(done: Calibrated) -> Iterator[str]:
     if done.reference_cost_nano_usd is not None:
         alone = _usd(done.reference_cost_nano_usd)
         yield from (f"The guide alone, or a ladder's last model, costs {alone} per 1,000 there.", "")
-    against = worth_of(done).says("the guide, or a ladder's last model, alone")
+    against = worth_of(done).describe("the guide, or a ladder's last model, alone")
     if against is not None:
         yield from (f"**{against}**", "")
 

@@ -28,7 +28,7 @@ class Worth(NamedTuple):
         times = self.times_reference
         return times < 1 if times is not None else not self.keeps_everything
 
-    def says(self, reference: str) -> str | None:
+    def describe(self, reference: str) -> str | None:
         """Return in a sentence what speaks against serving it; None where nothing does.
 
         Args:

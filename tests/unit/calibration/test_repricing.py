@@ -25,8 +25,8 @@ def test_a_log_at_the_same_prices_is_as_it_should_be() -> None:
 def test_other_prices_are_named_with_one_call() -> None:
     (found,) = mispriced([row(), row(cost=240_000), row(cost=60_000)], PRICES)
     assert found == Mispriced("small", 2, 240_000, 120_000)
-    assert "0.00024 USD" in found.says()
-    assert "0.00012 USD" in found.says()
+    assert "0.00024 USD" in found.describe()
+    assert "0.00012 USD" in found.describe()
 
 
 def test_a_tenth_of_a_thousandth_is_rounding_and_a_fiftieth_is_not() -> None:

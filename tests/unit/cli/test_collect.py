@@ -11,7 +11,7 @@ import pytest
 
 from cascade.cli import collect as module
 from cascade.collect import Progress
-from cascade.collect.baselines import WALKS
+from cascade.collect.baselines import BASELINES
 from cascade.episodes.files import read_rows
 from cascade.errors import AuthenticationError
 from cascade.providers.fake import FakeProvider, reply
@@ -102,7 +102,7 @@ def test_json_is_one_document_on_stdout_and_nothing_else(cli: Cli) -> None:
         (("--walk", "none"), set()),
         (("--walk", "LLM-exit, base"), {"LLM-exit, base"}),
         (("--walk", "guide only", "--walk", "LLM-exit, guide"), {"guide only", "LLM-exit, guide"}),
-        (("--walk", "all"), set(WALKS)),
+        (("--walk", "all"), set(BASELINES)),
     ],
 )
 def test_which_walks_are_logged_is_chosen(cli: Cli, flags: tuple[str, ...], walks: set[str]) -> None:

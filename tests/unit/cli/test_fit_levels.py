@@ -82,7 +82,7 @@ def test_one_table_says_what_each_level_promises_and_costs(cli: Cli, log: str) -
     assert "low: With probability at least 70 %" in said
     assert "high: With probability at least 95 %" in said
     assert "promise holds by itself" in said
-    assert 'ask(question, budget="low")' in said
+    assert 'ask(question, level="low")' in said
 
 
 def test_json_has_each_level_as_a_fit_alone_has_it(cli: Cli, log: str) -> None:

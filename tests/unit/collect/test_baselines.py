@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cascade.collect.baselines import GUIDE_ONLY, WALKS, named_walks
+from cascade.collect.baselines import BASELINES, GUIDE_ONLY, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.errors import UsageError
 from cascade.policies.fixed import FixedPolicy
@@ -24,13 +24,13 @@ def config(**strategy: object) -> CascadeConfig:
 
 
 def test_the_names_are_those_of_the_command_line_and_the_log() -> None:
-    assert WALKS == NAMES
+    assert BASELINES == NAMES
     assert GUIDE_ONLY == "guide only"
-    assert tuple(walk.name for walk in named_walks(config())) == NAMES
+    assert tuple(walk.name for walk in recorded_baselines(config())) == NAMES
 
 
 def test_the_guide_only_is_a_ladder_of_the_guide_that_keeps_its_answer() -> None:
-    (walk,) = named_walks(config(), [GUIDE_ONLY])
+    (walk,) = recorded_baselines(config(), [GUIDE_ONLY])
     assert isinstance(walk.strategy, Ladder)
     assert walk.strategy.models == ("large",)
     assert walk.policy == FixedPolicy("both", 1)
@@ -38,7 +38,7 @@ def test_the_guide_only_is_a_ladder_of_the_guide_that_keeps_its_answer() -> None
 
 @pytest.mark.parametrize("place", ["base", "guide"])
 def test_a_model_as_policy_has_the_logs_own_rounds_and_decides_in_each(place: str) -> None:
-    (walk,) = named_walks(config(), [f"LLM policy, {place}"])
+    (walk,) = recorded_baselines(config(), [f"LLM policy, {place}"])
     assert isinstance(walk.strategy, BaseGuide)
     assert (walk.strategy.decider, walk.strategy.rounds, walk.strategy.verdict) == (place, 3, "sampled")
     assert walk.policy == PromptedPolicy()
@@ -46,7 +46,7 @@ def test_a_model_as_policy_has_the_logs_own_rounds_and_decides_in_each(place: st
 
 @pytest.mark.parametrize(("place", "model"), [("base", "small"), ("guide", "large")])
 def test_exit_is_one_model_with_as_many_rounds(place: str, model: str) -> None:
-    (walk,) = named_walks(config(), [f"LLM-exit, {place}"])
+    (walk,) = recorded_baselines(config(), [f"LLM-exit, {place}"])
     assert isinstance(walk.strategy, Exit)
     assert (walk.strategy.models, walk.strategy.role, walk.strategy.rounds) == ((model,), place, 3)
     assert walk.policy == PromptedPolicy()
@@ -54,28 +54,28 @@ def test_exit_is_one_model_with_as_many_rounds(place: str, model: str) -> None:
 
 def test_every_walk_uses_the_configured_prompts(tmp_path: Path) -> None:
     (tmp_path / "answer.txt").write_text("[user]\nMine: {question}")
-    for walk in named_walks(config(prompts=str(tmp_path))):
+    for walk in recorded_baselines(config(prompts=str(tmp_path))):
         assert walk.strategy.prompts.answer.before == "Mine: "  # type: ignore[attr-defined]
 
 
 def test_only_the_walks_asked_for_are_made_in_that_order_and_once() -> None:
     wanted = ["LLM-exit, base", GUIDE_ONLY, "LLM-exit, base"]
-    assert [walk.name for walk in named_walks(config(), wanted)] == ["LLM-exit, base", GUIDE_ONLY]
-    assert named_walks(config(), []) == ()
+    assert [walk.name for walk in recorded_baselines(config(), wanted)] == ["LLM-exit, base", GUIDE_ONLY]
+    assert recorded_baselines(config(), []) == ()
 
 
 @pytest.mark.parametrize("strategy", [{"kind": "ladder", "models": ["base", "guide"]}, {"kind": "exit"}])
 def test_other_strategies_have_none(strategy: dict[str, object]) -> None:
-    assert named_walks(load(TWO_MODELS | {"strategy": strategy})) == ()
+    assert recorded_baselines(load(TWO_MODELS | {"strategy": strategy})) == ()
 
 
 def test_an_unknown_walk_is_a_usage_error_with_the_nearest_name() -> None:
     with pytest.raises(UsageError, match=r"There is no walk 'guide onli'.*guide only"):
-        named_walks(config(), ["guide onli"])
+        recorded_baselines(config(), ["guide onli"])
 
 
 def test_the_configuration_is_left_as_it_was() -> None:
     given = config()
     before = given.model_dump()
-    named_walks(given)
+    recorded_baselines(given)
     assert given.model_dump() == before

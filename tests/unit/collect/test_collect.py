@@ -15,7 +15,7 @@ import pytest
 
 from cascade.budget.ledger import most_nano_usd
 from cascade.collect import MAX_FAILURES_IN_A_ROW, Collected, Progress, collect
-from cascade.collect.baselines import GUIDE_ONLY, WALKS, NamedWalk, named_walks
+from cascade.collect.baselines import BASELINES, GUIDE_ONLY, RecordedBaseline, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows, write_rows
 from cascade.episodes.journal import Journal
@@ -125,7 +125,7 @@ def collected(
         settings,
         questions,
         log,
-        walks=options.pop("named", None) or named_walks(settings, walks),
+        walks=options.pop("named", None) or recorded_baselines(settings, walks),
         providers={"fake": models or Models()},
         **({"matcher": EXACT, "dataset": "rivers", "concurrency": 1} | options),
     )
@@ -154,7 +154,7 @@ def test_all_steps_are_run_whatever_the_answers_are(log: Path, p_yes: float) -> 
             return reply("Yes" if p_yes > 0.5 else "No, Inn", p_yes=p_yes)
         return {"exit": "EXIT", "decide": "1"}.get(request.purpose, "Answer: Danube")
 
-    done = collected(log, asked(1, 2), Models(sure), walks=WALKS)
+    done = collected(log, asked(1, 2), Models(sure), walks=BASELINES)
     rows = full_walk(log)
     steps = [(row["episode_id"], row["step"], row["source"]) for row in rows]
     assert steps == [(q, step, source) for q in ("q1", "q2") for step in (1, 2, 3) for source in ("base", "guide")]
@@ -169,7 +169,7 @@ def test_named_walks_stop_where_they_stop_and_say_what_they_kept(log: Path) -> N
             return reply("No, Inn", p_yes=0.1)
         return {"exit": "EXIT", "decide": "2"}.get(request.purpose, "Answer: Danube")
 
-    collected(log, asked(1), Models(sure), walks=WALKS)
+    collected(log, asked(1), Models(sure), walks=BASELINES)
     by_walk: dict[str, list[Any]] = {}
     for row in rows_of(log):
         if row["walk"] is not None:
@@ -185,7 +185,7 @@ def test_named_walks_stop_where_they_stop_and_say_what_they_kept(log: Path) -> N
 
 
 def test_a_row_says_whose_it_is_and_what_is_right(log: Path) -> None:
-    collected(log, asked(1, 2), walks=WALKS)
+    collected(log, asked(1, 2), walks=BASELINES)
     rows = rows_of(log)
     for row in rows:
         assert tuple(row) == COLUMNS
@@ -225,13 +225,13 @@ def test_a_matcher_that_wants_the_question_is_told_it(log: Path) -> None:
 
 def test_the_questions_keep_their_order_and_the_steps_theirs(log: Path) -> None:
     numbers = [7, 3, 9, 1, 4, 8, 2]
-    collected(log, asked(*numbers), walks=WALKS, concurrency=8)
+    collected(log, asked(*numbers), walks=BASELINES, concurrency=8)
     ids = [row["episode_id"] for row in rows_of(log)]
     assert list(dict.fromkeys(ids)) == [f"q{n}" for n in numbers]
     assert [ids.index(one) for one in dict.fromkeys(ids)] == sorted(ids.index(one) for one in set(ids))
     for question in set(ids):
         walks = [row["walk"] for row in rows_of(log) if row["episode_id"] == question]
-        assert list(dict.fromkeys(walks)) == [None, *WALKS]
+        assert list(dict.fromkeys(walks)) == [None, *BASELINES]
 
 
 class _EndsEarly:
@@ -248,7 +248,7 @@ class _EndsEarly:
 
 
 def test_the_horizon_of_a_walk_that_could_not_go_on_is_where_it_ended(log: Path) -> None:
-    early = NamedWalk("early", _EndsEarly(), FixedPolicy("both", 4))
+    early = RecordedBaseline("early", _EndsEarly(), FixedPolicy("both", 4))
     collected(log, asked(1), named=[early])
     assert [(row["step"], row["horizon"]) for row in rows_of(log) if row["walk"] == "early"] == [(1, 2), (2, 2)]
     assert {row["horizon"] for row in full_walk(log)} == {3}
@@ -264,17 +264,17 @@ def test_a_row_was_made_when_its_call_was(log: Path, monkeypatch: pytest.MonkeyP
         add(self, made)
 
     monkeypatch.setattr(Journal, "add", noting)
-    collected(log, asked(1, 2), walks=WALKS)
+    collected(log, asked(1, 2), walks=BASELINES)
     rows = rows_of(log)
     assert {row["signals"]["replay"]["request"]: row["created_at"] for row in rows} == recorded
 
 
 def test_the_same_record_gives_the_same_bytes(log: Path, tmp_path: Path) -> None:
-    collected(log, asked(*range(6)), walks=WALKS, concurrency=8)
+    collected(log, asked(*range(6)), walks=BASELINES, concurrency=8)
     first = log.read_bytes()
     for concurrency in (1, 8):
         models = Models()
-        collected(log, asked(*range(6)), models, walks=WALKS, concurrency=concurrency, resume=True)
+        collected(log, asked(*range(6)), models, walks=BASELINES, concurrency=concurrency, resume=True)
         assert (log.read_bytes(), models.requests) == (first, [])
 
 
@@ -283,8 +283,8 @@ def test_side_by_side_is_the_same_as_one_after_the_other(tmp_path: Path) -> None
         return [{**row, "created_at": None, "latency_ms": None} for row in rows_of(log)]
 
     one, other = tmp_path / "one.jsonl", tmp_path / "other.jsonl"
-    collected(one, asked(*range(6)), walks=WALKS, concurrency=1)
-    collected(other, asked(*range(6)), walks=WALKS, concurrency=8)
+    collected(one, asked(*range(6)), walks=BASELINES, concurrency=1)
+    collected(other, asked(*range(6)), walks=BASELINES, concurrency=8)
     assert kept(one) == kept(other)
 
 
@@ -293,10 +293,10 @@ def test_every_form_holds_the_same_and_is_gone_on_with(tmp_path: Path, name: str
     if name.endswith(".parquet"):
         pytest.importorskip("pyarrow")
     log, models = tmp_path / name, Models()
-    collected(log, asked(1, 2), models, walks=WALKS)
+    collected(log, asked(1, 2), models, walks=BASELINES)
     before = len(models.requests)
     rows = rows_of(log)
-    done = collected(log, asked(1, 2, 3), models, walks=WALKS, resume=True)
+    done = collected(log, asked(1, 2, 3), models, walks=BASELINES, resume=True)
     assert rows_of(log)[: len(rows)] == rows
     assert models.paid_twice == []
     assert {one.question.text for one in models.requests[before:]} == {"Which river is number 3?"}
@@ -308,7 +308,7 @@ def test_every_form_holds_the_same_and_is_gone_on_with(tmp_path: Path, name: str
 
 def test_no_call_is_made_twice_though_walks_ask_the_same(log: Path) -> None:
     models = Models()
-    done = collected(log, asked(*range(8)), models, walks=WALKS, concurrency=8)
+    done = collected(log, asked(*range(8)), models, walks=BASELINES, concurrency=8)
     assert models.paid_twice == []
     assert len(models.requests) == done.progress.made_calls < len(rows_of(log))
     assert done.progress.reused_calls == len(rows_of(log)) - done.progress.made_calls
@@ -528,7 +528,7 @@ def test_a_question_with_a_failed_call_is_left_out_and_named_and_asked_again(
 def test_after_a_failed_call_nothing_more_is_paid_for_that_question(log: Path) -> None:
     """What would come after a hole is of no use: with the answer that is missing, everything after it is another."""
     models = broken(1, when=lambda one: one.role == "guide")
-    collected(log, asked(1), models, walks=WALKS)
+    collected(log, asked(1), models, walks=BASELINES)
     assert [(one.role, one.purpose, one.step) for one in models.requests] == [
         ("base", "answer", 1),
         ("guide", "judge", 1),
@@ -643,9 +643,9 @@ def test_an_interrupt_lets_the_calls_in_flight_be_written_down(log: Path) -> Non
 
 def test_with_more_questions_only_the_new_ones_are_paid(log: Path) -> None:
     models = Models()
-    collected(log, asked(1, 3), models, walks=WALKS)
+    collected(log, asked(1, 3), models, walks=BASELINES)
     old, rows = models.paid, rows_of(log)
-    done = collected(log, asked(1, 2, 3), models, walks=WALKS, resume=True)
+    done = collected(log, asked(1, 2, 3), models, walks=BASELINES, resume=True)
     assert models.paid_twice == []
     assert done.progress.made_calls == len(models.paid) - len(old) > 0
     assert [row for row in rows_of(log) if row["episode_id"] != "q2"] == rows
@@ -662,13 +662,13 @@ def test_another_walk_pays_only_for_what_is_new(log: Path) -> None:
 
 def test_with_fewer_questions_what_was_paid_for_the_others_stays_on_record(log: Path) -> None:
     models = Models()
-    collected(log, asked(1, 2, 3), models, walks=WALKS)
+    collected(log, asked(1, 2, 3), models, walks=BASELINES)
     whole, paid = log.read_bytes(), len(models.requests)
-    done = collected(log, asked(2), models, walks=WALKS, resume=True)
+    done = collected(log, asked(2), models, walks=BASELINES, resume=True)
     assert {row["episode_id"] for row in rows_of(log)} == {"q2"}
     assert done.unused_calls > 0
     assert journal_of(log).exists()
-    done = collected(log, asked(1, 2, 3), models, walks=WALKS, resume=True)
+    done = collected(log, asked(1, 2, 3), models, walks=BASELINES, resume=True)
     assert (log.read_bytes(), len(models.requests), done.unused_calls) == (whole, paid, 0)
     assert not journal_of(log).exists()
 
@@ -826,7 +826,7 @@ def same(one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("policy", [{"kind": "fixed", "depth": ROUNDS}, {"kind": "threshold", "threshold": 0.2}])
 def test_a_collected_log_replays_to_the_same_steps(log: Path, policy: dict[str, Any]) -> None:
-    collected(log, asked(*range(5)), walks=WALKS, concurrency=4)
+    collected(log, asked(*range(5)), walks=BASELINES, concurrency=4)
     with (
         Orchestrator.from_config(config(policy=policy, provider=f"replay:{log}")) as again,
         Orchestrator.from_config(config(policy=policy), providers={"fake": Models()}) as live,
@@ -855,7 +855,7 @@ def test_the_steps_in_the_log_are_those_that_a_walk_makes(log: Path) -> None:
 @pytest.mark.parametrize("place", ["base", "guide"])
 def test_a_named_walk_replays_as_itself(log: Path, place: str) -> None:
     """The same model is asked twice at a step, with other words before it: each walk must get its own answer."""
-    collected(log, asked(*range(5)), walks=WALKS)
+    collected(log, asked(*range(5)), walks=BASELINES)
     strategy = {"kind": "exit", "model": place, "rounds": ROUNDS}
     with (
         Orchestrator.from_config(config(strategy=strategy, provider=f"replay:{log}")) as again,
@@ -881,7 +881,7 @@ def test_a_model_without_logprobs_replays_too(log: Path) -> None:
         return {**payload, "choices": [{**payload["choices"][0], "logprobs": None}]}
 
     made = {"policy": {"kind": "fixed", "depth": ROUNDS}}
-    collected(log, asked(1, 2), Models(without_logprobs), walks=WALKS)
+    collected(log, asked(1, 2), Models(without_logprobs), walks=BASELINES)
     with (
         Orchestrator.from_config(config(**made, provider=f"replay:{log}")) as again,
         Orchestrator.from_config(config(**made), providers={"fake": Models(without_logprobs)}) as live,

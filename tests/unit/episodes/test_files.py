@@ -168,7 +168,7 @@ def test_any_row_comes_back_from_any_form(rows: list[dict[str, Any]]) -> None:
             assert write_rows(path, rows) == len(rows)
             dropped = Dropped()
             assert list(read_rows(path, dropped)) == whole
-            assert dropped.says() == ""
+            assert dropped.describe() == ""
 
 
 # --- appending ---
@@ -298,7 +298,7 @@ def test_lines_that_are_no_rows_are_named_and_passed_over(tmp_path: Path) -> Non
     assert len(list(read_rows(path, dropped))) == 2
     assert dict(dropped.rows) == {"not a JSON object": 3, "no step": 1, "a torn last line": 1}
     assert dropped.first[0] == "log.jsonl:4: not a JSON object"
-    assert dropped.says().startswith(
+    assert dropped.describe().startswith(
         "5 rows dropped: not a JSON object (3), no step (1), a torn last line (1). First: "
     )
 
@@ -308,7 +308,7 @@ def test_only_the_first_places_of_a_reason_are_kept() -> None:
     for number in range(10):
         dropped.drop("odd", f"log:{number}")
     assert (dropped.count, dropped.first) == (10, ["log:0: odd", "log:1: odd", "log:2: odd"])
-    assert Dropped().says() == ""
+    assert Dropped().describe() == ""
 
 
 @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_a_value_that_only_looks_different_is_kept(tmp_path: Path, column: str, 
     raw = {"question": "x", "step": 1, column: value}
     dropped = Dropped()
     (read,) = read_rows(lines_of(tmp_path / "log.jsonl", json.dumps(raw)), dropped)
-    assert (read[column], dropped.says()) == (kept, "")
+    assert (read[column], dropped.describe()) == (kept, "")
 
 
 def test_a_signal_that_is_no_number_is_null_and_named(tmp_path: Path) -> None:
@@ -421,7 +421,7 @@ def test_a_mark_at_the_start_and_windows_line_ends_are_nothing(tmp_path: Path) -
     path = lines_of(tmp_path / "log.jsonl", b"\xef\xbb\xbf" + GOOD.encode() + b"\r\n\r\n" + GOOD.encode() + b"\r\n")
     dropped = Dropped()
     assert len(list(read_rows(path, dropped))) == 2
-    assert dropped.says() == ""
+    assert dropped.describe() == ""
 
 
 def test_a_file_in_utf16_says_so(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_columns_of_other_writers_are_understood(tmp_path: Path) -> None:
     )
     dropped = Dropped()
     (read,) = read_rows(path, dropped)
-    assert dropped.says() == ""
+    assert dropped.describe() == ""
     expected = {"episode_id": "q", "horizon": 4, "candidate": 0, "confidence": 0.5, "gold": ["a", "b"]}
     expected |= {"signals": {"p_yes": 0.5}, "source": "base", "created_at": "1970-01-01T00:00:00+00:00"}
     assert {name: read[name] for name in expected} == expected

@@ -179,7 +179,7 @@ def test_what_cannot_be_judged_is_left_out_and_named() -> None:
         "an episode with an answer of which it is not known whether it is right": 1,
         "an episode without a step": 1,
     }
-    assert "gap: an episode with a step missing" in dropped.says()
+    assert "gap: an episode with a step missing" in dropped.describe()
 
 
 def test_a_log_without_an_episode_is_refused_with_the_reasons() -> None:

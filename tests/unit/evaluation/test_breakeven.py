@@ -75,8 +75,8 @@ def test_with_cached_tokens_there_is_no_one_price_and_no_length() -> None:
         row["cost_nano_usd"] = row["input_tokens"] * INPUT // 10 + row["output_tokens"] * OUTPUT
     found = of(rows)
     assert found.guide_tokens_needed is None
-    assert "tokens long" not in found.says()
-    assert "however short" not in found.says()
+    assert "tokens long" not in found.describe()
+    assert "however short" not in found.describe()
 
 
 def test_calls_of_one_length_do_not_tell_the_price() -> None:
@@ -133,7 +133,7 @@ def test_dear_judging_saves_nothing() -> None:
     found = break_even(100, 900, 500, guide_tokens=20, count=1, per_token=10.0)
     assert found.share_needed is None
     assert found.guide_tokens_needed == pytest.approx(70)
-    assert found.says() == (
+    assert found.describe() == (
         "Judging costs MORE than asking the guide outright: one answer of the base and its verdict cost $0.000001, the "
         "guide's own answer $0.000000, so on answers this short no threshold can be cheaper than guide only. The two "
         "meet where the guide's own answers are 70 tokens long; here they are 20."
@@ -143,17 +143,17 @@ def test_dear_judging_saves_nothing() -> None:
 def test_cheap_judging_saves_from_a_share_on() -> None:
     found = break_even(100_000, 200_000, 1_000_000, guide_tokens=1_000, count=10, per_token=90.0)
     assert found.share_needed == pytest.approx(0.3)
-    assert "less than asking" in found.says()
-    assert "once more than 30% of the base's answers are kept" in found.says()
+    assert "less than asking" in found.describe()
+    assert "once more than 30% of the base's answers are kept" in found.describe()
 
 
 def test_judging_that_is_cheaper_than_reading_the_question_needs_no_length() -> None:
     found = break_even(1, 1, 1_000_000, guide_tokens=10, count=1, per_token=5.0)
     assert found.guide_tokens_needed == 0.0
-    assert found.says().endswith(
+    assert found.describe().endswith(
         "That holds however short the guide's own answers are: reading the question alone costs it more."
     )
-    assert "0 tokens long" not in found.says()
+    assert "0 tokens long" not in found.describe()
 
 
 def test_equal_costs_are_no_saving() -> None:

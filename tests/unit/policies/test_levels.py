@@ -392,15 +392,15 @@ def test_the_cheapest_level_that_keeps_the_promise_is_taken(alpha: float, name: 
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"budget": "hihg"}, "There is no level 'hihg'; did you mean high?"),
-        ({"budget": ""}, "There is no level ''"),
+        ({"level": "hihg"}, "There is no level 'hihg'; did you mean high?"),
+        ({"level": ""}, "There is no level ''"),
         ({"alpha": 0.04}, "No level promises an alpha of 0.04 or less"),
         ({"alpha": 0}, "alpha is a share of questions, between 0 and 1, not 0"),
         ({"alpha": 5}, "alpha is a share of questions, between 0 and 1, not 5"),
         ({"alpha": True}, "not True"),
         ({"alpha": float("nan")}, "not nan"),
         ({"alpha": "0.1"}, "not '0.1'"),
-        ({"budget": "low", "alpha": 0.1}, "Give a budget or an alpha, not both"),
+        ({"level": "low", "alpha": 0.1}, "Give a level or an alpha, not both"),
     ],
 )
 def test_what_there_is_none_of_is_refused_with_what_there_is(asked: dict[str, Any], said: str) -> None:

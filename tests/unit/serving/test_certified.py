@@ -24,7 +24,7 @@ from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import read
 from cascade.policies.fixed import FixedPolicy
 from cascade.providers.fake import FakeProvider, reply
-from cascade.serving.certified import Serving, fallback_of
+from cascade.serving.certified import CertifiedPolicy, fallback_of
 from cascade.strategies.base import ModelUse
 from cascade.strategies.exit import Exit
 from cascade.strategies.ladder import Ladder
@@ -171,15 +171,15 @@ def test_it_expires_at_the_end_of_its_last_day(tmp_path: Path) -> None:
     config = load(settings(folder))
     day = [date(2026, 12, 1)]
     policy, artifact = certified_policy(config, folder)
-    serving = Serving(config, build_strategy(config), policy, artifact, today=lambda: day[0])
-    assert serving.order(RIVER).certificate is not None
+    serving = CertifiedPolicy(config, build_strategy(config), policy, artifact, today=lambda: day[0])
+    assert serving.plan(RIVER).certificate is not None
     day[0] = date(2026, 12, 2)
-    order = serving.order(RIVER)
-    assert (order.certificate, order.warnings) == (
+    plan = serving.plan(RIVER)
+    assert (plan.certificate, plan.warnings) == (
         None,
         ("no certificate: it expired on 2026-12-01; calibrate again",),
     )
-    assert order.policy == policy
+    assert plan.policy == policy
 
 
 def test_one_that_is_required_and_expires_in_service_is_refused_at_the_next_question(tmp_path: Path) -> None:
@@ -187,13 +187,13 @@ def test_one_that_is_required_and_expires_in_service_is_refused_at_the_next_ques
     config = load(settings(folder, guarantee={"required": True}))
     day = [date(2026, 12, 1)]
     policy, artifact = certified_policy(config, folder)
-    serving = Serving(config, build_strategy(config), policy, artifact, today=lambda: day[0])
-    assert serving.order(RIVER).certificate is not None
+    serving = CertifiedPolicy(config, build_strategy(config), policy, artifact, today=lambda: day[0])
+    assert serving.plan(RIVER).certificate is not None
     day[0] = date(2026, 12, 2)
     with pytest.raises(NotCertifiedError, match="it expired on 2026-12-01"):
-        serving.order(RIVER)
+        serving.plan(RIVER)
     with pytest.raises(NotCertifiedError, match="it expired"):
-        Serving(config, build_strategy(config), policy, artifact, today=lambda: day[0])
+        CertifiedPolicy(config, build_strategy(config), policy, artifact, today=lambda: day[0])
 
 
 def test_the_clock_is_the_worlds(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_without_a_policy_directory_nothing_is_said_unless_something_is_asked_fo
     with made("", policy={"kind": "fixed"}) as orchestrator:
         assert orchestrator.ask(EASY).warnings == ()
         assert orchestrator.alarm is None
-        assert orchestrator.record_truth(orchestrator.ask(EASY), "Danube").says == (
+        assert orchestrator.record_outcome(orchestrator.ask(EASY), "Danube").reason == (
             "nothing is guaranteed, so nothing is counted"
         )
     with made("", policy={"kind": "fixed"}, guarantee={"kind": "coverage"}) as orchestrator:
@@ -284,8 +284,8 @@ def test_nothing_is_served_below_the_confidence_of_a_certificate(tmp_path: Path)
 def test_the_share_of_audits_is_the_one_asked_for_and_a_seed_repeats_it(certified: str) -> None:
     def drawn(seed: int | None) -> list[bool]:
         config = load(settings(certified, guarantee={"audit": {"probability": 0.3, "seed": seed}}))
-        serving = Serving(config, build_strategy(config), *certified_policy(config, certified))
-        return [serving.order(RIVER).audit for _ in range(2_000)]
+        serving = CertifiedPolicy(config, build_strategy(config), *certified_policy(config, certified))
+        return [serving.plan(RIVER).audit for _ in range(2_000)]
 
     first = drawn(7)
     assert first == drawn(7)
@@ -314,17 +314,17 @@ def test_audited_asks_are_on_record_as_such(certified: str, tmp_path: Path) -> N
 def miss(orchestrator: Orchestrator, count: int, **more: Any) -> list[Any]:
     """Ask, and say what was right: three of four questions are hard, and their right answer comes in round two only."""
     asked = [f"{EASY if number % 4 == 3 else HARD} {number}" for number in range(count)]
-    return [orchestrator.record_truth(orchestrator.ask(question), "Danube", **more) for question in asked]
+    return [orchestrator.record_outcome(orchestrator.ask(question), "Danube", **more) for question in asked]
 
 
 def test_truths_of_audited_answers_are_counted(certified: str) -> None:
     with made(certified, guarantee=ALWAYS) as orchestrator:
         hard, easy = orchestrator.ask(HARD), orchestrator.ask(EASY)
-        assert orchestrator.record_truth(hard, "Danube") == (True, True, "missed")
-        assert orchestrator.record_truth(easy, ["Donau", "the Danube"]) == (False, True, "not missed")
-        again = orchestrator.record_truth(easy, lambda text: text == "Danube")
+        assert orchestrator.record_outcome(hard, "Danube") == (True, True, "missed")
+        assert orchestrator.record_outcome(easy, ["Donau", "the Danube"]) == (False, True, "not missed")
+        again = orchestrator.record_outcome(easy, lambda text: text == "Danube")
         assert again == (False, False, "its group was counted before, and counts once")
-        assert orchestrator.record_truth(hard, "Volga").missed is False
+        assert orchestrator.record_outcome(hard, "Volga").missed is False
         assert orchestrator._service is not None
         (monitor,) = orchestrator._service.default.monitors.values()
         assert (monitor.audits, monitor.misses) == (2, 1)
@@ -334,15 +334,15 @@ def test_truths_of_audited_answers_are_counted(certified: str) -> None:
 
 def test_what_cannot_be_counted_is_not(certified: str, tmp_path: Path) -> None:
     with made(certified, guarantee={"kind": "coverage"}) as orchestrator:
-        assert orchestrator.record_truth(orchestrator.ask(HARD), "Danube").says == "it was not drawn for an audit"
+        assert orchestrator.record_outcome(orchestrator.ask(HARD), "Danube").reason == "it was not drawn for an audit"
     with made(certified, guarantee=dict(ALWAYS) | {"alpha": 0.01}) as orchestrator:
-        assert miss(orchestrator, 1)[0].says == "it was given without a certificate"
+        assert miss(orchestrator, 1)[0].reason == "it was given without a certificate"
     with made(certified, guarantee=ALWAYS) as orchestrator:
         other = replace(orchestrator.ask(HARD), certificate=certificate(kind="f1", k=None))
-        assert orchestrator.record_truth(other, "Danube") == (None, False, "f1 is no promise on single questions")
+        assert orchestrator.record_outcome(other, "Danube") == (None, False, "f1 is no promise on single questions")
     solvable = directory(tmp_path / "solvable", certificate(kind="solvable", made_for=fingerprint()))
     with made(solvable, guarantee=ALWAYS) as orchestrator:
-        truth = orchestrator.record_truth(orchestrator.ask(HARD), "Volga")
+        truth = orchestrator.record_outcome(orchestrator.ask(HARD), "Volga")
         assert (truth.missed, truth.counted) == (None, False)
         assert miss(orchestrator, 1)[0].missed
 
@@ -363,7 +363,7 @@ def test_what_comes_to_light_after_the_alarm_is_not_counted_any_more(certified: 
         late = orchestrator.ask(HARD)
         miss(orchestrator, 40)
         told = orchestrator.alarm
-        assert orchestrator.record_truth(late, "Danube") == (True, False, "its certificate was withdrawn meanwhile")
+        assert orchestrator.record_outcome(late, "Danube") == (True, False, "its certificate was withdrawn meanwhile")
         assert orchestrator.alarm == told
 
 
@@ -375,7 +375,7 @@ def test_a_question_that_ended_early_because_no_step_can_follow_was_run_to_its_e
     with Orchestrator.from_config(settings_of, providers={"fake": FakeProvider(base_is_down)}) as orchestrator:
         answer = orchestrator.ask(EASY)
         assert (len(answer.steps), answer.audited, answer.certificate) == (1, True, None)  # 0.5.0: with a certificate
-        assert orchestrator.record_truth(answer, "Volga").says == "it was given without a certificate"
+        assert orchestrator.record_outcome(answer, "Volga").reason == "it was given without a certificate"
 
 
 @pytest.mark.parametrize(
@@ -412,7 +412,7 @@ def test_an_alarm_withdraws_the_certificate_and_a_fallback_serves(
             truths = miss(orchestrator, 40)
         counted = sum(truth.counted for truth in truths)
         assert 2 <= counted < 15
-        assert truths[counted].says == "it was given without a certificate"
+        assert truths[counted].reason == "it was given without a certificate"
         assert orchestrator.alarm is not None
         missed = sum(truth.missed for truth in truths[:counted])
         assert orchestrator.alarm.startswith(f"it was withdrawn: audits found {missed} of {counted} questions missed")
@@ -436,18 +436,18 @@ def test_service_is_resumed_with_a_new_certificate(certified: str, tmp_path: Pat
         late = orchestrator.ask(HARD)
         miss(orchestrator, 40)
         with pytest.raises(UsageError, match="is the one that was withdrawn"):
-            orchestrator.recalibrated()
+            orchestrator.reload_policy()
         assert orchestrator.alarm is not None
         directory(Path(certified), certificate(made_for=fingerprint(), kappa=0.02, created="2026-11-22"))
-        orchestrator.recalibrated()
+        orchestrator.reload_policy()
         answer = orchestrator.ask(HARD)
         assert orchestrator.alarm is None
         assert answer.certificate is not None
         assert (answer.certificate.kappa, answer.warnings, answer.text) == (0.02, (), "Danube")
         assert orchestrator.policy.kappa == 0.02
-        assert orchestrator.record_truth(late, "Danube").says == "it was given under an earlier certificate"
+        assert orchestrator.record_outcome(late, "Danube").reason == "it was given under an earlier certificate"
         elsewhere = directory(tmp_path / "other", certificate(made_for=fingerprint(), kappa=0.5))
-        orchestrator.recalibrated(elsewhere)
+        orchestrator.reload_policy(elsewhere)
         assert orchestrator.policy.kappa == 0.5
         assert orchestrator.config.policy.path == elsewhere  # type: ignore[union-attr]
 
@@ -455,8 +455,8 @@ def test_service_is_resumed_with_a_new_certificate(certified: str, tmp_path: Pat
 def test_any_orchestrator_can_take_a_policy_directory_later(certified: str) -> None:
     with made("", policy={"kind": "fixed"}) as orchestrator:
         with pytest.raises(UsageError, match="names no policy directory"):
-            orchestrator.recalibrated()
-        orchestrator.recalibrated(certified)
+            orchestrator.reload_policy()
+        orchestrator.reload_policy(certified)
         assert orchestrator.ask(EASY).certificate is not None
 
 
@@ -464,9 +464,9 @@ def test_what_is_wrong_with_a_new_certificate_leaves_the_old_one_in_service(cert
     other = directory(tmp_path / "other", certificate(made_for=fingerprint(strategy={"rounds": 2})))
     with made(certified, guarantee={"required": True}) as orchestrator:
         with pytest.raises(NotCertifiedError):
-            orchestrator.recalibrated(other)
+            orchestrator.reload_policy(other)
         with pytest.raises(ConfigError):
-            orchestrator.recalibrated(tmp_path / "nowhere")
+            orchestrator.reload_policy(tmp_path / "nowhere")
         assert orchestrator.ask(EASY).certificate is not None
         assert orchestrator.policy.kappa == 0.3
 
@@ -477,7 +477,7 @@ def test_an_alarm_of_one_group_leaves_the_others_alone(tmp_path: Path) -> None:
     with made(folder, guarantee=ALWAYS) as orchestrator:
         for number in range(40):
             question = Question(f"{EASY if number % 4 == 3 else HARD} {number}", group="law")
-            orchestrator.record_truth(orchestrator.ask(question), "Danube")
+            orchestrator.record_outcome(orchestrator.ask(question), "Danube")
         assert orchestrator._service is not None
         assert orchestrator._service.default.monitors["law"].level == pytest.approx(0.05 / 3)
         assert set(orchestrator._service.default.monitors) == {"law"}
@@ -491,7 +491,7 @@ def test_the_alarms_of_all_groups_are_told(tmp_path: Path) -> None:
     with made(folder, guarantee=ALWAYS) as orchestrator:
         for number in range(80):
             asked = Question(f"{HARD} {number}", group="law" if number < 40 else "art")
-            orchestrator.record_truth(orchestrator.ask(asked), "Danube")
+            orchestrator.record_outcome(orchestrator.ask(asked), "Danube")
         assert orchestrator.alarm is not None
         told = [one for one in orchestrator.alarm.split("; ") if one.startswith("segment")]
     assert [one.partition(": it was withdrawn")[0] for one in told] == ["segment art", "segment law"]
@@ -501,9 +501,9 @@ def test_a_certificate_that_was_withdrawn_never_comes_back(certified: str, tmp_p
     newer = directory(tmp_path / "newer", certificate(made_for=fingerprint(), kappa=0.02, created="2026-11-22"))
     with made(certified, guarantee=ALWAYS) as orchestrator:
         miss(orchestrator, 40)
-        orchestrator.recalibrated(newer)
+        orchestrator.reload_policy(newer)
         with pytest.raises(UsageError, match="is the one that was withdrawn"):
-            orchestrator.recalibrated(certified)
+            orchestrator.reload_policy(certified)
         assert orchestrator.ask(EASY).certificate is not None
         assert orchestrator.policy.kappa == 0.02
 
@@ -514,17 +514,17 @@ def test_a_pool_of_small_groups_has_no_monitor(tmp_path: Path) -> None:
     folder = directory(tmp_path / "both", certificate(made_for=now, group="law"), pool)
     with made(folder, guarantee=ALWAYS) as orchestrator:
         for _ in range(40):  # all of one small group, which misses more than the pool's mean
-            truth = orchestrator.record_truth(orchestrator.ask(Question(HARD, group="art")), "Danube")
+            truth = orchestrator.record_outcome(orchestrator.ask(Question(HARD, group="art")), "Danube")
             assert (truth.missed, truth.counted) == (True, False)
-            assert "small segments taken together, which audits cannot watch" in truth.says
-        orchestrator.record_truth(orchestrator.ask(Question(HARD, group="law")), "Danube")
+            assert "small segments taken together, which audits cannot watch" in truth.reason
+        orchestrator.record_outcome(orchestrator.ask(Question(HARD, group="law")), "Danube")
         assert orchestrator._service is not None
         assert orchestrator._service.default.monitors["law"].level == 0.05
         assert orchestrator.alarm is None
         assert orchestrator.ask(Question(EASY, group="art")).certificate is not None
     alone = directory(tmp_path / "alone", pool)
     with made(alone, guarantee=ALWAYS | {"online": {"step": 0.1}}) as orchestrator:  # a threshold may follow them
-        assert orchestrator.record_truth(orchestrator.ask(HARD), "Danube").counted
+        assert orchestrator.record_outcome(orchestrator.ask(HARD), "Danube").counted
     with pytest.raises(ConfigError, match=r"guarantee\.monitor: .* audits cannot watch"):
         made(alone, guarantee=ALWAYS | {"monitor": {"level": 0.1}})
 
@@ -536,7 +536,7 @@ def test_audits_in_many_threads_are_all_counted(certified: str) -> None:
 
         def record(_: int) -> int:  # all threads tell of the same questions, and each counts once
             start.wait()
-            return sum(orchestrator.record_truth(answer, "Danube").counted for answer in answers)
+            return sum(orchestrator.record_outcome(answer, "Danube").counted for answer in answers)
 
         with ThreadPoolExecutor(8) as threads:
             assert sum(threads.map(record, range(8))) == 50
@@ -563,7 +563,7 @@ def single(folder: Path, kind: str, **changes: Any) -> str:
 def test_the_error_of_what_is_served_is_counted(tmp_path: Path) -> None:
     with made(single(tmp_path, "error"), guarantee=ALWAYS) as orchestrator:
         assert miss(orchestrator, 1)[0].missed is True
-        assert orchestrator.record_truth(orchestrator.ask(EASY), "Danube").missed is False
+        assert orchestrator.record_outcome(orchestrator.ask(EASY), "Danube").missed is False
         assert orchestrator._service is not None
         (monitor,) = orchestrator._service.default.monitors.values()
         assert (monitor.null, monitor.alpha) == ("risk", 0.1)
@@ -573,10 +573,10 @@ def test_regret_needs_to_know_of_the_reference(tmp_path: Path) -> None:
     with made(single(tmp_path, "regret"), guarantee=ALWAYS) as orchestrator:
         hard = orchestrator.ask(HARD)
         with pytest.raises(UsageError, match="reference_right="):
-            orchestrator.record_truth(hard, "Danube")
-        assert orchestrator.record_truth(hard, "Danube", reference_right=True).missed is True
-        assert orchestrator.record_truth(hard, "Danube", reference_right=False).missed is False
-        assert orchestrator.record_truth(orchestrator.ask(EASY), "Danube").missed is False
+            orchestrator.record_outcome(hard, "Danube")
+        assert orchestrator.record_outcome(hard, "Danube", reference_right=True).missed is True
+        assert orchestrator.record_outcome(hard, "Danube", reference_right=False).missed is False
+        assert orchestrator.record_outcome(orchestrator.ask(EASY), "Danube").missed is False
 
 
 @pytest.mark.parametrize(("last", "missed"), [("Answer: Danube", True), ("Answer: Rhine", False), ("Answer:", None)])
@@ -592,7 +592,7 @@ def test_the_reference_of_a_ladder_is_its_last_model(tmp_path: Path, last: str, 
     with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
         answer = orchestrator.ask(RIVER)
         assert (answer.text, len(answer.steps)) == ("Rhine", 2)
-        assert orchestrator.record_truth(answer, "Danube").missed is missed
+        assert orchestrator.record_outcome(answer, "Danube").missed is missed
 
 
 def test_a_last_model_that_an_audit_did_not_reach_may_have_been_right(tmp_path: Path) -> None:
@@ -603,8 +603,8 @@ def test_a_last_model_that_an_audit_did_not_reach_may_have_been_right(tmp_path: 
     provider = FakeProvider({"small": ["Answer: Rhine"], "large": ["Answer: Rhine"]})
     with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
         answer = orchestrator.ask(RIVER)
-        assert orchestrator.record_truth(answer, "Danube").missed is False
-        assert orchestrator.record_truth(replace(answer, steps=answer.steps[:1]), "Danube").missed is True
+        assert orchestrator.record_outcome(answer, "Danube").missed is False
+        assert orchestrator.record_outcome(replace(answer, steps=answer.steps[:1]), "Danube").missed is True
 
 
 # --- fallbacks ---
@@ -668,7 +668,7 @@ def test_a_threshold_follows_the_audits_and_never_rises_above_the_certified_one(
     asked = dict(ALWAYS) | {"online": {"step": 0.5}, "monitor": {"level": 0.0001}}
     with made(certified, guarantee=asked) as orchestrator:
         for _ in range(5):
-            orchestrator.record_truth(orchestrator.ask(EASY), "Danube")
+            orchestrator.record_outcome(orchestrator.ask(EASY), "Danube")
         assert thresholds(orchestrator, EASY) == 0.3
         miss(orchestrator, 2)
         lowered = thresholds(orchestrator, EASY)
@@ -677,7 +677,7 @@ def test_a_threshold_follows_the_audits_and_never_rises_above_the_certified_one(
         assert lowered < 0.3 - first
         answer = orchestrator.ask(EASY)
         assert answer.certificate is not None
-        orchestrator.record_truth(answer, "Danube")
+        orchestrator.record_outcome(answer, "Danube")
         assert lowered < thresholds(orchestrator, EASY) <= 0.3
 
 
@@ -686,10 +686,10 @@ def test_the_threshold_learns_what_it_would_miss_itself_not_what_was_missed_when
     asked = dict(ALWAYS) | {"online": {"step": 20.0}, "monitor": {"level": 0.0001}}
     with made(certified, guarantee=asked) as orchestrator:
         early = orchestrator.ask(HARD)
-        assert orchestrator.record_truth(early, "Danube").missed is True
+        assert orchestrator.record_outcome(early, "Danube").missed is True
         lowered = thresholds(orchestrator, EASY)
         assert lowered < 0.0
-        assert orchestrator.record_truth(early, "Danube").missed is True
+        assert orchestrator.record_outcome(early, "Danube").missed is True
         assert thresholds(orchestrator, EASY) > lowered
 
 
@@ -697,9 +697,9 @@ def test_the_monitor_speaks_of_the_certified_threshold_whatever_serves_meanwhile
     asked = dict(ALWAYS) | {"online": {"step": 20.0}, "monitor": {"level": 0.0001}}
     with made(certified, guarantee=asked) as orchestrator:
         for number, missed in enumerate((True, False)):  # the lower threshold catches it
-            assert orchestrator.record_truth(orchestrator.ask(f"{HARD} {number}"), "Danube").missed is missed
-        (watch,) = orchestrator._service.default.monitors.values()
-        assert (watch.audits, watch.misses) == (2, 2)
+            assert orchestrator.record_outcome(orchestrator.ask(f"{HARD} {number}"), "Danube").missed is missed
+        (monitor,) = orchestrator._service.default.monitors.values()
+        assert (monitor.audits, monitor.misses) == (2, 2)
 
 
 def test_what_keeps_everything_has_no_threshold_to_follow(tmp_path: Path) -> None:
@@ -712,8 +712,8 @@ def test_what_keeps_everything_has_no_threshold_to_follow(tmp_path: Path) -> Non
 
 def test_a_serving_without_an_artefact_serves_the_policy_as_it_is() -> None:
     config = load({**SETTINGS, "policy": {"kind": "fixed"}, "guarantee": {"audit": {"probability": 1}}})
-    order = Serving(config, build_strategy(config), build_policy(config), None).order(RIVER)
-    assert (order.policy, order.certificate, order.audit) == (FixedPolicy(), None, True)
+    plan = CertifiedPolicy(config, build_strategy(config), build_policy(config), None).plan(RIVER)
+    assert (plan.policy, plan.certificate, plan.audit) == (FixedPolicy(), None, True)
 
 
 def test_audited_steps_come_in_a_stream_too(certified: str) -> None:

@@ -72,7 +72,7 @@ def certified(answer: Answer) -> float | None:
 @pytest.mark.parametrize(("name", "steps"), [("low", 1), ("medium", 2), ("high", 3)])
 def test_a_level_serves_at_its_own_threshold_under_its_own_certificate(directory: str, name: str, steps: int) -> None:
     with made(directory) as orchestrator:
-        answer = orchestrator.ask(QUESTION, budget=name)
+        answer = orchestrator.ask(QUESTION, level=name)
         assert orchestrator.ask(QUESTION, alpha=ALPHAS[name]).certificate == answer.certificate
     assert (answer.level, len(answer.steps), certified(answer)) == (name, steps, ALPHAS[name])
     assert answer.warnings == ()
@@ -94,11 +94,11 @@ def test_the_default_level_serves_where_none_is_asked_for(directory: str) -> Non
 async def test_all_ways_to_ask_take_a_level(directory: str) -> None:
     async with made(directory) as orchestrator:
         answers = [
-            await orchestrator.aask(QUESTION, budget="low"),
-            (await asyncio.to_thread(lambda: list(orchestrator.stream(QUESTION, budget="low"))))[-1],
+            await orchestrator.aask(QUESTION, level="low"),
+            (await asyncio.to_thread(lambda: list(orchestrator.stream(QUESTION, level="low"))))[-1],
             [event async for event in orchestrator.astream(QUESTION, alpha=0.2)][-1],
             *await asyncio.to_thread(lambda: orchestrator.ask_many([QUESTION] * 3, alpha=0.3)),
-            *await orchestrator.aask_many([QUESTION] * 3, budget="low"),
+            *await orchestrator.aask_many([QUESTION] * 3, level="low"),
         ]
     for answer in answers:
         assert isinstance(answer, Answer)
@@ -110,7 +110,7 @@ def test_levels_do_not_mix_in_threads(directory: str) -> None:
         asked = ["low", "high", "medium"] * 20
 
         def one(name: str) -> Answer:
-            return orchestrator.ask(QUESTION, budget=name)
+            return orchestrator.ask(QUESTION, level=name)
 
         async def all_of_them() -> list[Answer]:
             return await asyncio.gather(*(asyncio.to_thread(one, name) for name in asked))
@@ -124,10 +124,10 @@ def test_levels_do_not_mix_in_threads(directory: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"budget": "lwo"}, "There is no level 'lwo'; did you mean low? There is low (alpha 0.2), medium"),
-        ({"budget": "cheapest"}, "There is no level 'cheapest'. There is low (alpha 0.2), medium (alpha 0.1), high"),
+        ({"level": "lwo"}, "There is no level 'lwo'; did you mean low? There is low (alpha 0.2), medium"),
+        ({"level": "cheapest"}, "There is no level 'cheapest'. There is low (alpha 0.2), medium (alpha 0.1), high"),
         ({"alpha": 0.01}, "No level promises an alpha of 0.01 or less. There is low (alpha 0.2), medium"),
-        ({"alpha": 0.1, "budget": "low"}, "Give a budget or an alpha, not both"),
+        ({"alpha": 0.1, "level": "low"}, "Give a level or an alpha, not both"),
     ],
 )
 def test_a_level_that_there_is_not_costs_nothing(directory: str, ways: str, asked: dict[str, Any], said: str) -> None:
@@ -151,7 +151,7 @@ def test_a_policy_without_levels_says_how_to_make_some(tmp_path: Path) -> None:
             with pytest.raises(
                 UsageError, match=r"no levels, and the level 'low' was asked for; .* cascade fit EPISODES --levels"
             ):
-                orchestrator.ask(QUESTION, budget="low")
+                orchestrator.ask(QUESTION, level="low")
             with pytest.raises(UsageError, match=r"no levels, and alpha 0\.1 was asked for"):
                 orchestrator.ask(QUESTION, alpha=0.1)
 
@@ -162,12 +162,12 @@ def test_a_policy_without_levels_says_how_to_make_some(tmp_path: Path) -> None:
 def test_alpha_in_the_configuration_is_asked_of_the_default_level(directory: str) -> None:
     with made(directory, guarantee={"kind": "coverage", "alpha": 0.1, "required": True}) as orchestrator:
         for name, alpha in ALPHAS.items():
-            assert certified(orchestrator.ask(QUESTION, budget=name)) == alpha
+            assert certified(orchestrator.ask(QUESTION, level=name)) == alpha
     with made(directory, guarantee={"kind": "coverage", "alpha": 0.05}) as orchestrator:
         answer = orchestrator.ask(QUESTION)
         assert answer.certificate is None
         assert answer.warnings == ("no certificate: its alpha is 0.1, and 0.05 is asked for",)
-        assert certified(orchestrator.ask(QUESTION, budget="low")) == 0.2
+        assert certified(orchestrator.ask(QUESTION, level="low")) == 0.2
     with pytest.raises(NotCertifiedError, match=r"Level 'medium': .* its alpha is 0\.1, and 0\.05 is asked for"):
         made(directory, guarantee={"kind": "coverage", "alpha": 0.05, "required": True})
 
@@ -175,7 +175,7 @@ def test_alpha_in_the_configuration_is_asked_of_the_default_level(directory: str
 def test_a_kind_is_asked_of_every_level(directory: str) -> None:
     with made(directory, guarantee={"kind": "solvable"}) as orchestrator:
         for name in ALPHAS:
-            answer = orchestrator.ask(QUESTION, budget=name)
+            answer = orchestrator.ask(QUESTION, level=name)
             assert answer.certificate is None
             assert answer.warnings[0].startswith("no certificate: it promises coverage")
     with pytest.raises(NotCertifiedError, match="A certificate is required"):
@@ -189,16 +189,16 @@ def test_a_level_that_expires_is_refused_alone_where_one_is_required(tmp_path: P
     config = load({**SETTINGS, "policy": str(tmp_path), "guarantee": {"required": True}})
     today = [date(2026, 11, 21)]
     served = in_service(config, build_strategy(config), today=lambda: today[0])
-    assert served.by_name["low"].order(Question(QUESTION)).certificate is not None
+    assert served.by_name["low"].plan(Question(QUESTION)).certificate is not None
     today[0] = date(2026, 11, 23)
     with pytest.raises(NotCertifiedError, match="it expired on 2026-11-22"):
-        served.by_name["low"].order(Question(QUESTION))
-    assert served.default.order(Question(QUESTION)).certificate is not None
+        served.by_name["low"].plan(Question(QUESTION))
+    assert served.default.plan(Question(QUESTION)).certificate is not None
 
 
 def test_another_cascade_voids_every_level(directory: str) -> None:
     with made(directory, strategy={"rounds": 2}) as orchestrator:
-        assert orchestrator.ask(QUESTION, budget="low").certificate is None
+        assert orchestrator.ask(QUESTION, level="low").certificate is None
         assert orchestrator.ask(QUESTION).certificate is None
 
 
@@ -214,9 +214,9 @@ def test_a_damaged_level_does_not_start(directory: str) -> None:
 def audit(orchestrator: Orchestrator, name: str, times: int, *, missed: bool) -> None:
     """Ask other questions, and audit each: of one question a monitor counts one audit."""
     for number in range(times):
-        answer = orchestrator.ask(f"{QUESTION} Number {number}.", budget=name)
+        answer = orchestrator.ask(f"{QUESTION} Number {number}.", level=name)
         assert answer.audited
-        orchestrator.record_truth(answer, lambda text, kept=answer.answers: (text in kept) != missed)
+        orchestrator.record_outcome(answer, lambda text, kept=answer.answers: (text in kept) != missed)
 
 
 def counted(orchestrator: Orchestrator) -> dict[str | None, tuple[int, float]]:
@@ -233,12 +233,12 @@ def test_an_alarm_at_one_level_withdraws_that_levels_certificate_alone(directory
         audit(orchestrator, "low", 40, missed=True)
         assert orchestrator.alarm is not None
         assert orchestrator.alarm.startswith("level low: it was withdrawn")
-        withdrawn = orchestrator.ask(QUESTION, budget="low")
+        withdrawn = orchestrator.ask(QUESTION, level="low")
         assert (withdrawn.certificate, withdrawn.level) == (None, "low")
         assert "no certificate: it was withdrawn" in withdrawn.warnings[0]
         assert set(withdrawn.answers) == {"Danube", "Elbe", "Rhine"}  # everything is kept
         for name in ("medium", "high"):
-            assert certified(orchestrator.ask(QUESTION, budget=name)) == ALPHAS[name]
+            assert certified(orchestrator.ask(QUESTION, level=name)) == ALPHAS[name]
 
 
 def test_the_monitors_of_all_levels_share_the_chance_of_a_false_alarm(directory: str) -> None:
@@ -262,7 +262,7 @@ def test_a_seed_draws_the_audits_of_all_levels_together(directory: str) -> None:
 
     def drawn(names: list[str]) -> list[bool]:
         with made(directory, guarantee={"audit": {"probability": 0.5, "seed": 3}}) as orchestrator:
-            return [orchestrator.ask(QUESTION, budget=name).audited for name in names]
+            return [orchestrator.ask(QUESTION, level=name).audited for name in names]
 
     assert drawn(["low", "medium", "high"] * 4) == drawn(["medium"] * 12)
 
@@ -273,19 +273,19 @@ def test_a_seed_draws_the_audits_of_all_levels_together(directory: str) -> None:
 def test_recalibrated_levels_are_served_from_the_next_question_on(directory: str, tmp_path: Path) -> None:
     with made(directory, guarantee=ALWAYS) as orchestrator:
         audit(orchestrator, "low", 2, missed=False)
-        early = orchestrator.ask(QUESTION, budget="high")
+        early = orchestrator.ask(QUESTION, level="high")
         levels.write(directory, three() | {"high": level(0.04, 0.05)}, "low")
-        orchestrator.recalibrated()
+        orchestrator.reload_policy()
         assert orchestrator.ask(QUESTION).level == "low"
-        assert certified(orchestrator.ask(QUESTION, budget="high")) == 0.04
-        told = orchestrator.record_truth(early, "Danube")
-        assert (told.counted, told.says) == (False, "it was given under an earlier certificate")
+        assert certified(orchestrator.ask(QUESTION, level="high")) == 0.04
+        told = orchestrator.record_outcome(early, "Danube")
+        assert (told.counted, told.reason) == (False, "it was given under an earlier certificate")
         artifact.write(tmp_path / "plain", level(0.1, 0.5))
-        orchestrator.recalibrated(tmp_path / "plain")
+        orchestrator.reload_policy(tmp_path / "plain")
         assert orchestrator.levels == {}
         assert orchestrator.ask(QUESTION).level is None
-        assert orchestrator.record_truth(early, "Danube").counted is False
-        orchestrator.recalibrated(directory)
+        assert orchestrator.record_outcome(early, "Danube").counted is False
+        orchestrator.reload_policy(directory)
         assert list(orchestrator.levels) == ["low", "medium", "high"]
 
 
@@ -294,7 +294,7 @@ def test_what_audits_told_of_a_level_is_kept_where_its_certificate_stays(directo
         for name in ALPHAS:
             audit(orchestrator, name, 2, missed=False)
         levels.write(directory, three() | {"high": level(0.04, 0.05)}, "medium")
-        orchestrator.recalibrated()
+        orchestrator.reload_policy()
         assert {name: audits for name, (audits, _) in counted(orchestrator).items()} == {"low": 2, "medium": 2}
 
 
@@ -321,7 +321,7 @@ def test_what_audits_told_of_a_certificate_stays_wherever_it_is_served(
     with made(directory, guarantee={**ALWAYS, "monitor": {"level": 0.06}}) as orchestrator:
         audit(orchestrator, "low", 5, missed=False)
         change(directory)
-        orchestrator.recalibrated()
+        orchestrator.reload_policy()
         assert counted(orchestrator) == {name: (5, pytest.approx(share))}
 
 
@@ -331,10 +331,10 @@ def test_a_policy_that_becomes_a_level_keeps_its_audits_and_shares_the_level(tmp
     artifact.write(folder, three()["medium"])
     with made(folder, guarantee={**ALWAYS, "monitor": {"level": 0.06}}) as orchestrator:
         answer = orchestrator.ask(QUESTION)
-        orchestrator.record_truth(answer, lambda text: text in answer.answers)
+        orchestrator.record_outcome(answer, lambda text: text in answer.answers)
         assert counted(orchestrator) == {None: (1, 0.06)}
         levels.write(folder, three(), default)
-        orchestrator.recalibrated()
+        orchestrator.reload_policy()
         for name in ("low", "high"):
             audit(orchestrator, name, 1, missed=False)
         assert counted(orchestrator) == {name: (1, pytest.approx(0.02)) for name in ALPHAS}
@@ -344,9 +344,9 @@ def test_audits_of_a_certificate_that_was_away_are_known_when_it_is_back(directo
     artifact.write(tmp_path / "plain", level(0.1, 0.5))
     with made(directory, guarantee=ALWAYS) as orchestrator:
         audit(orchestrator, "low", 3, missed=False)
-        orchestrator.recalibrated(tmp_path / "plain")
+        orchestrator.reload_policy(tmp_path / "plain")
         assert counted(orchestrator) == {}
-        orchestrator.recalibrated(directory)
+        orchestrator.reload_policy(directory)
         assert counted(orchestrator) == {"low": (3, pytest.approx(0.05 / 3))}
 
 
@@ -363,31 +363,31 @@ def test_levels_that_cannot_be_served_leave_the_old_ones_in_service(
     directory: str, change: Callable[[str], None], error: type[Exception]
 ) -> None:
     with made(directory, guarantee={"required": True}) as orchestrator:
-        before = orchestrator.ask(QUESTION, budget="low").certificate
+        before = orchestrator.ask(QUESTION, level="low").certificate
         change(directory)
         with pytest.raises(error):
-            orchestrator.recalibrated()
-        assert orchestrator.ask(QUESTION, budget="low").certificate == before
+            orchestrator.reload_policy()
+        assert orchestrator.ask(QUESTION, level="low").certificate == before
 
 
 def test_a_withdrawn_certificate_comes_back_as_no_level(directory: str, tmp_path: Path) -> None:
     with made(directory, guarantee=ALWAYS) as orchestrator:
         audit(orchestrator, "low", 40, missed=True)
         with pytest.raises(UsageError, match="is the one that was withdrawn"):
-            orchestrator.recalibrated()
+            orchestrator.reload_policy()
         artifact.write(tmp_path / "plain", three()["low"])
         with pytest.raises(UsageError, match="is the one that was withdrawn"):
-            orchestrator.recalibrated(tmp_path / "plain")
+            orchestrator.reload_policy(tmp_path / "plain")
         levels.write(directory, three() | {"low": level(0.2, 0.8)}, "medium")
-        orchestrator.recalibrated()
-        assert certified(orchestrator.ask(QUESTION, budget="low")) == 0.2
+        orchestrator.reload_policy()
+        assert certified(orchestrator.ask(QUESTION, level="low")) == 0.2
         assert orchestrator.alarm is None
         levels.write(directory, three(), "medium")
         with pytest.raises(UsageError, match="is the one that was withdrawn"):
-            orchestrator.recalibrated()  # not even with another one in between
+            orchestrator.reload_policy()  # not even with another one in between
 
 
 def test_a_batch_tells_of_questions_not_of_levels(directory: str) -> None:
     with made(directory) as orchestrator, pytest.raises(BatchError) as failed:
-        orchestrator.ask_many([QUESTION, " "], budget="low")
+        orchestrator.ask_many([QUESTION, " "], level="low")
     assert [type(one).__name__ for one in failed.value.results] == ["Answer", "UsageError"]

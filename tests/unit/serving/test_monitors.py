@@ -8,7 +8,7 @@ import pytest
 
 from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.monitor import Monitor
-from cascade.serving.monitors import NO_WATCH, Watch, Watches
+from cascade.serving.monitors import UNAUDITED, CertificateMonitor, CertificateMonitors
 from cascade.types import Certificate
 from unit.certified import certificate
 
@@ -19,19 +19,21 @@ def named(name: str, **fields: object) -> Certificate:
     return replace(certificate(**fields), calibration_id=name)
 
 
-def asking(level: float) -> Watches:
-    return Watches(GuaranteeConfig.model_validate({"audit": {"probability": 1}, "monitor": {"level": level}}))
+def asking(level: float) -> CertificateMonitors:
+    return CertificateMonitors(
+        GuaranteeConfig.model_validate({"audit": {"probability": 1}, "monitor": {"level": level}})
+    )
 
 
 @pytest.mark.parametrize("rank", [{"k": 40}, {"k": 12, "delta": 0.1}, {"k": None}], ids=["mean", "delta", "rate"])
 def test_a_monitor_at_another_level_is_the_one_that_ran_at_it_from_the_start(rank: dict[str, object]) -> None:
     held = named("a", n=399, **rank)
-    watches = asking(0.06)
-    watches.share([held])
+    monitors = asking(0.06)
+    monitors.share([held])
     for place, missed in enumerate(MISSES):
-        watches.count(held, missed, None, f"q{place}")
-    watches.share([held, named("b"), named("c"), named("pool", pool=True)])
-    monitor, alone = watches.of(held).monitor, asking(0.02)
+        monitors.count(held, missed, None, f"q{place}")
+    monitors.share([held, named("b"), named("c"), named("pool", pool=True)])
+    monitor, alone = monitors.of(held).monitor, asking(0.02)
     alone.share([held])
     for place, missed in enumerate(MISSES):
         alone.count(held, missed, None, f"q{place}")
@@ -43,47 +45,47 @@ def test_a_monitor_at_another_level_is_the_one_that_ran_at_it_from_the_start(ran
 
 def test_the_levels_in_service_add_up_to_the_one_that_is_asked_for() -> None:
     first, second, third = (named(name) for name in "abc")
-    watches = asking(0.06)
+    monitors = asking(0.06)
     for serving in ([first], [first, second, third], [second], [second, third]):
-        watches.share(serving)
+        monitors.share(serving)
         for one in serving:
-            watches.count(one, False, None, "q")
-        monitors = [watches.of(one).monitor for one in serving]
-        assert sum(one.level for one in monitors if one is not None) == pytest.approx(0.06)
+            monitors.count(one, False, None, "q")
+        each = [monitors.of(one).monitor for one in serving]
+        assert sum(one.level for one in each if one is not None) == pytest.approx(0.06)
 
 
 def test_an_alarm_stays_whatever_serves() -> None:
     held, other = named("a"), named("b")
-    watches = asking(0.05)
-    watches.share([held])
+    monitors = asking(0.05)
+    monitors.share([held])
     place = 0
-    while not watches.withdrawn:
-        watches.count(held, True, None, f"q{place}")
+    while not monitors.withdrawn:
+        monitors.count(held, True, None, f"q{place}")
         place += 1
-    told = watches.of(held).alarm
-    watches.share([other])
-    watches.share([held, other])
-    assert watches.withdrawn == {"a"}
-    assert watches.of(held).alarm == told
-    assert watches.count(held, True, None, "another").says == "its certificate was withdrawn meanwhile"
+    told = monitors.of(held).alarm
+    monitors.share([other])
+    monitors.share([held, other])
+    assert monitors.withdrawn == {"a"}
+    assert monitors.of(held).alarm == told
+    assert monitors.count(held, True, None, "another").reason == "its certificate was withdrawn meanwhile"
 
 
 def test_of_what_no_audit_told_nothing_is_known() -> None:
-    assert asking(0.05).of(named("a")) == NO_WATCH
-    assert Watch().at(0.01) == Watch()
+    assert asking(0.05).of(named("a")) == UNAUDITED
+    assert CertificateMonitor().at(0.01) == CertificateMonitor()
     risk = Monitor.start(alpha=0.1, delta=0.1)
-    assert Watch(risk).at(0.01) == Watch(replace(risk, level=0.01))
+    assert CertificateMonitor(risk).at(0.01) == CertificateMonitor(replace(risk, level=0.01))
 
 
 def test_a_group_counts_once_for_the_monitor_and_each_time_for_the_online_threshold() -> None:
     """0.5.0: 40 audits of one user's questions were 40 pieces of evidence, and raised the alarm."""
     held = named("a", n=399, k=40, kappa=0.3)
-    watches = Watches(GuaranteeConfig.model_validate({"audit": {"probability": 1}, "online": {"step": 1}}))
-    watches.share([held])
-    told = [watches.count(held, True, None, "user 7") for _ in range(40)]
+    monitors = CertificateMonitors(GuaranteeConfig.model_validate({"audit": {"probability": 1}, "online": {"step": 1}}))
+    monitors.share([held])
+    told = [monitors.count(held, True, None, "user 7") for _ in range(40)]
     assert [one.counted for one in told] == [True] + [False] * 39
-    assert told[1].says == "its group was counted before, and counts once"
-    watch = watches.of(held)
+    assert told[1].reason == "its group was counted before, and counts once"
+    watch = monitors.of(held)
     assert watch.monitor is not None
     assert watch.online is not None
     assert (watch.monitor.audits, watch.alarm) == (1, None)

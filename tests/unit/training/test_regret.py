@@ -312,7 +312,7 @@ def test_the_reference_alone_is_asked_live(tmp_path: Path) -> None:
         answer = orchestrator.ask("which?")
         assert (answer.text, asked) == ("huge", ["huge"])
         assert answer.certificate is not None
-        told = orchestrator.record_truth(answer, "another")
+        told = orchestrator.record_outcome(answer, "another")
         assert (told.missed, told.counted) == (False, True)
 
 

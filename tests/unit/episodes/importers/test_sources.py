@@ -41,7 +41,7 @@ def test_every_form_holds_the_same_records(tmp_path: Path, name: str, text: str,
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
     dropped = Dropped()
     assert read(path, dropped) == (ROWS[:1] if name == "page.json" else ROWS)
-    assert dropped.says() == ""
+    assert dropped.describe() == ""
 
 
 def test_parquet_is_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

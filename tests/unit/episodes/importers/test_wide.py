@@ -163,8 +163,8 @@ def test_a_prefix_without_an_answer_is_no_model_and_is_said() -> None:
     assert found is not None
     assert [one.name for one in found.models] == ["a", "b"]
     assert list(found.ignored) == ["total_cost", "topic_label", "parse_ok"]
-    assert "parse_ok (there is no parse_answer)" in "\n".join(found.says())
-    assert "no column says which answers of b are right" in "\n".join(found.says())
+    assert "parse_ok (there is no parse_answer)" in "\n".join(found.describe())
+    assert "no column says which answers of b are right" in "\n".join(found.describe())
 
 
 def test_doubt_under_any_name_is_a_signal_of_its_model() -> None:

@@ -38,5 +38,5 @@ GUIDE = "the guide alone"
     ],
 )
 def test_what_speaks_against_serving_it(worth: Worth, said: str | None) -> None:
-    found = worth.says(GUIDE)
+    found = worth.describe(GUIDE)
     assert found is None if said is None else said in (found or "")
