@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from cascade.defusing import taken_out
 from cascade.errors import UsageError
-from cascade.keys import holds_key
+from cascade.safety.defusing import taken_out
+from cascade.safety.keys import holds_key
 from cascade.types import Question
 
 MAX_QUESTION_CHARS = 1_000_000
@@ -187,7 +187,7 @@ def fitted_question(asked: Question, context_chars: int | None) -> tuple[Questio
     """Return a question as the models are to read it, and what the caller has to know of that.
 
     A context of more than `context_chars` characters loses its middle; None, the default of the configuration, leaves
-    every context whole. What no prompt may hold (`defusing`) is named; the question itself keeps it.
+    every context whole. What no prompt may hold (`safety.defusing`) is named; the question itself keeps it.
     """
     said: list[str] = []
     context = asked.context

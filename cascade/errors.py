@@ -34,7 +34,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
-from cascade.keys import redact
+from cascade.safety.keys import redact
 
 _MAX_QUOTED = 200
 """Characters of a foreign text that an error quotes (F12)."""

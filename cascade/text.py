@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
 
-from cascade.defusing import defuse
+from cascade.safety.defusing import defuse
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 # All punctuation but the decimal point and the sign of a number: 3.5 is not 35, and -5 is not 5.

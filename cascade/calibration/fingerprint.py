@@ -19,9 +19,9 @@ from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.factory import address
-from cascade.keys import redact
 from cascade.money import Price, nano_usd
 from cascade.policies.artifact import PolicyArtifact
+from cascade.safety.keys import redact
 from cascade.strategies import prompts
 
 MadeFor: TypeAlias = Mapping[str, Any]

@@ -8,10 +8,10 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from cascade.bounded import read_bounded
 from cascade.checks import MAX_QUESTION_CHARS
 from cascade.cli.output import console, dollars, notes, plain, print_json
 from cascade.orchestrator import Orchestrator
+from cascade.safety.files import read_bounded
 from cascade.text import counted
 from cascade.types import Answer, Certificate, Question, Step, TextDelta
 

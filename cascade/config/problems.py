@@ -26,7 +26,7 @@ from cascade.config.schema import (
     TimeoutsConfig,
     TracesConfig,
 )
-from cascade.keys import redact
+from cascade.safety.keys import redact
 
 MOST_PROBLEMS = 100
 """How many are listed: more are one mistake, and each takes time to put into words."""

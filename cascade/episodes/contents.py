@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from cascade.episodes import schema
-from cascade.keys import holds_key, redact
+from cascade.safety.keys import holds_key, redact
 from cascade.types import Answer, Call
 
 Content = Literal["full", "hash", "none"]

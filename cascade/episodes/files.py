@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from cascade.bounded import open_regular
 from cascade.episodes.lines import Dropped, json_lines
 from cascade.episodes.rowcheck import checked_where, fitting, matches, no_log, storable
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
 from cascade.episodes.store.address import SCHEMES
 from cascade.errors import UsageError
+from cascade.safety.files import open_regular
 
 __all__ = ["Dropped", "append_jsonl", "is_there", "is_url", "read_rows", "write_rows"]
 

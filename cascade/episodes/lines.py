@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from cascade._deprecated import warn_renamed
-from cascade.bounded import open_regular
 from cascade.errors import UsageError
+from cascade.safety.files import open_regular
 
 MAX_LINE_BYTES = 256 * 2**20
 """A longer line is passed over: it would be held in memory whole. Twenty-five times the longest that tests write."""

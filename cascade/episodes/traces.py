@@ -22,8 +22,8 @@ from cascade.episodes.identity import identity
 from cascade.episodes.store import Address, StoreError, parse, uuid7
 from cascade.episodes.trace_queue import Counts, Entry, TraceQueue
 from cascade.errors import CascadeError
-from cascade.keys import holds_key
 from cascade.resilience.forks import after_fork
+from cascade.safety.keys import holds_key
 from cascade.types import Answer
 
 WAIT_S = 30.0

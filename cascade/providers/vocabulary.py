@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from cascade.bounded import open_regular
 from cascade.errors import ModelFileError
+from cascade.safety.files import open_regular
 
 _TOKENS, _KINDS = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4

@@ -13,10 +13,10 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from cascade.defusing import taken_out
 from cascade.errors import ProviderError, UsageError
 from cascade.policies.base import Takes
 from cascade.policies.threshold import uncertainty
+from cascade.safety.defusing import taken_out
 from cascade.strategies import reply, signals
 from cascade.strategies import verdict as verdicts
 from cascade.strategies.base import ModelUse, Plan, Strategy

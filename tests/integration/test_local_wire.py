@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from cascade.config import load
-from cascade.defusing import defuse
 from cascade.errors import ContextTooLongError, ModelFileError, ProviderTimeoutError, ProviderUnavailableError
 from cascade.orchestrator import Orchestrator
 from cascade.providers import weights
@@ -24,6 +23,7 @@ from cascade.providers.local import Local, start_server
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.vocabulary import read_vocabulary
 from cascade.resilience.deadline import Deadline
+from cascade.safety.defusing import defuse
 from cascade.types import Completion, Message, Question, Request, TextDelta
 
 pytestmark = pytest.mark.weights

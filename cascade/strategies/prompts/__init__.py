@@ -13,8 +13,8 @@ from importlib import resources
 from pathlib import Path
 from typing import cast
 
-from cascade.bounded import read_bounded
 from cascade.errors import ConfigError
+from cascade.safety.files import read_bounded
 from cascade.types import Message, Role
 
 _PLACEHOLDER: Mapping[str, str] = {

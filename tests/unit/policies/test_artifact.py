@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from cascade.bounded import read_bounded
 from cascade.conformal.certificate import digest, make, to_document
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.served import PathPoint
@@ -30,6 +29,7 @@ from cascade.policies.artifact import (
 from cascade.policies.base import Observation
 from cascade.policies.calibrated import CalibratedPolicy, Threshold
 from cascade.policies.threshold import ThresholdPolicy
+from cascade.safety.files import read_bounded
 from cascade.types import Certificate
 from unit.made import RIVER, candidate, step
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from cascade.defusing import seen_places
+from cascade.safety.defusing import seen_places
 
 REDACTED = "[redacted]"
 

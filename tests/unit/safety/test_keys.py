@@ -14,9 +14,9 @@ from cascade.checks import checked_key
 from cascade.config import load
 from cascade.errors import ConfigError
 from cascade.factory import endpoints
-from cascade.keys import holds_key, redact
 from cascade.orchestrator import Orchestrator
 from cascade.providers.exchange import Endpoint
+from cascade.safety.keys import holds_key, redact
 from unit.made import TWO_MODELS, two_models
 
 R = "aB3dE5gH7jK9mN1pQ2rS4tU6vW8xY0zA1bC2dE3f"

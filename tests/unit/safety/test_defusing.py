@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from cascade.defusing import defuse, taken_out
+from cascade.safety.defusing import defuse, taken_out
 
 MARKS = [
     *("<|im_start|>", "<|endofprompt|>", "<｜User｜>", "<｜begin▁of▁sentence｜>", "[|system|]", "[|endofturn|]"),

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cascade.bounded import read_bounded
 from cascade.config import load
 from cascade.errors import ConfigError
 from cascade.policies import files
 from cascade.policies.artifact import read
+from cascade.safety.files import read_bounded
 
 Cli = Callable[..., Any]
 posix = pytest.mark.skipif(os.name == "nt", reason="there are no such files")
