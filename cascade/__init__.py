@@ -28,9 +28,9 @@ if TYPE_CHECKING:
         ProviderError,
         UsageError,
     )
-    from cascade.money import Price, PriceTable
+    from cascade.money import Price, PriceTable, Usage
     from cascade.orchestrator import Orchestrator
-    from cascade.types import Answer, Candidate, Certificate, Question, Step, TextDelta, Usage
+    from cascade.types import Answer, Candidate, Certificate, Question, Step, TextDelta
 
 _HOMES = {
     "Answer": "types",
@@ -51,7 +51,7 @@ _HOMES = {
     "Question": "types",
     "Step": "types",
     "TextDelta": "types",
-    "Usage": "types",
+    "Usage": "money",
     "UsageError": "errors",
 }
 

@@ -16,10 +16,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
 from importlib import resources, util
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from cascade.types import Usage
+from typing import Any, NamedTuple
 
 PICO_PER_NANO = 1_000
 PICO_USD_PER_USD = 10**12
@@ -58,6 +55,16 @@ def _pico(amount_usd: Decimal) -> int:
     """Return an amount in pico-dollars; what costs something is never free."""
     pico = int((amount_usd * PICO_USD_PER_USD).to_integral_value(rounding=ROUND_HALF_UP))
     return 1 if pico == 0 and amount_usd > 0 else pico
+
+
+class Usage(NamedTuple):
+    """Token counts of one call. `estimated` marks counts that the provider did not send; they err high."""
+
+    input_tokens: int | None
+    output_tokens: int | None
+    cached_input_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +120,6 @@ class Price:
     def cost_nano_usd(self, usage: Usage) -> int | None:
         """Return the cost of a call in nano-dollars, rounded up; None where the usage is not known.
 
-        >>> from cascade.types import Usage
         >>> Price.per_million(input=0.15, output=0.6).cost_nano_usd(Usage(1000, 10))
         156000
         """

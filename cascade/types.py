@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
+from cascade.money import Usage as Usage  # noqa: PLC0414 - a price is for a usage, and all values are found here
 from cascade.money import total_nano_usd, usd_or_none
 
 Role = Literal["system", "user", "assistant"]
@@ -63,16 +64,6 @@ class Request(NamedTuple):
     schema: Mapping[str, Any] | None = None
     sample: int = 0
     at_most_once: bool = False
-
-
-class Usage(NamedTuple):
-    """Token counts of one call. `estimated` marks counts that the provider did not send; they err high."""
-
-    input_tokens: int | None
-    output_tokens: int | None
-    cached_input_tokens: int | None = None
-    reasoning_tokens: int | None = None
-    estimated: bool = False
 
 
 class Token(NamedTuple):

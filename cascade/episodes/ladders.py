@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cascade.episodes.schema import GUIDE_ONLY
-from cascade.strategies.signals import agreement
+from cascade.text import agreement
 
 STEPS = 2
 _SIGNALS = ("reply_tokens", "reply_mean_logprob", "reply_min_logprob", "answer_mean_logprob", "answer_min_logprob")

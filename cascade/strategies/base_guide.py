@@ -20,9 +20,9 @@ from cascade.safety.defusing import taken_out
 from cascade.strategies import reply, signals
 from cascade.strategies import verdict as verdicts
 from cascade.strategies.base import ModelUse, Plan, Strategy
-from cascade.strategies.prompts import Prompts, load
+from cascade.strategies.prompts import Prompts, load, question_text
 from cascade.strategies.verdict import Verdict
-from cascade.text import data_block, defuse, normalize_answer
+from cascade.text import agreement, data_block, defuse, normalize_answer
 from cascade.types import Candidate, Completion, Forced, Message, Question, Request, Step
 
 OnGuideError: TypeAlias = Literal["escalate", "accept", "abstain"]
@@ -42,12 +42,6 @@ _DECISION_TOKENS = 8
 _ACTION = re.compile(r"^\W*([123])(?![\d.,]*\d)")
 
 _Ask: TypeAlias = Generator[Request, Completion, Verdict]
-
-
-def question_text(question: Question) -> str:
-    """Return the question as the base reads it, its text to read from first."""
-    asked = f"Question: {defuse(question.text)}"
-    return f"Text: {defuse(question.context)}\n\n{asked}" if question.context else asked
 
 
 def read_action(text: str) -> float | None:
@@ -201,7 +195,7 @@ class BaseGuide:
         earlier = [r.answer for r in done if r.answer is not None]
         current.text, current.reasoning, current.answer = completion.text, reasoning, answer
         current.signals["answer_chars"] = float(len(answer))
-        current.signals["agrees_with_earlier"] = signals.agreement(answer, earlier)
+        current.signals["agrees_with_earlier"] = agreement(answer, earlier)
         current.signals["reasoning_chars"] = float(len(reasoning))
         current.candidates.append(Candidate(answer, "base", self.base.name))
         gone = taken_out(completion.text)

@@ -16,9 +16,8 @@ from cascade.errors import ProviderError, UsageError
 from cascade.policies.base import Takes
 from cascade.strategies import reply, signals
 from cascade.strategies.base import ModelUse, Plan
-from cascade.strategies.base_guide import question_text
-from cascade.strategies.prompts import Prompts, load
-from cascade.text import data_block, defuse
+from cascade.strategies.prompts import Prompts, load, question_text
+from cascade.text import agreement, data_block, defuse
 from cascade.types import Candidate, Completion, Message, Question, Request, Step
 
 _SAYS = re.compile(r"\b(EXIT|CONTINUE)\b", re.IGNORECASE)
@@ -85,7 +84,7 @@ class Exit:
                 notes = ("the reply holds no whole answer",)
                 yield Step(number, (), numbers | {"says_exit": None}, notes, warnings=(unread,))
                 continue
-            numbers["agrees_with_earlier"] = signals.agreement(answer, answers)
+            numbers["agrees_with_earlier"] = agreement(answer, answers)
             answers.append(answer)
             said: list[str] = []
             numbers["says_exit"] = yield from self._decides(question, number, answers, said)

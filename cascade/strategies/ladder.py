@@ -11,8 +11,8 @@ from cascade.errors import ProviderError, UsageError
 from cascade.policies.base import Takes
 from cascade.strategies import reply, signals
 from cascade.strategies.base import ModelUse, Plan
-from cascade.strategies.base_guide import question_text
-from cascade.strategies.prompts import Prompts, load
+from cascade.strategies.prompts import Prompts, load, question_text
+from cascade.text import agreement
 from cascade.types import Candidate, Question, Request, Step
 
 
@@ -70,6 +70,6 @@ class Ladder:
                 notes = (f"the reply of {use.name} holds no whole answer",)
                 yield Step(number, (), numbers, notes, warnings=(unread,))
                 continue
-            numbers["agrees_with_earlier"] = signals.agreement(answer, earlier)
+            numbers["agrees_with_earlier"] = agreement(answer, earlier)
             earlier.append(answer)
             yield Step(number, (Candidate(answer, use.name, use.name),), numbers)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 
 from cascade.policies import signals as listed
-from cascade.text import normalize_answer
 from cascade.types import Completion, Token
 
 SIGNALS = listed.SIGNALS
@@ -56,11 +55,3 @@ def _mean_min(tokens: Sequence[Token]) -> tuple[float | None, float | None]:
     if len(known) < len(values):
         return None, None  # a part of the picture is not the picture
     return sum(known) / len(known), min(known)
-
-
-def agreement(answer: str, earlier: Sequence[str]) -> float | None:
-    """Return the share of earlier answers that are the same answer; None if there are none."""
-    if not earlier:
-        return None
-    key = normalize_answer(answer)
-    return sum(normalize_answer(other) == key for other in earlier) / len(earlier)

@@ -15,7 +15,8 @@ from typing import cast
 
 from cascade.errors import ConfigError
 from cascade.safety.files import read_bounded
-from cascade.types import Message, Role
+from cascade.text import defuse
+from cascade.types import Message, Question, Role
 
 _PLACEHOLDER: Mapping[str, str] = {
     "answer": "{question}",
@@ -27,6 +28,12 @@ _PLACEHOLDER: Mapping[str, str] = {
 }
 MOST_BYTES = 1_000_000
 _SECTION = re.compile(r"^\[(system|user|assistant)\][ \t]*$", re.MULTILINE)
+
+
+def question_text(question: Question) -> str:
+    """Return a question as a model that answers it reads it, its text to read from first."""
+    asked = f"Question: {defuse(question.text)}"
+    return f"Text: {defuse(question.context)}\n\n{asked}" if question.context else asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,8 @@ import pytest
 
 from cascade.errors import AuthenticationError, ProviderError, ProviderUnavailableError
 from cascade.strategies.base import ModelUse
-from cascade.strategies.base_guide import BaseGuide, question_text
+from cascade.strategies.base_guide import BaseGuide
+from cascade.strategies.prompts import question_text
 from cascade.types import Completion, Question, Request, Step, Token, Usage
 from unit.made import RIVER, completion, yes_no
 

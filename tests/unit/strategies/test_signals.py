@@ -7,10 +7,10 @@ import math
 import pytest
 
 from cascade.strategies.signals import (
-    agreement,
     answer_tokens,
     logprob_signals,
 )
+from cascade.text import agreement
 from cascade.types import Token, Usage
 from unit.made import completion
 
