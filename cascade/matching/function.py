@@ -9,7 +9,6 @@ from typing import Any
 
 from cascade.errors import CascadeError, UsageError, quote
 from cascade.matching.base import UNKNOWN, Verdict, accepted
-from cascade.matching.options import in_unit_interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class FunctionMatcher:
             return Verdict(plain)
         if plain is None or (isinstance(plain, float) and plain != plain):  # noqa: PLR0124 - NaN
             return UNKNOWN
-        if isinstance(plain, int | float) and in_unit_interval(plain):
+        if isinstance(plain, int | float) and 0 <= plain <= 1:
             return Verdict(plain >= self.at_least, float(plain))
         shown = quote(repr(said))
         raise UsageError(

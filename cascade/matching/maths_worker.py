@@ -1,4 +1,4 @@
-"""The process in which formulas are compared; `maths_pool` starts it by its path and may kill it at any time.
+"""The process in which formulas are compared; `maths` starts it by its path and may kill it at any time.
 
 It reads one JSON object a line and answers each with one. It imports nothing of cascade, holds no key and no file, and
 ends when its input ends. A line that takes too long is ended by the kernel, should the parent be gone.

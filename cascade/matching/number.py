@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from typing import NamedTuple
 
 from cascade.matching.base import RIGHT, UNKNOWN, WRONG, Verdict, accepted
-from cascade.matching.quantities import (
-    MAX_QUANTITIES,
-    Quantity,
-    Reading,
-    negative_in_parentheses,
-    read_quantities,
-)
-from cascade.matching.reading import clean, same_text, stated
-from cascade.matching.units import DEGREE, PERCENT, TEMPERATURE
+from cascade.matching.reading import clean, remembering, same_text, stated
+from cascade.matching.units import DEGREE, MONEY, PERCENT, TEMPERATURE, Unit, currency, unit_at
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +76,7 @@ class NumberMatcher:
 
 def only_quantity(text: str) -> Quantity | None:
     """Return the quantity of an accepted answer, or None if it holds none, or several, or one that is unreadable."""
-    found = _read_again(text) if len(text) <= _KEPT_CHARS else _read(text)
+    found = _read_again(text)
     one = found.quantities[:1]
     return one[0] if one and not found.unreadable and set(found.quantities) == set(one) else None
 
@@ -122,14 +115,6 @@ _EQUALS = re.compile(r"=>|->|→|(?<![<>!])=|[≈≅]")
 _CLAUSE = re.compile(r"[;\n]|,\s|\b(?:and|or|so)\b")
 
 
-_KEPT_CHARS = 200
-
-
-@lru_cache(maxsize=4_096)  # the answers to one question are compared with the same few accepted ones
-def _read_again(text: str) -> Reading:
-    return _read(text)
-
-
 def _read(text: str) -> Reading:
     """Return the numbers that a text states: of an equation, those on its right."""
     plain = clean(text)
@@ -148,6 +133,9 @@ def _read(text: str) -> Reading:
     return Reading(quantities, any(one.unreadable for one in found))
 
 
+_read_again = remembering(_read)
+
+
 def _right_sides(text: str) -> list[str]:
     """Return what stands right of the last equals sign of each clause, and the clauses behind the last of them.
 
@@ -157,3 +145,377 @@ def _right_sides(text: str) -> list[str]:
     clauses = [_EQUALS.split(clause) for clause in _CLAUSE.split(text)]
     last = max(at for at, sides in enumerate(clauses) if len(sides) > 1)
     return [sides[-1].strip() for at, sides in enumerate(clauses) if len(sides) > 1 or at > last]
+
+
+# --- numbers in words: "seven", "twenty-one", "two hundred and five", "three quarters" ---
+
+
+def _counted(words: str, start: int) -> dict[str, int]:
+    return {word: value for value, word in enumerate(words.split(), start)}
+
+
+_SMALL = _counted(
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen",
+    0,
+)
+_TENS = {
+    word: 10 * value for word, value in _counted("twenty thirty forty fifty sixty seventy eighty ninety", 2).items()
+}
+SCALES = {
+    "dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12,
+}  # fmt: skip
+_PARTS = _counted("half third quarter fifth sixth seventh eighth ninth tenth", 2) | {"fourth": 4}
+
+_WORD = "|".join([*sorted([*_SMALL, *_TENS], key=len, reverse=True)])
+_SCALE_WORD = "|".join(SCALES)
+_FIRST = rf"(?:{_WORD})\b|an? (?=(?:{_SCALE_WORD})\b)|(?=half\b)"
+_IN_WORDS = re.compile(
+    rf"\b(minus |negative )?(?:{_FIRST})(?:(?: and |[ -])?(?:{_WORD}|{_SCALE_WORD})\b)*", re.IGNORECASE
+)
+_PART = re.compile(rf"[ -]?({'|'.join(_PARTS)}|halve)(s?)\b", re.IGNORECASE)
+
+
+class Words(NamedTuple):
+    """A number in words: where it stands, what it is, None if the words make none together, and the words."""
+
+    start: int
+    end: int
+    value: Fraction | None
+    written: str
+
+
+def find_words(text: str) -> Iterator[Words]:
+    """Yield the numbers that stand in words in a text.
+
+    >>> [(one.written, one.value) for one in find_words("two hundred and five of two-thirds")]
+    [('two hundred and five', Fraction(205, 1)), ('two', Fraction(2, 3))]
+    """
+    for found in _IN_WORDS.finditer(text):
+        sign = -1 if found[1] else 1
+        tokens = [one for one in re.split(r"[ -]+", found[0][len(found[1] or "") :].lower()) if one]
+        value, end = _whole(tokens), found.end()
+        part = _PART.match(text, end)
+        made = None if value is None else Fraction(value)
+        if part is not None:
+            made, end = _part_of(value, part, tokens), part.end()
+        if end > found.start():
+            yield Words(found.start(), end, made and sign * made, found[0].lower().strip())
+
+
+def _whole(tokens: list[str]) -> int | None:
+    """Return the number that the words make, or None: "two hundred and five", not "two three"."""
+    made: _Made | None = _Made()
+    for before, word in zip(["", *tokens], tokens, strict=False):
+        made = made and made.then(word, before)
+    return None if made is None else made.total + made.group
+
+
+class _Made(NamedTuple):
+    """What the words so far make: the groups before, the group at hand, the largest scale and small number to come."""
+
+    total: int = 0
+    group: int = 0
+    room: int = SCALES["trillion"]
+    below: int = 1_000
+
+    def then(self, word: str, before: str) -> _Made | None:
+        """Return what the next word makes of it, or None if it cannot follow."""
+        if word in {"a", "an"}:
+            return _Made(0, 1, self.room, 1)
+        if word == "and":
+            return self if before in SCALES else None
+        return self.scaled(SCALES[word]) if word in SCALES else self.and_small(_SMALL.get(word, _TENS.get(word, 0)))
+
+    def scaled(self, scale: int) -> _Made | None:
+        """Return what a scale word makes of it: "two" and "hundred", "twelve" and "thousand"."""
+        small = scale in {12, 100}
+        if not self.group or (self.group >= 100 if small else scale > self.room):
+            return None
+        if small:
+            return self._replace(group=self.group * scale, below=scale if scale == 100 else 1)
+        return _Made(self.total + self.group * scale, 0, scale // 1_000)
+
+    def and_small(self, value: int) -> _Made | None:
+        """Return what a small number or a ten makes of it: "hundred" and "five", "twenty" and "one"."""
+        if value >= self.below:
+            return None
+        return self._replace(group=self.group + value, below=10 if value >= 20 else 1)
+
+
+def _part_of(value: int | None, part: re.Match[str], tokens: list[str]) -> Fraction | None:
+    """Return "three quarters" as a fraction. "Twenty-third" is none: one part is singular, several are plural."""
+    word = part[1].lower()
+    size = 2 if word == "halve" else _PARTS[word]
+    several = bool(part[2])
+    if not tokens:
+        return Fraction(1, 2) if word == "half" and not several else None
+    return None if value is None or several == (value == 1) else Fraction(value, size)
+
+
+# --- quantities: numbers in all usual forms, with their units ---
+
+MAX_DIGITS = 1_000
+"""A number with more digits, or an exponent beyond ±1,000, is not read: 1e999999 would fill the memory."""
+MAX_QUANTITIES = 20
+"""A text with more numbers is no answer to a question for one."""
+
+
+class Quantity(NamedTuple):
+    """A number with what is said of it: its unit, "per" what, and a relation such as "<"."""
+
+    value: Fraction
+    unit: Unit | None = None
+    per: str = ""
+    relation: str = ""
+
+
+class Reading(NamedTuple):
+    """What a text says in numbers. `unreadable` if something in it is a number of no known form."""
+
+    quantities: tuple[Quantity, ...]
+    unreadable: bool = False
+
+
+# Digits with blanks, apostrophes or underscores between groups of three; or with points and commas, read later.
+_RUN = r"(?:\d{1,3}(?:(?:[ ]\d{3})+|(?:'\d{3})+|(?:_\d{3})+)(?!\d)(?:[.,]\d+)?|\d+(?:[.,]\d+)*|(?<!\d)\.\d+)"
+_TIMES_TEN = r"[ ]?(?:x|×|\*|\\times|\\cdot)[ ]?10[ ]?(?:\^|\*\*)[ ]?[{(]?"
+_NUMBER = re.compile(
+    rf"""
+    (?P<minus>(?<![\w)])[-+]|\b(?i:minus|negative)\ )?
+    (?P<money>(?:\b[A-Za-z]{{1,3}})?[$€£¥₹₽₩₺₪¢]\ ?|\b[A-Z]{{3}}\ ?)?
+    (?P<inner>[-+])?
+    (?:
+      (?P<odd>\d+(?:[:/]\d+){{2,}}|\d+:\d+)
+      |(?P<whole>\d+)\ (?:and\ )?(?P<top>\d+)\ ?/\ ?(?P<bottom>\d+)
+      |(?P<numerator>{_RUN})\ ?/\ ?(?P<denominator>{_RUN})
+      |(?P<tens>10)(?:\^|\*\*)[{{(]?(?P<power>[-+]?\d+)[)}}]?
+      |(?P<run>{_RUN})(?:(?:[eE]|{_TIMES_TEN})(?P<exponent>[-+]?\d+)[)}}]?)?
+    )
+    """,
+    re.VERBOSE,
+)
+_FRAC = re.compile(r"(\d ?)?\\[dt]?frac ?\{ ?(-?\d{1,1000}) ?\} ?\{ ?(\d{1,1000}) ?\}")
+_ORDINAL = re.compile(r"(?:st|nd|rd|th)\b")
+_SCALE = re.compile(rf" ?({'|'.join(SCALES)})s?\b", re.IGNORECASE)
+_SHORT_SCALE = re.compile(r" ?(k|bn|mn|tn)\b")
+_MONEY_SCALE = re.compile(r" ?([kmbtKMBT])\b")
+_SHORT = {"k": 3, "m": 6, "mn": 6, "b": 9, "bn": 9, "t": 12, "tn": 12}
+_PER = re.compile(r" ?(?:/|\bper\b) ?((?:[A-Za-z]{2,}|[hsdmgl])(?:\^?-?\d)?)(?![A-Za-z])", re.IGNORECASE)
+# A variable or a bracket beside an operator: the number is part of a formula, such as p - 2 or (a+b)/2.
+_FORMULA_BEFORE = re.compile(r"(?:(?<![A-Za-z])[A-Za-z]|[)\]}]) ?[-+*/^×] ?$")
+_FORMULA_BEHIND = re.compile(r" ?[-+*/^×] ?(?:[B-HJ-Zb-hj-z](?![A-Za-z])|\()|\([A-Za-z] ?[-+*/^)]")
+_RELATIONS = {
+    "≤": "<=", "≥": ">=", "less than": "<", "fewer than": "<", "more than": ">", "greater than": ">", "at least": ">=",
+    "at most": "<=",
+}  # fmt: skip
+_RELATION = re.compile(rf"(?:([<>≤≥]=?) ?|\b({'|'.join(list(_RELATIONS)[2:])}) )$", re.IGNORECASE)
+_RELATION_CHARS = len("greater than ")
+_POWER = re.compile(r"\^|\*\*\d")
+_OF_THE_CLOCK = re.compile(r" ?[ap]\.?m\b", re.IGNORECASE)
+_SOMEBODY = re.compile(r"\b(?:no|some|any|every|each|the|this|that|which) $", re.IGNORECASE)
+_PARENTHESISED = re.compile(r"(?P<money>[A-Z]{0,3}[$€£¥]?) ?\((?P<inside>[^()]{1,200})\)(?P<behind>[^()]{0,40})")
+
+
+def read_quantities(text: str) -> Reading:
+    """Return the quantities of a cleaned text, in order; those of a sum like "5 ft 3 in" as one.
+
+    >>> [str(one.value) for one in read_quantities("about 1,234.5 or 3/4").quantities]
+    ['2469/2', '3/4']
+    """
+    text = _FRAC.sub(lambda found: f"{found[1] or ''}{' ' * bool(found[1])}{found[2]}/{found[3]} ", text)
+    found: list[tuple[int, int, Quantity | None]] = []
+    for one in _found(text):
+        found.append(one)
+        if len(found) > MAX_QUANTITIES:
+            return Reading((), unreadable=True)
+    quantities = _joined(text, sorted(found, key=lambda one: one[0]))
+    return Reading(tuple(quantities), any(one[2] is None for one in found))
+
+
+def negative_in_parentheses(text: str) -> str:
+    """Return a text that is nothing but a number in parentheses with a minus instead, as accountants mean it.
+
+    >>> negative_in_parentheses("$(1,234)"), negative_in_parentheses("(5) km"), negative_in_parentheses("no (5)")
+    ('-$1,234', '-5 km', 'no (5)')
+    """
+    whole = _PARENTHESISED.fullmatch(text)
+    if whole is None or not re.match(r"[A-Z$€£¥ ]{0,5}\d", whole["inside"]) or re.search(r"\d", whole["behind"]):
+        return text
+    return f"-{whole['money']}{whole['inside']}{whole['behind']}"
+
+
+def _found(text: str) -> Iterator[tuple[int, int, Quantity | None]]:
+    """Yield where a number stands and the quantity, None for one of no known form."""
+    spans: list[tuple[int, int]] = []
+    for match in _NUMBER.finditer(text):
+        if _is_name(text, match) or (spans and match.start() < spans[-1][1]):  # the 2 of km^2 is read with its unit
+            continue
+        value = None if _FORMULA_BEFORE.search(text, max(0, match.start() - 4), match.start()) else _value(match)
+        quantity, end = _with_unit(text, match.end(), value, _money(match))
+        spans.append((match.start(), end))
+        yield match.start(), end, _related(text, match.start(), quantity)
+    for words in find_words(text):
+        if words.written == "one" and (spans or _SOMEBODY.search(text[max(0, words.start - 8) : words.start])):
+            continue  # "the one with 5 apples", "no one"
+        if not any(start < words.end and words.start < end for start, end in spans):
+            quantity, end = _with_unit(text, words.end, words.value, None)
+            spans.append((words.start, end))
+            yield words.start, end, _related(text, words.start, quantity)
+
+
+def _related(text: str, start: int, quantity: Quantity | None) -> Quantity | None:
+    """Return a quantity with the relation that stands before it: "< 5" and "at least five" are not five."""
+    found = _RELATION.search(text, max(0, start - _RELATION_CHARS), start)
+    if quantity is None or found is None:
+        return quantity
+    said = (found[1] or found[2]).lower()
+    return quantity._replace(relation=_RELATIONS.get(said, said))
+
+
+def _is_name(text: str, match: re.Match[str]) -> bool:
+    """Whether a number is part of a name or a formula: B12, COVID-19, x2."""
+    if match["money"] and not _money(match):
+        return not match["money"].endswith(" ")
+    before = text[max(0, match.start() - 2) : match.start()]
+    return before[-1:].isalpha() or before[-1:] == "_" or (before[-1:] == "-" and before[:1].isalpha())
+
+
+def _money(match: re.Match[str]) -> Unit | None:
+    written = (match["money"] or "").strip()
+    return currency(written) or currency(written[-1:]) if written else None
+
+
+def _value(match: re.Match[str]) -> Fraction | None:
+    """Return what a number is worth, or None if it is of no known form or too large."""
+    sign = -1 if "-" in (match["inner"] or "") or (match["minus"] or "").strip() not in {"", "+"} else 1
+    if match["odd"]:
+        return None
+    if match["run"]:
+        return _scaled(read_run(match["run"]), match["exponent"], sign)
+    if match["tens"]:
+        return _scaled(Fraction(1), match["power"], sign)
+    if match["whole"]:
+        whole, top, bottom = (read_run(match[name]) for name in ("whole", "top", "bottom"))
+    else:
+        whole, top, bottom = Fraction(0), read_run(match["numerator"]), read_run(match["denominator"])
+    if whole is None or top is None or not bottom:
+        return None
+    return sign * (whole + top / bottom)
+
+
+def _scaled(value: Fraction | None, exponent: str | None, sign: int) -> Fraction | None:
+    if value is None or exponent is None:
+        return value and sign * value
+    if len(exponent.lstrip("+-0")) > len(str(MAX_DIGITS)):
+        return None
+    power = int(exponent)
+    return sign * value * Fraction(10) ** power if abs(power) <= MAX_DIGITS else None
+
+
+def read_run(run: str) -> Fraction | None:
+    """Return what a run of digits with separators is worth, or None if no reading of it is clear.
+
+    A comma alone groups by three, otherwise it is a decimal comma; a point alone is a decimal point; of both the last
+    is the decimal one. Groups of two and three are Indian.
+
+    >>> [str(read_run(run)) for run in ("1,000", "1.000", "3,14", "1.000,5", "1.234.567", "12,34,567", "1.2.3")]
+    ['1000', '1', '157/50', '2001/2', '1234567', '1234567', 'None']
+    """
+    if len(run) > MAX_DIGITS:
+        return None
+    bare = re.sub("[ '_]", "", run)
+    last = max(bare.rfind(","), bare.rfind("."))
+    if last < 0:
+        return Fraction(int(bare))
+    mark = bare[last]
+    other = "." if mark == "," else ","
+    if other not in bare and _is_grouped(bare, mark) and (mark == "," or bare.count(".") > 1):
+        return Fraction(int(bare.replace(mark, "")))
+    whole, decimals = bare[:last], bare[last + 1 :]
+    if mark in whole or (other in whole and not _is_grouped(whole, other)) or (other in whole and bare != run):
+        return None
+    return Fraction(f"{whole.replace(other, '') or '0'}.{decimals}")
+
+
+def _is_grouped(digits: str, mark: str) -> bool:
+    first, *groups = digits.split(mark)
+    if not groups or first in {"", "0"} or len(groups[-1]) != 3:
+        return False
+    sizes = {len(group) for group in groups[:-1]}
+    return (len(first) <= 3 and sizes <= {3}) or (mark == "," and len(first) <= 2 and sizes == {2})
+
+
+def _with_unit(text: str, end: int, value: Fraction | None, money: Unit | None) -> tuple[Quantity | None, int]:
+    """Return the quantity that a number and what stands behind it make, and where it ends."""
+    if text.startswith(" and a half", end) and value is not None:
+        value, end = value + Fraction(1, 2), end + len(" and a half")
+    ordinal = _ORDINAL.match(text, end)
+    if ordinal is not None:
+        end = ordinal.end()
+    value, end = _with_scale(text, end, value, money)
+    unit, end = _unit_behind(text, end, money)
+    odd = _POWER.match(text, end) or _OF_THE_CLOCK.match(text, end) or text[end : end + 1].isalpha()
+    if value is None or odd:
+        return None, end
+    per = _PER.match(text, end)
+    if per is None:
+        return (None if _FORMULA_BEHIND.match(text, end) else Quantity(value, unit)), end
+    return Quantity(value, unit, per[1].lower().replace("^", "")), per.end()
+
+
+def _with_scale(text: str, end: int, value: Fraction | None, money: Unit | None) -> tuple[Fraction | None, int]:
+    """Return a value times the words and letters behind it: million, k, and of money m and b."""
+    while (found := _SCALE.match(text, end)) is not None:
+        value, end = value and value * SCALES[found[1].lower()], found.end()
+    short = _SHORT_SCALE.match(text, end) or (_MONEY_SCALE.match(text, end) if money else None)
+    if short is not None:
+        value, end = value and value * Fraction(10) ** _SHORT[short[1].lower()], short.end()
+    return value, end
+
+
+def _unit_behind(text: str, end: int, money: Unit | None) -> tuple[Unit | None, int]:
+    start = end + (text[end : end + 1] in {" ", "-"})
+    found = unit_at(text, start)
+    if found is None:
+        return money, end
+    unit, behind = found
+    if _POWER.match(text, behind):  # s^2 is no second
+        return money, behind
+    if money is not None and unit.dimension.startswith(MONEY):  # "$5 USD", "C$ 5 CAD", but "US$ 5 cents" is nonsense
+        return (unit if money.name in {unit.name, "USD"} else money), behind
+    return (money, end) if money is not None else (unit, behind)
+
+
+_BETWEEN = re.compile(r"(?:,? ?(?:and )?)?")
+
+
+def _joined(text: str, found: list[tuple[int, int, Quantity | None]]) -> list[Quantity]:
+    """Return the quantities, with "5 ft 3 in" and "2 hours and 30 minutes" as one each: units that get smaller."""
+    joined: list[Quantity] = []
+    last_end = -1
+    for start, end, quantity in found:
+        if quantity is None:
+            continue
+        previous = joined[-1] if joined else None
+        if previous is not None and _continues(previous, quantity) and _BETWEEN.fullmatch(text, last_end, start):
+            joined[-1] = _sum(previous, quantity)
+        else:
+            joined.append(quantity)
+        last_end = end
+    return joined
+
+
+def _continues(first: Quantity, second: Quantity) -> bool:
+    one, two = first.unit, second.unit
+    if one is None or two is None or first.per or second.per or second.relation or second.value < 0:
+        return False
+    return one.dimension == two.dimension and not one.offset and two.factor < one.factor
+
+
+def _sum(first: Quantity, second: Quantity) -> Quantity:
+    """Return the sum in the smaller unit, with the sign of the first: -5 ft 3 in are -63 in."""
+    if first.unit is None or second.unit is None:
+        raise AssertionError("only quantities with units are joined")
+    size = abs(first.value) * first.unit.factor / second.unit.factor + second.value
+    return Quantity(-size if first.value < 0 else size, second.unit, "", first.relation)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -122,12 +121,3 @@ def read_all(given: Mapping[str, Any], readers: Mapping[str, Reader]) -> tuple[d
         except ValueError as error:
             problems.append(f"{name}={value!r} {error}")
     return values, problems
-
-
-def in_unit_interval(value: float) -> bool:
-    """Whether a score is a score.
-
-    >>> in_unit_interval(0.5), in_unit_interval(float("nan"))
-    (True, False)
-    """
-    return math.isfinite(value) and 0 <= value <= 1

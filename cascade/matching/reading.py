@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TypeVar
 
 MAX_ANSWER_CHARS = 20_000
 """A longer text is no number, date, letter or formula: some 3,000 words of English."""
@@ -104,3 +107,13 @@ def _boxed(text: str) -> str | None:
         if not depth:
             return text[start:at].strip() or None
     return None
+
+
+_KEPT_CHARS = 200
+_Made = TypeVar("_Made")
+
+
+def remembering(read: Callable[[str], _Made]) -> Callable[[str], _Made]:
+    """Return a function that keeps what it read of short texts: one question's answers meet the same accepted ones."""
+    kept = lru_cache(maxsize=4_096)(read)
+    return lambda text: kept(text) if len(text) <= _KEPT_CHARS else read(text)

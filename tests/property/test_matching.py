@@ -9,9 +9,8 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from cascade.matching import Matcher, Verdict, get_matcher
-from cascade.matching.letters import DEFAULT_LETTERS
-from cascade.matching.number import NumberMatcher, only_quantity
-from cascade.matching.number_words import find_words
+from cascade.matching.choice import DEFAULT_LETTERS
+from cascade.matching.number import NumberMatcher, find_words, only_quantity
 from cascade.matching.official import HotpotQAMatcher, SquadMatcher, official_normalize
 from cascade.matching.reading import clean, same_text, stated
 from cascade.matching.units import _table

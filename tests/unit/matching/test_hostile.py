@@ -9,9 +9,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from cascade.matching import Matcher, Verdict, get_matcher, maths_text, reading
+from cascade.matching import Matcher, Verdict, get_matcher, maths, reading
 from cascade.matching.judge import read_verdict
-from cascade.matching.maths_text import as_latex
+from cascade.matching.maths import as_latex
 
 GOLD = {
     "exact": "Danube",
@@ -85,7 +85,7 @@ def test_marks_without_content_are_texts_like_others(name: str, text: str) -> No
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_a_huge_formula_never_reaches_the_parser(kind: str) -> None:
     latex = as_latex(HOSTILE[kind])
-    assert latex is None or len(latex) <= maths_text.MAX_FORMULA_CHARS + 2
+    assert latex is None or len(latex) <= maths.MAX_FORMULA_CHARS + 2
 
 
 # Texts that make a regular expression with nested or overlapping repetition try every cut: openings without an end.
@@ -122,7 +122,7 @@ def grows_like_its_input(work: Callable[[str], object], piece: str) -> bool:
 @pytest.mark.parametrize("name", ["exact", "squad", "hotpotqa", "choice", "number", "date", "judge", "reply", "math"])
 def test_no_text_takes_quadratic_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_ANSWER_CHARS", 10**9)  # the guard is off: the patterns themselves must hold
-    monkeypatch.setattr(maths_text, "MAX_FORMULA_CHARS", 10**9)
+    monkeypatch.setattr(maths, "MAX_FORMULA_CHARS", 10**9)
     work: Callable[[str], object]
     if name == "reply":
         work = read_verdict

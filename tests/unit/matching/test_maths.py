@@ -16,10 +16,8 @@ from typing import Any
 import pytest
 
 from cascade.errors import MissingExtraError, UsageError
-from cascade.matching import get_matcher, maths, maths_pool
-from cascade.matching.maths import MathMatcher
-from cascade.matching.maths_pool import Pool, Worker
-from cascade.matching.maths_text import MAX_FORMULA_CHARS, as_latex
+from cascade.matching import get_matcher, maths
+from cascade.matching.maths import MAX_FORMULA_CHARS, MathMatcher, Pool, Worker, as_latex
 
 needs_math_verify = pytest.mark.skipif(find_spec("math_verify") is None, reason="math-verify is not installed")
 PATHOLOGICAL = "9^{9^{9^{9^{9}}}}"
@@ -124,7 +122,7 @@ def test_a_pathological_formula_costs_its_time_and_nothing_else() -> None:
         assert matcher.matches(PATHOLOGICAL, ["5"]).correct is None
         with ThreadPoolExecutor(1) as executor:
             assert executor.submit(matcher.matches, PATHOLOGICAL, ["6"]).result().correct is None
-        assert time.monotonic() - started < 2 * (1.5 + maths_pool.START_LIMIT_S)
+        assert time.monotonic() - started < 2 * (1.5 + maths.START_LIMIT_S)
         matcher._pool._timeout_s = 60
         assert matcher.matches("1/2", ["0.50"]).correct is True  # a new worker is there
 
@@ -192,7 +190,7 @@ def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
 def worker_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     script = tmp_path / "worker.py"
     script.write_text(code)
-    monkeypatch.setattr(maths_pool, "_SCRIPT", script)
+    monkeypatch.setattr(maths, "_SCRIPT", script)
 
 
 def test_a_package_that_cannot_be_imported_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,10 +209,10 @@ def test_a_worker_that_does_not_start_is_an_error_not_a_verdict(
 
 
 def test_a_machine_that_starts_no_process_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(maths_pool.sys, "executable", "/no/such/python")
+    monkeypatch.setattr(maths.sys, "executable", "/no/such/python")
     with pytest.raises(UsageError, match=r"cannot be started: No such file"):
         Pool(1, 60).ask({})
-    monkeypatch.setattr(maths_pool.sys, "executable", "")
+    monkeypatch.setattr(maths.sys, "executable", "")
     with pytest.raises(UsageError, match=r"does not know its Python"):
         Pool(1, 60).ask({})
 

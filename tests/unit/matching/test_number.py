@@ -5,8 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from cascade.matching import get_matcher
-from cascade.matching.number import NumberMatcher, only_quantity
-from cascade.matching.quantities import read_run
+from cascade.matching.number import NumberMatcher, only_quantity, read_run
 
 F = Fraction
 
