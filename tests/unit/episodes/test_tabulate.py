@@ -398,7 +398,7 @@ def test_two_answers_in_one_place_are_refused_where_no_id_tells_runs_apart() -> 
     dropped = Dropped()
     tables_from_rows([*twice, row("b", question="What?")], dropped)
     assert dropped.count == 1
-    assert "give each run an episode_id" in dropped.says()
+    assert "give each run an episode_id" in dropped.describe()
     with pytest.raises(UsageError, match="answered twice in one step") as error:
         tables_from_rows(twice)
     assert "gold" not in str(error.value)

@@ -137,4 +137,4 @@ def test_replicates_without_an_id_are_runs_of_their_own(tmp_path: Path) -> None:
     assert len({one["episode_id"] for one in rows}) == 2
     assert len({one["group"] for one in rows}) == 1
     assert sum(dropped.notes.values()) == 2
-    assert "without an episode_id" in dropped.says()
+    assert "without an episode_id" in dropped.describe()
