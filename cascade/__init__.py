@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cascade._version import __version__
 
 if TYPE_CHECKING:
+    from cascade.chat import ChatRequest
     from cascade.config import CascadeConfig
     from cascade.errors import (
         BatchError,
@@ -40,6 +41,7 @@ _HOMES = {
     "CascadeConfig": "config.loading",
     "CascadeError": "errors",
     "Certificate": "types",
+    "ChatRequest": "chat",
     "ConfigError": "errors",
     "MissingExtraError": "errors",
     "ModelFileError": "errors",
@@ -63,6 +65,7 @@ __all__ = [
     "CascadeConfig",
     "CascadeError",
     "Certificate",
+    "ChatRequest",
     "ConfigError",
     "MissingExtraError",
     "ModelFileError",

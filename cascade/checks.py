@@ -8,8 +8,10 @@ import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 from urllib.parse import urlsplit
 
+from cascade.chat import Chat, chat_request
 from cascade.errors import UsageError
 from cascade.safety.defusing import taken_out
 from cascade.safety.keys import holds_key
@@ -165,16 +167,21 @@ def refuse_chat(given: object) -> None:
     several = given if isinstance(given, list | tuple) else [given]
     if several and all(isinstance(one, Mapping) and one.keys() & _CHAT_KEYS for one in several):
         raise UsageError(
-            "These are chat messages, and a question is one text. Ask the last user message, with what was said before "
-            "as its context: ask(Question(messages[-1]['content'], context=…)). Instructions of a system message go "
-            "into a prompt of your own: strategy.prompts."
+            "These are chat messages, and a question is one text. Send them as they are: orchestrator.chat(messages)."
         )
+
+
+def chat_question(given: Chat, fields: Mapping[str, Any]) -> Question:
+    """Return the question that a chat request asks. Raises UsageError where it is none."""
+    return Question.of_chat(chat_request(given, fields))
 
 
 def checked_question(question: str | Question, segment: str | None = None) -> Question:
     """Return the question, in a segment where one is given; raise `UsageError` where it asks nothing or is too long."""
     asked = Question(question) if isinstance(question, str) else question
     refuse_chat(question)
+    if getattr(asked, "chat", None) is not None:
+        return asked if segment is None else replace(asked, segment=segment)
     given: object = getattr(asked, "text", None)
     if not isinstance(given, str) or not given.strip():
         raise UsageError("There is no question: give a text that is not empty, or Question(text, context).")
@@ -187,9 +194,12 @@ def fitted_question(asked: Question, context_chars: int | None) -> tuple[Questio
     """Return a question as the models are to read it, and what the caller has to know of that.
 
     A context of more than `context_chars` characters loses its middle; None, the default of the configuration, leaves
-    every context whole. What no prompt may hold (`safety.defusing`) is named; the question itself keeps it.
+    every context whole. What no prompt may hold (`safety.defusing`) is named; the question itself keeps it. A chat
+    request is sent as it is.
     """
     said: list[str] = []
+    if asked.chat is not None:
+        return asked, ()
     context = asked.context
     if context is not None and context_chars is not None and len(context) > context_chars:
         head, tail = context_chars - context_chars // 2, context_chars // 2

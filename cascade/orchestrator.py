@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Self, SupportsIndex
 from cascade import config as configuration
 from cascade._deprecated import warn_renamed
 from cascade.budget.ledger import QuestionBudget
-from cascade.checks import checked_question, fitted_question, refuse_chat
+from cascade.chat import Chat
+from cascade.checks import chat_question, checked_question, fitted_question, refuse_chat
 from cascade.config import CascadeConfig
 from cascade.config.schema import DirectoryConfig, ModelConfig
 from cascade.engine import Run, adrive, drive, paid_call, run
@@ -298,6 +299,67 @@ class Orchestrator:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
+
+    def chat(self, messages: Chat, *, level: str | None = None, alpha: float | None = None, **fields: Any) -> Answer:
+        """Answer one chat request: send it to the models as it is, and serve one model's whole message.
+
+        Args:
+            messages: the conversation in OpenAI's form, the body of a chat completion request, or a `ChatRequest`.
+            level: the level to ask at, by its name, where the policy has levels (`levels`).
+            alpha: the same by the share of questions that may be missed.
+            **fields: other fields of the request's body (`tools`, `response_format`, `temperature`, …), and `group` and
+                `segment`.
+
+        Returns:
+            The answer: `message`, `tool_calls`, `parsed` and `to_openai()` hold what is served.
+
+        Raises:
+            UsageError: it is not a request that can be sent, or the strategy answers no chat requests.
+            ProviderError, BudgetExceededError: as `ask` does.
+
+        >>> ladder = {"kind": "ladder", "models": ["base", "guide"]}
+        >>> with Orchestrator("small", "large", provider="fake", strategy=ladder) as orchestrator:
+        ...     orchestrator.chat([{"role": "user", "content": "Hi"}]).message
+        {'role': 'assistant', 'content': 'you asked: Hi'}
+        """
+        return self.ask(chat_question(messages, fields), budget=level, alpha=alpha)
+
+    async def achat(
+        self, messages: Chat, *, level: str | None = None, alpha: float | None = None, **fields: Any
+    ) -> Answer:
+        """Answer one chat request without blocking the event loop. Raises as `chat` does."""
+        return await self.aask(chat_question(messages, fields), budget=level, alpha=alpha)
+
+    def stream_chat(
+        self, messages: Chat, *, level: str | None = None, alpha: float | None = None, **fields: Any
+    ) -> Iterator[TextDelta | Step | Answer]:
+        """Answer one chat request and yield text as it is written, each finished step, and at last the answer.
+
+        The text of a step is a draft until the answer comes: a later model may be served in its place.
+        """
+        return self.stream(chat_question(messages, fields), budget=level, alpha=alpha)
+
+    async def astream_chat(
+        self, messages: Chat, *, level: str | None = None, alpha: float | None = None, **fields: Any
+    ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
+        """Do as `stream_chat` without blocking the event loop."""
+        async with aclosing(self.astream(chat_question(messages, fields), budget=level, alpha=alpha)) as events:
+            async for event in events:
+                yield event
+
+    def chat_many(
+        self, requests: Iterable[Chat], *, concurrency: int = 8, level: str | None = None, alpha: float | None = None
+    ) -> list[Answer]:
+        """Answer chat requests, at most `concurrency` at a time, in their order. Raises as `ask_many` does."""
+        questions = [chat_question(request, {}) for request in requests]
+        return self.ask_many(questions, concurrency=concurrency, budget=level, alpha=alpha)
+
+    async def achat_many(
+        self, requests: Iterable[Chat], *, concurrency: int = 32, level: str | None = None, alpha: float | None = None
+    ) -> list[Answer]:
+        """Answer chat requests without blocking, at most `concurrency` at a time. Raises as `ask_many` does."""
+        questions = [chat_question(request, {}) for request in requests]
+        return await self.aask_many(questions, concurrency=concurrency, budget=level, alpha=alpha)
 
     @property
     def strategy(self) -> Strategy:

@@ -20,8 +20,9 @@ class _Shown:
     """What is shown of one call's reply: all of it if `raw`, else its answer."""
 
     def __init__(self, request: Request, *, raw: bool) -> None:
-        self._request, self._raw, self._answer = request, raw, AnswerText()
+        self._request, self._answer = request, AnswerText()
         self._answers = request.purpose in _ANSWERING
+        self._raw = raw or request.chat is not None  # a message is shown as it is written
 
     def of(self, event: TextDelta) -> Iterator[TextDelta]:
         """Yield what is shown of a piece of the reply, if anything."""

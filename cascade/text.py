@@ -22,18 +22,46 @@ def normalize_answer(text: str) -> str:
     """Return an answer as it is compared: NFKC, casefolded, without punctuation, articles and extra space.
 
     The rule is SQuAD's (Rajpurkar et al. 2016), with Unicode punctuation and width variants included, but for the
-    decimal point and the sign of a number, which stay; an answer that is nothing but punctuation stays as it is.
+    decimal point and the sign of a number, which stay; an answer that is nothing but punctuation stays as it is. An
+    answer that is a JSON object or list, such as tool calls, is compared by its value: blanks and the order of keys do
+    not matter, and 5.0 is 5.
 
     >>> normalize_answer("The  Danube."), normalize_answer("1,851"), normalize_answer("?!")
     ('danube', '1851', '?!')
+    >>> normalize_answer('{"b": 5.0, "a": "x"}')
+    '{"a":"x","b":5}'
     """
     return remembered(text) if len(text) <= _REMEMBERED_CHARS else _normalized(text)
 
 
 def _normalized(text: str) -> str:
+    if text.lstrip()[:1] in {"{", "["}:
+        value = _json_value(text)
+        if value is not None:
+            return value
     folded = text.casefold() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
     bare = " ".join(_ARTICLES.sub(" ", _PUNCTUATION.sub("", folded)).split())
     return bare or text.strip()
+
+
+_encode_sorted = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
+
+
+def _json_value(text: str) -> str | None:
+    """Return a JSON object or list in one spelling; None for any other text."""
+    try:
+        return _encode_sorted(_whole_numbers(json.loads(text)))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _whole_numbers(value: object) -> object:
+    """Return a JSON value with whole numbers as such: 5.0 is 5."""
+    if isinstance(value, dict):
+        return {name: _whole_numbers(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_whole_numbers(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 remembered = lru_cache(maxsize=1_024)(_normalized)

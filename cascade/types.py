@@ -12,9 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 
+from cascade.chat import ChatRequest, calls_of, parsed
+from cascade.errors import UsageError
 from cascade.money import Usage as Usage  # noqa: PLC0414 - a price is for a usage, and all values are found here
 from cascade.money import total_nano_usd, usd_or_none
 
@@ -33,13 +36,22 @@ class Question:
     """What is asked, with an optional text that the answer is to be read from.
 
     `group` is what hangs together with other questions (a document, a user, a conversation): no split of a log cuts
-    through it. `segment` is what certificates are made for one by one (a tenant, a task, a language).
+    through it. `segment` is what certificates are made for one by one (a tenant, a task, a language). `chat` is the
+    request that an application sent, where it sent one; `text` is then its last user message, and `context` the whole
+    request as JSON.
     """
 
     text: str
     context: str | None = None
     group: str | None = None
     segment: str | None = None
+    chat: ChatRequest | None = None
+
+    @classmethod
+    def of_chat(cls, request: ChatRequest) -> Question:
+        """Return the question that a chat request asks."""
+        text = request.asked_text.strip() or "(a message without text)"
+        return cls(text, request.canonical, request.group, request.segment, request)
 
 
 class Request(NamedTuple):
@@ -48,7 +60,8 @@ class Request(NamedTuple):
     `role` names the model's place in the strategy ("base", "guide", a rung of a ladder) and `purpose` what the call is
     for ("answer", "judge", "direct"). Neither is sent. `at_most_once` forbids to repeat a call that may have been
     billed, as under a hard cap. `top_logprobs` is how many alternatives per token are wanted;
-    None asks for no log-probs at all. `sample` numbers repeated calls of the same prompt.
+    None asks for no log-probs at all. `sample` numbers repeated calls of the same prompt. With `chat` it is the
+    application's own request that is sent, unchanged, and `messages` is empty.
     """
 
     model: str
@@ -64,6 +77,7 @@ class Request(NamedTuple):
     schema: Mapping[str, Any] | None = None
     sample: int = 0
     at_most_once: bool = False
+    chat: ChatRequest | None = None
 
 
 class Token(NamedTuple):
@@ -81,7 +95,8 @@ class Completion(NamedTuple):
     """A checked answer of a provider.
 
     `tokens` is None where no log-probs came; `model` is the name it echoed; `maybe_billed` counts earlier tries of the
-    same call that failed and may be charged all the same.
+    same call that failed and may be charged all the same. Where a chat request was answered, `message` is the
+    assistant's whole message, `text` what it says as one text, and `faults` why it should not be served.
     """
 
     text: str
@@ -93,6 +108,8 @@ class Completion(NamedTuple):
     latency_s: float = 0.0
     notes: tuple[str, ...] = ()
     maybe_billed: int = 0
+    message: Mapping[str, Any] | None = None
+    faults: tuple[str, ...] = ()
 
     @property
     def truncated(self) -> bool:
@@ -116,12 +133,16 @@ class Call(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """One answer that could be returned. `confidence` in [0, 1] is the strategy's own estimate that it is right."""
+    """One answer that could be returned. `confidence` in [0, 1] is the strategy's own estimate that it is right.
+
+    `message` is the model's whole message, where a chat request is answered.
+    """
 
     text: str
     source: str
     model: str
     confidence: float | None = None
+    message: Mapping[str, Any] | None = None
 
 
 class Decision(NamedTuple):
@@ -293,6 +314,70 @@ class Answer:
     level: str | None = None
 
     @property
+    def served(self) -> tuple[Candidate, Call] | None:
+        """The candidate whose text is served and the call that made it; None where nothing is served."""
+        for step in self.steps:
+            kept = step.decision.keep if step.decision is not None else ()
+            for index in kept or range(len(step.candidates)):
+                found = step.candidates[index]
+                made = [
+                    call for call in step.calls if call.request.role == found.source and call.completion is not None
+                ]
+                if found.text == self.text and made:
+                    return found, made[-1]
+        return None
+
+    @property
+    def message(self) -> Mapping[str, Any] | None:
+        """The served model's message, unchanged, where a chat request was answered: content, tool calls, refusal."""
+        served = self.served
+        return None if served is None else served[0].message
+
+    @property
+    def tool_calls(self) -> tuple[Mapping[str, Any], ...]:
+        """The tool calls of the message served."""
+        return () if self.message is None else calls_of(self.message)
+
+    @property
+    def parsed(self) -> Any:
+        """The value of the JSON that is served; None where the answer is no JSON.
+
+        >>> Answer(Question("?"), '{"intent": "card_lost"}', (), (), "policy", 0.0).parsed
+        {'intent': 'card_lost'}
+        """
+        message = self.message
+        try:
+            return parsed((self.text if message is None else message.get("content")) or "")
+        except (ValueError, TypeError):
+            return None
+
+    def to_openai(self) -> dict[str, Any]:
+        """Return the answer as a chat completion, as OpenAI's client library reads it.
+
+        `usage` is that of the call whose message is served; what the whole cascade cost is `cost`.
+
+        Raises:
+            UsageError: nothing was served.
+        """
+        served = self.served
+        if served is None or self.text is None:
+            raise UsageError("Nothing was served, so there is no chat completion: see answer.explain().")
+        candidate, call = served
+        completion = call.completion
+        assert completion is not None  # noqa: S101 - `served` looks for a call that came back
+        message = {"role": "assistant", "content": self.text} if candidate.message is None else dict(candidate.message)
+        finish = "tool_calls" if message.get("tool_calls") else completion.finish_reason
+        finish = finish if finish in _FINISH_REASONS else "stop"
+        return {
+            "id": completion.request_id or "chatcmpl-cascade",
+            "object": "chat.completion",
+            "created": int(datetime.now(UTC).timestamp()),
+            "model": candidate.model,
+            "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
+            "usage": _openai_usage(completion.usage),
+        }
+
+    @property
     def calls(self) -> tuple[Call, ...]:
         """Every call that was made, in order."""
         return tuple(call for step in self.steps for call in step.calls) + self.loose_calls
@@ -342,6 +427,22 @@ class Answer:
         document["cost_bound_usd"] = None if bound is None else float(bound)
         document["cost_by_model_usd"] = {m: None if c is None else float(c) for m, c in self.cost_by_model.items()}
         return document
+
+
+_FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
+
+
+def _openai_usage(usage: Usage) -> dict[str, Any] | None:
+    """Return token counts in OpenAI's form; None where a count is unknown: the form has no place for one that is."""
+    read, written = usage.input_tokens, usage.output_tokens
+    if read is None or written is None:
+        return None
+    counts: dict[str, Any] = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    if usage.cached_input_tokens is not None:
+        counts["prompt_tokens_details"] = {"cached_tokens": usage.cached_input_tokens}
+    if usage.reasoning_tokens is not None:
+        counts["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    return counts
 
 
 def _plain(value: Any) -> Any:

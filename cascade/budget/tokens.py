@@ -26,6 +26,8 @@ _MARGIN_PERCENT = 15
 
 def bound_tokens(request: Request) -> int:
     """Return at least as many input tokens as a prompt has: byte-level BPE makes at most one token of a byte."""
+    if request.chat is not None:
+        return len(request.chat.canonical.encode("utf-8", "replace")) + 2 * _TOKENS_PER_MESSAGE
     texts = [message.content for message in request.messages]
     if request.schema is not None:
         texts.append(json.dumps(request.schema))
@@ -47,8 +49,15 @@ def estimate_tokens(text: str) -> int:
     return count + -(-count * _MARGIN_PERCENT // 100)
 
 
-def estimate_messages(messages: Iterable[Message]) -> int:
+def estimate_prompt(request: Request) -> int:
     """Return a high estimate of the tokens in a prompt, chat template included."""
+    if request.chat is not None:
+        return estimate_tokens(request.chat.canonical) + _TOKENS_PER_MESSAGE * len(request.chat.messages)
+    return estimate_messages(request.messages)
+
+
+def estimate_messages(messages: Iterable[Message]) -> int:
+    """Return a high estimate of the tokens of messages, chat template included."""
     return sum(estimate_tokens(m.content) + _TOKENS_PER_MESSAGE for m in messages)
 
 

@@ -35,7 +35,7 @@ def _add_generated(texts: list[str], calls: Iterable[Call]) -> None:
     for call in calls:
         completion = call.completion
         if completion is not None:
-            texts.append(completion.text)
+            texts.append(schema.said_text(completion))
             if completion.tokens is not None:
                 generated = "".join([token[0] for token in completion.tokens])
                 if generated != completion.text:  # a key may stand in what was generated and not in the text

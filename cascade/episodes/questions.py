@@ -4,6 +4,8 @@ Forms, told by what a file holds:
 
 * one's own: lines of JSON, a JSON list, CSV or Parquet with `question` and, where known, `answer` or `answers`,
   `choices`, `context`, `id`, `group`, `segment`, `split`, `kind`;
+* chat requests, a line each: whole bodies with `messages`, or OpenAI's batch form with `custom_id` and `body`; beside
+  them the same `gold`, `group`, `segment`, `split`;
 * HotpotQA's published JSON, whose `context` is paragraphs of sentences;
 * MMLU's published CSV (no header: question, four choices, a letter) and its form with `choices` and an index.
 """
@@ -11,12 +13,14 @@ Forms, told by what a file holds:
 from __future__ import annotations
 
 import itertools
+import json
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cascade.chat import chat_request
 from cascade.checks import did_you_mean
 from cascade.episodes.importers.sources import Record, records, table_lines, table_suffix
 from cascade.episodes.importers.values import loaded, text
@@ -33,6 +37,10 @@ _IDS = ("id", "question_id", "_id", "qid")
 _ANSWERS = ("answers", "answer", "gold")
 _KINDS = ("kind", "type", "subject")
 _GROUPS = ("group", "group_id")
+_NO_BODY = frozenset(
+    {"custom_id", "method", "url", "split", "segment", "category", *_IDS, *_ANSWERS, *_KINDS, *_GROUPS}
+)
+"""Fields of a line that are no part of a chat request's body."""
 _MMLU_CELLS = 6
 
 
@@ -145,7 +153,28 @@ def _records(path: Path, dropped: Dropped) -> Iterator[Record]:
             dropped.drop(f"not the {_MMLU_CELLS} cells of a question with four choices", place)
 
 
+def _chat_draft(record: Record) -> _Draft:
+    """Return a chat request: a line of a batch file, whose body holds the messages, or a body by itself."""
+    fields = record.fields
+    body = loaded(fields.get("body")) if "body" in fields else {k: v for k, v in fields.items() if k not in _NO_BODY}
+    try:
+        request = chat_request(body if isinstance(body, Mapping) else {}, {})
+    except UsageError as error:
+        return _Draft(record.place, None, named=False, problems=(str(error),))
+    question = Question.of_chat(replace(request, segment=text(fields.get("segment"))))
+    given = text(_first(fields, ("custom_id", *_IDS)))
+    name = given or question_id(question.text, question.context)
+    gold = loaded(_first(fields, _ANSWERS))
+    golds = () if gold is None else (gold if isinstance(gold, str) else json.dumps(gold, ensure_ascii=False),)
+    group, kind = text(_first(fields, _GROUPS)) or name, text(_first(fields, (*_KINDS, "category")))
+    matcher = "tool_calls" if request.tools else "json" if request.wants_json else None
+    asked = AskedQuestion(name, question, golds, group, text(fields.get("split")), kind, matcher)
+    return _Draft(record.place, asked, named=given is not None)
+
+
 def _draft(record: Record) -> _Draft:
+    if "body" in record.fields or "messages" in record.fields:
+        return _chat_draft(record)
     fields, problems = record.fields, []
 
     def attempt(read: Callable[..., Any], *arguments: Any) -> Any:

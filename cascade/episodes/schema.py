@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from cascade.chat import output_text
 from cascade.policies.scope import failed_with
 from cascade.types import Answer, Call, Completion, Request, Step, Token, Usage
 
@@ -30,6 +31,8 @@ FAILED = "failed"
 """Stands under a row's `signals["replay"]` where calls of its episode failed: step, role and error of each."""
 ECHOED = "echoed"
 """Stands there where the reply bore a model's name."""
+CHAT = "chat"
+"""Stands there where a chat request was answered: `context` is then the request, and `text` the message, as JSON."""
 CONTENT_COLUMNS = ("question", "context", "gold", "answer", "text")
 """The columns that spell out what was asked and answered; so do the tokens among the signals."""
 IMPOSSIBLE_LOGPROB = -1e9
@@ -111,7 +114,8 @@ def request_digest(request: Request) -> str:
 
     Where the answer is drawn (a temperature, and no seed) the step is told apart too: a later one would draw anew.
     """
-    sent = (request.model, request.messages, request.max_tokens, request.temperature, request.top_logprobs)
+    asked = request.messages if request.chat is None else request.chat.canonical
+    sent = (request.model, asked, request.max_tokens, request.temperature, request.top_logprobs)
     drawn = (request.step,) if request.temperature > 0 and request.seed is None else ()
     said = json.dumps([*sent, request.seed, request.schema, request.sample, *drawn], ensure_ascii=False, default=str)
     return hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:16]
@@ -167,6 +171,11 @@ def call_row(call: Call, completion: Completion) -> dict[str, Any]:
     return dict.fromkeys(COLUMNS) | head | _call_columns(_unfinished(call), call, completion)
 
 
+def said_text(completion: Completion) -> str:
+    """Return what a model said as a row keeps it: its text, or its whole message as JSON."""
+    return completion.text if completion.message is None else json.dumps(completion.message, ensure_ascii=False)
+
+
 def _unfinished(call: Call) -> Step:
     return Step(call.request.step, (), {})
 
@@ -180,7 +189,7 @@ def _call_columns(step: Step, call: Call, completion: Completion) -> dict[str, A
         "source": call.request.role,
         "model": call.request.model,
         "answer": None if made is None else step.candidates[made].text,
-        "text": completion.text,
+        "text": said_text(completion),
         "confidence": None if made is None else step.candidates[made].confidence,
         "kept": None if made is None or step.decision is None else made in step.decision.keep,
         "signals": _signals(step, call, completion),
@@ -219,6 +228,8 @@ def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
         "request": request_digest(call.request),
     }
     replay |= {"usage_estimated": completion.usage.estimated, "tokens": tokens}
+    if completion.message is not None:
+        replay[CHAT] = True
     if completion.model is not None:
         replay[ECHOED] = completion.model
     if completion.maybe_billed:
@@ -252,8 +263,9 @@ def completion_of(row: Mapping[str, Any]) -> Completion:
     """
     replay = row["signals"]["replay"]
     tokens = replay.get("tokens")
+    message = json.loads(row["text"]) if replay.get(CHAT) else None
     return Completion(
-        text=row["text"],
+        text=row["text"] if message is None else output_text(message),
         finish_reason=replay["finish_reason"],
         usage=Usage(
             row["input_tokens"],
@@ -266,6 +278,7 @@ def completion_of(row: Mapping[str, Any]) -> Completion:
         model=replay.get(ECHOED),
         latency_s=(row["latency_ms"] or 0.0) / 1000,
         maybe_billed=replay.get("maybe_billed", 0),
+        message=message,
     )
 
 

@@ -38,6 +38,10 @@ _BUILT_IN: Mapping[str, _BuiltIn] = {
     ),
     "date": _BuiltIn("cascade.matching.date:DateMatcher"),
     "math": _BuiltIn("cascade.matching.maths:MathMatcher", {"timeout_s": options.seconds, "workers": options.count}),
+    "json": _BuiltIn(
+        "cascade.matching.json_value:JsonMatcher", {"ignore": str, "lists": options.one_of("ordered", "unordered")}
+    ),
+    "tool_calls": _BuiltIn("cascade.matching.tool_calls:ToolCallsMatcher", {"order": options.one_of("any", "kept")}),
     "function": _BuiltIn(
         "cascade.matching.function:FunctionMatcher",
         {"function": options.function_or_name, "at_least": options.share},

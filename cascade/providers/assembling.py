@@ -25,6 +25,8 @@ class Assembler:
     notes: list[str] = field(default_factory=list)
     _texts: list[str] = field(default_factory=list)
     _refusals: list[str] = field(default_factory=list)
+    _calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _more: dict[str, Any] = field(default_factory=dict)
     _logprobs: list[Any] = field(default_factory=list)
     _head: dict[str, Any] = field(default_factory=dict)
     _finish: str | None = None
@@ -56,6 +58,8 @@ class Assembler:
         if not isinstance(delta, dict):
             return ""
         self._refusals.append(refusal_text(delta))
+        if self.request.chat is not None:
+            self._add_message(delta)
         text = as_storable(content_text(delta.get("content"), self.notes))
         if not text:
             return ""
@@ -65,6 +69,17 @@ class Assembler:
         self._texts.append(text)
         self._length += len(text)
         return text
+
+    def _add_message(self, delta: Mapping[str, Any]) -> None:
+        """Take in what of a message is no text: the pieces of its tool calls, by their index, and other fields."""
+        calls = delta.get("tool_calls")
+        for place, piece in enumerate(calls if isinstance(calls, list) else ()):
+            if isinstance(piece, dict):
+                index = piece.get("index")
+                _join(self._calls.setdefault(index if isinstance(index, int) else place, {}), piece)
+        for name in delta.keys() - {"role", "content", "refusal", "tool_calls"}:
+            if delta[name] is not None:
+                _join(self._more, {name: delta[name]})
 
     @property
     def text(self) -> str:
@@ -87,10 +102,36 @@ class Assembler:
         """
         if self._finish is None:
             raise self.interrupted("no finish reason came.")
-        message = {"content": self.text}
+        message: dict[str, Any] = {"role": "assistant", "content": self.text or (None if self._calls else "")}
+        message |= self._more
+        if self._calls:
+            message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
         if refusal := "".join(self._refusals):
             message["refusal"] = refusal
         choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": self._finish}
         if self._logprobs:
             choice["logprobs"] = {"content": self._logprobs}
         return {**self._head, "choices": [choice], "usage": self._usage}
+
+
+_WHOLE = frozenset({"id", "type", "name", "index", "role"})
+"""Fields of a delta that come whole, though some servers repeat them with every piece."""
+
+
+def _join(so_far: dict[str, Any], piece: Mapping[str, Any]) -> None:
+    """Add a delta to what came before: texts are continued, objects joined, and everything else replaced."""
+    for name, value in piece.items():
+        known = so_far.get(name)
+        if name == "index" or value is None:
+            continue
+        if isinstance(known, dict) and isinstance(value, Mapping):
+            _join(known, value)
+        elif isinstance(value, Mapping):
+            so_far[name] = {}
+            _join(so_far[name], value)
+        elif isinstance(known, str) and isinstance(value, str) and name not in _WHOLE:
+            so_far[name] = known + as_storable(value)
+        elif isinstance(known, list) and isinstance(value, list):
+            so_far[name] = [*known, *value]
+        elif name not in _WHOLE or not known:
+            so_far[name] = value

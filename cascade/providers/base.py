@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
+from cascade.chat import ChatRequest
 from cascade.types import Request
 
 Payload: TypeAlias = Mapping[str, Any]
@@ -50,7 +51,13 @@ def sendable(text: str) -> str:
 
 
 def wire_body(request: Request, model: str) -> dict[str, Any]:
-    """Return the JSON body of a chat completion request, as OpenAI-compatible servers read it."""
+    """Return the JSON body of a chat completion request, as OpenAI-compatible servers read it.
+
+    An application's own request is sent as it is. What it leaves open and cascade needs is added: a limit of the reply,
+    so that a call has a greatest cost, and log-probs, where they are wanted.
+    """
+    if request.chat is not None:
+        return _chat_body(request, request.chat, model)
     body: dict[str, Any] = {
         "model": model,
         "messages": [{"role": message.role, "content": sendable(message.content)} for message in request.messages],
@@ -65,4 +72,14 @@ def wire_body(request: Request, model: str) -> dict[str, Any]:
     if request.schema is not None:
         schema = {"name": "reply", "strict": True, "schema": dict(request.schema)}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return body
+
+
+def _chat_body(request: Request, chat: ChatRequest, model: str) -> dict[str, Any]:
+    body: dict[str, Any] = {"model": model, **chat.body()}
+    if chat.max_tokens is None:
+        body["max_tokens"] = request.max_tokens
+    if request.top_logprobs is not None and "logprobs" not in body:
+        body["logprobs"] = True
+        body["top_logprobs"] = request.top_logprobs
     return body

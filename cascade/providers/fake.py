@@ -9,6 +9,7 @@ for an echo. A reply is a text, a payload from `reply`, or an exception, which i
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ def reply(
     output_tokens: int | None = None,
     finish_reason: str = "stop",
     model: str | None = None,
+    tool_calls: Sequence[tuple[str, Mapping[str, Any] | str]] = (),
 ) -> Payload:
     """Return a chat completion payload.
 
@@ -43,6 +45,7 @@ def reply(
         output_tokens: reported completion tokens; the number of words where not given.
         finish_reason: "stop", "length", "content_filter", …
         model: the name that the server claims.
+        tool_calls: names and arguments of the tools that are called; arguments that are a text are sent as they are.
     """
     words = text.split(" ")
     values = list(logprobs) if logprobs is not None else [_TOKEN_LOGPROB] * len(words)
@@ -70,9 +73,19 @@ def reply(
             "completion_tokens": len(words) if output_tokens is None else output_tokens,
         },
     }
+    if tool_calls:
+        message = payload["choices"][0]["message"]
+        message |= {"content": text or None, "tool_calls": [_call(*call) for call in enumerate(tool_calls)]}
+        payload["choices"][0]["finish_reason"] = "tool_calls" if finish_reason == "stop" else finish_reason
     if model is not None:
         payload["model"] = model
     return payload
+
+
+def _call(index: int, call: tuple[str, Mapping[str, Any] | str]) -> dict[str, Any]:
+    name, arguments = call
+    said = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": said}}
 
 
 @dataclass(slots=True)
@@ -127,12 +140,14 @@ class FakeProvider:
 def _echo(request: Request) -> Payload:
     if request.purpose == "judge":
         return reply("Yes", p_yes=0.9)
+    if request.chat is not None:
+        return reply(f"you asked: {request.question.text}")
     return reply(f"Reasoning: this is the fake provider.\nAnswer: you asked: {request.question.text}")
 
 
 def _chunks(payload: Payload) -> Iterator[Payload]:
     choice = payload["choices"][0]
-    words = choice["message"]["content"].split(" ")
+    words = (choice["message"]["content"] or "").split(" ")
     logprobs = (choice.get("logprobs") or {}).get("content") or []
     for place, word in enumerate(words):
         delta: dict[str, Any] = {"content": word if place == 0 else f" {word}"}
@@ -140,5 +155,7 @@ def _chunks(payload: Payload) -> Iterator[Payload]:
         if place < len(logprobs):
             chunk["logprobs"] = {"content": [logprobs[place]]}
         yield {"choices": [chunk]}
+    for index, call in enumerate(choice["message"].get("tool_calls") or ()):
+        yield {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": index, **call}]}, "finish_reason": None}]}
     yield {"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}
     yield {"choices": [], "usage": payload["usage"]}

@@ -26,6 +26,7 @@ from cascade.errors import (
 )
 from cascade.providers import weights
 from cascade.providers.base import Payload, wire_body
+from cascade.providers.local_tools import body_for, with_tool_calls
 from cascade.providers.vocabulary import Vocabulary, read_vocabulary
 from cascade.resilience.forks import after_fork, keep_for_ever
 from cascade.types import Request
@@ -110,15 +111,19 @@ class Local:
 
     def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request. A call that cannot begin in time is not begun; one under way ends at `max_tokens`."""
-        return self._model(request).ask(wire_body(request, request.model), request, timeout_s)
+        payload = self._model(request).ask(_body(request), request, timeout_s)
+        return payload if request.chat is None else with_tool_calls(payload, request.chat)
 
     async def acomplete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request in a thread."""
         return await asyncio.to_thread(self.complete, request, timeout_s)
 
     def stream(self, request: Request, timeout_s: float) -> Iterator[Payload]:
-        """Yield chunks as the model writes them."""
-        body = wire_body(request, request.model) | {"stream": True, "stream_options": {"include_usage": True}}
+        """Yield chunks as the model writes them; a request with tools is answered in one piece."""
+        if request.chat is not None and request.chat.tools:
+            yield self.complete(request, timeout_s)
+            return
+        body = _body(request) | {"stream": True, "stream_options": {"include_usage": True}}
         model = self._model(request)
         chunks: queue.SimpleQueue[Payload | BaseException | None] = queue.SimpleQueue()
 
@@ -176,7 +181,7 @@ class _Model:
             raise ProviderTimeoutError(
                 f"{request.model} was busy for {timeout_s:.1f} s.", model=request.model, billed="no"
             )
-        body = body | {"messages": [self._as_data(message) for message in body["messages"]]}
+        body = body | {"messages": self._as_data(body["messages"])}
         try:
             arguments = (body,) if take is None else (body, take)
             answer = self._server.handle_chat_completions(*arguments)
@@ -190,9 +195,18 @@ class _Model:
         _refuse_too_long(payload, request)
         return payload
 
-    def _as_data(self, message: dict[str, str]) -> dict[str, str]:
-        """Return a message in which only the chat template, never the text, makes special tokens."""
-        return message | {"content": self._vocabulary.harmless(message["content"])}
+    def _as_data(self, value: Any) -> Any:
+        """Return messages in which only the chat template, never the text, makes special tokens."""
+        if isinstance(value, str):
+            return self._vocabulary.harmless(value)
+        if isinstance(value, list):
+            return [self._as_data(item) for item in value]
+        return {name: self._as_data(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+
+def _body(request: Request) -> dict[str, Any]:
+    body = wire_body(request, request.model)
+    return body if request.chat is None else body_for(request.chat, body)
 
 
 def _refuse_too_long(payload: Payload, request: Request) -> None:

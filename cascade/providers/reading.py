@@ -9,7 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from cascade.budget.tokens import bound_tokens, estimate_messages, estimate_tokens
+from cascade.budget.tokens import bound_tokens, estimate_prompt, estimate_tokens
+from cascade.chat import output_text
 from cascade.errors import (
     BadResponseError,
     EmptyCompletionError,
@@ -18,6 +19,7 @@ from cascade.errors import (
     quote,
 )
 from cascade.providers.base import Payload
+from cascade.providers.chat_faults import message_faults
 from cascade.text import same_model
 from cascade.types import Completion, Request, Token, Usage
 
@@ -51,10 +53,12 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
             f"{request.model} sent a completion without a choice.", model=request.model, usage=usage
         )
     message = choice["message"]
-    text = content_text(message.get("content"), notes)
     finish = choice.get("finish_reason")
+    whole = None if request.chat is None else as_storable_value(message)
+    text = content_text(message.get("content"), notes) if whole is None else output_text(whole)
     usage = read_usage(payload.get("usage"), request, text, notes)
-    raise_refusal(message, text, finish, request, usage)
+    if whole is None:
+        raise_refusal(message, text, finish, request, usage)
     return Completion(
         text=storable(text, notes),
         finish_reason=as_storable(finish)[:40] if isinstance(finish, str) else "unknown",
@@ -64,6 +68,8 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
         request_id=as_storable(payload["id"])[:200] if isinstance(payload.get("id"), str) else None,
         latency_s=latency_s,
         notes=tuple(notes),
+        message=whole,
+        faults=() if request.chat is None or whole is None else message_faults(request.chat, whole, str(finish)),
     )
 
 
@@ -183,7 +189,7 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
             notes.append(f"usage of {prompt} and {completion} tokens is not believable, so the cost is unknown")
             return Usage(bound_tokens(request), request.max_tokens, estimated=True)
     notes.append("usage missing or not a count: estimated")
-    return Usage(estimate_messages(request.messages), estimate_tokens(text), estimated=True)
+    return Usage(estimate_prompt(request), estimate_tokens(text), estimated=True)
 
 
 def is_count(value: object) -> bool:
@@ -229,6 +235,17 @@ def is_storable(text: str) -> bool:
 def as_storable(text: str) -> str:
     """Return a text with a replacement character for each NUL and lone surrogate."""
     return text if is_storable(text) else _UNSTORABLE.sub("\ufffd", text)
+
+
+def as_storable_value(value: Any) -> Any:
+    """Return a JSON value whose texts can be stored; the value itself where they can."""
+    if isinstance(value, str):
+        return as_storable(value)
+    if isinstance(value, Mapping):
+        return {as_storable(str(name)): as_storable_value(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_storable_value(item) for item in value]
+    return value
 
 
 def echoed_model(payload: Payload, request: Request, notes: list[str], secrets: tuple[str, ...] = ()) -> str | None:

@@ -6,12 +6,13 @@ digest of what was sent. One that was never made cannot be replayed and is an er
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cascade.episodes.files import read_rows
-from cascade.episodes.schema import ECHOED, IMPOSSIBLE_LOGPROB, question_id, request_digest
+from cascade.episodes.schema import CHAT, ECHOED, IMPOSSIBLE_LOGPROB, question_id, request_digest
 from cascade.errors import BadRequestError, UsageError
 from cascade.providers.base import Payload
 from cascade.types import Request
@@ -138,7 +139,7 @@ def _indexed(row: Mapping[str, Any]) -> tuple[_Key, str | None, Payload]:
 def _payload(row: Mapping[str, Any], replay: Mapping[str, Any]) -> Payload:
     choice: dict[str, Any] = {
         "index": 0,
-        "message": {"role": "assistant", "content": row["text"]},
+        "message": json.loads(row["text"]) if replay.get(CHAT) else {"role": "assistant", "content": row["text"]},
         "finish_reason": replay.get("finish_reason", "stop"),
     }
     if replay.get("tokens"):

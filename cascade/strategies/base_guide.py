@@ -20,6 +20,7 @@ from cascade.safety.defusing import taken_out
 from cascade.strategies import reply, signals
 from cascade.strategies import verdict as verdicts
 from cascade.strategies.base import ModelUse, Plan, Strategy
+from cascade.strategies.form import refuse_chat_request
 from cascade.strategies.prompts import Prompts, load, question_text
 from cascade.strategies.verdict import Verdict
 from cascade.text import agreement, data_block, defuse, normalize_answer
@@ -150,6 +151,7 @@ class BaseGuide:
 
     def plan(self, question: Question) -> Plan:
         """Plan up to T rounds."""
+        refuse_chat_request(question, "base_guide")
         messages = self.prompts.answer.fill(question_text(question))
         done: list[_Round] = []
         for number in range(1, self.rounds + 1):

@@ -16,6 +16,7 @@ from cascade.errors import ProviderError, UsageError
 from cascade.policies.base import Takes
 from cascade.strategies import reply, signals
 from cascade.strategies.base import ModelUse, Plan
+from cascade.strategies.form import refuse_chat_request
 from cascade.strategies.prompts import Prompts, load, question_text
 from cascade.text import agreement, data_block, defuse
 from cascade.types import Candidate, Completion, Message, Question, Request, Step
@@ -70,6 +71,7 @@ class Exit:
 
     def plan(self, question: Question) -> Plan:
         """Plan an answer and a decision a step."""
+        refuse_chat_request(question, "exit")
         messages = self.prompts.answer.fill(question_text(question))
         again = self.prompts.again.fill(data_block({"opinion": "doubtful"}))
         answers: list[str] = []

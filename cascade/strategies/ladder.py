@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 
 from cascade.errors import ProviderError, UsageError
 from cascade.policies.base import Takes
-from cascade.strategies import reply, signals
 from cascade.strategies.base import ModelUse, Plan
-from cascade.strategies.prompts import Prompts, load, question_text
+from cascade.strategies.form import form_of
+from cascade.strategies.prompts import Prompts, load
 from cascade.text import agreement
-from cascade.types import Candidate, Question, Request, Step
+from cascade.types import Question, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,27 +49,25 @@ class Ladder:
 
     def plan(self, question: Question) -> Plan:
         """Plan one call a step."""
-        messages = self.prompts.answer.fill(question_text(question))
+        form = form_of(question, self.prompts)
         earlier: list[str] = []
         for number, use in enumerate(self.rungs, 1):
-            request = Request(
-                use.name, messages, use.name, "answer", number, question, use.max_tokens, use.temperature, 1, use.seed
-            )
+            request = form.request(use, use.name, number)
+            last = number == len(self.rungs)
             try:
                 completion = yield request
             except ProviderError as error:
-                if number == len(self.rungs) and not earlier:
+                if last and not earlier:
                     raise
                 yield Step(number, (), {}, (f"{use.name} failed: {type(error).__name__}: {error}",))
                 continue
             assert completion is not None  # noqa: S101 - a request is answered by a completion
-            _, answer = reply.split_reply(completion.text)
-            numbers = signals.logprob_signals(completion, answer)
-            unread = reply.unread(completion, answer, request)
-            if unread is not None:
+            candidate, numbers, warning = form.read(completion, request, last=last and not earlier)
+            said = () if warning is None else (warning,)
+            if candidate is None:
                 notes = (f"the reply of {use.name} holds no whole answer",)
-                yield Step(number, (), numbers, notes, warnings=(unread,))
+                yield Step(number, (), numbers, notes, warnings=said)
                 continue
-            numbers["agrees_with_earlier"] = agreement(answer, earlier)
-            earlier.append(answer)
-            yield Step(number, (Candidate(answer, use.name, use.name),), numbers)
+            numbers["agrees_with_earlier"] = agreement(candidate.text, earlier)
+            earlier.append(candidate.text)
+            yield Step(number, (candidate,), numbers, warnings=said)

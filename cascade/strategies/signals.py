@@ -15,8 +15,8 @@ SIGNALS = listed.SIGNALS
 def logprob_signals(completion: Completion, answer: str) -> dict[str, float | None]:
     """Return mean and minimum log-prob (nats per token) of the whole reply and of its answer part."""
     tokens = completion.tokens or ()
-    mean, least = _mean_min(tokens)
-    answer_mean, answer_least = _mean_min(answer_tokens(tokens, answer))
+    mean, least = mean_and_least(tokens)
+    answer_mean, answer_least = mean_and_least(answer_tokens(tokens, answer))
     return {
         "reply_tokens": float(completion.usage.output_tokens or 0) or None,
         "reply_mean_logprob": mean,
@@ -47,7 +47,8 @@ def answer_tokens(tokens: Sequence[Token], answer: str) -> Sequence[Token]:
     return part
 
 
-def _mean_min(tokens: Sequence[Token]) -> tuple[float | None, float | None]:
+def mean_and_least(tokens: Sequence[Token]) -> tuple[float | None, float | None]:
+    """Return the mean and the least log-prob of tokens, in nats; None for both where one of them is unknown."""
     if not tokens:
         return None, None
     values = [token.logprob for token in tokens]

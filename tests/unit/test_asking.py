@@ -75,7 +75,7 @@ def test_what_is_taken_out_of_a_question_is_a_warning() -> None:
 def test_chat_messages_are_named_as_such(given: Any) -> None:
     """0.5.0: "There is no question: give a text that is not empty"."""
     orchestrator, fake = wired()
-    with pytest.raises(UsageError, match=r"chat messages.*Question\(messages\[-1\]"):
+    with pytest.raises(UsageError, match=r"chat messages.*orchestrator.chat"):
         orchestrator.ask(given)
     assert fake.requests == []
 

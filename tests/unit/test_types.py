@@ -102,7 +102,7 @@ def test_to_dict_is_json_with_infinite_scores_as_words() -> None:
     document = json.loads(json.dumps(done.to_dict(), allow_nan=False))
     assert document["steps"][0]["decision"]["scores"] == ["inf", "-inf"]
     assert document["steps"][0]["decision"]["next_score"] == "nan"
-    assert document["question"] == {"text": RIVER.text, "context": None, "group": None, "segment": None}
+    assert document["question"] == {"text": RIVER.text, "context": None, "group": None, "segment": None, "chat": None}
     assert document["cost_usd"] == document["cost_bound_usd"] == 0.0000015
     assert document["cost_by_model_usd"] == {"small": 0.0000015}
 

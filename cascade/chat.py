@@ -1,0 +1,251 @@
+"""A chat request as an application sends it, and the message that answers it.
+
+A `ChatRequest` is carried to whichever model answers without a change: cascade adds no prompt of its own. The shape is
+that of OpenAI's chat completions, which most servers and client libraries share.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from cascade.errors import UsageError
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_ENVELOPE = frozenset({"model", "stream", "stream_options", "n"})
+"""Fields of a body that say who answers and how it travels, not what is asked."""
+MOST_CHARS = 20_000_000
+"""The longest request, as JSON: images travel inside it."""
+
+_encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    """One chat request.
+
+    Args:
+        messages: the conversation, each message a dict in OpenAI's form: a role, and content that is a text or a list
+            of parts (text, image, audio, file), tool calls or a tool's result.
+        options: every other field of the request's body, such as `tools`, `tool_choice`, `response_format`,
+            `temperature`, `stop` or `max_tokens`. A field that cascade does not know is sent as it is.
+        group: what the request hangs together with (a conversation, a user): no split of a log cuts through it.
+        segment: what certificates are made for one by one (a tenant, a task).
+
+    Raises:
+        UsageError: it is not a request that can be sent; the message lists every problem.
+
+    >>> request = ChatRequest([{"role": "user", "content": "Hi"}], {"temperature": 0.2})
+    >>> request.body()
+    {'messages': [{'role': 'user', 'content': 'Hi'}], 'temperature': 0.2}
+    """
+
+    messages: Sequence[Mapping[str, Any]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    group: str | None = None
+    segment: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check the request, and copy it, so that no later change of the caller's objects reaches it."""
+        problems = list(_problems(self.messages, self.options))
+        if not problems:
+            try:
+                copied = json.loads(json.dumps([list(self.messages), dict(self.options)], allow_nan=False))
+            except (TypeError, ValueError, RecursionError) as error:
+                problems.append(f"it cannot be written as JSON: {error}")
+        if problems:
+            raise UsageError("\n  - ".join(["The chat request cannot be sent:", *problems]))
+        object.__setattr__(self, "messages", tuple(copied[0]))
+        object.__setattr__(self, "options", copied[1])
+
+    def __hash__(self) -> int:
+        """Hash what is asked; the fields themselves are dicts."""
+        return hash((self.canonical, self.group, self.segment))
+
+    @classmethod
+    def from_openai(
+        cls, body: Mapping[str, Any], *, group: str | None = None, segment: str | None = None
+    ) -> ChatRequest:
+        """Make a request from the body of a chat completion request.
+
+        `model`, `stream` and `stream_options` are left out: the cascade decides who answers.
+
+        Raises:
+            UsageError: it is not such a body, or asks for more than one answer (`n`).
+        """
+        if "messages" not in body:
+            raise UsageError("A chat request is a dict with messages, as OpenAI's chat completions take it.")
+        if body.get("n") not in {None, 1}:
+            raise UsageError(f"n is {body['n']!r}: a cascade serves one answer. Leave n out.")
+        options = {name: value for name, value in body.items() if name != "messages" and name not in _ENVELOPE}
+        return cls(body["messages"], options, group, segment)
+
+    def body(self) -> dict[str, Any]:
+        """Return the request's body without a model."""
+        return {"messages": list(self.messages), **self.options}
+
+    @cached_property
+    def canonical(self) -> str:
+        """The request as JSON, always the same for the same request: what ids and digests are made from."""
+        return _encode(self.body())
+
+    @property
+    def tools(self) -> tuple[Mapping[str, Any], ...]:
+        """The tools that are offered."""
+        return tuple(self.options.get("tools") or ())
+
+    @property
+    def max_tokens(self) -> int | None:
+        """The limit of the reply that the application has set, None where it set none."""
+        limits = [self.options.get(name) for name in ("max_completion_tokens", "max_tokens")]
+        return next((limit for limit in limits if limit is not None), None)
+
+    @property
+    def json_schema(self) -> Mapping[str, Any] | None:
+        """The JSON schema that the reply has to follow, None where there is none."""
+        wanted = self.options.get("response_format")
+        if not isinstance(wanted, Mapping) or wanted.get("type") != "json_schema":
+            return None
+        schema = (wanted.get("json_schema") or {}).get("schema")
+        return schema if isinstance(schema, Mapping) else None
+
+    @property
+    def wants_json(self) -> bool:
+        """Whether the reply has to be JSON, with a schema or without."""
+        wanted = self.options.get("response_format")
+        return isinstance(wanted, Mapping) and wanted.get("type") in {"json_schema", "json_object"}
+
+    @property
+    def asked_text(self) -> str:
+        """The text of the last message of the user, or of the last message at all where no user speaks."""
+        users = [message for message in self.messages if message.get("role") == "user"]
+        return text_of((users or list(self.messages))[-1].get("content"))
+
+
+Chat: TypeAlias = ChatRequest | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+"""A chat request as a caller may give it: one made, the body of one in OpenAI's form, or its messages."""
+
+
+def chat_request(given: Chat, fields: Mapping[str, Any]) -> ChatRequest:
+    """Return what a caller gave as a chat request.
+
+    Args:
+        given: a request, a body, or messages.
+        fields: further fields of the body, and `group` and `segment`.
+
+    Raises:
+        UsageError: it is not one, or a field is given twice.
+    """
+    hangs_with = {name: value for name, value in fields.items() if name in {"group", "segment"}}
+    options = {name: value for name, value in fields.items() if name not in hangs_with}
+    if isinstance(given, ChatRequest):
+        if options:
+            raise UsageError(f"A ChatRequest has its own fields; {', '.join(sorted(options))} cannot be added to it.")
+        return replace(given, **hangs_with) if hangs_with else given
+    body = given if isinstance(given, Mapping) else {"messages": given}
+    twice = sorted(options.keys() & body.keys())
+    if twice:
+        raise UsageError(f"Given twice, in the body and by name: {', '.join(twice)}.")
+    return ChatRequest.from_openai({**body, **options}, **hangs_with)
+
+
+def text_of(content: object) -> str:
+    """Return the text of a message's content: a string, or the text parts of a list of parts.
+
+    >>> text_of([{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "…"}}])
+    'What is this?'
+    """
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else ()
+    texts = [part if isinstance(part, str) else part.get("text") for part in parts if isinstance(part, str | Mapping)]
+    return "\n".join([text for text in texts if isinstance(text, str)])
+
+
+def calls_of(message: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """Return the tool calls of a message, an old-style function call among them."""
+    calls = message.get("tool_calls")
+    if isinstance(calls, list) and calls:
+        return tuple(call for call in calls if isinstance(call, Mapping))
+    old = message.get("function_call")
+    return ({"type": "function", "function": old},) if isinstance(old, Mapping) else ()
+
+
+def output_text(message: Mapping[str, Any]) -> str:
+    """Return what a message says as one text, which logs keep and comparators compare.
+
+    A message that calls tools is the JSON list of its calls, with names and parsed arguments; any other its text.
+
+    >>> output_text({"content": None, "tool_calls": [{"function": {"name": "add", "arguments": '{"b": 2, "a": 1}'}}]})
+    '[{"arguments":{"a":1,"b":2},"name":"add"}]'
+    """
+    calls = calls_of(message)
+    if not calls:
+        return text_of(message.get("content"))
+    return _encode([{"name": function_of(call).get("name"), "arguments": _arguments(call)} for call in calls])
+
+
+def function_of(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the function of a tool call: its name and its arguments."""
+    function = call.get("function")
+    return function if isinstance(function, Mapping) else {}
+
+
+def parsed(text: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        ValueError: it is none, or nested too deep.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def _arguments(call: Mapping[str, Any]) -> Any:
+    """Return a call's arguments parsed, or as they stand where they are no JSON; no arguments are an empty object."""
+    given = function_of(call).get("arguments")
+    if not isinstance(given, str):
+        return {} if given is None else given
+    try:
+        return parsed(given) if given.strip() else {}
+    except ValueError:
+        return given
+
+
+def _problems(messages: object, options: object) -> Iterable[str]:
+    """Yield what keeps a request from being sent."""
+    if not isinstance(messages, list | tuple) or not messages:
+        yield "messages must be a list of at least one message"
+    else:
+        for number, message in enumerate(messages):
+            yield from _message_problems(f"messages[{number}]", message)
+    if not isinstance(options, Mapping):
+        yield f"options must be a dict of the body's other fields, not {type(options).__name__}"
+        return
+    for name in sorted({"messages", "n", "stream"} & options.keys()):
+        yield f"options must not hold {name}"
+    tools = options.get("tools")
+    if tools is not None and not (isinstance(tools, list | tuple) and all(isinstance(tool, Mapping) for tool in tools)):
+        yield "tools must be a list of dicts"
+    for name in ("max_tokens", "max_completion_tokens"):
+        limit = options.get(name)
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            yield f"{name} must be a whole number of at least 1, not {limit!r}"
+
+
+def _message_problems(where: str, message: object) -> Iterable[str]:
+    if not isinstance(message, Mapping):
+        yield f"{where} must be a dict with a role and content, not {type(message).__name__}"
+        return
+    if message.get("role") not in ROLES:
+        yield f"{where}.role must be one of {', '.join(ROLES)}, not {message.get('role')!r}"
+    content = message.get("content")
+    if not (content is None or isinstance(content, str | list | tuple)):
+        yield f"{where}.content must be a text, a list of parts or null, not {type(content).__name__}"
+    if content is None and message.get("role") in {"system", "developer", "user", "tool"}:
+        yield f"{where}.content is missing"

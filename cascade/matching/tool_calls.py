@@ -1,0 +1,167 @@
+"""When two messages call the same tools with the same arguments."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cascade.matching.base import UNKNOWN, Verdict, accepted, any_of
+from cascade.matching.json_value import NOT_JSON, Leaf, f1, leaves, read_json
+
+_MOST_CALLS = 64
+MAY_BE_LEFT_OUT = ""
+"""Stands among the accepted values of an argument that may be left out."""
+
+
+class Call(NamedTuple):
+    """A tool call: the tool's name and its arguments."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+class ToolCallsMatcher:
+    """Right is a call of the same tools with the same arguments, compared as JSON. A dot in a name counts as "_".
+
+    An accepted answer is a JSON list of calls, `[{"name": …, "arguments": {…}}]` (an empty list: no tool is to be
+    called), or an object with the accepted values of each argument, `{"name": {"argument": [value, …]}}`, as the
+    Berkeley Function Calling Leaderboard writes them; an empty text among the values says that the argument may be left
+    out. The score is the F1 over names and arguments; for accepted values there is none.
+
+    Args:
+        order: "any" (the default), or "kept" where the order of the calls matters.
+
+    >>> matcher = ToolCallsMatcher()
+    >>> matcher.matches('[{"name": "add", "arguments": {"a": 1.0}}]', ['[{"arguments": {"a": 1}, "name": "add"}]'])
+    Verdict(correct=True, score=1.0)
+    >>> matcher.matches('[{"name": "add", "arguments": {"a": 1}}]', ['{"add": {"a": [1, "1"], "b": [0, ""]}}']).correct
+    True
+    """
+
+    def __init__(self, order: str = "any") -> None:
+        self._any_order = order == "any"
+
+    def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+        """Return whether the answer makes one of the accepted sets of calls; unknown where none can be read."""
+        golds = [value for text in accepted(gold) if isinstance(value := read_json(text), list | dict)]
+        if not golds:
+            return UNKNOWN
+        calls = read_calls(answer)
+        return any_of(self._compared(calls, value) for value in golds)
+
+    def _compared(self, calls: list[Call] | None, gold: list[Any] | dict[str, Any]) -> Verdict:
+        if isinstance(gold, dict):
+            return Verdict(calls is not None and self._accepted(calls, gold))
+        wanted = _calls_in(gold)
+        if wanted is None:
+            return UNKNOWN
+        if calls is None or not calls or not wanted:
+            same = not calls and not wanted
+            return Verdict(same, float(same))
+        mine, other = self._parts(calls), self._parts(wanted)
+        return Verdict(mine == other, f1(mine, other))
+
+    def _parts(self, calls: Sequence[Call]) -> Counter[Leaf]:
+        """Return the names and arguments of calls. Calls of one tool are numbered, sorted first if in any order."""
+        listed = [(one.name, tuple(leaves(dict(one.arguments), ordered=True))) for one in calls]
+        parts: Counter[Leaf] = Counter()
+        seen: Counter[str] = Counter()
+        for place, (name, inside) in enumerate(sorted(listed, key=_by_content) if self._any_order else listed):
+            seen[name] += 1
+            here = f"{name} {seen[name]}" if self._any_order else f"{place} {name}"
+            parts[here, "called"] += 1
+            parts.update((f"{here} {path}", value) for path, value in inside)
+        return parts
+
+    def _accepted(self, calls: Sequence[Call], gold: Mapping[str, Any]) -> bool:
+        """Whether the calls are the accepted ones."""
+        left = [(name, values) for name, values in gold.items() if isinstance(values, Mapping)]
+        if len(left) != len(calls) or len(calls) > _MOST_CALLS:
+            return False
+        return _assigned(calls, left, self._any_order)
+
+
+def _assigned(calls: Sequence[Call], left: Sequence[tuple[str, Mapping[str, Any]]], any_order: bool) -> bool:
+    """Whether each call can be given an accepted one of its own; a message has few calls."""
+    if not calls:
+        return True
+    for place, one in enumerate(left if any_order else left[:1]):
+        if _fits(calls[0], *one) and _assigned(calls[1:], [*left[:place], *left[place + 1 :]], any_order):
+            return True
+    return False
+
+
+def _by_content(one: tuple[str, tuple[Leaf, ...]]) -> tuple[str, list[Leaf]]:
+    return one[0], sorted(one[1])
+
+
+def read_calls(text: str) -> list[Call] | None:
+    """Return the calls of an answer, none for an answer in words; None where a call cannot be read."""
+    value = read_json(text)
+    if value is NOT_JSON or not isinstance(value, list | dict):
+        return []
+    return _calls_in(value if isinstance(value, list) else [value])
+
+
+def _calls_in(value: list[Any]) -> list[Call] | None:
+    made = []
+    for one in value:
+        if not isinstance(one, Mapping) or not isinstance(one.get("name"), str):
+            return None
+        arguments = one.get("arguments", {})
+        if not isinstance(arguments, Mapping):
+            return None
+        made.append(Call(_name(one["name"]), arguments))
+    return made
+
+
+def _name(name: str) -> str:
+    return name.replace(".", "_")
+
+
+_NUMBERED = re.compile(r"[ _]\d+$")
+"""What a leaderboard puts behind the name of a tool that is to be called several times."""
+
+
+def _fits(call: Call, name: str, values: Mapping[str, Any]) -> bool:
+    """Whether a call has this name, and only accepted arguments, and every one that may not be left out."""
+    named = call.name in {_name(name), _NUMBERED.sub("", _name(name))}
+    return named and _fit(call.arguments, values)
+
+
+def _fit(given: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Whether arguments are among the accepted values, and none is there or missing that may not be."""
+    if given.keys() - values.keys():
+        return False
+    for argument, accepted_values in values.items():
+        choices = accepted_values if isinstance(accepted_values, list) else [accepted_values]
+        if argument not in given:
+            if MAY_BE_LEFT_OUT not in choices:
+                return False
+        elif not any(_same(given[argument], choice) for choice in choices):
+            return False
+    return True
+
+
+def _same(mine: Any, other: Any) -> bool:
+    """Whether two values are the same: texts by their letters and digits alone, as the leaderboard compares them."""
+    if isinstance(mine, str) and isinstance(other, str):
+        return _letters(mine) == _letters(other)
+    if isinstance(mine, list) and isinstance(other, list):
+        return len(mine) == len(other) and all(map(_same, mine, other))
+    if isinstance(mine, Mapping) and isinstance(other, Mapping):  # the accepted values of an object may be nested
+        return _fit(mine, other) or _leaves_of(mine) == _leaves_of(other)
+    return _leaves_of(mine) == _leaves_of(other)
+
+
+def _letters(text: str) -> str:
+    return "".join([char for char in text.casefold() if char not in _NO_MATTER])
+
+
+_NO_MATTER = frozenset(" ,./-_*^")
+
+
+def _leaves_of(value: Any) -> list[Leaf]:
+    return sorted(leaves(value, ordered=True))

@@ -1,0 +1,107 @@
+"""How a model is asked for an answer, and how its reply is read: with our prompt, or as the application's own chat.
+
+A strategy asks through a form and does not know which it is. `TextForm` asks with the prompts of the strategy and reads
+"Reasoning: … Answer: …". `ChatForm` sends the application's request unchanged and reads the whole message.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from cascade.chat import ChatRequest
+from cascade.errors import UsageError
+from cascade.strategies import chat_signals, reply, signals
+from cascade.strategies.base import ModelUse
+from cascade.strategies.prompts import Prompts, question_text
+from cascade.types import Candidate, Completion, Question, Request
+
+CHAT_MAX_TOKENS = 4_096
+"""The limit of a chat reply where neither the application nor the configuration sets a longer one."""
+
+
+class Reading(NamedTuple):
+    """What a reply holds: its answer as a candidate, or None and the warning that says why; and its signals."""
+
+    candidate: Candidate | None
+    signals: dict[str, float | None]
+    warning: str | None = None
+
+
+class Form(Protocol):
+    """Asks one model for an answer to one question, and reads what it replies."""
+
+    def request(self, use: ModelUse, role: str, step: int) -> Request:
+        """Return the call that asks a model for its answer."""
+        ...
+
+    def read(self, completion: Completion, request: Request, *, last: bool) -> Reading:
+        """Read a reply. `last` says that no other model is left that could answer instead."""
+        ...
+
+
+def form_of(question: Question, prompts: Prompts) -> Form:
+    """Return the form of a question."""
+    return TextForm(question, prompts) if question.chat is None else ChatForm(question, question.chat)
+
+
+class TextForm:
+    """A question in the strategy's own prompt."""
+
+    def __init__(self, question: Question, prompts: Prompts) -> None:
+        self._question = question
+        self._messages = prompts.answer.fill(question_text(question))
+
+    def request(self, use: ModelUse, role: str, step: int) -> Request:
+        """Ask with the prompt."""
+        return Request(
+            use.name,
+            self._messages,
+            role,
+            "answer",
+            step,
+            self._question,
+            use.max_tokens,
+            use.temperature,
+            1,
+            use.seed,
+        )
+
+    def read(self, completion: Completion, request: Request, *, last: bool) -> Reading:  # noqa: ARG002 - the Protocol's
+        """Read the answer of a reply; one that cannot be read is no candidate, at the last step neither."""
+        _, answer = reply.split_reply(completion.text)
+        numbers = signals.logprob_signals(completion, answer)
+        unread = reply.unread(completion, answer, request)
+        return Reading(Candidate(answer, request.role, request.model) if unread is None else None, numbers, unread)
+
+
+class ChatForm:
+    """An application's own request."""
+
+    def __init__(self, question: Question, chat: ChatRequest) -> None:
+        self._question = question
+        self._chat = chat
+
+    def request(self, use: ModelUse, role: str, step: int) -> Request:
+        """Send the request as it is."""
+        most = self._chat.max_tokens or max(use.max_tokens, CHAT_MAX_TOKENS)
+        return Request(use.name, (), role, "answer", step, self._question, most, top_logprobs=1, chat=self._chat)
+
+    def read(self, completion: Completion, request: Request, *, last: bool) -> Reading:
+        """Read a message. One with a fault is a candidate at the last step alone, and then with a warning."""
+        numbers = chat_signals.message_signals(self._chat, completion)
+        faults = "; ".join(completion.faults)
+        candidate = Candidate(completion.text, request.role, request.model, None, completion.message)
+        if not faults:
+            return Reading(candidate, numbers)
+        said = f"the message of {request.model} at step {request.step} has a fault: {faults}"
+        return (
+            Reading(candidate, numbers, f"{said}; it is served, since no other model is left")
+            if last
+            else Reading(None, numbers, said)
+        )
+
+
+def refuse_chat_request(question: Question, strategy: str) -> None:
+    """Raise `UsageError` for a chat request to a strategy that asks with prompts of its own."""
+    if question.chat is not None:
+        raise UsageError(f"The strategy {strategy} answers questions and no chat requests: use strategy: kind: ladder.")

@@ -1,0 +1,151 @@
+"""Faults of chat messages: none is served while another model is left, none crashes, each is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cascade import Orchestrator
+from cascade.providers.fake import FakeProvider, reply
+from cascade.types import Answer, Request
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": PARAMETERS}}]
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": PARAMETERS}}
+GOOD = reply("", tool_calls=[("add", {"n": 1})])
+CONFIG: dict[str, Any] = {
+    "models": {"base": "small", "guide": "large"},
+    "provider": "fake",
+    "strategy": {"kind": "ladder", "models": ["base", "guide"]},
+    "policy": {"kind": "fixed", "depth": 1},
+}
+
+
+def ask(bad: Any, good: Any = GOOD, **fields: Any) -> Answer:
+    """Ask a base that sends `bad` and a guide that sends `good`, with a policy that keeps whatever the base says."""
+    fake = FakeProvider(lambda request: bad if request.model == "small" else good)
+    with Orchestrator.from_config(CONFIG, providers={"fake": fake}) as orchestrator:
+        return orchestrator.chat([{"role": "user", "content": "Add one."}], **{"tools": TOOLS, **fields})
+
+
+def refusal() -> dict[str, Any]:
+    made: Any = reply("")
+    made["choices"][0]["message"] = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
+    return dict(made)
+
+
+FAULTS = {
+    "F101 arguments that are no JSON": (reply("", tool_calls=[("add", '{"n": 1')]), "are not JSON", {}),
+    "F102 a tool that was not offered": (reply("", tool_calls=[("drop", {})]), "'drop' was not offered", {}),
+    "F103 arguments that are no object": (reply("", tool_calls=[("add", "[1]")]), "not a JSON object", {}),
+    "F104 arguments of the wrong type": (reply("", tool_calls=[("add", {"n": "1"})]), "$.n: '1' is not of type", {}),
+    "F104 an argument that no schema has": (reply("", tool_calls=[("add", {"n": 1, "m": 2})]), "break its schema", {}),
+    "F105 two calls where one is allowed": (
+        reply("", tool_calls=[("add", {"n": 1}), ("add", {"n": 2})]),
+        "2 tools were called",
+        {"parallel_tool_calls": False},
+    ),
+    "F105 a call where none is allowed": (GOOD, "where none may be", {"tool_choice": "none"}),
+    "F106 no call where one is demanded": (reply("Sure."), "where one must be", {"tool_choice": "required"}),
+    "F106 another tool than is demanded": (
+        reply("Sure."),
+        "'add' was not called",
+        {"tool_choice": {"type": "function", "function": {"name": "add"}}},
+    ),
+    "F107 cut in the middle of the arguments": (
+        reply("", tool_calls=[("add", '{"n"')], finish_reason="length"),
+        "was cut",
+        {},
+    ),
+    "F108 a reply that is no JSON": (reply("one"), "is not JSON", {"tools": [], "response_format": SCHEMA}),
+    "F108 a reply that breaks the schema": (
+        reply('{"n": "1"}'),
+        "breaks the request's JSON schema",
+        {"tools": [], "response_format": SCHEMA},
+    ),
+    "F109 an empty list of tool calls": (reply(""), "neither text nor a tool call", {}),
+    "F110 a refusal": (refusal(), "refused to answer", {}),
+    "F115 arguments of a megabyte": (
+        reply("", tool_calls=[("add", '{"n": 1' + " " * 1_000_000 + "}")]),
+        "more than",
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_never_served_while_a_model_is_left(name: str) -> None:
+    bad, said, fields = FAULTS[name]
+    good = (
+        reply('{"n": 1}')
+        if "response_format" in fields
+        else reply("2")
+        if fields.get("tool_choice") == "none"
+        else GOOD
+    )
+    answer = ask(bad, good, **fields)
+    assert answer.message == good["choices"][0]["message"]
+    assert any(said in warning for warning in answer.warnings)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_where_no_model_is_left_the_message_is_served_with_a_warning(name: str) -> None:
+    bad, said, fields = FAULTS[name]
+    answer = ask(bad, bad, **fields)
+    assert answer.message == bad["choices"][0]["message"]
+    assert any("no other model is left" in warning and said in warning for warning in answer.warnings)
+
+
+def test_f111_parallel_calls_whose_pieces_come_out_of_order_are_put_in_order() -> None:
+    def piece(index: int, **function: Any) -> dict[str, Any]:
+        call = {"index": index, "function": function} | (
+            {"id": f"c{index}", "type": "function"} if "name" in function else {}
+        )
+        return {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}]}
+
+    class Mixed(FakeProvider):
+        def stream(self, request: Request, timeout_s: float) -> Any:
+            yield piece(1, name="add", arguments="")
+            yield piece(0, name="add", arguments='{"n"')
+            yield piece(1, arguments='{"n": 2}')
+            yield piece(0, arguments=": 1}")
+            yield {"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]}
+
+    with Orchestrator.from_config(CONFIG, providers={"fake": Mixed()}) as orchestrator:
+        *_, answer = orchestrator.stream_chat([{"role": "user", "content": "Add."}], tools=TOOLS)
+    assert [call["function"]["arguments"] for call in answer.tool_calls] == ['{"n": 1}', '{"n": 2}']  # type: ignore[union-attr]
+
+
+def test_f112_log_probs_that_are_missing_for_tool_tokens_are_unknown() -> None:
+    bare: Any = reply("", tool_calls=[("add", {"n": 1})])
+    bare["choices"][0]["logprobs"] = None
+    signals = ask(bare).steps[0].signals
+    assert signals["answer_mean_logprob"] is None
+    assert signals["reply_mean_logprob"] is None
+
+
+def test_f113_deltas_that_never_close_are_no_message() -> None:
+    class Open(FakeProvider):
+        def stream(self, request: Request, timeout_s: float) -> Any:
+            if request.model == "large":
+                yield from FakeProvider.stream(self, request, timeout_s)
+                return
+            call = {"index": 0, "id": "c", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
+            yield {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}]}
+
+    provider = Open(lambda _: GOOD)
+    with Orchestrator.from_config(CONFIG, providers={"fake": provider}) as orchestrator:
+        *_, answer = orchestrator.stream_chat([{"role": "user", "content": "Add."}], tools=TOOLS)
+    assert answer.message["tool_calls"][0]["id"] == "call_0"  # type: ignore[union-attr,index]
+    assert answer.served[0].model == "large"  # type: ignore[union-attr,index]
+
+
+def test_f114_a_schema_that_is_none_blames_no_model() -> None:
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "wrong", "$ref": "http://x/y"}}}]
+    assert ask(GOOD, tools=tools).steps[0].candidates

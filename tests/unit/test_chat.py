@@ -1,0 +1,174 @@
+"""A chat request: what is carried, what is refused, what comes back."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from cascade import Orchestrator
+from cascade.chat import ChatRequest, output_text
+from cascade.errors import UsageError
+from cascade.providers.base import wire_body
+from cascade.providers.fake import FakeProvider, reply
+from cascade.types import Request
+
+USER = {"role": "user", "content": "Weather in Vienna for 3 days?"}
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city"],
+}
+TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}]
+CONFIG: dict[str, Any] = {
+    "models": {"base": "small", "guide": "large"},
+    "provider": "fake",
+    "strategy": {"kind": "ladder", "models": ["base", "guide"]},
+    "policy": {"kind": "fixed", "depth": 2},
+}
+
+
+def served_by(script: Any, depth: int = 1) -> tuple[Orchestrator, FakeProvider]:
+    fake = FakeProvider(script)
+    return Orchestrator.from_config(
+        {**CONFIG, "policy": {"kind": "fixed", "depth": depth}}, providers={"fake": fake}
+    ), fake
+
+
+def sent(request: Request) -> dict[str, Any]:
+    """Return what a provider sends, without what cascade adds for itself."""
+    body = wire_body(request, "m")
+    return {name: body[name] for name in body.keys() - {"model", "logprobs", "top_logprobs", "max_tokens"}}
+
+
+def test_an_application_s_request_is_sent_to_every_model_as_it_is() -> None:
+    body = {
+        "model": "whatever the application names",
+        "messages": [
+            {"role": "developer", "content": "Be brief."},
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "What is it?"},
+                    {"type": "image_url", "image_url": {"url": "data:,"}},
+                ],
+            },
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [{"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}],
+            },
+            {"role": "tool", "tool_call_id": "a", "content": "rain"},
+        ],
+        "tools": TOOLS,
+        "top_p": 0.3,
+        "a_field_of_tomorrow": {"x": [1, None]},
+        "stream": True,
+    }
+    orchestrator, fake = served_by(None, 2)
+    orchestrator.chat(body)
+    expected = {name: body[name] for name in body.keys() - {"model", "stream"}}
+    assert [sent(request) for request in fake.requests] == [expected] * len(fake.requests)
+    assert {request.model for request in fake.requests} == {"small", "large"}
+
+
+def test_a_limit_is_added_only_where_the_application_sets_none() -> None:
+    orchestrator, fake = served_by(None)
+    orchestrator.chat([USER])
+    orchestrator.chat([USER], max_completion_tokens=7)
+    first, second = (wire_body(request, "m") for request in fake.requests)
+    assert first["max_tokens"] == 4_096
+    assert "max_tokens" not in second
+    assert second["max_completion_tokens"] == 7
+    assert fake.requests[1].max_tokens == 7
+
+
+def test_the_served_message_is_one_model_s_whole_message() -> None:
+    said = reply("I will look.", tool_calls=[("get_weather", {"city": "Wien"})])
+    orchestrator, _ = served_by(lambda _: said)
+    answer = orchestrator.chat([USER], tools=TOOLS)
+    assert answer.message == said["choices"][0]["message"]
+    assert [call["function"]["name"] for call in answer.tool_calls] == ["get_weather"]
+    assert answer.text == '[{"arguments":{"city":"Wien"},"name":"get_weather"}]'
+
+
+def test_the_answer_is_a_chat_completion_of_the_official_client() -> None:
+    types = pytest.importorskip("openai.types.chat")
+    orchestrator, _ = served_by(lambda _: reply("", tool_calls=[("get_weather", {"city": "Wien"})]))
+    completion = types.ChatCompletion.model_validate(orchestrator.chat([USER], tools=TOOLS).to_openai())
+    assert completion.choices[0].finish_reason == "tool_calls"
+    assert completion.choices[0].message.tool_calls[0].function.arguments == '{"city": "Wien"}'
+    assert completion.usage.prompt_tokens == 20
+
+
+def test_json_is_parsed() -> None:
+    schema = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object", "required": ["intent"]}}}
+    orchestrator, _ = served_by(lambda _: '{"intent": "lost card"}')
+    assert orchestrator.chat([USER], response_format=schema).parsed == {"intent": "lost card"}
+
+
+def test_a_stream_ends_with_the_same_message() -> None:
+    said = reply("", tool_calls=[("get_weather", {"city": "Wien"}), ("get_weather", {"city": "Graz"})])
+    orchestrator, _ = served_by(lambda _: said)
+    *_, answer = orchestrator.stream_chat([USER], tools=TOOLS)
+    assert [call["function"] for call in answer.tool_calls] == [  # type: ignore[union-attr]
+        call["function"] for call in said["choices"][0]["message"]["tool_calls"]
+    ]
+
+
+def test_many_requests_are_answered_in_their_order() -> None:
+    orchestrator, _ = served_by(None)
+    answers = orchestrator.chat_many([[{"role": "user", "content": f"n{number}"}] for number in range(9)])
+    assert [answer.text for answer in answers] == [f"you asked: n{number}" for number in range(9)]
+
+
+def test_equal_calls_agree_whatever_their_spelling() -> None:
+    def script(request: Request) -> Any:
+        arguments = '{"days": 3.0, "city": "Wien"}' if request.model == "small" else '{"city":"Wien","days":3}'
+        return reply("", tool_calls=[("get_weather", arguments)])
+
+    orchestrator, _ = served_by(script, 2)
+    assert orchestrator.chat([USER], tools=TOOLS).steps[1].signals["agrees_with_earlier"] == 1.0
+
+
+def test_what_is_wrong_with_a_request_is_said_at_once() -> None:
+    with pytest.raises(UsageError) as caught:
+        ChatRequest([{"role": "boss", "content": 3}, {"role": "user"}], {"max_tokens": 0, "tools": "all"})
+    for said in ("messages[0].role", "messages[0].content", "messages[1].content", "max_tokens", "tools must"):
+        assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [[], "Hi", {"prompt": "Hi"}, {"messages": [USER], "n": 2}])
+def test_what_is_no_chat_request_is_refused(given: Any) -> None:
+    orchestrator, _ = served_by(None)
+    with pytest.raises(UsageError):
+        orchestrator.chat(given)
+
+
+def test_a_request_is_a_value() -> None:
+    messages = [dict(USER)]
+    request = ChatRequest(messages, {"tools": TOOLS})
+    messages[0]["content"] = "changed"
+    assert request.messages[0]["content"] == USER["content"]
+    assert copy.deepcopy(request) == request
+    assert hash(request) == hash(ChatRequest([USER], {"tools": TOOLS}))
+
+
+def test_arguments_that_are_no_json_stay_as_they_are() -> None:
+    call = {"function": {"name": "f", "arguments": "{broken"}}
+    assert json.loads(output_text({"tool_calls": [call]})) == [{"name": "f", "arguments": "{broken"}]
+
+
+def test_a_logged_request_is_replayed_to_the_letter(tmp_path: Any) -> None:
+    said = reply("", tool_calls=[("get_weather", {"city": "Wien"})])
+    with Orchestrator.from_config(
+        {**CONFIG, "traces": {"store": f"sqlite:///{tmp_path}/traces.db"}},
+        providers={"fake": FakeProvider(lambda _: said)},
+    ) as first:
+        asked = first.chat([USER], tools=TOOLS)
+    replayed = {**CONFIG, "provider": {"kind": "replay", "options": {"path": f"sqlite:///{tmp_path}/traces.db"}}}
+    with Orchestrator.from_config(replayed) as second:
+        again = second.chat([USER], tools=TOOLS)
+    assert again.message == asked.message
