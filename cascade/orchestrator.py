@@ -18,8 +18,7 @@ from cascade.checks import chat_question, checked_question, fitted_question, ref
 from cascade.config import CascadeConfig
 from cascade.config.schema import DirectoryConfig, ModelConfig
 from cascade.engine import Run, adrive, drive, paid_call, run
-from cascade.episodes.follow import Trace
-from cascade.episodes.traces import TraceWriter
+from cascade.episodes.traces import Trace, TraceWriter
 from cascade.errors import BatchError, CascadeError, UsageError
 from cascade.factory import build_policy, build_strategy, endpoints
 from cascade.money import Price, nano_usd

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from cascade.engine import Run
-from cascade.episodes.follow import Trace
+from cascade.episodes.traces import Trace
 from cascade.errors import ProviderError
 from cascade.strategies.reply import AnswerText
 from cascade.types import Answer, Completion, Request, Step, TextDelta

@@ -27,7 +27,6 @@ LONGEST_S = 0.5
 PRELOADED = [
     "sigkill",
     "sqlalchemy.dialects.sqlite.pysqlite",
-    "cascade.episodes.store.engines",
     "cascade.episodes.store.tables",
     "cascade.episodes.store.core",
     "cascade.providers.fake",

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from cascade.episodes.lines import Dropped, json_lines
+from cascade.episodes.lines import Dropped, json_lines, short_name, write_all, writing
 from cascade.episodes.rowcheck import checked_where, fitting, matches, no_log, storable
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
 from cascade.episodes.store.address import SCHEMES
@@ -49,15 +49,8 @@ def is_there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise UsageError(f"{_short(path)} cannot be written: {error.strerror}. Choose another name.") from None
+        raise UsageError(f"{short_name(path)} cannot be written: {error.strerror}. Choose another name.") from None
     return True
-
-
-_SHOWN_CHARS = 200
-
-
-def _short(path: Path) -> str:
-    return str(path) if len(str(path)) <= _SHOWN_CHARS else f"{str(path)[:_SHOWN_CHARS]}…"
 
 
 def append_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
@@ -71,13 +64,13 @@ def append_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
     """
     lines = [_line(row, number) for number, row in enumerate(rows, 1)]
     path = Path(path)
-    with _said(path):
+    with writing(path):
         path.touch(mode=0o600, exist_ok=True)
         # "a": the system puts each write at the end, whoever else writes; no buffer: what is written is in the file.
         with path.open("a+b", buffering=0) as file:
             end = _mend(file)
             try:
-                _write_all(file, b"".join(lines))
+                write_all(file, b"".join(lines))
             except OSError:
                 file.truncate(end)  # a full disk took some of it
                 raise
@@ -226,21 +219,14 @@ def _mend(file: IO[bytes]) -> int:
     except (ValueError, RecursionError):
         whole = False
     if whole:
-        return end + _write_all(file, b"\n")
+        return end + write_all(file, b"\n")
     return file.truncate(end - len(last))
-
-
-def _write_all(file: IO[bytes], data: bytes) -> int:
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
-    return len(data)
 
 
 @contextlib.contextmanager
 def _replaced(path: Path) -> Iterator[Path]:
     """Give a new file beside `path` that takes its place when all went well, and is gone when not."""
-    with _said(path):
+    with writing(path):
         if path.is_dir():
             raise IsADirectoryError(0, "it is a folder")
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.", suffix=".part")  # mode 0600
@@ -262,12 +248,3 @@ def _to_disk(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-@contextlib.contextmanager
-def _said(path: Path) -> Iterator[None]:
-    """Turn what the system says about a file that cannot be written into an error of ours."""
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"{_short(path)} cannot be written: {error.strerror or error}.") from None

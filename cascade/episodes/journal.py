@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from cascade.episodes.lines import write_all, writing
 from cascade.episodes.schema import completion_of
 from cascade.errors import UsageError
 from cascade.types import Completion
@@ -41,7 +42,7 @@ class Journal:
         self._lock = threading.Lock()
         self._claimed: set[str] = set()
         self._released = threading.Condition()
-        with _said(path):
+        with writing(path):
             self._file = _opened(path)
             # No buffer: what is written is in the file, and what a full disk took of it can be cut off again.
             self._out = path.open("r+b", buffering=0)
@@ -81,7 +82,7 @@ class Journal:
         Raises:
             UsageError: the disk is full, or does not take them for another reason. The rows before are on record.
         """
-        with self._lock, _said(self.path):
+        with self._lock, writing(self.path):
             for row in rows:
                 if row["signals"]["replay"]["request"] not in self._places:
                     self._write(row)
@@ -90,10 +91,8 @@ class Journal:
     def _write(self, row: Mapping[str, Any]) -> None:
         line = json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
         self._out.seek(self._end)
-        left = memoryview(line)
         try:
-            while left:
-                left = left[self._out.write(left) :]
+            write_all(self._out, line)
         except OSError:
             self._out.truncate(self._end)
             raise
@@ -171,15 +170,6 @@ def _row_in(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return row if isinstance(row, dict) and is_call(row) else None
-
-
-@contextlib.contextmanager
-def _said(path: Path) -> Iterator[None]:
-    """Turn what the system says about a file that cannot be written into an error of ours."""
-    try:
-        yield
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
 def _opened(path: Path) -> IO[bytes]:

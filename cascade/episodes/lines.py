@@ -126,6 +126,31 @@ def _why_not(path: Path, error: OSError) -> str:
     return f"{path} cannot be read: {error.strerror or error}."
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the system says about a file that cannot be written into an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{short_name(path)} cannot be written: {error.strerror or error}.") from None
+
+
+_SHOWN_CHARS = 200
+
+
+def short_name(path: Path) -> str:
+    """Return a file's name as an error shows it."""
+    return str(path) if len(str(path)) <= _SHOWN_CHARS else f"{str(path)[:_SHOWN_CHARS]}…"
+
+
+def write_all(file: IO[bytes], data: bytes) -> int:
+    """Write all of it, in as many pieces as an unbuffered file takes; return how many bytes that was."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+    return len(data)
+
+
 def numbered_lines(path: Path, dropped: Dropped) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a file with their numbers; one that is too long, or damaged, is dropped and counted."""
     with opened(path) as file:

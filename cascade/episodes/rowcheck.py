@@ -106,9 +106,9 @@ CHECKS: Mapping[str, Check] = {name: _BY_KIND[kind] for name, kind in KINDS.item
 """By column: returns a value as the column holds it, or raises `OddValueError`. Never called with None."""
 
 
-def odd(name: str, error: OddValueError) -> str:
-    """Return how a value that its column cannot hold is counted."""
-    return f"{name} {str(error) or f'is no {KINDS[name]}'}, read as null"
+def odd(name: str, error: OddValueError, shown_as: str | None = None) -> str:
+    """Return how a value that its column cannot hold is counted, by default under the column's name."""
+    return f"{shown_as or name} {str(error) or f'is no {KINDS[name]}'}, read as null"
 
 
 def fitting(raw: Mapping[str, Any], place: str, dropped: Dropped) -> dict[str, Any] | None:

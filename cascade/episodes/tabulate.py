@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, StepArrays
-from cascade.episodes.askers import Asker, by_role, by_step
 from cascade.episodes.contents import is_hashed
 from cascade.episodes.identity import identity
 from cascade.episodes.lines import Dropped
@@ -524,3 +523,39 @@ def _served_is_right(answers: Mapping[tuple[int, int], _Made]) -> bool:
 
     best = max(groups.values(), key=worth, default=None)
     return best is not None and max(best, key=sure)[1].correct is True
+
+
+class Asker(NamedTuple):
+    """A model that was asked in a step, in a role ("base", "guide", a rung)."""
+
+    step: int
+    role: str
+    model: str
+
+
+def by_role(askers: Iterable[Asker]) -> dict[str, tuple[str, ...]]:
+    """Return the names of the models that were asked in each role, sorted.
+
+    >>> by_role([Asker(1, "base", "small"), Asker(2, "base", "tiny")])
+    {'base': ('small', 'tiny')}
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    for one in askers:
+        found[one.role].add(one.model)
+    return {role: tuple(sorted(found[role])) for role in sorted(found)}
+
+
+def by_step(askers: Iterable[Asker], horizon: int) -> tuple[str | None, ...]:
+    """Return the model that answered each of T steps of a ladder, None where several did; empty of other strategies.
+
+    In a ladder each model is its own role. Elsewhere the roles tell the models apart, whatever step they answer.
+
+    >>> by_step([Asker(1, "small", "small"), Asker(2, "large", "large"), Asker(2, "tiny", "tiny")], 3)
+    ('small', None, None)
+    """
+    found: dict[int, set[str]] = defaultdict(set)
+    for one in askers:
+        if one.role != one.model:
+            return ()
+        found[one.step].add(one.model)
+    return tuple([next(iter(found[step])) if len(found[step]) == 1 else None for step in range(1, horizon + 1)])

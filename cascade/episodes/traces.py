@@ -1,8 +1,8 @@
-"""The background writer: an ask hands over its answer and goes on; a thread writes what came, in groups.
+"""Asks on record: each is followed along its walk, and what came of it is written in the background, in groups.
 
-`TraceWriter.submit` looks for keys, puts the answer in a queue, and returns. One thread makes rows of what is there and
-commits them together. A store that fails costs traces, which are counted and warned about, and never an answer, unless
-`strict` asks for it.
+`Trace` follows one ask, however it ends: answered, failed or cancelled. `TraceWriter.submit` looks for keys, puts the
+answer in a queue, and returns. One thread makes rows of what is there and commits them together. A store that fails
+costs traces, which are counted and warned about, and never an answer, unless `strict` asks for it.
 """
 
 from __future__ import annotations
@@ -10,22 +10,24 @@ from __future__ import annotations
 import asyncio
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from functools import partial
+from logging import getLogger
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeAlias
 
 from cascade.episodes.contents import Content, rows_of, texts_of, veiled, without_keys
 from cascade.episodes.identity import identity
 from cascade.episodes.store import Address, StoreError, parse, uuid7
 from cascade.episodes.trace_queue import Counts, Entry, TraceQueue
-from cascade.errors import CascadeError
+from cascade.errors import BudgetExceededError, CascadeError, ProviderError, UsageError
 from cascade.resilience.forks import after_fork
 from cascade.safety.keys import holds_key
-from cascade.types import Answer
+from cascade.types import Answer, Call, Completion, Question, Request, Step
 
+logger = getLogger("cascade")
 WAIT_S = 30.0
 """How long an ask waits at most for its commit, where it waits at all."""
 
@@ -176,3 +178,97 @@ class TraceWriter:
 def _abandoned(queue: TraceQueue) -> None:
     queue.begin_to_close()
     warnings.warn("A TraceWriter was not closed; what it had is being written.", ResourceWarning, stacklevel=2)
+
+
+Walk: TypeAlias = Generator[Request | Step, Completion | None, Answer]
+
+
+class Trace:
+    """The record of one ask. Without a writer it does nothing.
+
+    Args:
+        writer: where the answer goes.
+        horizon: T, how many steps the strategy can take.
+        paid: makes the record of a call that was answered; needed for a walk that is left in the middle of a step.
+        walk: its name, if it is not the configured strategy's own.
+    """
+
+    __slots__ = ("_done", "_horizon", "_paid", "_walk", "_writer")
+
+    def __init__(
+        self,
+        writer: TraceWriter | None,
+        horizon: int,
+        paid: Callable[[Request, Completion], Call],
+        walk: str | None = None,
+    ) -> None:
+        self._writer = writer
+        self._horizon = horizon
+        self._paid = paid
+        self._walk = walk
+        self._done: Future[None] | None = None
+
+    def follow(self, question: Question, walk: Walk) -> Walk:
+        """Return the same walk, with what came of it handed to the writer at its end."""
+        return walk if self._writer is None else self._followed(question, walk)
+
+    def _followed(self, question: Question, walk: Walk) -> Walk:
+        steps: list[Step] = []
+        loose: list[tuple[Request, Completion]] = []  # since the last step
+        try:
+            item = next(walk)
+            while True:
+                if isinstance(item, Step):
+                    steps.append(item)
+                    loose.clear()
+                try:
+                    sent = yield item
+                except ProviderError as error:
+                    item = walk.throw(error)
+                    continue
+                if isinstance(item, Request) and sent is not None:
+                    loose.append((item, sent))
+                item = walk.send(sent)
+        except StopIteration as end:
+            answer: Answer = end.value
+            self._submit(answer)
+            return answer
+        except (ProviderError, BudgetExceededError) as error:
+            made = sum(len(step.calls) for step in steps)
+            stopped = "budget" if isinstance(error, BudgetExceededError) else "provider error"
+            self._submit(_broken_off(question, steps, error.calls[made:], stopped))
+            raise
+        except BaseException as error:  # not an Exception: the driver was cancelled or interrupted
+            stopped = "error" if isinstance(error, Exception) else "cancelled"
+            self._submit(_broken_off(question, steps, [self._paid(*call) for call in loose], stopped))
+            raise
+        finally:
+            walk.close()
+
+    def _submit(self, answer: Answer) -> None:
+        if self._writer is None or not any(call.completion is not None for call in answer.calls):
+            return
+        try:
+            columns = {"horizon": self._horizon, "walk": self._walk, "split": "audit" if answer.audited else None}
+            self._done = self._writer.submit(answer, columns)
+        except UsageError:
+            logger.warning("traces: an answer came after the end and is not on record")
+        except Exception as error:  # noqa: BLE001 - whatever is odd about an answer, its trace does not cost it
+            logger.warning("traces: an answer is not on record: %s", type(error).__name__)
+
+    def settle(self, answer: Answer) -> Answer:
+        """Return the answer, after its commit where that is waited for. Raises as `TraceWriter.record` does."""
+        if self._writer is not None:
+            self._writer.settle(self._done, answer)
+        return answer
+
+    async def asettle(self, answer: Answer) -> Answer:
+        """Do as `settle` without blocking the event loop."""
+        if self._writer is not None:
+            await self._writer.asettle(self._done, answer)
+        return answer
+
+
+def _broken_off(question: Question, steps: list[Step], loose: Iterable[Call], stopped: str) -> Answer:
+    """Return what there is of a walk without an end, in the form of an answer that answers nothing."""
+    return Answer(question, None, (), tuple(steps), stopped, 0.0, loose_calls=tuple(loose))

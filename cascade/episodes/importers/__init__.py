@@ -13,12 +13,11 @@ from typing import Any
 
 from cascade.checks import did_you_mean
 from cascade.episodes.files import Dropped, is_url, looks_parquet, read_rows
-from cascade.episodes.importers.answers import ANSWER_NAMES
 from cascade.episodes.importers.langfuse import rows_from_langfuse, snake
 from cascade.episodes.importers.litellm_spend import NAMES as LITELLM_NAMES
 from cascade.episodes.importers.litellm_spend import rows_from_litellm
 from cascade.episodes.importers.otel import attributes, rows_from_otel
-from cascade.episodes.importers.pairs import PAIR_NAMES, rows_from_pairs
+from cascade.episodes.importers.pairs import ANSWER_NAMES, PAIR_NAMES, rows_from_pairs
 from cascade.episodes.importers.sources import Record, has_lines, records, table_suffix
 from cascade.episodes.importers.table import is_wide, rows_from_table
 from cascade.episodes.rowcheck import checked_where, matches

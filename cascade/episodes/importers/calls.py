@@ -8,13 +8,16 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 from cascade.checks import did_you_mean
 from cascade.episodes.identity import identity
-from cascade.episodes.importers.values import cast
+from cascade.episodes.importers.sources import Record, records
+from cascade.episodes.importers.values import ALSO, SIGNALS, cast
 from cascade.episodes.lines import Dropped
 from cascade.episodes.rowcheck import OddValueError, odd
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
@@ -43,6 +46,65 @@ class LoggedCall(NamedTuple):
     of_question: bool = False
 
 
+class Runs:
+    """Tells runs of one trace apart: what comes for the k-th time is of its k-th run. Keeps hashes, not names."""
+
+    def __init__(self) -> None:
+        self._seen = Counter[int]()
+
+    def trace(self, trace: str, *of: Any) -> str:
+        """Return what the run is called: the trace's own name the first time; `of` tells its calls apart."""
+        call = hash((trace, *of))
+        self._seen[call] += 1
+        return trace if self._seen[call] == 1 else f"{trace}#{self._seen[call]}"
+
+
+class RowsFrom(Protocol):
+    """Reads a log of calls as episodes."""
+
+    def __call__(
+        self,
+        source: Path | str,
+        dropped: Dropped | None = None,
+        *,
+        roles: Mapping[str, str] | None = None,
+        columns: Mapping[str, str] | None = None,
+        dataset: str | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the rows of episodes.
+
+        Args:
+            source: the file.
+            dropped: counts calls that are left out, and what is odd about others.
+            roles: which model is the "base", the "guide" or the "judge"; without it each call is a rung of a ladder.
+            columns: which field of the log stands for which of our columns: `{"gold": "metadata.answer"}`.
+            dataset: what to call the questions; the file's name by default.
+
+        Raises:
+            UsageError: there is no such role or column, or the file cannot be read.
+        """
+        ...
+
+
+def importer(calls_of: Callable[[Record, Mapping[str, str], Dropped], Iterable[LoggedCall]]) -> RowsFrom:
+    """Return what reads a log as episodes; `calls_of` gives the calls of one of its records, with `columns` mapped."""
+
+    def rows_from(
+        source: Path | str,
+        dropped: Dropped | None = None,
+        *,
+        roles: Mapping[str, str] | None = None,
+        columns: Mapping[str, str] | None = None,
+        dataset: str | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        path, counted = Path(source), Dropped() if dropped is None else dropped
+        parts, fields = checked_roles(roles), checked_columns(columns)
+        calls = (call for record in records(path, counted) for call in calls_of(record, fields, counted))
+        yield from episodes(calls, parts, counted, dataset or path.name.split(".")[0])
+
+    return rows_from
+
+
 def checked_roles(roles: Mapping[str, str] | None) -> dict[str, str]:
     """Return which model plays which part, or raise UsageError for a part that there is not."""
     wrong = [f"{model}={role}{did_you_mean(role, ROLES)}" for model, role in (roles or {}).items() if role not in ROLES]
@@ -60,18 +122,42 @@ def checked_columns(columns: Mapping[str, str] | None, also: Iterable[str] = ())
     return dict(columns or {})
 
 
-def mapped(fields: Mapping[str, Any], columns: Mapping[str, str], place: str, dropped: Dropped) -> dict[str, Any]:
-    """Return the columns that a mapping takes from a record. A field is a name, or a path of names: metadata.user."""
-    made = {}
+def mapped(
+    fields: Mapping[str, Any], columns: Mapping[str, str], place: str, dropped: Dropped, *, by_field: bool = False
+) -> dict[str, Any]:
+    """Return our columns, as a mapping takes them from a record; a column of which it says nothing is left out.
+
+    Args:
+        fields: the record.
+        columns: the field of each column. A field is a name, or a path of names: metadata.user. A column may also be
+            `cost_usd`, `latency_s` (seconds) or `signals.NAME`.
+        place: where the record stood.
+        dropped: counts odd values, which are null.
+        by_field: whether an odd value is counted under the name of its field, not of its column.
+    """
+    made: dict[str, Any] = {}
     for column, field in columns.items():
         try:
             value = cast(column, field_of(fields, field))
         except OddValueError as error:
-            dropped.note(odd(column, error), place)
-            continue
-        if value is not None:
+            dropped.note(odd(column, error, field if by_field else column), place)
+            value = None
+        if value is not None or column.startswith(SIGNALS):
             made[column] = value
-    return made
+    return _ours(made, columns)
+
+
+def _ours(made: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    """Return what was read with amounts, seconds and signals in our columns."""
+    cost, seconds = (made.pop(name, None) for name in ALSO)
+    if cost is not None:
+        made["cost_nano_usd"] = cost
+    if "cost_usd" in columns:
+        made["cost_source"] = "no price" if cost is None else "the table"
+    if seconds is not None:
+        made["latency_ms"] = seconds * 1000
+    signals = {name.removeprefix(SIGNALS): made.pop(name) for name in list(made) if name.startswith(SIGNALS)}
+    return made | {"signals": {**made.get("signals", {}), **signals}} if signals else made
 
 
 def field_of(fields: Mapping[str, Any], path: str) -> Any:

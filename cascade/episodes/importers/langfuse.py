@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from cascade.episodes.importers.calls import LoggedCall, checked_columns, checked_roles, episodes, mapped
-from cascade.episodes.importers.sources import AROUND, Record, records
+from cascade.episodes.importers.calls import LoggedCall, importer, mapped
+from cascade.episodes.importers.sources import AROUND, Record
 from cascade.episodes.importers.values import (
     loaded,
     mapping,
@@ -32,30 +31,6 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _CALLS = frozenset({"GENERATION"})
 
 
-def rows_from_langfuse(
-    source: Path | str,
-    dropped: Dropped | None = None,
-    *,
-    roles: Mapping[str, str] | None = None,
-    columns: Mapping[str, str] | None = None,
-    dataset: str | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of episodes: one for each trace; each observation of type GENERATION is a call.
-
-    Args:
-        source: the file.
-        dropped: counts calls that are left out; other observations are noted.
-        roles: which model is the "base", the "guide" or the "judge"; without it each call is a rung of a ladder.
-        columns: which field stands for which of our columns. `{"correct": "correctness"}` takes a score of that name;
-            a field's spelling is trace_id or traceId, as in the file.
-        dataset: what to call the questions; the file's name by default.
-    """
-    path, counted = Path(source), Dropped() if dropped is None else dropped
-    parts, fields = checked_roles(roles), checked_columns(columns)
-    calls = (call for record in records(path, counted) if (call := _call(record, fields, counted)) is not None)
-    yield from episodes(calls, parts, counted, dataset or path.name.split(".")[0])
-
-
 def snake(name: str) -> str:
     """Return a field's name in the spelling of the exports to a bucket.
 
@@ -65,15 +40,15 @@ def snake(name: str) -> str:
     return _CAPITAL.sub(lambda found: f"_{found[1]}", name).lower()
 
 
-def _call(record: Record, columns: Mapping[str, str], dropped: Dropped) -> LoggedCall | None:
+def _calls(record: Record, columns: Mapping[str, str], dropped: Dropped) -> Iterator[LoggedCall]:
     place, fields = record.place, {snake(name): value for name, value in record.fields.items()}
     kind = str(fields.get("type") or "GENERATION").upper()
     if kind not in _CALLS:
         dropped.note("an observation that is no call of a model, passed over", place)
-        return None
+        return
     if fields.get("level") == "ERROR":
         dropped.drop("a failed call", place)
-        return None
+        return
     around = {snake(name): value for name, value in mapping(fields.get(AROUND)).items()}
     start, end = moment(fields.get("start_time")), moment(fields.get("end_time"))
     latency_s = number(fields.get("latency"))
@@ -93,7 +68,7 @@ def _call(record: Record, columns: Mapping[str, str], dropped: Dropped) -> Logge
     trace = text(fields.get("trace_id")) or text(around.get("id"))
     at_s = None if start is None else start.seconds
     names = tuple([made["model"]] if made["model"] else ())
-    return LoggedCall(place, own_id, trace, at_s, made, names)
+    yield LoggedCall(place, own_id, trace, at_s, made, names)
 
 
 def _usage(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,3 +116,11 @@ def _scores(fields: Mapping[str, Any], observation: str | None) -> dict[str, Any
             said = score.get("string_value")
             scores[str(score["name"])] = score.get("value") if truth(said) is None else said
     return scores
+
+
+rows_from_langfuse = importer(_calls)
+"""One episode for each trace; each observation of type GENERATION is a call.
+
+Of `columns`, `{"correct": "correctness"}` takes a score of that name; a field's spelling is trace_id or traceId, as in
+the file.
+"""

@@ -10,11 +10,10 @@ The columns are those of `schema.prisma` in litellm 1.106. Three things in them 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from cascade.episodes.importers.calls import LoggedCall, checked_columns, checked_roles, episodes, mapped
-from cascade.episodes.importers.sources import Record, records
+from cascade.episodes.importers.calls import LoggedCall, importer, mapped
+from cascade.episodes.importers.sources import Record
 from cascade.episodes.importers.values import (
     mapping,
     moment,
@@ -35,40 +34,16 @@ _CUT = "litellm_truncated"
 _REDACTED = "redacted-by-litellm"
 
 
-def rows_from_litellm(
-    source: Path | str,
-    dropped: Dropped | None = None,
-    *,
-    roles: Mapping[str, str] | None = None,
-    columns: Mapping[str, str] | None = None,
-    dataset: str | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of episodes: one for each session (`session_id`), or call where there is none.
-
-    Args:
-        source: the file.
-        dropped: counts calls that are left out: failed ones, embeddings, images, the same one again.
-        roles: which model, by `model` or `model_group`, is the "base", the "guide" or the "judge"; without it each call
-            is a rung of a ladder.
-        columns: which field stands for which of our columns, as {"gold": "metadata.answer", "group": "end_user"}.
-        dataset: what to call the questions; the file's name by default.
-    """
-    path, counted = Path(source), Dropped() if dropped is None else dropped
-    parts, fields = checked_roles(roles), checked_columns(columns)
-    calls = (call for record in records(path, counted) if (call := _call(record, fields, counted)) is not None)
-    yield from episodes(calls, parts, counted, dataset or path.name.split(".")[0])
-
-
-def _call(record: Record, columns: Mapping[str, str], dropped: Dropped) -> LoggedCall | None:
+def _calls(record: Record, columns: Mapping[str, str], dropped: Dropped) -> Iterator[LoggedCall]:
     fields, place = record.fields, record.place
     metadata = mapping(fields.get("metadata"))
     kind = str(fields.get("call_type") or "completion")
     if not any(known in kind for known in _CHAT):
         dropped.drop(f"a call of another kind ({kind[:40]})", place)
-        return None
+        return
     if "failure" in {fields.get("status"), metadata.get("status")}:
         dropped.drop("a failed call", place)
-        return None
+        return
     fields = {**fields, "metadata": metadata}
     start, end = moment(fields.get("startTime")), moment(fields.get("endTime"))
     made = {
@@ -88,7 +63,7 @@ def _call(record: Record, columns: Mapping[str, str], dropped: Dropped) -> Logge
     names = [text(fields.get(name)) for name in ("model", "model_group")]
     call_id = text(fields.get("request_id"))
     at_s = None if start is None else start.seconds
-    return LoggedCall(place, call_id, trace, at_s, made, tuple([name for name in names if name]))
+    yield LoggedCall(place, call_id, trace, at_s, made, tuple([name for name in names if name]))
 
 
 def _plain(said: str | None) -> str | None:
@@ -119,3 +94,10 @@ def _cost(fields: Mapping[str, Any], made: Mapping[str, Any], dropped: Dropped, 
         spent = None
     source = "no price" if spent is None else "LiteLLM's cache" if from_cache else "LiteLLM's price table"
     return {"cost_nano_usd": spent, "cost_source": source}
+
+
+rows_from_litellm = importer(_calls)
+"""One episode for each session (`session_id`), or call where there is none; roles are of `model` or `model_group`.
+
+Failed calls, embeddings, images and a call that stands there again are left out.
+"""

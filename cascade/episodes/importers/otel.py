@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-from cascade.episodes.importers.calls import LoggedCall, checked_columns, checked_roles, episodes, mapped
-from cascade.episodes.importers.sources import Record, records
+from cascade.episodes.importers.calls import LoggedCall, importer, mapped
+from cascade.episodes.importers.sources import Record
 from cascade.episodes.importers.values import (
     Moment,
     loaded,
@@ -34,36 +33,6 @@ _MESSAGE = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
 _ERROR_CODES = (2, "STATUS_CODE_ERROR", "ERROR")
 
 
-def rows_from_otel(
-    source: Path | str,
-    dropped: Dropped | None = None,
-    *,
-    roles: Mapping[str, str] | None = None,
-    columns: Mapping[str, str] | None = None,
-    dataset: str | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of episodes: one for each trace; each span of a model's call is a call.
-
-    Args:
-        source: the file.
-        dropped: counts calls that are left out; spans that are none are noted.
-        roles: which model (asked for or answering) is the "base", the "guide" or the "judge"; without it each call is
-            a rung of a ladder.
-        columns: which attribute stands for which of our columns. `{"correct": "correctness"}` takes the score of an
-            evaluation of that name (event `gen_ai.evaluation.result`).
-        dataset: what to call the questions; the file's name by default.
-    """
-    path, counted = Path(source), Dropped() if dropped is None else dropped
-    parts, fields = checked_roles(roles), checked_columns(columns)
-    calls = (
-        call
-        for record in records(path, counted)
-        for span in spans(record)
-        if (call := _call(span, fields, counted)) is not None
-    )
-    yield from episodes(calls, parts, counted, dataset or path.name.split(".")[0])
-
-
 def spans(record: Record) -> Iterator[Record]:
     """Yield the spans that a record holds; a record that is a span is one."""
     if not any(name in record.fields for name in ("resourceSpans", "resource_spans")):
@@ -80,6 +49,13 @@ def spans(record: Record) -> Iterator[Record]:
 def _listed(fields: Mapping[str, Any], *names: str) -> list[dict[str, Any]]:
     found: list[Any] = next((fields[name] for name in names if isinstance(fields.get(name), list)), [])
     return [one for one in found if isinstance(one, dict)]
+
+
+def _calls(record: Record, columns: Mapping[str, str], dropped: Dropped) -> Iterator[LoggedCall]:
+    for span in spans(record):
+        call = _call(span, columns, dropped)
+        if call is not None:
+            yield call
 
 
 def _call(span: Record, columns: Mapping[str, str], dropped: Dropped) -> LoggedCall | None:
@@ -231,3 +207,11 @@ def _evaluations(events: _Events) -> dict[str, Any]:
         for name, event in events
         if name == "gen_ai.evaluation.result" and "gen_ai.evaluation.name" in event
     }
+
+
+rows_from_otel = importer(_calls)
+"""One episode for each trace; each span of a model's call is a call, of the model asked for or answering.
+
+Of `columns`, `{"correct": "correctness"}` takes the score of an evaluation of that name (event
+`gen_ai.evaluation.result`).
+"""

@@ -5,28 +5,29 @@ Such a log is one of four things, and becomes episodes accordingly:
 * one round of two models: a ladder of two steps, the base, then the guide;
 * an escalation ladder (round t is the t-th base model, the guide stands in every row): a ladder of k + 1 steps;
 * several rounds of both (each tries again): a step of two candidates a round;
-* one answer a row (`answers`): whole runs of a base and a guide on the same question, a ladder of two steps.
+* one answer a row: whole runs of a base and a guide on the same question, a ladder of two steps.
 
 Where the guide was asked outright its answer is also logged as the fixed walk "guide only", at its own cost.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import exp
 from pathlib import Path
 from typing import Any
 
-from cascade.episodes.importers.answers import ANSWER_NAMES, rows_from_answers
 from cascade.episodes.importers.sources import Record, records
 from cascade.episodes.importers.values import nano_usd, number, text, truth, whole
 from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import CARRIED_OVER, COLUMNS, GUIDE_ONLY, SCHEMA_VERSION
+from cascade.episodes.schema import CARRIED_OVER, COLUMNS, GUIDE_ONLY, SCHEMA_VERSION, TOLD
 from cascade.errors import UsageError
 
 PAIR_NAMES = frozenset({"pair", "question_id", "round", "T", "base_correct", "guide_correct"})
-"""The columns by which these logs are known."""
+ANSWER_NAMES = frozenset({"question_id", "model", "role", "method", "correct"})
+"""The columns by which these logs are known, with an answer a row the latter."""
 
 
 def rows_from_pairs(source: Path | str, dropped: Dropped | None = None) -> Iterator[dict[str, Any]]:
@@ -44,7 +45,7 @@ def rows_from_pairs(source: Path | str, dropped: Dropped | None = None) -> Itera
     path, counted = Path(source), Dropped() if dropped is None else dropped
     for at, record in enumerate(records(path, counted)):
         if at == 0 and record.fields.keys() >= ANSWER_NAMES:
-            yield from rows_from_answers(path, counted)
+            yield from _rows_of_runs(path, counted)
             return
         missing = PAIR_NAMES - record.fields.keys()
         if missing:
@@ -60,7 +61,7 @@ def _rows(record: Record, dropped: Dropped) -> Iterator[dict[str, Any]]:
         return
     if fields.get("question") is None:
         dropped.note("question is null", place)
-    head = _head(fields)
+    head = _head_of_pair(fields)
     if _is_ladder(fields) or turns == 1:
         horizon = turns + 1
         yield head | _answer(fields, "base", turn, 0) | {"horizon": horizon, "signals": _certainty(fields, "base", "")}
@@ -88,12 +89,37 @@ def _is_ladder(fields: Mapping[str, Any]) -> bool:
     return "," in str(fields["pair"]).partition(">")[0] or "ladder" in str(fields.get("round_kind"))
 
 
-def _head(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is the same in all rows of an episode."""
-    question, rep, gold = str(fields["question_id"]), whole(fields.get("rep")), text(fields.get("gold"))
+def _head_of_pair(fields: Mapping[str, Any]) -> dict[str, Any]:
     dataset = "/".join([str(fields[name]) for name in ("dataset", "pair") if fields.get(name) is not None])
+    return _head(fields, dataset, str(fields["question_id"]), whole(fields.get("rep")))
+
+
+def _answer(fields: Mapping[str, Any], role: str, step: int, candidate: int) -> dict[str, Any]:
+    """Return one model's call. Its answer is unknown where the log has neither the answer nor whether it was right."""
+    call = _call(fields, f"{role}_")
+    measured = nano_usd(fields.get("base_uncertainty_cost_usd")) if role == "base" else None
+    if call["cost_nano_usd"] is not None and measured is not None:
+        call["cost_nano_usd"] += measured
+    if call["cost_nano_usd"] == 0 and call["input_tokens"] == 0:
+        # A run that has ended stands in the later rounds with its last answer, at no cost and without a token.
+        call["cost_source"] = CARRIED_OVER
+    return call | {
+        "step": step,
+        "candidate": candidate,
+        "source": call["model"] or role,
+        "answer": text(fields.get(f"{role}_answer")),
+        "correct": truth(fields[f"{role}_correct"]),
+    }
+
+
+# --- what both forms have ---
+
+
+def _head(fields: Mapping[str, Any], dataset: str, question: str, run: int | None) -> dict[str, Any]:
+    """Return what is the same in all rows of an episode; `run` numbers the runs of a question from 0."""
+    gold = text(fields.get("gold"))
     return dict.fromkeys(COLUMNS) | {
-        "episode_id": f"{dataset}/{question}" + (f"#{rep}" if rep else ""),
+        "episode_id": f"{dataset}/{question}" + (f"#{run}" if run else ""),
         "dataset": dataset,
         "split": text(fields.get("split")),
         "group": text(fields.get("group_id")) or question,
@@ -104,29 +130,109 @@ def _head(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _answer(fields: Mapping[str, Any], role: str, step: int, candidate: int) -> dict[str, Any]:
-    """Return one model's call. Its answer is unknown where the log has neither the answer nor whether it was right."""
-    model, answer = text(fields.get(f"{role}_model")), text(fields.get(f"{role}_answer"))
-    correct = truth(fields[f"{role}_correct"])
-    cost, used = nano_usd(fields.get(f"{role}_cost_usd")), whole(fields.get(f"{role}_input_tokens"))
-    measured = nano_usd(fields.get("base_uncertainty_cost_usd")) if role == "base" else None
-    if cost is not None and measured is not None:
-        cost += measured
-    # A run that has ended stands in the later rounds with its last answer, at no cost and without a token.
-    carried = cost == 0 and used == 0
+def _call(fields: Mapping[str, Any], prefix: str = "", source: str = "the log") -> dict[str, Any]:
+    """Return what is known of a call whose columns begin with a prefix; `source` is where its cost comes from."""
+    cost = nano_usd(fields.get(f"{prefix}cost_usd"))
     return {
-        "step": step,
-        "candidate": candidate,
-        "source": model or role,
-        "model": model,
-        "answer": answer,
-        "correct": correct,
-        "input_tokens": used,
-        "output_tokens": whole(fields.get(f"{role}_output_tokens")),
+        "model": text(fields.get(f"{prefix}model")),
+        "input_tokens": whole(fields.get(f"{prefix}input_tokens")),
+        "output_tokens": whole(fields.get(f"{prefix}output_tokens")),
         "cost_nano_usd": cost,
-        "cost_source": "no price" if cost is None else CARRIED_OVER if carried else "the log",
-        "latency_ms": number(fields.get(f"{role}_latency_ms")),
+        "cost_source": "no price" if cost is None else source,
+        "latency_ms": number(fields.get(f"{prefix}latency_ms")),
     }
+
+
+# --- one answer a row: the whole runs of a base and of a guide on a question stand one after the other ---
+
+_Run = Sequence[Record]
+
+
+def _rows_of_runs(path: Path, dropped: Dropped) -> Iterator[dict[str, Any]]:
+    """Yield the rows of episodes: for each run of a base on a question a ladder of two steps, it and the guide's.
+
+    A run is one answer, or several turns of one model by one method (then the method is part of its name); all its
+    turns are calls of one step, and its last answer is the step's candidate. A run of turns that ended without an
+    answer is wrong, as its source counts it. The rows of a question stand together; only they are held.
+
+    Nothing here is a signal: a run ends when it is told that it was right, and feedback is given on wrong answers only,
+    so that the number of turns and the verdicts on them say what no policy could know.
+    """
+    found = (record for record in records(path, dropped) if _is_whole(record, dropped))
+    for _, group in itertools.groupby(found, key=_question):
+        in_order = sorted(group, key=lambda record: (_run(record), whole(record.fields.get("round")) or 0))
+        runs = [list(run) for _, run in itertools.groupby(in_order, key=_run)]
+        guides = [run for run in runs if run[0].fields["role"] == "guide"]
+        for base in runs:
+            if base[0].fields["role"] == "base":
+                yield from _of_runs(base, guides, dropped)
+
+
+def _is_whole(record: Record, dropped: Dropped) -> bool:
+    missing = [name for name in ("question_id", "model", "role") if record.fields.get(name) is None]
+    if missing:
+        dropped.drop(f"no {' or '.join(missing)}", record.place)
+    return not missing
+
+
+def _question(record: Record) -> tuple[str, str, int]:
+    fields = record.fields
+    return str(fields.get("dataset") or ""), str(fields["question_id"]), whole(fields.get("sample")) or 0
+
+
+def _run(record: Record) -> tuple[str, str, str]:
+    fields = record.fields
+    return str(fields["role"]), str(fields["model"]), str(fields.get("method"))
+
+
+def _name(run: _Run) -> str:
+    fields = run[0].fields
+    return str(fields["model"]) if fields.get("round") is None else f"{fields['model']} {fields.get('method')}"
+
+
+def _of_runs(base: _Run, guides: Sequence[_Run], dropped: Dropped) -> Iterator[dict[str, Any]]:
+    if not guides:
+        dropped.note("a question that no guide was asked: its episode has the base's step only", base[0].place)
+    for guide in guides or (None,):
+        pair = _name(base) + ("" if guide is None else f">{_name(guide)}")
+        head = _head_of_run(base[0], pair)
+        if head["question"] is None:
+            dropped.note("question is null", base[0].place)
+        for row in _steps(base, 1):
+            yield head | row | {"horizon": 2}
+        if guide is None:
+            continue
+        for row in _steps(guide, 2):
+            yield head | row | {"horizon": 2}
+        for row in _steps(guide, 1):
+            kept = None if row["candidate"] is None else True
+            yield head | row | {"horizon": 1, "walk": GUIDE_ONLY, "kept": kept}
+
+
+def _head_of_run(record: Record, pair: str) -> dict[str, Any]:
+    fields, (dataset, question, sample) = record.fields, _question(record)
+    return _head(fields, f"{dataset}/{pair}" if dataset else pair, question, sample)
+
+
+def _steps(run: _Run, step: int) -> Iterator[dict[str, Any]]:
+    """Yield a run's calls as those of one step; the last one holds its answer."""
+    answered = [record.fields for record in run if record.fields.get("answer") is not None]
+    last = answered[-1] if answered else run[-1].fields
+    correct = truth(last.get("correct"))
+    if correct is None and run[-1].fields.get("round") is not None:
+        correct = False
+    for record in run:
+        ends = record is run[-1]
+        source = text(record.fields.get("cost_source")) or "the log"
+        yield _call(record.fields, source=source) | {
+            "step": step,
+            "candidate": 0 if ends else None,
+            "source": text(record.fields.get("model")),
+            "answer": text(last.get("answer")) if ends else None,
+            "text": text(record.fields.get("text")),
+            "correct": correct if ends else None,
+            "signals": {"replay": {TOLD: True}} if len(run) > 1 else None,
+        }
 
 
 # --- signals ---

@@ -6,7 +6,6 @@ A table of calls has our column names or a mapping; a wide table is read by its 
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +13,21 @@ from typing import Any
 
 from cascade.checks import did_you_mean
 from cascade.episodes.importers import wide
-from cascade.episodes.importers.calls import LoggedCall, checked_columns, checked_roles, episodes, field_of, mapped
+from cascade.episodes.importers.calls import (
+    LoggedCall,
+    Runs,
+    checked_columns,
+    checked_roles,
+    episodes,
+    field_of,
+    mapped,
+)
 from cascade.episodes.importers.sources import Record, records
-from cascade.episodes.importers.values import moment, nano_usd, number
+from cascade.episodes.importers.values import ALSO, SIGNALS, moment
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import COLUMNS, question_id
 from cascade.errors import UsageError
 
-SIGNALS = "signals."
-ALSO = ("cost_usd", "latency_s")
-"""What a column may stand for beside our own: an amount in USD, seconds."""
 _LOOKED_AT = 100
 
 
@@ -130,21 +134,7 @@ def _chosen(columns: dict[str, str], first: Sequence[Record], path: Path) -> dic
 
 
 def _call(record: Record, columns: Mapping[str, str], dropped: Dropped) -> LoggedCall:
-    ours = {name: field for name, field in columns.items() if name in COLUMNS}
-    made = mapped(record.fields, ours, record.place, dropped)
-    signals = {
-        name.removeprefix(SIGNALS): _number(record, name, field, dropped)
-        for name, field in columns.items()
-        if name.startswith(SIGNALS)
-    }
-    if signals:
-        made["signals"] = {**made.get("signals", {}), **signals}
-    if "cost_usd" in columns:
-        cost = nano_usd(field_of(record.fields, columns["cost_usd"]))
-        made |= {"cost_nano_usd": cost, "cost_source": "no price" if cost is None else "the table"}
-    if "latency_s" in columns:
-        seconds = _number(record, "latency_s", columns["latency_s"], dropped)
-        made["latency_ms"] = None if seconds is None else seconds * 1000
+    made = mapped(record.fields, columns, record.place, dropped)
     at = moment(made["created_at"]) if "created_at" in made else None
     trace = made.pop("episode_id", None)
     unnamed = trace is None and "question" in made
@@ -159,27 +149,17 @@ _AGAIN = "a model answers a question again, without an episode_id: read as anoth
 
 def _runs(calls: Iterable[LoggedCall], dropped: Dropped) -> Iterator[LoggedCall]:
     """Yield the calls; of those without an episode_id the k-th of a model on a question belongs to its k-th run."""
-    seen = Counter[int]()  # hashes, not names: a few dozen bytes a call
+    runs = Runs()
     for call in calls:
         columns = call.columns
-        if not call.of_question or columns.get("model") is None or not _says_something(columns):
+        if not call.of_question or call.trace is None or columns.get("model") is None or not _says_something(columns):
             yield call
             continue
-        place = call.trace, columns["model"], *(columns.get(name) for name in ("walk", "step", "candidate"))
-        seen[hash(place)] += 1
-        again = seen[hash(place)]
-        if again > 1:
+        trace = runs.trace(call.trace, *(columns.get(name) for name in ("model", "walk", "step", "candidate")))
+        if trace != call.trace:
             dropped.note(_AGAIN, call.place)
-        yield call if again == 1 else call._replace(trace=f"{call.trace}#{again}")
+        yield call._replace(trace=trace)
 
 
 def _says_something(columns: Mapping[str, Any]) -> bool:
     return any(columns.get(name) is not None for name in ("answer", "text", "correct"))
-
-
-def _number(record: Record, name: str, field: str, dropped: Dropped) -> float | None:
-    value = field_of(record.fields, field)
-    made = number(value)
-    if made is None and value is not None:
-        dropped.note(f"{name} is no number, read as null", record.place)
-    return made

@@ -22,6 +22,9 @@ from cascade.episodes.rowcheck import (
     texts_in,
 )
 
+SIGNALS = "signals."
+ALSO = ("cost_usd", "latency_s")
+"""What a field may stand for beside our columns: an amount in USD, seconds. And a signal, as "signals.NAME"."""
 _NANO = 9
 _MAX_DEPTH = 8
 """How deep the text of a message may lie."""
@@ -141,15 +144,24 @@ def passed_ms(start: Moment | None, end: Moment | None) -> float | None:
 def cast(column: str, value: Any) -> Any:
     """Return a value as one of our columns holds it, read from a text if need be; None where it says nothing.
 
+    Beside our columns it knows those of `ALSO` (USD become nano-USD) and signals.
+
     Raises:
         OddValueError: it says something that the column cannot hold.
     """
     if value is None or value == "":
         return None
-    made = _read(KINDS[column], value)
+    made: Any
+    if column == "cost_usd":
+        made, why = nano_usd(value), "is no amount of USD"
+    elif column == "latency_s" or column.startswith(SIGNALS):
+        made, why = number(value), "is no number"
+    else:
+        made, why = _read(KINDS[column], value), ""
     if made is None:
-        raise OddValueError
-    return CHECKS[column](column, made)
+        raise OddValueError(why)
+    check = CHECKS.get(column)
+    return made if check is None else check(column, made)
 
 
 def _read(kind: str, value: Any) -> Any:

@@ -6,21 +6,19 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from cascade.checks import did_you_mean
-from cascade.episodes.importers.calls import LoggedCall, mapped
+from cascade.episodes.importers.calls import LoggedCall, Runs, mapped
 from cascade.episodes.importers.sources import Record
-from cascade.episodes.importers.values import nano_usd, number, question_in, reply_in
+from cascade.episodes.importers.values import SIGNALS, nano_usd, number, question_in, reply_in
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import question_id
 from cascade.policies.signals import LADDER, given_by
 
 ANSWER, CORRECT, COST, NANO, SECONDS = "answer", "correct", "cost_usd", "cost_nano_usd", "latency_s"
-SIGNALS = "signals."
 
 OF_QUESTION = {
     "question": ("question", "prompt", "input", "query", "question_text", "user_prompt"),
@@ -356,18 +354,16 @@ def calls(found: Layout, rows: Iterable[Record], dropped: Dropped, *, as_ladder:
         dropped: counts what is odd.
         as_ladder: whether the models are the steps of a ladder, in their order; otherwise their roles place them.
     """
-    seen: Counter[int] = Counter()  # hashes, not ids: a few dozen bytes an episode
+    runs = Runs()
     for record in rows:
         head = _of_head(found, record, dropped)
         trace = head.pop("episode_id", None)
         if trace is None and "question" in head:
             trace = question_id(head["question"], head.get("context"))
         if trace is not None:
-            seen[hash(trace)] += 1
-            again = seen[hash(trace)]
-            if again > 1:
+            named, trace = trace, runs.trace(trace)
+            if trace != named:
                 dropped.note("a question or an id that was there before, read as another run", record.place)
-                trace = f"{trace}#{again}"
         yield from _of_row(found, record, dropped, head, trace, as_ladder=as_ladder)
 
 
@@ -401,40 +397,11 @@ def _of_call(one: ModelColumns, record: Record, dropped: Dropped) -> dict[str, A
     said = one.columns.get(ANSWER)
     if said is not None and isinstance(fields.get(said), list | Mapping):
         fields[said] = reply_in(fields[said])
-    plain = {what: field for what, field in one.columns.items() if not what.startswith(SIGNALS)}
-    made = mapped(fields, {what: plain[what] for what in plain.keys() - {COST, SECONDS}}, record.place, dropped)
-    if COST in plain:
-        made[NANO] = _amount(record, plain[COST], dropped)
-    if made.get(NANO) is not None:
-        made["cost_source"] = "the table"
-    else:
-        made.pop(NANO, None)
-        made["cost_source"] = "no price"
-    if SECONDS in plain:
-        seconds = _number(record, plain[SECONDS], dropped)
-        made["latency_ms"] = None if seconds is None else seconds * 1000
-    signals = {
-        what.removeprefix(SIGNALS): _number(record, field, dropped)
-        for what, field in one.columns.items()
-        if what.startswith(SIGNALS)
-    }
-    return made | {"signals": signals} if signals else made
-
-
-def _amount(record: Record, field: str, dropped: Dropped) -> int | None:
-    value = record.fields.get(field)
-    made = nano_usd(value)
-    if made is None and value is not None:
-        dropped.note(f"{field} is no amount of USD, read as null", record.place)
-    return made
-
-
-def _number(record: Record, field: str, dropped: Dropped) -> float | None:
-    value = record.fields.get(field)
-    made = number(value)
-    if made is None and value is not None:
-        dropped.note(f"{field} is no number, read as null", record.place)
-    elif made is not None and made > 0 and "logprob" in _plain(field):
-        dropped.note(f"{field} is above 0, which no log-prob is, read as null", record.place)
-        return None
+    made = mapped(fields, one.columns, record.place, dropped, by_field=True)
+    made["cost_source"] = "no price" if made.get(NANO) is None else "the table"
+    for what, field in one.columns.items():
+        value = made["signals"][what.removeprefix(SIGNALS)] if what.startswith(SIGNALS) else None
+        if value is not None and value > 0 and "logprob" in _plain(field):
+            dropped.note(f"{field} is above 0, which no log-prob is, read as null", record.place)
+            made["signals"][what.removeprefix(SIGNALS)] = None
     return made

@@ -22,9 +22,9 @@ __all__ = ["Address", "Store", "StoreError", "load", "parse", "uuid7"]
 def load(address: Address) -> None:
     """Import what a store needs. Forks in other threads wait meanwhile: their child could never finish the imports."""
     with no_fork():
-        from cascade.episodes.store import core, engines, tables  # noqa: F401 - imported for their own sake
+        from cascade.episodes.store import core, tables  # noqa: F401 - core is imported for its own sake
 
-        engines.load(address)
+        tables.load(address)
 
 
 def __getattr__(name: str) -> Any:

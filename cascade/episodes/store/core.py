@@ -168,7 +168,7 @@ class Store:
 
     def summary(self) -> dict[str, Any]:
         """Return how many rows and episodes there are, from when, by model what they cost, and how the store is."""
-        from cascade.episodes.store.summary import summary
+        from cascade.episodes.store.tables import summary
 
         with self._transaction(reading=True) as connection:
             found = summary(connection, self._columns)
@@ -199,8 +199,7 @@ class Store:
 
     def _connect(self) -> None:
         """Open the connection and look at the tables; make them, or bring them up to date, unless only reading."""
-        from cascade.episodes.store.engines import file_engine, server_engine
-        from cascade.episodes.store.tables import columns_of
+        from cascade.episodes.store.tables import columns_of, file_engine, server_engine
 
         self._pid = os.getpid()
         self._lock = threading.RLock()
@@ -263,7 +262,7 @@ class Store:
 
         Within one of the same thread, as when rows are read while they are written, it is a part of that.
         """
-        from cascade.episodes.store.engines import ours
+        from cascade.episodes.store.tables import ours
 
         self._own()
         with self._lock:

@@ -1,4 +1,7 @@
-"""The tables and what is said to them, in SQLAlchemy Core. Imported when a store is opened: SQLAlchemy takes 0.25 s."""
+"""The database in SQLAlchemy Core: one connection to a file or a server, the tables, and what is said to them.
+
+Imported when a store is opened: SQLAlchemy takes 0.25 s.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from sqlalchemy.schema import CreateColumn
 
 from cascade.episodes.rowcheck import KINDS, NUMBER, NUMBERS, TEXT, TEXTS, TRUTH, WHOLE, checked_where
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
-from cascade.errors import UsageError, upgrade_advice
+from cascade.episodes.store.address import Address
+from cascade.episodes.store.problems import from_database
+from cascade.episodes.store.sqlite import Connector
+from cascade.errors import CascadeError, MissingExtraError, UsageError, upgrade_advice
 
 _TYPES: Mapping[str, type[sa.types.TypeEngine[Any]]] = {
     TEXT: sa.Text,
@@ -167,3 +173,98 @@ _PARSED: Mapping[str, Callable[[str], Any]] = {
     NUMBER: float,
     TRUTH: {"true": True, "false": False}.__getitem__,
 }
+
+
+_CONNECT_S = 10
+# Parameters are rows, and rows hold what people asked: no error may show them.
+_ONE_CONNECTION: dict[str, Any] = {
+    "poolclass": sa.QueuePool,
+    "pool_size": 1,
+    "max_overflow": 0,
+    "hide_parameters": True,
+}
+
+
+def file_engine(connector: Connector) -> sa.Engine:
+    """Return an engine with one connection to a file."""
+    engine = sa.create_engine("sqlite://", creator=connector, **_ONE_CONNECTION)
+    sa.event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _begin(connection: sa.Connection) -> None:
+    """Begin with the right to write at once, so that no transaction finds out halfway that it must wait."""
+    reading = connection.get_execution_options().get("reading", False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+def server_engine(address: Address) -> sa.Engine:
+    """Return an engine with one connection to a server.
+
+    Raises:
+        MissingExtraError: the driver is not installed.
+        UsageError: the URL cannot be used.
+    """
+    try:
+        return sa.create_engine(
+            address.url,
+            **_ONE_CONNECTION,
+            pool_pre_ping=True,  # a server that was restarted is found again
+            connect_args={"connect_timeout": _CONNECT_S, "application_name": "cascade"},
+        )
+    except ModuleNotFoundError:
+        raise MissingExtraError("psycopg", "A trace store in PostgreSQL") from None
+    except sa.exc.ArgumentError:
+        raise UsageError(f"The trace store {address.shown} has a URL that cannot be used.") from None
+
+
+def load(address: Address) -> None:
+    """Import the database's driver and dialect. Raises as `server_engine` does."""
+    engine = sa.create_engine("sqlite://") if address.path is not None else server_engine(address)
+    engine.dispose()
+
+
+def ours(error: Exception, shown: str) -> CascadeError | None:
+    """Return our error for one of SQLAlchemy, of a driver, or of the system; None for any other."""
+    if isinstance(error, CascadeError):
+        return error
+    foreign = type(error).__module__.partition(".")[0] in {"sqlalchemy", "sqlite3", "psycopg"}
+    return from_database(error, shown) if foreign or isinstance(error, OSError) else None
+
+
+def summary(connection: sa.Connection, columns: Iterable[str]) -> dict[str, Any]:
+    """Return counts, the time covered, and by model the calls and what they cost.
+
+    A cost is None as soon as one call's is unknown; `cost_unknown` counts those.
+    """
+    have = set(columns)
+    column = episodes.c
+    marked = sa.case((column.signals.contains('"not_finite":', autoescape=True), 1), else_=0)
+    head = sa.select(
+        sa.func.count().label("rows"),
+        sa.func.count(column.episode_id.distinct()).label("episodes"),
+        sa.func.min(column.created_at).label("first"),
+        sa.func.max(column.created_at).label("last"),
+        sa.func.coalesce(sa.func.sum(marked), 0).label("not_finite"),
+    )
+    found = dict(connection.execute(head).mappings().one())
+    found["not_finite"] = int(found["not_finite"])
+    live = column.walk.is_(None) if "walk" in have else sa.true()
+    by_model = (
+        sa.select(
+            column.model,
+            sa.func.count().label("rows"),
+            sa.func.sum(column.cost_nano_usd).label("cost_nano_usd"),
+            (sa.func.count() - sa.func.count(column.cost_nano_usd)).label("cost_unknown"),
+        )
+        .where(live)
+        .group_by(column.model)
+        .order_by(sa.desc("rows"), column.model)
+    )
+    found["models"] = [_priced(dict(row)) for row in connection.execute(by_model).mappings()]
+    return found
+
+
+def _priced(row: dict[str, Any]) -> dict[str, Any]:
+    known = row["cost_unknown"] == 0 and row["cost_nano_usd"] is not None
+    return row | {"cost_nano_usd": int(row["cost_nano_usd"]) if known else None}

@@ -226,7 +226,7 @@ def test_a_disk_that_fills_up_leaves_no_half_row(tmp_path: Path, monkeypatch: py
         file.write(data[:7])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "_write_all", full)
+    monkeypatch.setattr(files, "write_all", full)
     with pytest.raises(UsageError, match="cannot be written: No space left on device"):
         append_jsonl(path, ROWS)
     assert path.read_bytes() == before

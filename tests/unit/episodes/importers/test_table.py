@@ -61,6 +61,14 @@ def test_rows_of_one_question_are_one_episode(tmp_path: Path) -> None:
     assert dict(dropped.notes) == {"signals.certainty is no number, read as null": 1}
 
 
+def test_an_amount_that_is_none_is_unknown_and_noted(tmp_path: Path) -> None:
+    path, dropped = tmp_path / "mine.csv", Dropped()
+    path.write_text("question,answer,price\nWhich river?,Inn,free\n", "utf-8")
+    (row,) = rows_from_table(path, dropped, columns={"cost_usd": "price"})
+    assert (row["cost_nano_usd"], row["cost_source"]) == (None, "no price")
+    assert dict(dropped.notes) == {"cost_usd is no amount of USD, read as null": 1}
+
+
 def test_roles_make_rounds(tmp_path: Path) -> None:
     first, second, _ = rows_from_table(table(tmp_path), columns=COLUMNS, roles={"small": "base", "large": "guide"})
     assert [(row["step"], row["candidate"], row["source"]) for row in (first, second)] == [
