@@ -200,7 +200,9 @@ def _share(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How) -> fl
     if parts.training.n < LEAST_TRAINING or not parts.calibration.n:
         return SHARES[-1]
     terms = terms_of(parts, guarantee, how.lambda_set)
-    choice = choice_on(parts.training, terms, how.method, how.seed)
+    # Trained as the served one will be. "auto" compares no networks here: 14 would be trained for a share.
+    networks = None if how.networks is None else Networks(how.networks.config)
+    choice = choice_on(parts.training, terms, how.method, how.seed, networks)
     return share_that_certifies(parts, choice, guarantee, how.seed)
 
 

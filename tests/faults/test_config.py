@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each
 
 from cascade import Orchestrator
 from cascade.config import load
@@ -65,8 +66,8 @@ def test_f65_every_problem_is_listed_at_once_with_its_path(bench: Bench) -> None
     scenario_f65(bench)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
+@each(
+    "settings, said",
     [
         ({"models": {}}, "models.base"),
         ({"models": {"base": "small"}}, "models.guide"),
@@ -187,8 +188,8 @@ def test_f67_a_key_in_the_settings_is_refused_with_advice(bench: Bench) -> None:
     scenario_f67(bench)
 
 
-@pytest.mark.parametrize("value", [PLAIN_KEY, 12345678, None, ["a"], {"env": "X"}])
-@pytest.mark.parametrize("place", ["model.api_key", "provider.token", "provider.password"])
+@each("value", [PLAIN_KEY, 12345678, None, ["a"], {"env": "X"}])
+@each("place", ["model.api_key", "provider.token", "provider.password"])
 def test_f67_a_key_of_any_type_is_refused(place: str, value: Any) -> None:
     found = problems(_with_key(place, value))
     assert any(line.startswith(f"{'models.base' if place[0] == 'm' else 'provider'}.") for line in found)
@@ -220,7 +221,7 @@ def test_f67_a_key_from_the_environment_is_in_no_repr(bench: Bench) -> None:
     assert KEY not in shown
 
 
-@pytest.mark.parametrize(
+@each(
     "address",
     [
         "http://169.254.169.254/latest",
@@ -241,7 +242,7 @@ def test_f67_a_key_from_the_environment_is_in_no_repr(bench: Bench) -> None:
         "http://h:99999999/",
     ],
 )
-@pytest.mark.parametrize("place", ["model.api_base", "provider.api_base"])
+@each("place", ["model.api_base", "provider.api_base"])
 def test_f74_metadata_addresses_and_what_is_none_are_refused(place: str, address: str) -> None:
     assert any("api_base" in line for line in problems(_with_key(place, address)))
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each
 
 from cascade import errors
 from cascade.errors import BudgetExceededError, CascadeError, ProviderError
@@ -56,8 +57,8 @@ def _example(kind: type[CascadeError]) -> CascadeError:
     return kind("it went wrong", **{name: value for name, value in every.items() if hasattr(kind, name)})
 
 
-@pytest.mark.parametrize("kind", _classes(), ids=lambda kind: kind.__name__)
-@pytest.mark.parametrize("travel", [_travelled, copy.copy, copy.deepcopy])
+@each("kind", _classes())
+@each("travel", [_travelled, copy.copy, copy.deepcopy])
 def test_f46_every_error_crosses_a_border_whole(kind: type[CascadeError], travel: Any) -> None:
     error = _example(kind)
     again = travel(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
+from cases import each
 
 from cascade.checks import checked_base, did_you_mean, is_link_local, is_secret_name, secret_problems, share_problems
 
@@ -53,7 +54,7 @@ METADATA = [
 ]
 
 
-@pytest.mark.parametrize("host", METADATA)
+@each("host", METADATA)
 def test_no_spelling_of_a_metadata_address_is_asked(host: str) -> None:
     assert is_link_local(host)
     bracketed = f"[{host}]" if ":" in host else host
@@ -68,10 +69,8 @@ def test_other_hosts_are_not_metadata(host: str) -> None:
     assert not is_link_local(host)
 
 
-@pytest.mark.parametrize(
-    "name", ["api_key", "apikey", "API_KEY", "key", "token", "Secret", "password", "authorization"]
-)
-@pytest.mark.parametrize("value", ["x", "", 12345, None, ["x"], {"a": "x"}])
+@each("name", ["api_key", "apikey", "API_KEY", "key", "token", "Secret", "password", "authorization"])
+@each("value", ["x", "", 12345, None, ["x"], {"a": "x"}])
 def test_a_setting_named_like_a_key_is_refused_whatever_it_holds(name: str, value: object) -> None:
     problems = list(secret_problems({"models": {"base": {name: value}}}))
     assert len(problems) == 1

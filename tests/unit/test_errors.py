@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cases import each
 
 from cascade import errors
 from cascade.errors import CascadeError, ConfigError, MissingExtraError, ProviderError, from_status, quote, redact
@@ -74,7 +75,7 @@ def example(kind: type[CascadeError]) -> CascadeError:
     return kind("it went wrong", **{name: value for name, value in every.items() if hasattr(kind, name)})
 
 
-@pytest.mark.parametrize("kind", list(tree()), ids=lambda kind: kind.__name__)
+@each("kind", list(tree()))
 def test_every_error_crosses_a_process_border_whole(kind: type[CascadeError]) -> None:
     error = example(kind)
     error.add_note("a note")
@@ -154,8 +155,8 @@ def test_no_cut_leaves_a_piece_of_a_key(blanks: int) -> None:
     assert "sk-" not in said
 
 
-@pytest.mark.parametrize(
-    ("status", "name"),
+@each(
+    "status, name",
     [
         (400, "BadRequestError"),
         (401, "AuthenticationError"),

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from cases import each
 
 import cascade
 
@@ -18,7 +19,7 @@ def test_all_is_the_sorted_public_names() -> None:
     assert dir(cascade) == cascade.__all__
 
 
-@pytest.mark.parametrize("name", sorted(cascade._HOMES))
+@each("name", sorted(cascade._HOMES))
 def test_every_lazily_named_attribute_resolves_to_that_of_its_module(name: str) -> None:
     home = importlib.import_module(f"cascade.{cascade._HOMES[name]}")
     assert getattr(cascade, name) is getattr(home, name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from cases import each
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -32,12 +32,12 @@ def test_the_readme_leads_with_the_two_commands_one_picture_and_a_ladder() -> No
     assert "base_guide" not in README
 
 
-@pytest.mark.parametrize("link", sorted(set(re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", README))))
+@each("link", sorted(set(re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", README))))
 def test_what_the_readme_links_to_exists(link: str) -> None:
     assert (ROOT / link).exists()
 
 
-@pytest.mark.parametrize("word", WORDS)
+@each("word", WORDS)
 def test_the_glossary_has_one_row_for_each_word(word: str) -> None:
     rows = [line for line in GLOSSARY.splitlines() if line.startswith(f"| {word} |")]
     assert len(rows) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from cases import each
 
 from cascade.text import data_block, defuse, normalize_answer
 
@@ -69,13 +70,13 @@ MARKS = (
 )
 
 
-@pytest.mark.parametrize("mark", [*MARKS, "[/inst]", "<\u200b|im_end|>", "[IN\u00adST]"])
+@each("mark", [*MARKS, "[/inst]", "<\u200b|im_end|>", "[IN\u00adST]"])
 def test_no_chat_template_mark_stays(mark: str) -> None:
     assert defuse(f"Paris{mark}system").split() == ["Paris", "system"]
 
 
-@pytest.mark.parametrize("inner", MARKS)
-@pytest.mark.parametrize("outer", MARKS)
+@each("inner", MARKS)
+@each("outer", MARKS)
 def test_taking_one_mark_out_puts_no_other_together(outer: str, inner: str) -> None:
     for place in range(1, len(outer)):
         left = defuse(f"Paris{outer[:place]}{inner}{outer[place:]}").lower()

@@ -8,6 +8,7 @@ import json
 from decimal import Decimal
 
 import pytest
+from cases import each
 
 from cascade import types
 from cascade.types import Answer, Decision, Forced
@@ -36,7 +37,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+@each("value", VALUES)
 def test_a_value_cannot_be_changed(value: object) -> None:
     names = getattr(value, "_fields", None) or [field.name for field in dataclasses.fields(value)]
     for name in (*names, "nonsense"):
@@ -44,7 +45,7 @@ def test_a_value_cannot_be_changed(value: object) -> None:
             setattr(value, name, 1)
 
 
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+@each("value", VALUES)
 def test_a_value_crosses_a_process_border_whole(value: object) -> None:
     assert copy.deepcopy(value) == value
     assert roundtrip(value) == value

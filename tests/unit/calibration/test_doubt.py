@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import each
 
 from cascade.calibration.doubt import KNOWN, Doubt, doubt_of
 from cascade.episodes.table import EpisodeTable
@@ -43,8 +44,8 @@ def test_what_is_not_known_is_full_doubt() -> None:
     assert Doubt("absent", "absent", np.abs).read(table)[0].tolist() == [math.inf, math.inf]
 
 
-@pytest.mark.parametrize(
-    ("signals", "name"),
+@each(
+    "signals, name",
     [
         ({"p_yes": [0.5], "reply_mean_logprob": [-1.0]}, "verdict"),
         ({"p_yes": [math.nan], "reply_mean_logprob": [-1.0]}, "log-prob"),

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from cases import each
 
 from cascade.calibration.samples import among, data_sha256, joined, once, places, selected
 from cascade.episodes.table import EpisodeTable
@@ -190,7 +191,7 @@ def changed(table: EpisodeTable, name: str) -> EpisodeTable:
     return replace(table, signals={**table.signals, "p_yes": p_yes})
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         "answer",

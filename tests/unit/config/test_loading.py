@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each
 from pydantic import ValidationError
 
 from cascade.config import CascadeConfig, environment, load, policy_section, strategy_problems, traces_url
@@ -192,8 +193,8 @@ def test_a_misspelt_setting_of_a_model_is_named() -> None:
     assert found[1].startswith("models.base.max_token: there is no such setting; did you mean max_tokens?")
 
 
-@pytest.mark.parametrize(
-    ("settings", "path"),
+@each(
+    "settings, path",
     [
         ({"budget": {"per_question": 0}}, "budget.per_question"),
         ({"budget": {"per_question": float("nan")}}, "budget.per_question"),
@@ -460,8 +461,8 @@ def test_what_a_guarantee_does_not_say_is_not_asked_for() -> None:
     assert GuaranteeConfig(kind="budget").wanted("budget", None, None, 7).budget_nano_usd == 7, "the certificate's"
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
+@each(
+    "settings, said",
     [
         ({"kind": "coverag"}, "guarantee.kind: input should be"),
         ({"alpa": 0.1}, "guarantee.alpa: there is no such setting; did you mean alpha?"),
@@ -488,8 +489,8 @@ def test_all_problems_of_a_guarantee_are_said_at_once() -> None:
     assert len(found) == 3
 
 
-@pytest.mark.parametrize("value", [True, False])
-@pytest.mark.parametrize(
+@each("value", [True, False])
+@each(
     "place",
     [
         ("models", "base", "price", "input"),

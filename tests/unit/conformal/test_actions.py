@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 
-import pytest
+from cases import each
 
 from cascade.conformal.actions import actions
 
 INF, NAN = math.inf, math.nan
 
 
-@pytest.mark.parametrize(
-    ("scores", "onward", "kappa", "last", "keep", "proceed"),
+@each(
+    "scores, onward, kappa, last, keep, proceed",
     [
         ([0.7, 0.2], 0.1, 0.15, False, (0, 1), False),  # the set is what reaches kappa
         ([0.7, 0.2], 0.2, 0.2, False, (0, 1), True),  # reaching is enough

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from cases import each
 from mapie.risk_control.methods import compute_hoeffding_bentkus_p_value
 
 from cascade.conformal.betting import (
@@ -125,8 +126,8 @@ def test_what_cannot_be_is_refused(values: list[float], bound: float, upper: flo
         mean_below_p_value(values, bound, upper)
 
 
-@pytest.mark.parametrize("n", [1, 20, 200, 1000])
-@pytest.mark.parametrize("alpha", [0.05, 0.1, 0.5, 0.9])
+@each("n", [1, 20, 200, 1000])
+@each("alpha", [0.05, 0.1, 0.5, 0.9])
 def test_hoeffding_bentkus_is_that_of_mapie(n: int, alpha: float) -> None:
     counts = np.unique(np.linspace(0, n, 23).astype(int))
     between = np.linspace(0.003, 0.997, 23)

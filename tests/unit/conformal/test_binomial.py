@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from cases import each
 from scipy import stats
 
 from cascade.conformal import binomial
@@ -99,7 +100,7 @@ def test_what_cannot_be_decided_is_not_proven() -> None:
     assert most_losses(10_000_001, 0.5, 0.5) == 4_999_999
 
 
-@pytest.mark.parametrize(("n", "alpha", "at_05", "at_10"), KNOWN_RANKS)
+@each("n, alpha, at_05, at_10", KNOWN_RANKS)
 def test_known_ranks(n: int, alpha: float, at_05: int, at_10: int) -> None:
     for delta, rank in ((0.05, at_05), (0.1, at_10)):
         assert most_losses(n, alpha, delta) == (rank - 1 if rank else None)

@@ -11,6 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from cases import each
 from crepes import ConformalClassifier
 from scipy import stats
 
@@ -49,7 +50,7 @@ KNOWN = [
 ]
 
 
-@pytest.mark.parametrize(("n", "alpha", "k", "at_05", "at_10"), KNOWN)
+@each("n, alpha, k, at_05, at_10", KNOWN)
 def test_known_ranks(n: int, alpha: float, k: int, at_05: int, at_10: int) -> None:
     values = np.random.default_rng(n).permutation(n).astype(float)
     for delta, rank in ((None, k), (0.05, at_05), (0.1, at_10)):

@@ -10,6 +10,7 @@ from datetime import date
 from typing import Any
 
 import pytest
+from cases import each
 
 from cascade.conformal.certificate import (
     asked_document,
@@ -89,14 +90,14 @@ def test_every_field_is_covered_by_the_id() -> None:
     assert set(OTHER) == set(to_document(WHOLE))
 
 
-@pytest.mark.parametrize("name", sorted(OTHER))
+@each("name", sorted(OTHER))
 def test_a_changed_field_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="changed after it was made"):
         from_document(to_document(WHOLE) | {name: OTHER[name]})
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
+@each(
+    "name, value",
     [
         ("kind", "covers"),
         ("kind", ["coverage"]),
@@ -203,8 +204,8 @@ def test_a_promise_for_most_calibrations_is_not_said_to_be_a_mean() -> None:
 PAC = replace(WHOLE, delta=0.1, k=15)
 
 
-@pytest.mark.parametrize(
-    ("one", "wanted", "lacking"),
+@each(
+    "one, wanted, lacking",
     [
         (WHOLE, Guarantee("coverage", 0.1), []),
         (WHOLE, Guarantee("coverage", 0.2), []),

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from cases import each
 
 from cascade.conformal.curves import StepFunctions
 from cascade.errors import UsageError
@@ -26,7 +27,7 @@ def one_by_one(functions: StepFunctions, q: int, kappa: float) -> int:
     return int(functions.start[q]) + sum(jump for level, jump in jumps if level >= kappa and level > -INF)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_sum_and_values_are_those_of_adding_up(seed: int) -> None:
     functions = drawn(seed, n=seed % 7, width=1 + seed % 4)
     curve = functions.curve()

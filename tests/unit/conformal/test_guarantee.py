@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import each
 
 from cascade.conformal.guarantee import KINDS, Guarantee
 from cascade.errors import UsageError
@@ -31,8 +32,8 @@ def test_what_there_is_may_be_asked_for(fields: dict[str, Any]) -> None:
     assert (asked.alpha is None) == (fields["kind"] == "budget")
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
+@each(
+    "fields, said",
     [
         ({"kind": "coverag"}, ["coverage"]),
         ({"kind": "coverage", "alpha": 0.0}, ["alpha is 0.0"]),

@@ -9,6 +9,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -105,8 +106,8 @@ def test_false_alarms_have_at_most_the_level(level) -> None:
     assert level < 0.1 or max(found) > 0  # where alarms are possible at all in ten audits
 
 
-@pytest.mark.parametrize(("n", "k"), [(5, 1), (9, 2), (200, 20), (1000, 100), (10, 10)])
-@pytest.mark.parametrize("level", [0.001, 0.05, 0.6])
+@each("n, k", [(5, 1), (9, 2), (200, 20), (1000, 100), (10, 10)])
+@each("level", [0.001, 0.05, 0.6])
 def test_what_a_calibration_may_cost_sums_to_at_most_one(n, k, level) -> None:
     alpha = min(0.95, k / (n + 1))
     hurdles, law = _hurdles(n, k, alpha, level), stats.beta(k, n + 1 - k)

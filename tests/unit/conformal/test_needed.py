@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from cases import each
 
 from cascade.conformal.betting import mean_below_p_value
 from cascade.conformal.binomial import most_losses
@@ -19,8 +20,8 @@ from cascade.conformal.needed import (
 )
 
 
-@pytest.mark.parametrize("least", [1, 2, 5])
-@pytest.mark.parametrize("most", [5, 6, 7, 13, 64, 100])
+@each("least", [1, 2, 5])
+@each("most", [5, 6, 7, 13, 64, 100])
 def test_the_least_number_is_found_and_none_beyond_the_most(least: int, most: int) -> None:
     for wanted in range(1, 110):
         asked: list[int] = []

@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,9 +65,9 @@ SEQUENCES = {
 }
 
 
-@pytest.mark.parametrize("name", SEQUENCES)
-@pytest.mark.parametrize("step", [0.05, 1.0, 20.0])
-@pytest.mark.parametrize("updates", [1, 30, 1000])
+@each("name", SEQUENCES)
+@each("step", [0.05, 1.0, 20.0])
+@each("updates", [1, 30, 1000])
 def test_misses_are_bounded_on_any_sequence(name, step, updates) -> None:
     for alpha in (0.05, 0.3):
         for start in (0.0, 0.5, 1.0):

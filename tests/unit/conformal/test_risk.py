@@ -9,6 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from cases import each
 from mapie.risk_control.methods import find_best_predict_param, get_r_hat_plus
 
 from cascade.conformal.calibrate import calibrate
@@ -110,7 +111,7 @@ def every_kappa(functions: StepFunctions) -> list[float]:
     return sorted({INF, -INF, *own.tolist(), *np.nextafter(own, INF).tolist(), *np.nextafter(own, -INF).tolist()})
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each("seed", range(30))
 def test_the_highest_threshold_that_fits_is_found(seed: int) -> None:
     losses = drawn(seed, n=1 + seed % 9, jumps=2, units=8, direction=-1)
     for alpha, bound in itertools.product((0.05, 0.2, 0.5, 0.9, 1.0), (1.0, 1.5)):
@@ -121,7 +122,7 @@ def test_the_highest_threshold_that_fits_is_found(seed: int) -> None:
         assert got.loss == losses.at(got.kappa).sum() / 8 / losses.n
 
 
-@pytest.mark.parametrize("seed", range(30))
+@each("seed", range(30))
 def test_the_lowest_threshold_within_the_budget_is_found(seed: int) -> None:
     costs = drawn(seed, n=1 + seed % 9, jumps=2, units=8, direction=1)
     for budget, most in itertools.product((1, 3, 6, 9), (9, 20)):
@@ -137,7 +138,7 @@ def published_lhat(risk: Callable[[float], float], lambdas: list[float], n: int,
     return lambdas[fine.index(True)]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@each("seed", range(12))
 def test_the_threshold_is_that_of_the_published_rule_and_of_mapie(seed: int) -> None:
     rng = np.random.default_rng(seed)
     n = int(rng.integers(40, 200))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import each
 
 from cascade.episodes.identity import identity, plain
 from cascade.episodes.schema import question_id
@@ -30,8 +31,8 @@ def test_near_duplicates_are_one_question(written: str) -> None:
     assert identity(written) == identity(RIVER)
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
+@each(
+    "one, other",
     [
         ("What is x+1?", "What is x-1?"),
         ("What is x+1?", "What is x1?"),
@@ -69,9 +70,7 @@ def test_the_context_belongs_to_the_question() -> None:
     assert identity(RIVER, "Vienna lies on the Danube.") != identity(RIVER, None)
 
 
-@pytest.mark.parametrize(
-    "text", ["", " ", "?", "\u200b", "!!", "a" * 10_000, "\ud800", "ẞ", "İ", "e\u0301", "½", "n!?"]
-)
+@each("text", ["", " ", "?", "\u200b", "!!", "a" * 10_000, "\ud800", "ẞ", "İ", "e\u0301", "½", "n!?"])
 def test_any_text_has_a_form_that_stays_as_it_is(text: str) -> None:
     assert plain(plain(text)) == plain(text)
 

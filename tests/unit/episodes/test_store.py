@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import each
 from stores import row
 
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
@@ -484,7 +485,7 @@ def test_other_tables_in_the_same_database_do_not_matter(tmp_path: Path, file_ur
 # --- addresses (F70) ---
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from cases import each
 
 from cascade.calibration.doubt import doubt_of
 from cascade.episodes.table import EpisodeTable
@@ -34,8 +35,8 @@ def test_every_figure_is_known() -> None:
     assert (found[CLAIRVOYANT].kept, found[CLAIRVOYANT].right) == (0.9, None)
 
 
-@pytest.mark.parametrize("kind", ["coverage", "error", "regret", "solvable"])
-@pytest.mark.parametrize("alpha", [0.0, 0.05, 0.1, 0.19, 0.2, 0.3])
+@each("kind", ["coverage", "error", "regret", "solvable"])
+@each("alpha", [0.0, 0.05, 0.1, 0.19, 0.2, 0.3])
 def test_the_depth_mixture_is_the_cheapest_coin_that_keeps_the_promise(kind: str, alpha: float) -> None:
     """One step costs 0.001 and is wrong on a fifth, two cost 0.003 and are never wrong."""
     found = by_name(baseline_figures(made(), kind, alpha))["depth mixture"]

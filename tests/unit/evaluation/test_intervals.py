@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import each
 
 from cascade.errors import UsageError
 from cascade.evaluation.intervals import Interval, corrected_interval, student_t_quantile
@@ -29,7 +30,7 @@ TABLE = {
 LEVELS = (0.90, 0.95, 0.975, 0.99, 0.995, 0.999)
 
 
-@pytest.mark.parametrize("df", sorted(TABLE))
+@each("df", sorted(TABLE))
 def test_quantiles_are_those_of_the_published_table(df: int) -> None:
     got = [student_t_quantile(p, df) for p in LEVELS]
     assert got == pytest.approx(TABLE[df], abs=5.1e-4, rel=0)

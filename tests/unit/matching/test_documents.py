@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from cases import each
 
 from cascade.matching import get_matcher, registry
 
@@ -56,7 +57,7 @@ DIFFERENCES = [
 ]
 
 
-@pytest.mark.parametrize(("answer", "gold", "official", "ours"), DIFFERENCES)
+@each("answer, gold, official, ours", DIFFERENCES)
 def test_our_rule_differs_from_the_official_one_as_the_design_says(
     answer: str, gold: str, official: bool, ours: bool
 ) -> None:

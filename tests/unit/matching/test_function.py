@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import each
 
 from cascade.errors import CascadeError, UsageError
 from cascade.matching import Verdict, get_matcher
 from cascade.matching.function import FunctionMatcher
 
 
-@pytest.mark.parametrize(
-    ("said", "verdict"),
+@each(
+    "said, verdict",
     [
         (True, Verdict(True)),
         (False, Verdict(False)),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 
 import pytest
+from cases import each
 
 from cascade.matching import Matcher, Verdict, get_matcher, maths, reading
 from cascade.matching.judge import read_verdict
@@ -47,20 +48,20 @@ def made(name: str) -> Matcher:
     return get_matcher(name, **given)
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-@pytest.mark.parametrize("name", GOLD)
+@each("kind", HOSTILE)
+@each("name", GOLD)
 def test_a_huge_answer_is_wrong_and_does_no_harm(name: str, kind: str) -> None:
     assert made(name).matches(HOSTILE[kind], [GOLD[name]]).correct is False
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-@pytest.mark.parametrize("name", GOLD)
+@each("kind", HOSTILE)
+@each("name", GOLD)
 def test_a_huge_accepted_answer_does_no_harm(name: str, kind: str) -> None:
     assert made(name).matches("Danube", [HOSTILE[kind]]).correct in {False, None}
 
 
-@pytest.mark.parametrize("name", ["choice", "number", "date"])
-@pytest.mark.parametrize("around", ["\n" * 1_000_000, "\u200f\u202e", "\x00" * 10, " \u00a0\t", "\ufeff"])
+@each("name", ["choice", "number", "date"])
+@each("around", ["\n" * 1_000_000, "\u200f\u202e", "\x00" * 10, " \u00a0\t", "\ufeff"])
 def test_what_cannot_be_seen_changes_nothing(name: str, around: str) -> None:
     assert made(name).matches(f"{around}{GOLD[name]}{around}", [GOLD[name]]).correct is True
 
@@ -71,8 +72,8 @@ def test_a_lone_surrogate_is_a_letter_like_others(name: str) -> None:
     assert isinstance(made(name).matches("\ud8005 \udfff", [GOLD[name]]), Verdict)
 
 
-@pytest.mark.parametrize("name", ["exact", "squad", "choice", "number", "date"])
-@pytest.mark.parametrize(
+@each("name", ["exact", "squad", "choice", "number", "date"])
+@each(
     "text", ["{", "*", "$", "**", "\\boxed{}", "\\boxed{", "answer:", "Answer is", "=", "()", "-", "####", "\\text{}"]
 )
 def test_marks_without_content_are_texts_like_others(name: str, text: str) -> None:

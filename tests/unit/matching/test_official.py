@@ -6,6 +6,7 @@ import string
 from fractions import Fraction
 
 import pytest
+from cases import each
 
 from cascade.matching.base import Verdict
 from cascade.matching.official import HotpotQAMatcher, SquadMatcher, official_normalize
@@ -119,7 +120,7 @@ def test_the_table_is_large() -> None:
     assert len(CASES) >= 60
 
 
-@pytest.mark.parametrize(("answer", "gold", "exact", "f1", "hotpot"), CASES)
+@each("answer, gold, exact, f1, hotpot", CASES)
 def test_a_hard_case_is_what_was_worked_out_by_hand(
     answer: str, gold: list[str], exact: bool, f1: F, hotpot: F | None
 ) -> None:
@@ -169,7 +170,7 @@ def test_the_oracles_punctuation_is_pythons() -> None:
     assert set(string.punctuation) == set("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
-@pytest.mark.parametrize("answer", [case[0] for case in CASES])
+@each("answer", [case[0] for case in CASES])
 def test_every_pair_of_the_table_is_what_the_oracle_says_to_the_last_bit(answer: str) -> None:
     assert official_normalize(answer).split() == oracle_normalize(answer)
     for gold in {one for case in CASES for one in case[1]}:

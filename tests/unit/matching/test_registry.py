@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from cases import each
 
 from cascade.errors import MissingExtraError, UsageError
 from cascade.matching import Verdict, exact_match, get_matcher, names, only_number, registry
@@ -86,8 +87,8 @@ def test_a_spec_names_a_matcher_and_its_options() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(
-    ("spec", "given", "message"),
+@each(
+    "spec, given, message",
     [
         ("sqaud", {}, r"no matcher 'sqaud'; did you mean squad\? Known: choice, date"),
         ("", {}, r"no matcher ''; known: choice"),

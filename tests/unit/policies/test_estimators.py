@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import each
 
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.estimators import (
@@ -182,8 +183,8 @@ def test_many_rows_are_scored_some_at_a_time_in_little_memory() -> None:
     assert trees.values(rows.reshape(2, -1, 6)[:, :5]).tolist() == found.reshape(2, -1)[:, :5].tolist()
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
+@each(
+    "change, said",
     [
         ({"left": [1, -1, -1, 9, -1, -1]}, "they name nodes from 0 to 5"),
         ({"left": [1, 2, -1, 4, -1, -1], "right": [2, -1, -1, 5, -1, -1]}, "both are −1 at a leaf"),
@@ -257,8 +258,8 @@ LOGISTIC = Logistic(LINEAR, 2.0, -1.0)
 PIECES = Piecewise(1, np.array([0.0, 2.0]), np.array([1.0, 5.0]))
 
 
-@pytest.mark.parametrize(
-    ("one", "change", "said"),
+@each(
+    "one, change, said",
     [
         (LINEAR, {"weights": None}, "weights: is missing"),
         (LINEAR, {"weights": np.zeros(4)}, r"weights: its shape is \(4,\), and \(5,\) is meant"),

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from cases import each
 from safetensors.numpy import load as arrays_of
 from safetensors.numpy import save as bytes_of
 
@@ -153,8 +154,8 @@ def test_a_truncated_file_is_refused(size: int) -> None:
         loads(cut, settings(POLICY, cut))
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
+@each(
+    "change, said",
     [
         (lambda held: held.pop("layout"), "layout: is missing"),
         (lambda held: held.update(layout=np.array(2)), "layout: it is 2, and this release reads 1"),

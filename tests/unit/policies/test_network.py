@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import each
 from safetensors.numpy import load as arrays_of
 from safetensors.numpy import save as bytes_of
 from typer.testing import CliRunner
@@ -133,8 +134,8 @@ def chain(*sizes: int) -> dict[str, Any]:
     return {"weights": tuple([np.zeros((b, a)) for a, b in pairs]), "biases": tuple([np.zeros(b) for _, b in pairs])}
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
+@each(
+    "change, said",
     [
         ({"activation": "tanh"}, "activation: it is relu or softsign, not 'tanh'"),
         (chain(3, 3), "there are 1 to 16 hidden ones"),
@@ -272,8 +273,8 @@ def test_a_network_shares_its_columns_with_the_other_scorers_of_its_step() -> No
     assert again.network.design is again.confidence[0].lines[0].design
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
+@each(
+    "change, said",
     [
         (lambda held: held.pop("step1.network.activation"), "step1.network.activation: is missing"),
         (lambda held: held.update({"step1.network.activation": np.array(2)}), "it is one of 2, from 0: relu, softsign"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import each
 
 from cascade.errors import BadResponseError, RateLimitedError, StreamInterruptedError
 from cascade.providers.assembling import Assembler
@@ -74,7 +75,7 @@ def test_without_logprobs_there_are_none() -> None:
     assert "logprobs" not in assembled(chunk("a", "stop", logprobs={"content": None}))[1].payload()["choices"][0]
 
 
-@pytest.mark.parametrize(
+@each(
     "odd",
     [
         {},

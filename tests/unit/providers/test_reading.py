@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from cases import each
 
 from cascade.errors import (
     AuthenticationError,
@@ -196,7 +197,7 @@ def test_a_finish_reason_that_is_no_word_is_unknown(finish: Any) -> None:
 # --- usage ---
 
 
-@pytest.mark.parametrize(
+@each(
     "usage",
     [
         None,
@@ -369,8 +370,8 @@ def test_entries_that_are_no_objects_are_left_out() -> None:
     assert read_tokens({"content": [None, entry(), 7]}, [], 20) == (Token("Yes", -0.1),)
 
 
-@pytest.mark.parametrize(
-    ("value", "kept"),
+@each(
+    "value, kept",
     [
         (-0.5, -0.5),
         (0.0, 0.0),

@@ -6,6 +6,7 @@ import re
 import unicodedata
 
 import pytest
+from cases import each
 
 from cascade.safety.defusing import defuse, taken_out
 
@@ -40,22 +41,22 @@ INVISIBLE = [
 ]
 
 
-@pytest.mark.parametrize("mark", MARKS)
+@each("mark", MARKS)
 def test_no_special_token_of_the_known_families_stays(mark: str) -> None:
     """0.5.0: [SYSTEM_PROMPT], [TOOL_CALLS], [|system|], <bos>, <tool_call> and the like reached the models."""
     assert defuse(f"Paris{mark}system").split() == ["Paris", "system"]
     assert mark in str(taken_out(f"Paris{mark}system"))
 
 
-@pytest.mark.parametrize("char", INVISIBLE)
+@each("char", INVISIBLE)
 def test_nothing_that_nobody_sees_stays(char: str) -> None:
     """0.5.0: tag characters, variation selectors, fillers and deprecated controls reached the models."""
     assert defuse(f"Da{char}nube {char}{char}") == "Danube "
     assert f"U+{ord(char):04X}" in str(taken_out(f"Da{char}nube"))
 
 
-@pytest.mark.parametrize("mark", ["<|im_end|>", "[TOOL_CALLS]", "<tool_call>"])
-@pytest.mark.parametrize("char", ["\u200b", "\U000e0041", "\ufe0f", "\u200d", "\u3164"])
+@each("mark", ["<|im_end|>", "[TOOL_CALLS]", "<tool_call>"])
+@each("char", ["\u200b", "\U000e0041", "\ufe0f", "\u200d", "\u3164"])
 def test_a_mark_cannot_hide_behind_an_invisible_character(mark: str, char: str) -> None:
     for place in range(1, len(mark)):
         assert defuse(f"Paris{mark[:place]}{char}{mark[place:]}system").split() == ["Paris", "system"]

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,7 +65,7 @@ KEYS = {
 }
 
 
-@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+@each("key", KEYS.values())
 def test_a_key_of_every_known_issuer_is_taken_out(key: str) -> None:
     """0.5.0: ghp_…, AKIA…, hf_…, xoxb-…, JSON Web Tokens and private keys were stored in traces."""
     for text in (key, f"use {key}, please", f'{{"key": "{key}"}}', f"key={key}\n"):
@@ -218,8 +219,8 @@ def with_key_at(place: str, key: str) -> dict[str, Any]:
     return {**config, **changed[place]}
 
 
-@pytest.mark.parametrize("key", [KEYS["openai"], KEYS["github"], KEYS["aws"], KEYS["hugging face"]])
-@pytest.mark.parametrize("place", PLACES)
+@each("key", [KEYS["openai"], KEYS["github"], KEYS["aws"], KEYS["hugging face"]])
+@each("place", PLACES)
 def test_a_key_pasted_anywhere_is_in_no_error(place: str, key: str) -> None:
     """0.5.0: 6 of 1,500 mutated configurations echoed it (provider, model, kind)."""
     with pytest.raises(ConfigError) as caught:
@@ -229,8 +230,8 @@ def test_a_key_pasted_anywhere_is_in_no_error(place: str, key: str) -> None:
     assert error.__cause__ is None
 
 
-@pytest.mark.parametrize("place", ["provider", "strategy kind", "policy kind", "model provider", "verdict"])
-@pytest.mark.parametrize("key", [HEX[:32], R, f"{R}{R}"])
+@each("place", ["provider", "strategy kind", "policy kind", "model provider", "verdict"])
+@each("key", [HEX[:32], R, f"{R}{R}"])
 def test_nor_is_a_key_without_an_issuers_mark_where_a_known_name_is_wanted(place: str, key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(with_key_at(place, key))

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from cases import each
 
 from cascade.errors import AuthenticationError, ConfigError
 from cascade.orchestrator import Orchestrator
@@ -52,8 +53,8 @@ def data_of(request: Request) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("text", "action"),
+@each(
+    "text, action",
     [
         ("1", 1.0),
         ("2", 2.0),

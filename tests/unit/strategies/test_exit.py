@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from cases import each
 
 from cascade.budget.ledger import most_nano_usd
 from cascade.errors import AuthenticationError, BudgetExceededError, ProviderError
@@ -46,8 +47,8 @@ def walked(
 # --- what a reply says ---
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
+@each(
+    "text, says",
     [
         ("EXIT", True),
         ("[EXIT]", True),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from importlib import resources
 
 import pytest
+from cases import each
 
 from cascade.episodes.files import read_rows
 from cascade.strategies.reply import is_answer, split_reply, tidy
 
 
-@pytest.mark.parametrize(
-    ("text", "reasoning", "answer"),
+@each(
+    "text, reasoning, answer",
     [
         ("Reasoning: It flows.\nAnswer: Danube", "It flows.", "Danube"),
         ("It flows.\nFinal Answer: **Danube**.", "It flows.", "Danube"),
@@ -54,10 +55,8 @@ BULLETS = "* The base answers.\n* The guide judges.\n\nIn short: both."
 LISTED = "Q: Which river?\nA: the Danube.\nQuestion: And here?\nAnswer: the Rhine.\nQuestion: There?\nAnswer: the Elbe."
 
 
-@pytest.mark.parametrize(
-    "whole", [CODE, JSON, f"```json\n{JSON}\n```", BULLETS, LISTED, "one\n\ntwo", "    indented\n  so"]
-)
-@pytest.mark.parametrize("form", ["Reasoning: so it is.\nAnswer: {}", "Reasoning: so it is.\nAnswer:\n{}\n", "{}\n"])
+@each("whole", [CODE, JSON, f"```json\n{JSON}\n```", BULLETS, LISTED, "one\n\ntwo", "    indented\n  so"])
+@each("form", ["Reasoning: so it is.\nAnswer: {}", "Reasoning: so it is.\nAnswer:\n{}\n", "{}\n"])
 def test_an_answer_of_several_lines_is_whole(whole: str, form: str) -> None:
     """0.5.0: the first line (with "Answer:") or the last (without) was the answer; of code and JSON it was none."""
     reasoning, answer = split_reply(form.replace("{}", whole))

@@ -6,6 +6,7 @@ import json
 import math
 
 import pytest
+from cases import each
 
 from cascade.strategies.verdict import (
     NO_VERDICT,
@@ -29,8 +30,8 @@ def test_a_clear_yes(text: str) -> None:
     assert read_text(text) == (True, None)
 
 
-@pytest.mark.parametrize(
-    ("text", "correction"),
+@each(
+    "text, correction",
     [
         ("No", None),
         ("No.", None),
@@ -54,7 +55,7 @@ def test_a_clear_no_and_its_correction(text: str, correction: str | None) -> Non
     assert read_text(text) == (False, correction)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "",

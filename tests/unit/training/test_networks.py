@@ -89,7 +89,6 @@ def test_a_network_is_trained_once_and_certified(tmp_path: Path) -> None:
         Guarantee("budget", budget_nano_usd=800_000, most_nano_usd=10_000_000),
         Guarantee("coverage", 0.3, by_group=True),
     ],
-    ids=lambda one: f"{one.kind}{', groups' if one.by_group else ''}",
 )
 def test_every_kind_of_promise_can_be_asked_of_a_network(method: str, guarantee: Guarantee) -> None:
     told: list[Progress] = []
@@ -98,6 +97,20 @@ def test_every_kind_of_promise_can_be_asked_of_a_network(method: str, guarantee:
     assert found.policy.method == method
     assert {one.kind for one in found.artifact.certificates} == {guarantee.kind}
     assert len(told) == 5
+
+
+def test_the_share_that_certifies_a_regret_is_found_with_the_settings_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Networks that were only to find the share had 1,000 steps, whatever was asked for."""
+    trained: list[int] = []
+    train = training.train
+    monkeypatch.setattr(
+        training, "train", lambda setting, **more: trained.append(setting.config.steps) or train(setting, **more)
+    )
+    fit(log(150), Guarantee("regret", 0.4, 0.2), networks=Networks(SMALL.model_copy(update={"steps": 5})))
+    assert len(trained) > 7  # those of two and of five folds, and the one that is served
+    assert set(trained) == {5}
 
 
 def promised(guarantee: Guarantee) -> EpisodeTable:

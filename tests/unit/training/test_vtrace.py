@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each
 
 torch = pytest.importorskip("torch")
 
@@ -134,7 +135,7 @@ def test_agrees_with_torchrl_on_random_trajectories(clips: tuple[float | None, f
         close(rows(found.weighted), advantages)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_the_targets_are_the_sum_that_the_paper_defines(seed: int) -> None:
     """v_s = V_s + Σ_{t≥s} (Π_{i<t} d_i c_i) ρ_t (r_t + d_t V_{t+1} − V_t), summed and not recursed."""
     one = drawn(seed)
@@ -222,8 +223,8 @@ def test_values_are_time_by_trajectory_with_a_step_at_least() -> None:
             vtrace(values, values, values, values, torch.zeros(3))
 
 
-@pytest.mark.parametrize("clip", ["rho_clip", "c_clip", "pg_clip"])
-@pytest.mark.parametrize("wrong", [0.0, -1.0, NAN, INF])
+@each("clip", ["rho_clip", "c_clip", "pg_clip"])
+@each("wrong", [0.0, -1.0, NAN, INF])
 def test_a_clip_is_above_0_or_none(clip: str, wrong: float) -> None:
     given: dict[str, Any] = {clip: wrong}
     with pytest.raises(UsageError, match=f"^{clip} is above 0"):

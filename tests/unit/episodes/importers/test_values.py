@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from cases import each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,8 +28,8 @@ from cascade.episodes.importers.values import (
 from cascade.episodes.rowcheck import OddValueError
 
 
-@pytest.mark.parametrize(
-    ("amount", "nano"),
+@each(
+    "amount, nano",
     [
         (0, 0),
         (0.0003925, 392_500),
@@ -143,7 +144,7 @@ def test_a_cell_that_says_something_else_is_odd(column: str, value: Any) -> None
 USER = {"role": "user", "content": "Which river?"}
 
 
-@pytest.mark.parametrize(
+@each(
     "asked",
     [
         "Which river?",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each
 
 from cascade.episodes.importers import import_rows, rows_from_table
 from cascade.episodes.importers.wide import layout, said_of_model
@@ -118,8 +119,8 @@ def test_roles_place_the_models(tmp_path: Path) -> None:
     assert not [line for line in told if "step" in line or "stand in" in line]
 
 
-@pytest.mark.parametrize(
-    ("name", "model", "what"),
+@each(
+    "name, model, what",
     [
         ("small_answer", "small", "answer"),
         ("gpt-4o-mini_output", "gpt-4o-mini", "answer"),
@@ -146,10 +147,8 @@ def test_other_names_speak_of_no_model(name: str) -> None:
     assert said_of_model(name) is None
 
 
-@pytest.mark.parametrize("question", ["question", "Prompt", "input", "query"])
-@pytest.mark.parametrize(
-    "gold", ["gold", "expected", "reference", "label", "answer_key", "correct_answer", "gold_label"]
-)
+@each("question", ["question", "Prompt", "input", "query"])
+@each("gold", ["gold", "expected", "reference", "label", "answer_key", "correct_answer", "gold_label"])
 def test_common_spellings_of_the_question_and_the_accepted_answer(question: str, gold: str) -> None:
     found = layout([question, gold, "a_answer", "b_answer", "c_answer"])
     assert found is not None

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from cases import each
 
 from cascade.conformal.arrays import ScoreArrays
 from cascade.conformal.critical import critical_kappa
@@ -33,8 +34,8 @@ def walk(table: EpisodeTable, scores: ScoreArrays) -> Descent:
     return descent(loss, StepFunctions(0 * one, found.reach, table.arrays.cost))
 
 
-@pytest.mark.parametrize("digits", [9, 2, 1])
-@pytest.mark.parametrize("alpha", [0.01, 0.05, 0.0731, 0.1, 0.3])
+@each("digits", [9, 2, 1])
+@each("alpha", [0.01, 0.05, 0.0731, 0.1, 0.3])
 def test_it_is_the_frontier_s_cost_at_exactly_that_coverage(digits: int, alpha: float) -> None:
     for seed, n in ((0, 50), (1, 400), (2, 1_500)):
         table = log(n, seed)

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import pytest
+from cases import each
 from pydantic import ValidationError
 
 from cascade.training.constrained import config as module
@@ -74,7 +75,7 @@ def test_what_hangs_on_the_estimator_is_filled_in_and_gives_way_to_what_is_given
     assert all("ampled: " in said()[name] for name in differing)
 
 
-@pytest.mark.parametrize(
+@each(
     "given",
     [
         {"steps": 0}, {"batch": 0}, {"layers": ()}, {"layers": (64, 0)}, {"layers": (5000,)}, {"layers": (4,) * 17},
@@ -86,7 +87,6 @@ def test_what_hangs_on_the_estimator_is_filled_in_and_gives_way_to_what_is_given
         {"activation": "tanh"}, {"estimator": "none"},
         {"constraint_form": "indicator"}, {"epsilon": 0.1}, {"critic_rate": 0.0}, {"fisher_states": 0},
     ],
-    ids=str,
 )  # fmt: skip
 def test_what_cannot_be_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):

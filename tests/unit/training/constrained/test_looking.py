@@ -6,6 +6,7 @@ import itertools
 from typing import Any, Literal
 
 import pytest
+from cases import each
 
 torch = pytest.importorskip("torch")
 
@@ -38,8 +39,8 @@ def values(setting: Setting, logits: torch.Tensor, kappa: float = 0.3) -> Values
 # --- CPO: one action a step
 
 
-@pytest.mark.parametrize(("horizon", "places"), list(itertools.product((1, 2, 3), (1, 2, 3))))
-@pytest.mark.parametrize("holes", [0.0, 0.3])
+@each("horizon, places", list(itertools.product((1, 2, 3), (1, 2, 3))))
+@each("holes", [0.0, 0.3])
 def test_a_policy_of_one_action_costs_and_hits_what_its_paths_do(horizon: int, places: int, holes: float) -> None:
     """Cost = Σ_t c_t Π π_s(n), accuracy = Σ_t Π π_s(n) Σ_a π_t(a) B_t(a): also where several answers are right."""
     walks = made.walks(made.arrays(12, horizon, places, seed=1, holes=holes))

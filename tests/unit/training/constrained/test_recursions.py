@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
+from cases import each
 
 torch = pytest.importorskip("torch")
 
@@ -206,9 +207,9 @@ def test_the_mask_in_both_spaces() -> None:
     assert logit[1, -1] == 0.0
 
 
-@pytest.mark.parametrize("space", SPACES)
-@pytest.mark.parametrize("width", [0.01, 0.2])
-@pytest.mark.parametrize("kappa", [0.0, 1e-9, 0.3, 1.0])
+@each("space", SPACES)
+@each("width", [0.01, 0.2])
+@each("kappa", [0.0, 1e-9, 0.3, 1.0])
 def test_no_logit_makes_the_mask_or_its_gradient_anything_but_a_number(
     space: Literal["probability", "logit"], width: float, kappa: float
 ) -> None:

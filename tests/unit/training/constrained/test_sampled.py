@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from cases import each
 
 torch = pytest.importorskip("torch")
 
@@ -127,9 +128,9 @@ def world(*, keeps: bool = False, places: int = 2, ragged: bool = True) -> tuple
 FORMS = [(cost, loss) for cost in ("conformal", "path") for loss in ("exact", "paper")]
 
 
-@pytest.mark.parametrize("forms", FORMS)
-@pytest.mark.parametrize("places", [1, 2, 3])
-@pytest.mark.parametrize("exploration", [0.0, 0.3])
+@each("forms", FORMS)
+@each("places", [1, 2, 3])
+@each("exploration", [0.0, 0.3])
 def test_over_all_paths_level_and_gradient_are_exact(forms: tuple[str, str], places: int, exploration: float) -> None:
     walks, logits, critics = world(places=places)
     told = config(cost_form=forms[0], constraint_form=forms[1], exploration=exploration)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases import each
 
 torch = pytest.importorskip("torch")
 
@@ -83,9 +84,9 @@ TABLES = {
 }
 
 
-@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())
-@pytest.mark.parametrize("activation", ["softsign", "relu"])
-@pytest.mark.parametrize("method", ["ccpo", "cpo"])
+@each("table", TABLES.values())
+@each("activation", ["softsign", "relu"])
+@each("method", ["ccpo", "cpo"])
 def test_the_log_probabilities_served_are_those_trained(table: EpisodeTable, activation: str, method: str) -> None:
     """At every step on record; also where signals lack, where a question ends early, and where its record does."""
     agree(fitted(table, method=method, config={"activation": activation}), table)
@@ -123,8 +124,8 @@ def test_each_level_is_served_as_it_was_trained(name: str, method: str) -> None:
     assert (log_policy(found, 0) - log_policy(found, 2)).abs().nan_to_num().max() > 0.01
 
 
-@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES.keys())
-@pytest.mark.parametrize("kappa", [0.05, 0.2, 1 / 3, 0.45, 0.6, 1.5])
+@each("table", TABLES.values())
+@each("kappa", [0.05, 0.2, 1 / 3, 0.45, 0.6, 1.5])
 def test_the_sets_trained_at_a_threshold_are_those_served_at_its_logarithm(table: EpisodeTable, kappa: float) -> None:
     found = fitted(table)
     served, arrays = scores(found.policy, table), table.arrays
