@@ -321,13 +321,13 @@ class Orchestrator:
         ...     orchestrator.chat([{"role": "user", "content": "Hi"}]).message
         {'role': 'assistant', 'content': 'you asked: Hi'}
         """
-        return self.ask(chat_question(messages, fields), budget=level, alpha=alpha)
+        return self.ask(chat_question(messages, fields), level=level, alpha=alpha)
 
     async def achat(
         self, messages: Chat, *, level: str | None = None, alpha: float | None = None, **fields: Any
     ) -> Answer:
         """Answer one chat request without blocking the event loop. Raises as `chat` does."""
-        return await self.aask(chat_question(messages, fields), budget=level, alpha=alpha)
+        return await self.aask(chat_question(messages, fields), level=level, alpha=alpha)
 
     def stream_chat(
         self, messages: Chat, *, level: str | None = None, alpha: float | None = None, **fields: Any
@@ -336,13 +336,13 @@ class Orchestrator:
 
         The text of a step is a draft until the answer comes: a later model may be served in its place.
         """
-        return self.stream(chat_question(messages, fields), budget=level, alpha=alpha)
+        return self.stream(chat_question(messages, fields), level=level, alpha=alpha)
 
     async def astream_chat(
         self, messages: Chat, *, level: str | None = None, alpha: float | None = None, **fields: Any
     ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream_chat` without blocking the event loop."""
-        async with aclosing(self.astream(chat_question(messages, fields), budget=level, alpha=alpha)) as events:
+        async with aclosing(self.astream(chat_question(messages, fields), level=level, alpha=alpha)) as events:
             async for event in events:
                 yield event
 
@@ -351,14 +351,14 @@ class Orchestrator:
     ) -> list[Answer]:
         """Answer chat requests, at most `concurrency` at a time, in their order. Raises as `ask_many` does."""
         questions = [chat_question(request, {}) for request in requests]
-        return self.ask_many(questions, concurrency=concurrency, budget=level, alpha=alpha)
+        return self.ask_many(questions, concurrency=concurrency, level=level, alpha=alpha)
 
     async def achat_many(
         self, requests: Iterable[Chat], *, concurrency: int = 32, level: str | None = None, alpha: float | None = None
     ) -> list[Answer]:
         """Answer chat requests without blocking, at most `concurrency` at a time. Raises as `ask_many` does."""
         questions = [chat_question(request, {}) for request in requests]
-        return await self.aask_many(questions, concurrency=concurrency, budget=level, alpha=alpha)
+        return await self.aask_many(questions, concurrency=concurrency, level=level, alpha=alpha)
 
     @property
     def strategy(self) -> Strategy:

@@ -15,6 +15,8 @@ from cascade.episodes.lines import Dropped
 from cascade.errors import UsageError
 from cascade.serving.audits import Outcome
 
+HELLO = [{"role": "user", "content": "Hi"}]
+
 
 def models() -> Orchestrator:
     return Orchestrator("small", "large", provider="fake")
@@ -58,6 +60,23 @@ def test_a_level_can_be_asked_for_by_its_old_keyword(ask: Callable[[Orchestrator
         pytest.warns(DeprecationWarning, match=r"ask\(budget=…\) is ask\(level=…\) now"),
         pytest.raises(UsageError, match="the level 'low' was asked for"),
     ):
+        ask(one)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda one: one.ask("Why?", level="low"),
+        lambda one: one.chat(HELLO, level="low"),
+        lambda one: one.stream_chat(HELLO, level="low"),
+        lambda one: one.chat_many([HELLO], level="low"),
+        lambda one: asyncio.run(one.achat(HELLO, level="low")),
+        lambda one: asyncio.run(one.achat_many([HELLO], level="low")),
+        lambda one: asyncio.run(first(one.astream_chat(HELLO, level="low"))),
+    ],
+)
+def test_the_new_keyword_warns_of_nothing(ask: Callable[[Orchestrator], Any]) -> None:
+    with models() as one, pytest.raises(UsageError, match="the level 'low' was asked for"):
         ask(one)
 
 
