@@ -24,6 +24,7 @@ from cascade.factory import policy_of
 from cascade.money import total_nano_usd
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
+from cascade.providers.replay import Replay
 from cascade.serving.audits import critical_of, judge
 from cascade.types import Answer, Question
 
@@ -38,11 +39,11 @@ ASKED = 100
 
 
 class Demo(NamedTuple):
-    """The demo log: its table, each question with its accepted answers, and where it is."""
+    """The demo log: its table, each question with its accepted answers, and what answers from it."""
 
     table: EpisodeTable
     questions: list[tuple[Question, tuple[str, ...]]]
-    path: Path
+    replay: Replay
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +52,16 @@ def demo() -> Demo:
     rows = [row for row in read_rows(path) if row["walk"] is None]
     by_episode = {row["episode_id"]: (Question(row["question"], row["context"]), tuple(row["gold"])) for row in rows}
     (table,) = tables_from_rows(rows)
-    return Demo(table, [by_episode[name] for name in table.ids], path)
+    return Demo(table, [by_episode[name] for name in table.ids], Replay.of(rows))
 
 
-def settings(demo: Demo, **changes: Any) -> dict[str, Any]:
+def replayed(demo: Demo, **changes: Any) -> Orchestrator:
+    return Orchestrator.from_config(settings(**changes), providers={"replay": demo.replay})
+
+
+def settings(**changes: Any) -> dict[str, Any]:
     made = demo_config("qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b").model_dump(mode="json", exclude_none=True)
-    return {**made, "provider": f"replay:{demo.path}", **changes}
+    return {**made, "provider": "replay:the log", **changes}
 
 
 @pytest.mark.timeout(120)
@@ -64,12 +69,12 @@ def settings(demo: Demo, **changes: Any) -> dict[str, Any]:
 def test_a_certified_policy_does_live_what_it_does_on_the_log(demo: Demo, kind: str, tmp_path: Path) -> None:
     guarantee = GUARANTEES[kind]
     section = policy_section(POLICY)
-    config = load(settings(demo))
+    config = load(settings())
     made = calibrate_policy([demo.table], policy_of(section), section, guarantee, config=config)
     write(tmp_path, made.artifact)
     asked = {"kind": guarantee.kind, "alpha": guarantee.alpha, "required": True}
     asked |= {"audit": {"probability": 0.5, "seed": 5}, "monitor": {"level": 0.001}}
-    with Orchestrator.from_config(settings(demo, policy=str(tmp_path), guarantee=asked)) as orchestrator:
+    with replayed(demo, policy=str(tmp_path), guarantee=asked) as orchestrator:
         answers = [orchestrator.ask(question) for question, _ in demo.questions[:ASKED]]
         truths = [
             orchestrator.record_outcome(answer, gold)
@@ -115,7 +120,7 @@ def _missed(kind: str, answer: Answer, not_covered: bool, right: bool) -> bool:
 
 def test_groups_are_served_at_their_own_thresholds(demo: Demo, tmp_path: Path) -> None:
     section = policy_section(POLICY)
-    config = load(settings(demo))
+    config = load(settings())
     groups = tuple(["long" if len(question.text) > 60 else "short" for question, _ in demo.questions])
     table = demo.table.take(np.ones(demo.table.n, dtype=np.bool_))
     object.__setattr__(table, "groups", groups)
@@ -127,7 +132,7 @@ def test_groups_are_served_at_their_own_thresholds(demo: Demo, tmp_path: Path) -
     assert {"long", "short"} <= set(kappas)
     found = levels(table.arrays, table_scores(policy_of(section), table))
     wanted = rollout(table.arrays, found, np.array([kappas[group] for group in groups]))
-    with Orchestrator.from_config(settings(demo, policy=str(tmp_path))) as orchestrator:
+    with replayed(demo, policy=str(tmp_path)) as orchestrator:
         for row, (question, _) in enumerate(demo.questions[:ASKED]):
             answer = orchestrator.ask(Question(question.text, question.context, groups[row]))
             assert answer.certificate is not None

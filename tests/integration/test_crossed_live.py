@@ -1,4 +1,4 @@
-"""What is cross-calibrated on a log is what is served: every question of the demo log, replayed."""
+"""What is cross-calibrated on a log is what is served: each third question of the demo log, replayed."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def test_a_cross_calibrated_policy_decides_live_as_on_the_log(
     write(tmp_path, done.artifact)
     config = held.config.model_copy(update={"policy": DirectoryConfig(kind="directory", path=str(tmp_path))})
     with Orchestrator.from_config(config, providers={"local": held.provider}) as orchestrator:
-        answers = [orchestrator.ask(question) for question, _ in held.questions]
+        answers = {row: orchestrator.ask(held.questions[row][0]) for row in range(0, held.table.n, 3)}
     (certificate,) = done.artifact.certificates
     assert (certificate.alpha, certificate.kappa) == (2 * alpha, alpha)
-    assert all(not answer.warnings and answer.certificate == certificate for answer in answers)
+    assert all(not answer.warnings and answer.certificate == certificate for answer in answers.values())
     table, scores = scored(done.policy, held.table)
     walked = rollout(table.arrays, levels(table.arrays, scores), certificate.kappa)
     assert walked.length.min() < walked.length.max()  # it decides something
-    for row, answer in enumerate(answers):
+    for row, answer in answers.items():
         assert len(answer.steps) == walked.length[row]
         assert answer.cost_nano_usd == walked.cost[row]
         assert sum(len(step.decision.keep) for step in answer.steps if step.decision) == walked.leaves[row]

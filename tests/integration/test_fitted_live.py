@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +39,9 @@ class Logged(NamedTuple):
     config: CascadeConfig
 
 
+@cache
 def logged(name: str) -> Logged:
+    """Return a log, read once for all modules."""
     log = open_log(name)
     rows = list(log.rows())
     asked = {row["episode_id"]: (Question(row["question"], row["context"]), tuple(row["gold"])) for row in rows}
@@ -49,11 +52,6 @@ def logged(name: str) -> Logged:
         Replay.of(rows),
         ladder_config(config) if name == DEMO_LADDER else config,
     )
-
-
-@pytest.fixture(scope="module")
-def logs() -> dict[str, Logged]:
-    return {name: logged(name) for name in (DEMO, DEMO_LADDER)}
 
 
 METHODS = ("depth", "threshold", "net_benefit", "index2")
@@ -67,10 +65,8 @@ CASES = [(name, promise, method) for name, promises in PROMISES.items() for prom
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("name", "promise", "method"), CASES, ids=lambda one: getattr(one, "kind", one))
-def test_a_fitted_policy_decides_live_as_on_the_log(
-    logs: dict[str, Logged], name: str, promise: Guarantee, method: str, tmp_path: Path
-) -> None:
-    held = logs[name]
+def test_a_fitted_policy_decides_live_as_on_the_log(name: str, promise: Guarantee, method: str, tmp_path: Path) -> None:
+    held = logged(name)
     fitted = fit_policy([held.table], promise, method=method, config=held.config, allow_everything=True)
     write(tmp_path, fitted.artifact)
     config = held.config.model_copy(update={"policy": DirectoryConfig(kind="directory", path=str(tmp_path))})
@@ -113,7 +109,7 @@ def assert_same_bits(step: Step, sources: tuple[str, ...], scores: ScoreArrays, 
         np.testing.assert_array_equal(confidence[row, t][present], live)
 
 
-def test_the_demo_fits_a_ladder_that_is_cheaper_than_the_guide_and_keeps_its_promise(logs: dict[str, Logged]) -> None:
+def test_the_demo_fits_a_ladder_that_is_cheaper_than_the_guide_and_keeps_its_promise() -> None:
     fitted = fit_ladder(demo_config(*PAIR))
     (certificate,) = fitted.artifact.certificates
     assert (certificate.kind, certificate.alpha, certificate.delta) == ("regret", 0.15, 0.1)
@@ -121,15 +117,13 @@ def test_the_demo_fits_a_ladder_that_is_cheaper_than_the_guide_and_keeps_its_pro
     assert realised.cost_nano_usd is not None
     assert guide is not None
     assert realised.cost_nano_usd < guide
-    live = {question.text for question, _ in logs[DEMO].questions}
+    live = {question.text for question, _ in logged(DEMO).questions}
     assert fitted.sizes.training + fitted.sizes.calibration == len(live) == 244
 
 
-def test_a_promise_that_hardly_any_candidate_keeps_is_written_all_the_same(
-    logs: dict[str, Logged], tmp_path: Path
-) -> None:
+def test_a_promise_that_hardly_any_candidate_keeps_is_written_all_the_same(tmp_path: Path) -> None:
     """In some replicates of the choice a candidate keeps it at no threshold, at an infinite cost."""
-    fitted = fit_policy([logs[DEMO].table], Guarantee("regret", 0.5, 0.1))
+    fitted = fit_policy([logged(DEMO).table], Guarantee("regret", 0.5, 0.1))
     write(tmp_path, fitted.artifact)
     assert read_policy(tmp_path).artifact.certificates == fitted.artifact.certificates
     bounds = [one.difference for one in fitted.choice.judged if one.difference is not None]
