@@ -513,10 +513,10 @@ def test_a_policy_with_an_infinite_threshold_has_a_document() -> None:
     assert json.loads(json.dumps(found, allow_nan=False))["rows"][0]["kappa"] == "inf"
 
 
-def test_what_fit_would_choose_is_a_row_where_it_is_asked_for(cli: Any) -> None:
+def test_what_fit_would_choose_is_a_row_where_it_is_asked_for(cli: Cli, log: str) -> None:
     rows = {}
     for more in ([], ["--fit"]):
-        ran = cli("compare", "demo", "--splits", "2", "--json", *more)
+        ran = cli("compare", log, "--splits", "2", "--json", *more)
         assert ran.code == 0, ran.err
         rows[bool(more)] = [row["policy"] for row in json.loads(ran.out)["rows"]]
     assert [one for one in rows[True] if one not in rows[False]] == ["cascade fit, conformal"]

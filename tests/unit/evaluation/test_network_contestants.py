@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,13 @@ DRAWN = simulate(WORLDS["hotpotqa/llama-2-7b"], 500, seed=4)
 TRAIN, CALIBRATION, TEST = (DRAWN.take(np.arange(*ends)) for ends in ((0, 200), (200, 300), (300, 500)))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def contestants() -> dict[str, Any]:
+    """Return the contestants: what one of them trained, the others of a test after it play too."""
     return {one.name: one for one in network_contestants(TRAIN, QUICK)}
 
 
+@cache
 def fitted(method: str, lambda_set: float = 0.0) -> LearnedPolicy:
     """Return what a method trains by itself, as the contestants ask for it."""
     loss = allowed_loss(Guarantee("coverage", ALPHA), CALIBRATION.n)
@@ -93,7 +96,8 @@ def test_a_calibrated_network_misses_what_split_conformal_allows_on_its_calibrat
         assert missed >= 5, name
 
 
-def test_three_of_the_four_share_one_training(contestants: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_three_of_the_four_share_one_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    contestants = {one.name: one for one in network_contestants(TRAIN, QUICK)}
     trained: list[str] = []
     original = fitting.fit_constrained_levels
 

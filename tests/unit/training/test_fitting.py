@@ -74,16 +74,15 @@ def test_the_certifying_questions_are_seen_by_nothing_before(monkeypatch: pytest
 
 
 def test_the_same_log_and_seed_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
-    table = log(300, groups=[f"g{row // 2}" for row in range(300)])
-    order = np.random.default_rng(3).permutation(300)
+    table = log(200, groups=[f"g{row // 2}" for row in range(200)])
+    order = np.random.default_rng(3).permutation(200)
     first = written(fit(table, method="auto"), tmp_path / "one")
-    assert written(fit(table, method="auto"), tmp_path / "two") == first
-    assert written(fit(table.take(order), method="auto"), tmp_path / "three") == first
-    assert written(fit(table, method="auto", seed=1), tmp_path / "four") != first
+    assert written(fit(table.take(order), method="auto"), tmp_path / "two") == first
+    assert written(fit(table, method="auto", seed=1), tmp_path / "three") != first
 
 
 def test_it_covers_what_it_promises_on_fresh_questions() -> None:
-    fresh = log(20_000, 99)
+    fresh = log(5_000, 99)
     shares = []
     for seed in range(12):
         found = fit(log(400, seed), seed=seed)
@@ -264,9 +263,9 @@ def test_where_nothing_is_ever_right_the_first_step_is_taken_and_it_is_said() ->
     assert found.choice.chosen.name == "fixed depth"
     assert found.calibrated.realised.length == 1
     assert any("nothing to be found" in note for note in found.notes)
-    assert fit(never, Guarantee("solvable", 0.1), method="auto").artifact.certificates[0].keeps_everything
+    assert fit(never, Guarantee("solvable", 0.1)).artifact.certificates[0].keeps_everything
     with pytest.raises(NotCertifiedError):
-        fit(never, Guarantee("error", 0.1, 0.1), method="auto")
+        fit(never, Guarantee("error", 0.1, 0.1))
 
 
 def test_one_step_leaves_nothing_to_decide() -> None:
