@@ -14,7 +14,7 @@ from cascade.evaluation.logs import open_log
 from cascade.orchestrator import Orchestrator
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.types import Request
-from unit.test_collect import Models, asked, chance, collected, config
+from unit.collect.test_collect import Models, asked, chance, collected, config
 
 LADDER: dict[str, Any] = {
     "strategy": {"kind": "ladder", "models": ["base", "guide"]},
