@@ -20,13 +20,16 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from cascade.config import CascadeConfig, load
-from cascade.config.schema import DirectoryConfig, FixedConfig, LadderConfig, ThresholdConfig
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.matching import exact_match
 from cascade.money import total_nano_usd, usd
 from cascade.orchestrator import Orchestrator
+from cascade.policies.directory import DirectoryConfig
+from cascade.policies.fixed import FixedConfig
+from cascade.policies.threshold import ThresholdConfig
 from cascade.providers.base import Provider
+from cascade.strategies.ladder import LadderConfig
 from cascade.types import Answer, Question
 
 if TYPE_CHECKING:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.checks import checked_key
 from cascade.config import (
@@ -16,64 +15,25 @@ from cascade.config import (
     policy_section,
     strategy_problems,
 )
-from cascade.config.learned import CrossConfig, LearnedConfig
-from cascade.config.schema import (
-    BaseGuideConfig,
-    DirectoryConfig,
-    ExitConfig,
-    LadderConfig,
-    ModelConfig,
-    PolicyConfig,
-)
-from cascade.errors import ConfigError, UsageError
+from cascade.config.schema import ModelConfig
+from cascade.errors import ConfigError
 from cascade.policies.base import Policy
-from cascade.policies.fixed import FixedPolicy, RandomPolicy
-from cascade.policies.prompted import PromptedPolicy
-from cascade.policies.threshold import ThresholdPolicy
+from cascade.policies.config import PolicyConfig
+from cascade.policies.directory import DirectoryConfig
 from cascade.providers.exchange import OPENAI_BASE, Endpoint
 from cascade.strategies import prompts
 from cascade.strategies.base import ModelUse, Strategy
-from cascade.strategies.base_guide import BaseGuide
-from cascade.strategies.exit import Exit
-from cascade.strategies.ladder import Ladder
 
 if TYPE_CHECKING:
     from cascade.policies.artifact import PolicyArtifact
-    from cascade.policies.learned import LearnedPolicy
+    from cascade.policies.embedding import Embedder
     from cascade.policies.levels import Levels
 
 
 def build_strategy(config: CascadeConfig) -> Strategy:
     """Return the strategy that a configuration describes."""
     uses = {name: _use(entry) for name, entry in config.models.items()}
-    wanted = config.strategy
-    templates = prompts.load(wanted.prompts)
-    if isinstance(wanted, LadderConfig):
-        return Ladder(tuple(uses[name] for name in wanted.models), templates)
-    if isinstance(wanted, ExitConfig):
-        return Exit(uses[wanted.model], wanted.model, wanted.rounds, templates)
-    return _base_guide(wanted, uses, templates)
-
-
-def _base_guide(wanted: BaseGuideConfig, uses: Mapping[str, ModelUse], templates: prompts.Prompts) -> BaseGuide:
-    return BaseGuide(
-        base=uses["base"],
-        guide=uses["guide"],
-        rounds=wanted.rounds,
-        verdict=wanted.verdict,
-        samples=wanted.samples,
-        on_guide_error=wanted.on_guide_error,
-        prompts=templates,
-        decider=wanted.decider,
-    )
-
-
-_MAKERS: Mapping[str, Callable[[Any], Policy]] = {
-    "fixed": lambda wanted: FixedPolicy(wanted.keep, wanted.depth),
-    "random": lambda wanted: RandomPolicy(wanted.seed),
-    "threshold": lambda wanted: ThresholdPolicy(wanted.threshold, wanted.keep, wanted.when),
-    "prompted": lambda _: PromptedPolicy(),
-}
+    return config.strategy.build(uses, prompts.load(config.strategy.prompts))
 
 
 def build_policy(config: CascadeConfig) -> Policy:
@@ -88,11 +48,7 @@ def build_policy(config: CascadeConfig) -> Policy:
 
 def policy_of(section: PolicyConfig) -> Policy:
     """Return the policy that a section describes. Raises as `build_policy`, also for a learned one (`read_policy`)."""
-    if isinstance(section, DirectoryConfig):
-        return read_policy(section.path).deciding
-    if isinstance(section, LearnedConfig | CrossConfig):
-        raise ConfigError(["policy: the numbers of a learned policy are in its directory; name that: policy: DIR"])
-    return _MAKERS[section.kind](section)
+    return read_policy(section.path).deciding if isinstance(section, DirectoryConfig) else section.build()
 
 
 def certified_policy(config: CascadeConfig, directory: str) -> tuple[Policy, PolicyArtifact]:
@@ -152,9 +108,13 @@ def read_policy(directory: str | Path, *, certificates: bool = True) -> HeldPoli
     section = policy_section(found.policy, held=True)
     if isinstance(section, DirectoryConfig):
         raise ConfigError(["policy: a policy directory holds a policy, not the path of another"], str(directory))
-    read = _READERS.get(section.kind)
-    policy = policy_of(section) if read is None else read(found, str(directory))
-    return HeldPolicy(found, section, policy)
+    return HeldPolicy(found, section, section.read(found.files, str(directory), _sentence_model))
+
+
+def _sentence_model() -> Embedder:
+    from cascade.strategies.embedding import sentence_model  # numpy, which most configurations do without
+
+    return sentence_model()
 
 
 class HeldLevels(NamedTuple):
@@ -192,39 +152,6 @@ def read_levels(directory: str | Path, *, certificates: bool = True) -> HeldLeve
     if problems:
         raise ConfigError(problems, str(directory))
     return HeldLevels(found, policies)
-
-
-def _read_learned(found: PolicyArtifact, directory: str) -> Policy:
-    """Return the policy whose numbers are in a directory's file."""
-    from cascade.policies import model_file
-    from cascade.policies.artifact import MODEL_FILE
-
-    return _with_sentence_model(model_file.loads(found.files[MODEL_FILE], found.policy, directory), directory)
-
-
-def _read_cross(found: PolicyArtifact, directory: str) -> Policy:
-    """Return the policies whose numbers are in a directory's file, as one."""
-    from cascade.policies import cross_file
-    from cascade.policies.artifact import MODEL_FILE
-
-    return cross_file.loads(found.files[MODEL_FILE], found.policy, directory)
-
-
-_READERS: Mapping[str, Callable[[PolicyArtifact, str], Policy]] = {"learned": _read_learned, "cross": _read_cross}
-"""What reads the policies that have more than settings, by their kind."""
-
-
-def _with_sentence_model(policy: LearnedPolicy, directory: str) -> LearnedPolicy:
-    """Return a learned policy with the sentence model that it looks at questions with, if it does."""
-    if policy.directions is None:
-        return policy
-    from cascade.policies.embedding import Embedded
-    from cascade.strategies.embedding import sentence_model
-
-    try:
-        return replace(policy, embedded=Embedded(policy.directions, sentence_model()))
-    except UsageError as error:
-        raise ConfigError([f"policy.embedding: {error}"], directory) from None
 
 
 def _use(entry: ModelConfig) -> ModelUse:

@@ -16,13 +16,14 @@ from cascade.budget.ledger import QuestionBudget
 from cascade.chat import Chat
 from cascade.checks import chat_question, checked_question, fitted_question, refuse_chat
 from cascade.config import CascadeConfig
-from cascade.config.schema import DirectoryConfig, ModelConfig
+from cascade.config.schema import ModelConfig
 from cascade.engine import Run, adrive, drive, paid_call, run
 from cascade.episodes.traces import Trace, TraceWriter
 from cascade.errors import BatchError, CascadeError, UsageError
 from cascade.factory import build_policy, build_strategy, endpoints
 from cascade.money import Price, nano_usd
 from cascade.policies.base import Policy
+from cascade.policies.directory import DirectoryConfig
 from cascade.providers import registry
 from cascade.providers.base import Provider
 from cascade.providers.guard import Guard

@@ -1,4 +1,4 @@
-"""The old name of `cascade.config.schema`."""
+"""The old name of `cascade.config.schema`; the settings of strategies and policies stand in their own files."""
 
 from __future__ import annotations
 
@@ -6,6 +6,17 @@ from typing import Any
 
 from cascade._deprecated import moved_attribute
 
+_MOVED = {
+    "BaseGuideConfig": "strategies.base_guide",
+    "LadderConfig": "strategies.ladder",
+    "ExitConfig": "strategies.exit",
+    "FixedConfig": "policies.fixed",
+    "RandomConfig": "policies.fixed",
+    "ThresholdConfig": "policies.threshold",
+    "PromptedConfig": "policies.prompted",
+    "DirectoryConfig": "policies.directory",
+}
+
 
 def __getattr__(name: str) -> Any:
-    return moved_attribute(__name__, "cascade.config.schema", name)
+    return moved_attribute(__name__, f"cascade.{_MOVED.get(name, 'config.schema')}", name)

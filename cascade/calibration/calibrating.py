@@ -31,6 +31,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
+from cascade.policies.registry import HELD
 from cascade.section import Section
 from cascade.text import counted
 from cascade.types import Certificate
@@ -131,6 +132,7 @@ def calibrate_policy(
     Reference: `conformal.calibrate`, `conformal.risk` and `conformal.ltt`, by kind; `design/certificates.md`.
     """
     settings = section.model_dump(mode="json") if isinstance(section, Section) else dict(section)
+    _refuse_place(settings)
     before = held or PolicyArtifact(settings)
     rows = _rows(joined(tables), policy, guarantee, before, config)
     chosen = choose(rows.table, policy, guarantee, before, Draw(selection_share, seed))
@@ -251,11 +253,20 @@ def looked_at(table: EpisodeTable, kind: str) -> EpisodeTable:
     return table.take(spoken_of(table, kind)) if kind == "regret" else table
 
 
+def _refuse_place(settings: Mapping[str, Any]) -> None:
+    """Refuse a policy that is named by its place: the directory that is to be written could not be read again."""
+    if ":" in str(settings.get("kind")):
+        try:
+            HELD.class_of(settings["kind"])
+        except ValueError as error:
+            raise UsageError(f"This policy cannot be certified: {error}.") from None
+
+
 def _refuse(
     table: EpisodeTable, policy: Policy, made: frozenset[str], before: PolicyArtifact, config: CascadeConfig | None
 ) -> None:
     """Refuse a policy that cannot be calibrated, and questions or another cascade’s that may not calibrate it."""
-    if getattr(policy, "depends_on_kappa", False):
+    if policy.depends_on_kappa:
         raise UsageError(
             "This policy's scores depend on its threshold (keep: judged serves what was judged right at it), so no "
             "other threshold can be set on them. Use keep: both, which keeps every answer of every step."

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from cascade.calibration.shown import shown
 from cascade.config import CascadeConfig
-from cascade.config.schema import LadderConfig, ModelConfig
+from cascade.config.schema import ModelConfig
 from cascade.conformal.certificate import digest, dollars
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
@@ -50,21 +50,16 @@ def made_for(source: CascadeConfig | EpisodeTable, templates: prompts.Prompts | 
 
 def _of_config(config: CascadeConfig, templates: prompts.Prompts | None) -> MadeFor:
     strategy, prices, cap = config.strategy, config.prices(), config.budget.per_question
-    section = strategy.model_dump(mode="json", exclude={"prompts"})
-    roles = {place: place for place in strategy.places}
-    if isinstance(strategy, LadderConfig):  # a rung is called by its model's name (`strategies.ladder`)
-        roles = {place: config.models[place].model for place in strategy.places}
-        section["models"] = [roles[place] for place in strategy.places]
-    used = {role: config.models[place] for place, role in roles.items()}
-    in_order = [roles[place] for place in strategy.places] if isinstance(strategy, LadderConfig) else None
+    roles = [strategy.role(place, config.models[place].model) for place in strategy.places]
+    used = {role: config.models[place] for place, role in zip(strategy.places, roles, strict=True)}
     return {
-        "strategy": section,
+        "strategy": strategy.described(roles),
         "horizon": strategy.horizon,
         "models": {
             role: {"name": entry.model} | {name: getattr(entry, name) for name in _SETTINGS}
             for role, entry in used.items()
         },
-        "step_models": in_order,
+        "step_models": strategy.step_roles(roles),
         "prices": {entry.model: _price(prices[entry.model]) for entry in used.values()},
         "prompts_sha256": _prompts_digest(config, templates),
         "served_by": {entry.model: _served_by(config, entry) for entry in used.values()},

@@ -12,10 +12,8 @@ from cascade.calibration.reference import reference_walk
 from cascade.conformal.arrays import ScoreArrays
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.policies.base import BatchPolicy, Observation, Policy, Takes
-from cascade.policies.cross import CrossPolicy
+from cascade.policies.base import SHARED_PLACE, FittedOn, Observation, Policy, Takes
 from cascade.policies.history import History
-from cascade.policies.learned import LearnedPolicy
 from cascade.types import Candidate, Question, Step
 
 
@@ -60,12 +58,12 @@ def history_of(table: EpisodeTable) -> History:
 def scored(policy: Policy, table: EpisodeTable) -> tuple[EpisodeTable, ScoreArrays]:
     """Return a policy's scores on every step of every question, and the table with the confidences that it ranks by.
 
-    A policy that can score a whole log at once does (`BatchPolicy`), and gives confidences where it has its own;
+    A policy that can score a whole log at once does (`Policy.batch`), and gives confidences where it has its own;
     otherwise the table comes back as it is, with `table_scores`. Of a policy that takes some of the strategy's steps
     only, or the reference alone, the table has these steps (`taken`).
     """
     table = taken(policy, table)
-    found = policy.batch(history_of(table)) if isinstance(policy, BatchPolicy) else None
+    found = policy.batch(history_of(table))
     if found is None:
         return table, table_scores(policy, table)
     return table if found.confidence is None else replace(table, confidence=found.confidence), found.scores
@@ -76,7 +74,7 @@ def taken(policy: Policy, table: EpisodeTable) -> EpisodeTable:
 
     A log that has as many steps as the policy takes was made by the policy itself, and is returned as it is.
     """
-    takes: Takes | None = getattr(policy, "takes", None)
+    takes = policy.takes
     if takes is None:
         return table
     if takes.reference:
@@ -92,9 +90,7 @@ def check_fits(policy: Policy, table: EpisodeTable) -> None:
     Raises:
         UsageError: so it is.
     """
-    inner = getattr(policy, "inner", policy)
-    wanted: tuple[str, ...] = getattr(inner, "reads", ())
-    needed: tuple[str, ...] = getattr(inner, "needs", ())
+    wanted, needed = policy.reads, policy.needs
     known = [name for name, values in table.signals.items() if not np.isnan(values).all()]
     lacking = [name for name in needed if name not in known]
     if lacking or (wanted and not set(wanted) & set(known)):
@@ -104,37 +100,36 @@ def check_fits(policy: Policy, table: EpisodeTable) -> None:
             f"The policy looks at {joined}, and {table.dataset} has no such signal; it has: {has}. "
             "Name it in the log as the policy does, or fit one to the signals of this log: cascade fit LOG -o DIR."
         )
-    depth = getattr(inner, "depth", 1)
-    if depth > table.arrays.horizon:
-        raise UsageError(f"The policy goes {depth} steps deep; {table.dataset} was logged to {table.arrays.horizon}.")
-    if isinstance(inner, LearnedPolicy | CrossPolicy):
-        _check_learned(inner, table)
+    if policy.depth > table.arrays.horizon:
+        raise UsageError(
+            f"The policy goes {policy.depth} steps deep; {table.dataset} was logged to {table.arrays.horizon}."
+        )
+    if policy.takes is not None:
+        _check_taken(policy.takes, table)
+    elif policy.fitted_on is not None:
+        _check_fitted(policy.fitted_on, policy.asks, table)
 
 
-def _check_learned(policy: LearnedPolicy | CrossPolicy, table: EpisodeTable) -> None:
+def _check_fitted(fitted: FittedOn, asks: Sequence[str], table: EpisodeTable) -> None:
     """Refuse a log of other steps or other candidates than a policy was fitted on."""
-    takes: Takes | None = getattr(policy, "takes", None)
-    if takes is not None:
-        _check_taken(takes, table)
-        return
-    rounds = policy.sources == ("answer",) and sorted(table.sources) == ["base", "guide"]
+    rounds = fitted.sources == (SHARED_PLACE,) and sorted(table.sources) == ["base", "guide"]
     advice = (
         " It is for a ladder, and these are rounds of two models: of the demo log, take demo-ladder." if rounds else ""
     )
-    if table.arrays.horizon > policy.horizon:
+    if table.arrays.horizon > fitted.horizon:
         raise UsageError(
-            f"The policy was fitted on {policy.horizon} steps; {table.dataset} was logged to "
+            f"The policy was fitted on {fitted.horizon} steps; {table.dataset} was logged to "
             f"{table.arrays.horizon}.{advice}"
         )
-    if any(name not in table.asked for name in policy.asks):
+    if any(name not in table.asked for name in asks):
         raise UsageError(
             f"The policy looks at the questions' sentence embeddings, which {table.dataset} is without: "
             "episodes.embeddings.embedded puts them there."
         )
-    strange = policy.strangers(table.sources)
+    strange = fitted.strangers(table.sources)
     if strange:
         raise UsageError(
-            f"The policy was fitted on answers of {' and '.join(policy.sources)}; {table.dataset} has answers of "
+            f"The policy was fitted on answers of {' and '.join(fitted.sources)}; {table.dataset} has answers of "
             f"{' and '.join(strange)}.{advice}"
         )
 

@@ -24,7 +24,7 @@ from cascade.conformal.segments import calibrate_segments
 from cascade.conformal.served import PathPoint, Served, served
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.policies.base import Policy, Takes
+from cascade.policies.base import Policy
 from cascade.text import counted
 
 Path: TypeAlias = tuple[PathPoint, ...]
@@ -102,7 +102,7 @@ def at_every_depth(table: EpisodeTable) -> Sample:
 def sample_of(table: EpisodeTable, policy: Policy) -> Sample:
     """Return questions with a policy's scores on them."""
     judged, scores = scored(policy, table)
-    takes: Takes | None = getattr(policy, "takes", None)
+    takes = policy.takes
     return Sample(judged, scores, levels(judged.arrays, scores), takes is not None and takes.reference)
 
 

@@ -32,7 +32,7 @@ from cascade.errors import CascadeError, ConfigError
 from cascade.factory import HeldPolicy, read_policy
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
-from cascade.policies.cross import CrossPolicy
+from cascade.policies.cross import CrossPolicy, as_crossed
 from cascade.types import Certificate
 
 
@@ -201,8 +201,9 @@ def _recalibrated(
         other = "answers, costs, signals, judgements or segments" if wanted.separate else _OTHER
         said = f"the log holds all calibration questions, with other {other} than then"
         return Check("threshold", ok=False, said=said)
-    if isinstance(policy, CrossPolicy) and crossing.is_crossed(artifact):
-        return _crossed_again(artifact, policy, table, whole)
+    crossed = as_crossed(policy)
+    if crossed is not None and crossing.is_crossed(artifact):
+        return _crossed_again(artifact, crossed, table, whole)
     try:
         found = find(sample_of(table, policy), wanted, artifact.path)
     except CascadeError as error:

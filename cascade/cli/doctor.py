@@ -14,12 +14,13 @@ from rich.table import Table
 
 from cascade.cli.output import console, dollars, plain, print_json
 from cascade.config import CascadeConfig, default_traces_url, environment, load, traces_url
-from cascade.config.schema import DirectoryConfig, GuaranteeConfig
+from cascade.config.schema import GuaranteeConfig
 from cascade.episodes.store import Store, parse, sqlite
 from cascade.errors import EXTRAS, CascadeError, ConfigError, NotCertifiedError, install_command
 from cascade.factory import build_strategy, endpoints
 from cascade.money import PriceTable, usd
 from cascade.orchestrator import Orchestrator
+from cascade.policies.directory import DirectoryConfig
 from cascade.providers import weights
 from cascade.providers.exchange import OPENAI_BASE
 from cascade.serving.certified import CALIBRATE

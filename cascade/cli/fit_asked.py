@@ -21,9 +21,9 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.logs import Log
 from cascade.policies.artifact import CARD_FILE, POLICY_FILE
-from cascade.policies.cross import CrossPolicy
+from cascade.policies.cross import as_crossed
 from cascade.policies.embedding import Embedder
-from cascade.policies.learned import LearnedPolicy
+from cascade.policies.learned import as_learned
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.crossing import check_crossable
 from cascade.training.networks import CERTIFIABLE
@@ -190,8 +190,9 @@ def _init(directory: Path) -> Init:
     if not (directory / POLICY_FILE).is_file():
         raise UsageError(f"--init {directory} is no policy directory: it starts from one that cascade fit wrote.")
     held = policy_directory(directory, certificates=False)
-    if isinstance(held.policy, CrossPolicy):
+    if as_crossed(held.policy) is not None:
         raise UsageError(f"{directory} was cross-calibrated: it holds several policies, and none alone to start from.")
-    if not isinstance(held.policy, LearnedPolicy):
+    learned = as_learned(held.policy)
+    if learned is None:
         raise UsageError(f"{directory} holds a policy that was not fitted: there is nothing in it to start from.")
-    return Init(held.policy, held.artifact.seen)
+    return Init(learned, held.artifact.seen)

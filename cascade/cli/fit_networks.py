@@ -141,7 +141,7 @@ def _config(given: NetworksAsked) -> CCPOConfig:
     try:
         return CCPOConfig.model_validate(document)
     except ValidationError as error:
-        found = [*problems_in(CCPOConfig, error), *problems_behind(CCPOConfig, document, error)]
+        found = [*problems_in(CCPOConfig, document, error), *problems_behind(CCPOConfig, document, error)]
         source = "the settings of networks" if given.config is None else str(given.config)
         raise ConfigError(dict.fromkeys(found), source) from None
 

@@ -19,7 +19,6 @@ from cascade.evaluation import logs
 from cascade.evaluation.logs import Log
 from cascade.money import Price
 from cascade.policies.base import Policy
-from cascade.policies.embedding import Embedded
 from cascade.text import capital
 
 
@@ -44,8 +43,8 @@ def tables_for(log: Log, kind: str | None, policy: Policy | None = None) -> tupl
     if kind is not None and KINDS[kind].needs_quality:
         graded = zip(tables, qualities(log.rows(), tables), strict=True)
         tables = tuple([replace(table, quality=quality) for table, quality in graded])
-    looks = getattr(getattr(policy, "inner", policy), "embedded", None)
-    if isinstance(looks, Embedded):
+    looks = None if policy is None else policy.embedded
+    if looks is not None:
         vectors = vectors_of(log.rows(), looks.embedder)
         tables = tuple([embedded(table, vectors, looks.directions) for table in tables])
     return tables

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cascade.config import CascadeConfig, load, policy_section
-from cascade.config.schema import DirectoryConfig, PolicyConfig
 from cascade.config.yamlfile import parse_yaml
 from cascade.errors import ConfigError, UsageError
 from cascade.factory import HeldPolicy, policy_of, read_policy
@@ -19,6 +18,8 @@ from cascade.policies.artifact import (
     is_policy,
 )
 from cascade.policies.base import Policy
+from cascade.policies.config import PolicyConfig
+from cascade.policies.directory import DirectoryConfig
 from cascade.policies.files import damaged, there, writable
 
 

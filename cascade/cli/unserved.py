@@ -10,7 +10,8 @@ import numpy as np
 from cascade.cli.output import notes, plain
 from cascade.config import CascadeConfig
 from cascade.episodes.table import EpisodeTable
-from cascade.policies.signals import EXIT, LADDER, PAIR, given_by
+from cascade.policies.base import SHARED_PLACE
+from cascade.strategies.registry import STRATEGIES
 
 
 def unserved(names: Iterable[str], sources: Sequence[str], config: CascadeConfig | None) -> list[str]:
@@ -56,8 +57,11 @@ def next_step(reads: Iterable[str], sources: Sequence[str], path: str) -> str:
 
 def _given(sources: Sequence[str], config: CascadeConfig | None) -> frozenset[str]:
     if config is not None:
-        return given_by(config.strategy.kind)
-    return given_by(PAIR) if sorted(sources) == ["base", "guide"] else given_by(LADDER) | given_by(EXIT)
+        return config.strategy.signals
+    known = STRATEGIES.usable().values()
+    same = [one for one in known if sorted(one.candidates) == sorted(sources)]
+    found = same or [one for one in known if one.candidates == (SHARED_PLACE,)]
+    return frozenset(name for one in found for name in one.signals)
 
 
 def _advice(name: str, given: Iterable[str]) -> str:

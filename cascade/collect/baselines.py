@@ -7,20 +7,16 @@ from dataclasses import dataclass
 
 from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig
-from cascade.config.schema import (
-    BaseGuideConfig,
-    ExitConfig,
-    FixedConfig,
-    LadderConfig,
-    PolicyConfig,
-    PromptedConfig,
-    StrategyConfig,
-)
-from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import UsageError
 from cascade.factory import build_policy, build_strategy
+from cascade.policies import registry as policies
 from cascade.policies.base import Policy
+from cascade.strategies import registry as strategies
 from cascade.strategies.base import Strategy
+from cascade.strategies.base_guide import BaseGuideConfig
+
+BASELINES = BaseGuideConfig.baselines
+"""The names of the walks that rounds of base and guide have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,36 +29,21 @@ class RecordedBaseline:
 
 
 def recorded_baselines(config: CascadeConfig, names: Iterable[str] | None = None) -> tuple[RecordedBaseline, ...]:
-    """Return the walks of these names (all by default) that a base-guide strategy can have; a ladder has none.
+    """Return the walks of these names (all by default) that the configured strategy has (`StrategyConfig.baselines`).
 
     Raises:
         UsageError: there is no walk of such a name.
     """
-    wanted = BASELINES if names is None else tuple(dict.fromkeys(names))
+    own = config.strategy.baselines
+    wanted = own if names is None else tuple(dict.fromkeys(names))
     for name in wanted:
-        if name not in BASELINES:
-            raise UsageError(f"There is no walk {name!r}{did_you_mean(name, BASELINES)}.")
-    if not isinstance(config.strategy, BaseGuideConfig):
-        return ()
-    return tuple(_named(name, config, config.strategy) for name in wanted)
+        if name not in {*BASELINES, *own}:
+            raise UsageError(f"There is no walk {name!r}{did_you_mean(name, {*BASELINES, *own})}.")
+    return tuple([_named(name, config) for name in wanted if name in own])
 
 
-def _settings(strategy: BaseGuideConfig) -> dict[str, tuple[StrategyConfig, PolicyConfig]]:
-    shared = {"prompts": strategy.prompts}
-    rounds, prompted = strategy.rounds, PromptedConfig(kind="prompted")
-    found: dict[str, tuple[StrategyConfig, PolicyConfig]] = {
-        GUIDE_ONLY: (LadderConfig(kind="ladder", models=("guide",), **shared), FixedConfig(kind="fixed"))
-    }
-    for place in ("base", "guide"):
-        found[f"LLM policy, {place}"] = strategy.model_copy(update={"decider": place}), prompted
-        found[f"LLM-exit, {place}"] = ExitConfig(kind="exit", model=place, rounds=rounds, **shared), prompted
-    return found
-
-
-BASELINES = tuple(_settings(BaseGuideConfig()))
-
-
-def _named(name: str, config: CascadeConfig, strategy: BaseGuideConfig) -> RecordedBaseline:
-    own, policy = _settings(strategy)[name]
-    changed = config.model_copy(update={"strategy": own, "policy": policy})
+def _named(name: str, config: CascadeConfig) -> RecordedBaseline:
+    strategy, policy = config.strategy.baseline(name)
+    update = {"strategy": strategies.WRITTEN.read(strategy), "policy": policies.WRITTEN.read(policy)}
+    changed = config.model_copy(update=update)
     return RecordedBaseline(name, build_strategy(changed), build_policy(changed))

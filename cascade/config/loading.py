@@ -19,25 +19,17 @@ from pydantic import (
 )
 
 from cascade.checks import did_you_mean, secret_problems, shown_name
-from cascade.config.learned import CrossConfig, LearnedConfig
 from cascade.config.problems import problems_behind, problems_in
 from cascade.config.schema import (
-    BaseGuideConfig,
+    AnyStrategy,
     BudgetConfig,
-    DirectoryConfig,
-    ExitConfig,
-    FixedConfig,
     GuaranteeConfig,
-    LadderConfig,
+    HeldPolicy,
     LimitsConfig,
     Model,
     ModelConfig,
-    PolicyConfig,
     PriceConfig,
-    PromptedConfig,
     ProviderConfig,
-    StrategyConfig,
-    ThresholdConfig,
     TimeoutsConfig,
     TracesConfig,
     WrittenPolicy,
@@ -48,8 +40,14 @@ from cascade.config.yamlfile import read_yaml
 from cascade.episodes.store.address import parse
 from cascade.errors import ConfigError, UsageError
 from cascade.money import Price, PriceTable
+from cascade.policies.base import FittedOn
+from cascade.policies.config import PolicyConfig, StrategyFacts
+from cascade.policies.directory import DirectoryConfig
+from cascade.policies.threshold import ThresholdConfig
 from cascade.providers import registry
 from cascade.section import Section
+from cascade.strategies import registry as strategies
+from cascade.strategies.base_guide import BaseGuideConfig
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_BASE_VARIABLE = "OPENAI_BASE_URL"
@@ -57,17 +55,11 @@ TRACES_VARIABLE = "CASCADE_TRACES"
 """Where traces go if the configuration does not say: a store's URL, or "off"."""
 
 
-_FITTING_POLICY: Mapping[str, Mapping[str, str]] = {
-    "ladder": {"kind": "threshold", "when": "reply_logprob"},
-    "exit": {"kind": "prompted"},
-}
-
-
 class CascadeConfig(Section):
     """Everything that an `Orchestrator` is made from."""
 
     models: Mapping[str, Model]
-    strategy: StrategyConfig = Field(default_factory=BaseGuideConfig)
+    strategy: AnyStrategy = Field(default_factory=BaseGuideConfig)
     policy: WrittenPolicy = Field(default_factory=ThresholdConfig)
     budget: BudgetConfig = Field(default_factory=BudgetConfig)
     timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)
@@ -81,12 +73,11 @@ class CascadeConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _fitting_policy(cls, data: Any) -> Any:
-        """Give a strategy without verdicts the policy that fits it unless another is given."""
-        strategy = data.get("strategy") if isinstance(data, Mapping) else None
-        if not isinstance(strategy, Mapping) or "policy" in data:
+        """Give a strategy the policy that fits it unless another is given."""
+        if not isinstance(data, Mapping) or "policy" in data:
             return data
-        fitting = _FITTING_POLICY.get(str(strategy.get("kind")))
-        return data if fitting is None else {**data, "policy": fitting}
+        found: Any = strategies.WRITTEN.class_at(data.get("strategy", {}))
+        return data if found is None else {**data, "policy": found.fitting_policy}
 
     @model_validator(mode="after")
     def _consistent(self) -> CascadeConfig:
@@ -110,100 +101,33 @@ class CascadeConfig(Section):
 
 def strategy_problems(config: CascadeConfig) -> Iterable[str]:
     """Yield what keeps a configuration's policy and strategy from working together."""
-    strategy, policy = config.strategy, config.policy
+    strategy = config.strategy
     for name in strategy.places:
         if name not in config.models:
             yield f"models.{name}: the {strategy.kind} strategy needs it{did_you_mean(name, config.models)}"
-    if isinstance(policy, FixedConfig) and policy.depth > strategy.horizon:
-        yield f"policy.depth: {policy.depth} is more than the {strategy.horizon} steps that the strategy has"
-    if not isinstance(strategy, BaseGuideConfig):
-        if isinstance(policy, FixedConfig) and policy.keep != "both":
-            yield f"policy.keep: a step of the {strategy.kind} strategy has one candidate; leave keep out"
-        if isinstance(policy, ThresholdConfig) and policy.when != "reply_logprob":
-            said = "use when: reply_logprob, or {kind: fixed, depth: …}"
-            yield f"policy.when: the {strategy.kind} strategy has no verdicts; {said}"
-    decides = isinstance(strategy, ExitConfig) or (isinstance(strategy, BaseGuideConfig) and strategy.decider)
-    if isinstance(policy, PromptedConfig) and not decides:
-        yield "policy: prompted needs a model that decides: strategy.decider: guide, or strategy: {kind: exit}"
-    if isinstance(policy, LearnedConfig | CrossConfig):
-        yield from dict.fromkeys(said for part in policy.parts for said in _learned_problems(config, part))
-
-
-_LADDER = ("answer",)
-"""What tables call the candidates of several models, one a step."""
-
-
-def _learned_problems(config: CascadeConfig, policy: LearnedConfig) -> Iterable[str]:
-    """Yield what a policy was fitted on that the strategy does not have."""
-    from cascade.policies.learned import signals_read  # numpy, which most configurations do without
-    from cascade.policies.signals import given_by
-
-    strategy = config.strategy
-    problems = []
-    if policy.takes is not None:
-        yield from _taken_problems(config, policy)
-        return
-    if not _same_sources(config, policy.sources):
-        told = "base and guide" if isinstance(strategy, BaseGuideConfig) else "one candidate a step, of its models"
-        fitted = "one answer a step" if policy.sources == _LADDER else " and ".join(policy.sources)
-        problems.append(f"policy.sources: it was fitted on {fitted}, and the strategy has {told}")
-    if policy.horizon != strategy.horizon:
-        problems.append(
-            f"policy.horizon: it was fitted on {policy.horizon} steps, and the strategy has {strategy.horizon}"
+    roles = [strategy.role(place, config.models[place].model) for place in strategy.places if place in config.models]
+    yield from config.policy.problems(
+        StrategyFacts(
+            strategy.kind,
+            strategy.horizon,
+            strategy.sources(roles),
+            strategy.signals,
+            strategy.decides,
+            strategy.has_reference,
+            strategy.has_parts,
+            lambda fitted: _fitting_strategy(config, fitted),
         )
-    if problems:
-        line = _fitting_strategy(config, policy)
-        *first, last = problems
-        yield from first
-        yield f"{last}; write {line}" if line else last
-    given = sorted(given_by(strategy.kind))
-    read = signals_read([one.name for one in policy.features], policy.sources)
-    for name in sorted({name for name in read if name is not None}):
-        if name not in given:
-            said = f"it looks at the signal {name}, which the {strategy.kind} strategy never gives"
-            yield f"policy.features: {said}{did_you_mean(name, given)}"
+    )
 
 
-def _taken_problems(config: CascadeConfig, policy: LearnedConfig) -> Iterable[str]:
-    """Yield why the strategy lacks the part that a policy takes."""
-    strategy = config.strategy
-    if policy.takes == "reference":
-        if isinstance(strategy, ExitConfig):
-            yield "policy.takes: the policy asks the reference alone, and the strategy exit has none"
-        return
-    if not isinstance(strategy, LadderConfig):
-        yield "policy.takes: the policy takes some steps of a ladder, and the strategy is no ladder"
-    elif policy.takes is not None and policy.takes[-1] != strategy.horizon:
-        listed = f"step{'' if len(policy.takes) == 1 else 's'} {', '.join(map(str, policy.takes))}"
-        yield (
-            f"policy.takes: the policy takes {listed} of a ladder of {policy.takes[-1]} models, and the strategy has "
-            f"{strategy.horizon}"
-        )
-
-
-def _fitting_strategy(config: CascadeConfig, policy: LearnedConfig) -> str | None:
+def _fitting_strategy(config: CascadeConfig, fitted: FittedOn) -> str | None:
     """Return the line of a configuration under which a policy can be served, as far as it is known."""
-    if sorted(policy.sources) == ["base", "guide"]:
-        return f"strategy: {{kind: base_guide, rounds: {policy.horizon}}}"
-    if policy.sources == _LADDER:
-        prices = config.prices()
-        bounds = {name: prices[entry.model] for name, entry in config.models.items()}
-        costs = {name: price.bound_nano_usd(1_000, 1_000) for name, price in bounds.items() if price is not None}
-        names = sorted(config.models, key=lambda name: costs.get(name, 0)) if len(costs) == len(bounds) else bounds
-        listed = ", ".join(names) if len(bounds) == policy.horizon else f"the {policy.horizon} models, cheapest first"
-        return f"strategy: {{kind: ladder, models: [{listed}]}}"
-    return None
-
-
-def _same_sources(config: CascadeConfig, sources: tuple[str, ...]) -> bool:
-    """Whether a step's candidates come from where a policy's did, in what order ever."""
-    strategy = config.strategy
-    if isinstance(strategy, BaseGuideConfig):
-        return sorted(sources) == ["base", "guide"]
-    # As tables have it: "answer" where several models fill the place, else who does.
-    names = {config.models[place].model for place in strategy.places if place in config.models}
-    names = {strategy.model} if isinstance(strategy, ExitConfig) else names
-    return len(sources) == 1 and sources[0] in {"answer", *names}
+    prices = config.prices()
+    bounds = {name: prices[entry.model] for name, entry in config.models.items()}
+    costs = {name: price.bound_nano_usd(1_000, 1_000) for name, price in bounds.items() if price is not None}
+    places = sorted(bounds, key=lambda name: costs.get(name, 0)) if len(costs) == len(bounds) else list(bounds)
+    lines = (one.line_for(fitted.sources, fitted.horizon, places) for one in strategies.STRATEGIES.usable().values())
+    return next((line for line in lines if line is not None), None)
 
 
 def _place_problems(config: CascadeConfig) -> Iterable[str]:
@@ -241,8 +165,8 @@ def _provider_problems(config: CascadeConfig) -> Iterable[str]:
             hint = did_you_mean(name, allowed or ()) if allowed else "; it has none"
             yield f"provider.options.{name}: {config.provider.kind} has no such option{hint}"
     for place, entry in config.models.items():
-        if entry.provider is not None and entry.provider not in registry.names():
-            known = did_you_mean(entry.provider, registry.names())
+        if entry.provider is not None and entry.provider not in registry.PROVIDERS.names:
+            known = did_you_mean(entry.provider, registry.PROVIDERS.names)
             yield f"models.{place}.provider: there is no provider {shown_name(entry.provider)}{known}"
 
 
@@ -304,17 +228,17 @@ def policy_section(document: Mapping[str, Any], *, held: bool = False) -> Policy
     try:
         return kind.model_validate({"policy": document}).policy
     except ValidationError as error:
-        found = problems_in(kind, error) + problems_behind(kind, {"policy": document}, error)
+        found = problems_in(kind, {"policy": document}, error) + problems_behind(kind, {"policy": document}, error)
         raise ConfigError(dict.fromkeys(found), None) from None
 
 
 class _HeldPolicy(Section):
     """A policy and nothing else, as a policy directory has it."""
 
-    policy: PolicyConfig
+    policy: HeldPolicy
 
 
-class _Policy(_HeldPolicy):
+class _Policy(Section):
     """A policy and nothing else, as it is written out."""
 
     policy: WrittenPolicy
@@ -326,7 +250,7 @@ def _checked(document: Mapping[str, Any], source: str | None) -> CascadeConfig:
     try:
         config = CascadeConfig.model_validate(document)
     except ValidationError as error:
-        problems += problems_in(CascadeConfig, error) + problems_behind(CascadeConfig, document, error)
+        problems += problems_in(CascadeConfig, document, error) + problems_behind(CascadeConfig, document, error)
         raise ConfigError(list(dict.fromkeys(problems)), source) from None
     if problems:
         raise ConfigError(problems, source)

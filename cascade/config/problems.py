@@ -5,35 +5,26 @@ from __future__ import annotations
 import copy
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from cascade.checks import did_you_mean, is_secret_name, shown_name
-from cascade.config.schema import (
-    POLICIES,
-    STRATEGIES,
-    WRITTEN,
-    AuditConfig,
-    BudgetConfig,
-    GuaranteeConfig,
-    LimitsConfig,
-    ModelConfig,
-    MonitorConfig,
-    OnlineConfig,
-    PriceConfig,
-    ProviderConfig,
-    TimeoutsConfig,
-    TracesConfig,
-)
 from cascade.safety.keys import redact
+from cascade.section import ByKind
 
 MOST_PROBLEMS = 100
 """How many are listed: more are one mistake, and each takes time to put into words."""
 
 
-def problems_in(model: type[BaseModel], error: ValidationError) -> list[str]:
-    """Return what keeps settings from being a model, each problem as "path: what is wrong"."""
+def problems_in(model: type[BaseModel], document: Mapping[str, Any], error: ValidationError) -> list[str]:
+    """Return what keeps settings from being a model, each problem as "path: what is wrong".
+
+    Args:
+        model: what they should be.
+        document: the settings.
+        error: what pydantic says of them.
+    """
     found: list[str] = []
     listed = error.errors(include_url=False, include_input=True)
     for problem in listed[:MOST_PROBLEMS]:
@@ -42,7 +33,8 @@ def problems_in(model: type[BaseModel], error: ValidationError) -> list[str]:
             name = str(problem["loc"][-1])
             if is_secret_name(name):
                 continue  # said already, with better advice
-            found.append(f"{path}: there is no such setting{did_you_mean(name, _fields_at(model, problem['loc']))}")
+            known = _fields_at(model, document, problem["loc"])
+            found.append(f"{path}: there is no such setting{did_you_mean(name, known)}")
         elif problem["type"] == "value_error":
             lines = str(problem["ctx"]["error"]).split("\n")
             found += [f"{path}: {line}" if path else line for line in lines]
@@ -64,34 +56,40 @@ def problems_behind(model: type[BaseModel], document: Mapping[str, Any], error: 
     rest, left_out, found = copy.deepcopy(dict(document)), set[str](), list[str]()
     for _ in range(_PASSES):
         for problem in error.errors(include_url=False):
-            if not _spelt_right(rest, problem["loc"]):
+            if not _spelt_right(model, rest, problem["loc"]):
                 _leave_out(rest, problem["loc"])
             left_out.add(_path(problem["loc"]))
         try:
             model.model_validate(rest)
         except ValidationError as more:
             error = more
-            behind = problems_in(model, more)
+            behind = problems_in(model, rest, more)
             found += [said for said in behind if said.split(": ")[0] not in left_out and "is missing" not in said]
         else:
             break
     return found
 
 
-def _spelt_right(document: dict[str, Any], location: tuple[int | str, ...]) -> bool:
+def _spelt_right(model: type[BaseModel], document: dict[str, Any], location: tuple[int | str, ...]) -> bool:
     """Give a section of a misspelt kind the kind that was meant, so that its settings can be looked at."""
     name = str(location[0]) if len(location) == 1 else ""
-    kinds, section = {"strategy": tuple(STRATEGIES), "policy": WRITTEN}.get(name, ()), document.get(name)
-    if not isinstance(section, dict) or section.get("kind") in kinds:
+    chooses, section = _by_kind(model, name), document.get(name)
+    if chooses is None or not isinstance(section, dict) or chooses.class_at(section) is not None:
         return False
-    near = difflib.get_close_matches(str(section.get("kind")), kinds, n=1)
+    near = difflib.get_close_matches(str(section.get("kind")), chooses.offered, n=1)
     section.update({"kind": near[0]} if near else {})
     return bool(near)
 
 
+def _by_kind(model: type[BaseModel], name: str) -> ByKind[Any] | None:
+    """Return what chooses the class of a setting by its kind; None where the setting has one class."""
+    field = model.model_fields.get(name)
+    return next((one for one in field.metadata if isinstance(one, ByKind)), None) if field else None
+
+
 def _leave_out(document: Any, location: tuple[int | str, ...]) -> None:
     """Take the setting at a location out of a document, as far as it is there."""
-    *inside, last = _settings(location) or ("",)
+    *inside, last = location or ("",)
     for part in inside:
         document = document.get(part) if isinstance(document, dict) else None
     if isinstance(document, dict):
@@ -107,36 +105,25 @@ def _seen(problem: Any) -> str:
 
 def _path(location: tuple[int | str, ...]) -> str:
     path = ""
-    for part in _settings(location):
+    for part in location:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
     return path
 
 
-def _settings(location: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    """Return where a problem is, without the kind that pydantic puts after "strategy" and "policy"."""
-    tagged = len(location) > 1 and location[0] in {"strategy", "policy"}
-    return (location[0], *location[2:]) if tagged else location
-
-
-def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> Iterable[str]:
+def _fields_at(model: type[BaseModel], document: Any, location: tuple[int | str, ...]) -> Iterable[str]:
     """Return the settings that exist where an unknown one stands."""
-    sections: dict[str, type[BaseModel]] = {
-        **STRATEGIES,
-        **POLICIES,
-        "budget": BudgetConfig,
-        "timeouts": TimeoutsConfig,
-        "limits": LimitsConfig,
-        "provider": ProviderConfig,
-        "traces": TracesConfig,
-        "price": PriceConfig,
-        "guarantee": GuaranteeConfig,
-        "audit": AuditConfig,
-        "monitor": MonitorConfig,
-        "online": OnlineConfig,
-    }
-    if len(location) == 1:
-        return model.model_fields
-    parent = str(location[-2])
-    if parent in sections:
-        return sections[parent].model_fields
-    return ModelConfig.model_fields if location[0] == "models" else ()
+    at: type[BaseModel] | None = model
+    for part in location[:-1]:
+        document = document.get(part) if isinstance(document, Mapping) else None
+        if at is None or part not in at.model_fields:
+            continue  # a name that the user gave, as that of a model, or a place in a list
+        chooses = _by_kind(at, str(part))
+        at = _model_in(at.model_fields[str(part)].annotation) if chooses is None else chooses.class_at(document)
+    return () if at is None else at.model_fields
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the first model that a type is made of."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for one in get_args(annotation) if (found := _model_in(one)) is not None), None)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from cascade.checks import checked_base, did_you_mean, shown_name
-from cascade.config.learned import CrossConfig, LearnedConfig
 from cascade.conformal.guarantee import KINDS, Guarantee
 from cascade.episodes.store.address import holds_password, parse
 from cascade.errors import UsageError
 from cascade.money import Price, nano_usd
-from cascade.providers import registry
+from cascade.policies import registry as policies
+from cascade.policies.config import PolicyConfig
+from cascade.providers.registry import PROVIDERS
 from cascade.section import Section
+from cascade.strategies import registry as strategies
+from cascade.strategies.config import StrategyConfig
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Address = Annotated[str, AfterValidator(checked_base)]
@@ -54,110 +57,6 @@ class ModelConfig(Section):
 
 
 Model = Annotated[ModelConfig, BeforeValidator(_name_alone)]
-
-
-class BaseGuideConfig(Section):
-    """Rounds of base and guide."""
-
-    kind: Literal["base_guide"] = "base_guide"
-    rounds: int = Field(default=4, ge=1, le=100)
-    verdict: Literal["auto", "logprobs", "sampled", "structured"] = "auto"
-    samples: int = Field(default=3, ge=1, le=50)
-    on_guide_error: Literal["escalate", "accept", "abstain"] = "escalate"
-    prompts: str | None = None
-    decider: Literal["base", "guide"] | None = None
-
-    @property
-    def places(self) -> tuple[str, ...]:
-        """The entries under `models` that it needs."""
-        return ("base", "guide")
-
-    @property
-    def horizon(self) -> int:
-        """T, the most steps."""
-        return self.rounds
-
-
-class LadderConfig(Section):
-    """A list of models, cheapest first, named as under `models`."""
-
-    kind: Literal["ladder"]
-    models: tuple[str, ...] = Field(min_length=1)
-    prompts: str | None = None
-
-    @property
-    def places(self) -> tuple[str, ...]:
-        """The entries under `models` that it needs."""
-        return self.models
-
-    @property
-    def horizon(self) -> int:
-        """T, the most steps."""
-        return len(self.models)
-
-    @field_validator("models")
-    @classmethod
-    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        twice = sorted({name for name in value if value.count(name) > 1})
-        if twice:
-            raise ValueError(f"{', '.join(twice)} stands more than once")
-        return value
-
-
-class ExitConfig(Section):
-    """One model that answers and says when to stop."""
-
-    kind: Literal["exit"]
-    model: str = "guide"
-    rounds: int = Field(default=4, ge=1, le=100)
-    prompts: str | None = None
-
-    @property
-    def places(self) -> tuple[str, ...]:
-        """The entries under `models` that it needs."""
-        return (self.model,)
-
-    @property
-    def horizon(self) -> int:
-        """T, the most steps."""
-        return self.rounds
-
-
-class FixedConfig(Section):
-    """Always the same depth."""
-
-    kind: Literal["fixed"]
-    keep: Literal["base", "guide", "both"] = "both"
-    depth: int = Field(default=1, ge=1)
-
-
-class RandomConfig(Section):
-    """Chance, seeded."""
-
-    kind: Literal["random"]
-    seed: int = 0
-
-
-class ThresholdConfig(Section):
-    """UALA: go on while there is doubt. `threshold` in nats, or in probability for when: p_yes."""
-
-    kind: Literal["threshold"] = "threshold"
-    threshold: _NotNegative = 0.3
-    keep: Literal["judged", "both"] = "judged"
-    when: Literal["uncertain", "p_yes", "reply_logprob"] = "uncertain"
-
-
-class PromptedConfig(Section):
-    """A model decides: the strategy's `decider`, or the model of the exit strategy."""
-
-    kind: Literal["prompted"]
-
-
-class DirectoryConfig(Section):
-    """A policy directory, as `cascade calibrate` writes it: a policy with the thresholds that were certified for it."""
-
-    kind: Literal["directory"]
-    path: str = Field(min_length=1)
 
 
 class AuditConfig(Section):
@@ -267,8 +166,8 @@ class ProviderConfig(Section):
     @field_validator("kind")
     @classmethod
     def _known(cls, value: str) -> str:
-        if value not in registry.names():
-            raise ValueError(f"there is no provider {shown_name(value)}{did_you_mean(value, registry.names())}")
+        if value not in PROVIDERS.names:
+            raise ValueError(f"there is no provider {shown_name(value)}{did_you_mean(value, PROVIDERS.names)}")
         return value
 
 
@@ -323,68 +222,18 @@ def policy_shorthand(value: object) -> object:
     """Read a text as the policy directory that it names."""
     if not isinstance(value, str) or not value.strip():
         return value
-    if value in POLICIES:
+    if value in policies.POLICIES.names:
+        found = policies.POLICIES.find(value)
         # A ValueError, since pydantic collects those.
-        raise ValueError(f"write {{kind: {value}}}; a text is a policy directory's path")
+        raise ValueError(
+            (found and found.not_by_hand) or f"write {{kind: {value}}}; a text is a policy directory's path"
+        )
     return {"kind": "directory", "path": value}
 
 
-LEARNED = ("learned", "cross")
-"""The kinds of policy that stand in a directory only."""
-
-
-def written_out(value: object) -> object:
-    """Refuse a learned policy that is written out: its numbers are in a file, and only a directory has both."""
-    kind = value.get("kind") if isinstance(value, Mapping) else value
-    if kind in LEARNED:
-        # A ValueError, since pydantic collects those.
-        raise ValueError(
-            "a learned policy cannot be written out; name the directory that cascade fit wrote: policy: DIR"
-        )
-    return value
-
-
-def _kind_first(default: str, kinds: Iterable[str], offered: Iterable[str]) -> BeforeValidator:
-    """Say what is wrong with a missing or unknown `kind` in words, not as a failed union; name those to choose from."""
-    known = tuple(kinds)
-
-    def check(value: object) -> object:
-        if isinstance(value, Mapping):
-            kind = value.get("kind", default)
-            if kind not in known:
-                raise ValueError(f"there is no kind {shown_name(kind)}{did_you_mean(str(kind), offered)}")
-            return {**value, "kind": kind}
-        if isinstance(value, str):
-            # A ValueError, since pydantic collects those.
-            raise ValueError("a setting here starts with its kind, as in {kind: threshold}")  # noqa: TRY004
-        return value
-
-    return BeforeValidator(check)
-
-
-STRATEGIES: Mapping[str, type[Section]] = {"base_guide": BaseGuideConfig, "ladder": LadderConfig, "exit": ExitConfig}
-POLICIES: Mapping[str, type[Section]] = {
-    "fixed": FixedConfig,
-    "random": RandomConfig,
-    "threshold": ThresholdConfig,
-    "prompted": PromptedConfig,
-    "learned": LearnedConfig,
-    "cross": CrossConfig,
-    "directory": DirectoryConfig,
-}
-WRITTEN = tuple(kind for kind in POLICIES if kind not in LEARNED)
-"""The kinds of policy that a person writes."""
-StrategyConfig = Annotated[
-    Annotated[BaseGuideConfig | LadderConfig | ExitConfig, Field(discriminator="kind")],
-    _kind_first("base_guide", STRATEGIES, STRATEGIES),
-]
-PolicyConfig = Annotated[
-    Annotated[
-        FixedConfig | RandomConfig | ThresholdConfig | PromptedConfig | LearnedConfig | CrossConfig | DirectoryConfig,
-        Field(discriminator="kind"),
-    ],
-    _kind_first("threshold", POLICIES, WRITTEN),
-    BeforeValidator(policy_shorthand),
-]
-WrittenPolicy = Annotated[PolicyConfig, BeforeValidator(written_out)]
+AnyStrategy = Annotated[StrategyConfig, strategies.WRITTEN]
+"""A strategy, of the kind that it names."""
+HeldPolicy = Annotated[PolicyConfig, policies.HELD]
+"""A policy as a policy directory has it."""
+WrittenPolicy = Annotated[PolicyConfig, policies.WRITTEN, BeforeValidator(policy_shorthand)]
 """A policy as a configuration has it."""

@@ -15,12 +15,12 @@ from cascade.conformal.arrays import Ints
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.intervals import CONFIDENCE, LEAST_QUESTIONS
-from cascade.evaluation.played import Means, means, played_at
+from cascade.evaluation.played import Means, means
 from cascade.evaluation.promise import Promise, Ratio, Seen, beside_reference, broken, promise_of, seen_by
 from cascade.evaluation.splits import numbered
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
-from cascade.policies.calibrated import CalibratedPolicy
+from cascade.policies.calibrated import Threshold
 
 RESAMPLES = 1_000
 
@@ -113,10 +113,9 @@ def evaluate(
 
 
 def play_policy(table: EpisodeTable, policy: Policy) -> Played:
-    """Return what a policy does; a calibrated one at the threshold of each question's segment."""
-    if not isinstance(policy, CalibratedPolicy):
-        return played_at(*scored(policy, table), policy.kappa)
-    each = [policy.for_segment(*one).threshold for one in zip(table.segments, table.groups, strict=True)]
+    """Return what a policy does, at the threshold of each question's segment where it has several."""
+    at = [policy.for_segment(*one) for one in zip(table.segments, table.groups, strict=True)]
+    each = [Threshold(one.kappa, one.keeps_everything, one.abstain_below) for one in at]
     return play(*scored(policy.inner, table), each)
 
 

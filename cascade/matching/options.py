@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from importlib import import_module
 from typing import Any
 
-from cascade.checks import did_you_mean
-from cascade.errors import quote
+from cascade.registry import imported
 
 Reader = Callable[[Any], Any]
 """Takes what was given, returns what is meant, raises ValueError with what is wrong."""
@@ -99,16 +96,7 @@ def function_or_name(value: Any) -> Callable[..., Any]:
     module, _, attribute = value.replace(":", ".").rpartition(".")
     if not module or not attribute:
         raise ValueError('must be "module.attribute", such as my_rules.is_right')
-    try:
-        found = getattr(import_module(module), attribute)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"cannot be found: there is no module {error.name}") from None
-    except AttributeError:
-        names = [name for name in dir(sys.modules[module]) if not name.startswith("_")]
-        raise ValueError(f"cannot be found in {module}{did_you_mean(attribute, names)}") from None
-    except Exception as error:  # whatever a foreign module raises while it is imported
-        raise ValueError(f"cannot be imported: {type(error).__name__}: {quote(str(error))}") from error
-    return function(found)
+    return function(imported(f"{module}:{attribute}"))
 
 
 def read_all(given: Mapping[str, Any], readers: Mapping[str, Reader]) -> tuple[dict[str, Any], list[str]]:

@@ -2,58 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from cascade.checks import did_you_mean
 from cascade.errors import CascadeError, UsageError, quote
 from cascade.matching import options
 from cascade.matching.base import Matcher
+from cascade.registry import Registry, callable_alone
 
-ENTRY_POINT_GROUP = "cascade.matchers"
+_OFFICIAL = "cascade.matching.official"
+MATCHERS: Registry[Callable[..., Matcher]] = Registry(
+    "matcher",
+    "cascade.matchers",
+    {
+        "exact": "cascade.matching.exact:ExactMatcher",
+        "squad": f"{_OFFICIAL}:SquadMatcher",
+        "hotpotqa": f"{_OFFICIAL}:HotpotQAMatcher",
+        "choice": "cascade.matching.choice:ChoiceMatcher",
+        "number": "cascade.matching.number:NumberMatcher",
+        "date": "cascade.matching.date:DateMatcher",
+        "math": "cascade.matching.maths:MathMatcher",
+        "json": "cascade.matching.json_value:JsonMatcher",
+        "tool_calls": "cascade.matching.tool_calls:ToolCallsMatcher",
+        "function": "cascade.matching.function:FunctionMatcher",
+        "judge": "cascade.matching.judge:JudgeMatcher",
+    },
+    callable_alone,
+)
 
 
-class _BuiltIn(NamedTuple):
-    """Where a matcher's class stands, which options it takes, and the one without which it cannot be.
+class Options(NamedTuple):
+    """Which options a matcher takes, and the one without which it cannot be; that one may stand without its name."""
 
-    That one may stand in a spec without its name.
-    """
-
-    place: str
     readers: Mapping[str, options.Reader] = {}
     needed: str | None = None
 
 
-_OFFICIAL = "cascade.matching.official"
-_BUILT_IN: Mapping[str, _BuiltIn] = {
-    "exact": _BuiltIn("cascade.matching.exact:ExactMatcher"),
-    "squad": _BuiltIn(f"{_OFFICIAL}:SquadMatcher", {"f1": options.share}),
-    "hotpotqa": _BuiltIn(f"{_OFFICIAL}:HotpotQAMatcher", {"f1": options.share}),
-    "choice": _BuiltIn("cascade.matching.choice:ChoiceMatcher", {"letters": options.letters}),
-    "number": _BuiltIn(
-        "cascade.matching.number:NumberMatcher",
-        {"rel": options.fraction, "abs": options.fraction, "units": options.one_of("yes", "no", "required")},
+OPTIONS: Mapping[str, Options] = {
+    "squad": Options({"f1": options.share}),
+    "hotpotqa": Options({"f1": options.share}),
+    "choice": Options({"letters": options.letters}),
+    "number": Options(
+        {"rel": options.fraction, "abs": options.fraction, "units": options.one_of("yes", "no", "required")}
     ),
-    "date": _BuiltIn("cascade.matching.date:DateMatcher"),
-    "math": _BuiltIn("cascade.matching.maths:MathMatcher", {"timeout_s": options.seconds, "workers": options.count}),
-    "json": _BuiltIn(
-        "cascade.matching.json_value:JsonMatcher", {"ignore": str, "lists": options.one_of("ordered", "unordered")}
-    ),
-    "tool_calls": _BuiltIn("cascade.matching.tool_calls:ToolCallsMatcher", {"order": options.one_of("any", "kept")}),
-    "function": _BuiltIn(
-        "cascade.matching.function:FunctionMatcher",
-        {"function": options.function_or_name, "at_least": options.share},
-        needed="function",
-    ),
-    "judge": _BuiltIn("cascade.matching.judge:JudgeMatcher", {"ask": options.function}, needed="ask"),
+    "math": Options({"timeout_s": options.seconds, "workers": options.count}),
+    "json": Options({"ignore": str, "lists": options.one_of("ordered", "unordered")}),
+    "tool_calls": Options({"order": options.one_of("any", "kept")}),
+    "function": Options({"function": options.function_or_name, "at_least": options.share}, needed="function"),
+    "judge": Options({"ask": options.function}, needed="ask"),
 }
+"""The options of the built-in matchers. An installed matcher checks its own."""
 
 
 def names() -> tuple[str, ...]:
     """Return every matcher that can be named, built in or installed."""
-    return tuple(dict.fromkeys([*_BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))]))
+    return MATCHERS.names
 
 
 def get_matcher(spec: str, **given: Any) -> Matcher:
@@ -72,14 +76,13 @@ def get_matcher(spec: str, **given: Any) -> Matcher:
     name, _, written = spec.partition(":")
     name = name.strip()
     chosen, problems = _options(written, given)
-    built_in = _BUILT_IN.get(name)
-    if built_in is not None:
-        return _make_built_in(name, built_in, chosen, problems)
-    for point in entry_points(group=ENTRY_POINT_GROUP):
-        if point.name == name:
-            _raise_any(spec, problems)
-            return _make_installed(point, {key or "argument": value for key, value in chosen.items()})
-    raise UsageError(f"There is no matcher {name!r}{did_you_mean(name, names())}")
+    factory = MATCHERS.find(name)
+    if factory is None:
+        raise UsageError(f"There is no matcher {name!r}{did_you_mean(name, names())}")
+    if name in MATCHERS.built_in:
+        return factory(**_values(name, OPTIONS.get(name, Options()), chosen, problems))
+    _raise_any(spec, problems)
+    return _make_installed(name, factory, {key or "argument": value for key, value in chosen.items()})
 
 
 def _options(written: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -95,42 +98,40 @@ def _options(written: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], li
     return chosen | dict(given), problems
 
 
-def _make_built_in(name: str, built_in: _BuiltIn, chosen: dict[str, Any], problems: list[str]) -> Matcher:
-    if "" in chosen and built_in.needed and built_in.needed not in chosen:
-        chosen[built_in.needed] = chosen.pop("")
-    if built_in.needed and built_in.needed not in chosen:
-        problems.append(f"it needs the option {built_in.needed}; see docs/matching.md")
-    for key in [key for key in chosen if key not in built_in.readers]:
-        hint = did_you_mean(key, built_in.readers) if built_in.readers else "; it takes none"
+def _values(name: str, takes: Options, chosen: dict[str, Any], problems: list[str]) -> dict[str, Any]:
+    """Return the options of a built-in matcher as values, or raise UsageError with all that is wrong with them."""
+    if "" in chosen and takes.needed and takes.needed not in chosen:
+        chosen[takes.needed] = chosen.pop("")
+    if takes.needed and takes.needed not in chosen:
+        problems.append(f"it needs the option {takes.needed}; see docs/matching.md")
+    for key in [key for key in chosen if key not in takes.readers]:
+        hint = did_you_mean(key, takes.readers) if takes.readers else "; it takes none"
         said = f"there is no option {key!r}" if key else f"{chosen[key]!r} is no option; options are written name=value"
         problems.append(said + hint)
         del chosen[key]
-    values, wrong = options.read_all(chosen, built_in.readers)
+    values, wrong = options.read_all(chosen, takes.readers)
     _raise_any(name, [*problems, *wrong])
-    module, _, attribute = built_in.place.partition(":")
-    made: Matcher = getattr(import_module(module), attribute)(**values)
-    return made
+    return values
 
 
-def _make_installed(point: EntryPoint, chosen: Mapping[str, Any]) -> Matcher:
+def _make_installed(name: str, factory: Callable[..., Matcher], chosen: Mapping[str, Any]) -> Matcher:
     """Make the matcher of an installed package. Whatever goes wrong in it is one error that names it."""
     try:
-        made = point.load()(**chosen)
+        made = factory(**chosen)
     except CascadeError:
         raise
     except Exception as error:
         said = f"{type(error).__name__}: {quote(str(error))}"
         raise UsageError(
-            f"The matcher {point.name!r} ({point.value}) cannot be made: {said}. "
+            f"The matcher {name!r} cannot be made: {said}. "
             "Mend or uninstall the package that brings it, or check its options."
         ) from error
     if not callable(getattr(made, "matches", None)):
         raise UsageError(
-            f"The matcher {point.name!r} ({point.value}) is none: its factory must return an object "
+            f"The matcher {name!r} is none: its factory must return an object "
             f"with a method matches(answer, gold), but returned {type(made).__name__}."
         )
-    matcher: Matcher = made
-    return matcher
+    return made
 
 
 def _raise_any(name: str, problems: list[str]) -> None:

@@ -32,6 +32,7 @@ from cascade.errors import ConfigError, UsageError
 from cascade.policies.base import Policy
 from cascade.policies.calibrated import EVERYTHING, CalibratedPolicy, Threshold
 from cascade.policies.files import content, damaged, json_of, there, unwritten
+from cascade.policies.registry import HELD
 from cascade.policies.whole import write_whole
 from cascade.types import Certificate
 
@@ -42,7 +43,6 @@ _OURS = (MODEL_FILE, CARD_FILE, PLOT_FILE, CURVES_FILE, CURVES_PLOT_FILE)
 LEVELS_FILE, LEVELS_FOLDER = "levels.json", "levels"
 """What says that a directory has several levels, and where all but its own are (`levels`)."""
 SCHEMA_VERSION = 1
-_LEARNED = ("learned", "cross")
 _POLICY_KEYS = ("schema_version", "policy", "seen", "path", "ordered_for")
 _CERTIFICATE_KEYS = ("schema_version", "asked", "certificates", "questions", "sha256")
 
@@ -246,7 +246,8 @@ def model_problems(data: bytes, sha256_hex: Any) -> list[str]:
 
 def _with_model(artifact: PolicyArtifact, folder: Path) -> PolicyArtifact:
     """Return the artefact with a learned policy's numbers; as it is for any other."""
-    if artifact.policy.get("kind") not in _LEARNED:
+    found = HELD.class_at(artifact.policy)
+    if found is None or found.not_by_hand is None:
         return artifact
     named, file = artifact.policy.get("model"), folder / MODEL_FILE
     if not isinstance(named, dict) or named.get("file") != MODEL_FILE:

@@ -1,14 +1,20 @@
-"""The Protocol that every policy follows, hand-set or learned."""
+"""The Protocol that every policy follows, hand-set or learned. `policies.config` has the settings that build one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from cascade.defaults import default
 from cascade.types import Question, Step
 
 if TYPE_CHECKING:  # numpy, which most configurations do without
     from cascade.conformal.arrays import Floats, ScoreArrays
+    from cascade.policies.embedding import Embedded
     from cascade.policies.history import History
+
+SHARED_PLACE = "answer"
+"""A place of a step's candidates that several models fill, as a ladder's do (`episodes.tabulate`)."""
 
 
 class Observation(NamedTuple):
@@ -54,19 +60,6 @@ class Takes(NamedTuple):
     reference: bool = False
 
 
-class Policy(Protocol):
-    """A decision rule. It gives scores; the threshold `kappa` turns them into actions (`conformal.actions`)."""
-
-    @property
-    def kappa(self) -> float:
-        """The threshold: what scores at least this is included."""
-        ...
-
-    def scores(self, observation: Observation) -> Scores:
-        """Score the latest step's candidates and going on. Pure: the same observation gives the same scores."""
-        ...
-
-
 class BatchScores(NamedTuple):
     """A policy's scores on logged steps, and its confidences, float64 (n, T, m), NaN = unknown; None: it has none."""
 
@@ -74,10 +67,118 @@ class BatchScores(NamedTuple):
     confidence: Floats | None
 
 
-@runtime_checkable
-class BatchPolicy(Protocol):
-    """A policy that can score a whole log at once: the same numbers to the bit as one observation at a time."""
+class FittedOn(NamedTuple):
+    """The steps and candidates that a policy was fitted on.
 
-    def batch(self, history: History) -> BatchScores | None:
-        """Score every step on record; None where it can only score one observation at a time."""
+    Attributes:
+        horizon: how many steps it has rules for.
+        sources: the places of a step's candidates, as in `History`.
+    """
+
+    horizon: int
+    sources: tuple[str, ...]
+
+    def place(self, source: str, index: int) -> int | None:
+        """Return the place of the candidate of a source that stands at an index; None: it has none."""
+        if index < len(self.sources) and self.sources[index] in {source, SHARED_PLACE}:
+            return index
+        return self.sources.index(source) if source in self.sources else None
+
+    def strangers(self, sources: Sequence[str]) -> list[str]:
+        """Return which of a step's places, named in order as in `History.sources`, it was not fitted on."""
+        return [source for index, source in enumerate(sources) if self.place(source, index) is None]
+
+
+class Policy(Protocol):
+    """A decision rule. It gives scores; the threshold `kappa` turns them into actions (`conformal.actions`).
+
+    A policy inherits from this class and defines `kappa` and `scores`; every other member has a default.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:  # they have no default
+
+        @property
+        def kappa(self) -> float:
+            """The threshold: what scores at least this is included."""
+            ...
+
+    def scores(self, observation: Observation) -> Scores:
+        """Score the latest step's candidates and going on. Pure: the same observation gives the same scores."""
         ...
+
+    def batch(self, history: History) -> BatchScores | None:  # noqa: ARG002 - for those that score a whole log
+        """Score every step of a log, to the bit as `scores` does; None: it scores one observation at a time."""
+        return None
+
+    @default
+    def inner(self) -> Policy:
+        """The policy that scores: itself, unless a certificate's threshold was put over another (`calibrated`)."""
+        return self
+
+    def for_segment(
+        self,
+        segment: str | None,  # noqa: ARG002 - for those with certified thresholds
+        group: str | None = None,  # noqa: ARG002
+        *,
+        kappa: float | None = None,  # noqa: ARG002
+    ) -> Policy:
+        """Return the policy at the threshold that is certified for a question; itself where none is.
+
+        Args:
+            segment: the question's.
+            group: the question's, which certificates by groups know it by.
+            kappa: the threshold that audits led to, in place of the certified one.
+        """
+        return self
+
+    @default
+    def abstain_below(self) -> float | None:
+        """The confidence below which nothing is served; None without abstention."""
+        return None
+
+    @default
+    def keeps_everything(self) -> bool:
+        """Whether every answer of every step is kept, whatever the scores are."""
+        return False
+
+    @default
+    def depends_on_kappa(self) -> bool:
+        """Whether the scores themselves change with the threshold, so that no other can be calibrated on them."""
+        return False
+
+    @default
+    def reads(self) -> tuple[str, ...]:
+        """The signals that it looks at; a log must have one of them."""
+        return ()
+
+    @default
+    def needs(self) -> tuple[str, ...]:
+        """The signals that it cannot do without; a log must have all of them."""
+        return ()
+
+    @default
+    def depth(self) -> int:
+        """The fewest steps that a log must have."""
+        return 1
+
+    @default
+    def takes(self) -> Takes | None:
+        """The part of the strategy that it walks over; None: all of it."""
+        return None
+
+    @default
+    def fitted_on(self) -> FittedOn | None:
+        """The steps and candidates that it was fitted on; None where it was not fitted."""
+        return None
+
+    @default
+    def asks(self) -> tuple[str, ...]:
+        """The numbers of a question's embedding that a log must have (`History.asked`)."""
+        return ()
+
+    @default
+    def embedded(self) -> Embedded | None:
+        """The sentence model that it looks at questions with; None where it does not."""
+        return None

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.conformal.guarantee import known_as, of_segment
-from cascade.policies.base import BatchPolicy, BatchScores, Observation, Policy, Scores, Takes
+from cascade.policies.base import BatchScores, FittedOn, Observation, Policy, Scores, Takes
 
 if TYPE_CHECKING:
+    from cascade.policies.embedding import Embedded
     from cascade.policies.history import History
 
 
@@ -26,7 +27,7 @@ EVERYTHING = Threshold(-math.inf, keeps_everything=True)
 
 
 @dataclass(frozen=True, slots=True)
-class CalibratedPolicy:
+class CalibratedPolicy(Policy):
     """A policy's scores at a certified threshold: one for all questions, or one a segment.
 
     Where the certificate keeps everything, every score is +∞: all steps are paid, all answers kept.
@@ -58,34 +59,55 @@ class CalibratedPolicy:
         """Whether every answer of every step is kept."""
         return self.threshold.keeps_everything
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The signals that the policy looks at."""
-        found: tuple[str, ...] = getattr(self.inner, "reads", ())
-        return found
-
-    def for_segment(self, segment: str | None, group: str | None = None) -> CalibratedPolicy:
-        """Return the policy at the threshold of a segment; that of all other questions where it has none.
-
-        Args:
-            segment: the question's.
-            group: the question's, which certificates by groups know it by.
-        """
+    def for_segment(
+        self, segment: str | None, group: str | None = None, *, kappa: float | None = None
+    ) -> CalibratedPolicy:
+        """Return the policy at the threshold of a segment; that of all other questions where it has none."""
         name = known_as(segment, group, by_group=self.by_group)
         threshold = of_segment(self.segments, name) or (EVERYTHING if self.segments else self.threshold)
+        if kappa is not None:
+            threshold = threshold._replace(kappa=kappa)
         return self if threshold == self.threshold else replace(self, threshold=threshold)
 
     @property
-    def takes(self) -> Takes | None:
-        """The part of the strategy that the policy walks over; None: all of it."""
-        found: Takes | None = getattr(self.inner, "takes", None)
-        return found
+    def depends_on_kappa(self) -> bool:
+        """As the inner policy."""
+        return self.inner.depends_on_kappa
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """As the inner policy."""
+        return self.inner.reads
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The signals that the policy cannot do without."""
-        found: tuple[str, ...] = getattr(self.inner, "needs", ())
-        return found
+        """As the inner policy."""
+        return self.inner.needs
+
+    @property
+    def depth(self) -> int:
+        """As the inner policy."""
+        return self.inner.depth
+
+    @property
+    def takes(self) -> Takes | None:
+        """As the inner policy."""
+        return self.inner.takes
+
+    @property
+    def fitted_on(self) -> FittedOn | None:
+        """As the inner policy."""
+        return self.inner.fitted_on
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """As the inner policy."""
+        return self.inner.asks
+
+    @property
+    def embedded(self) -> Embedded | None:
+        """As the inner policy."""
+        return self.inner.embedded
 
     def scores(self, observation: Observation) -> Scores:
         """Score as the policy does, or include everything. Its confidences rank the answers either way."""
@@ -96,7 +118,7 @@ class CalibratedPolicy:
 
     def batch(self, history: History) -> BatchScores | None:
         """Score a whole log as `scores` does; None where the policy scores one observation at a time."""
-        found = self.inner.batch(history) if isinstance(self.inner, BatchPolicy) else None
+        found = self.inner.batch(history)
         if found is None or not self.threshold.keeps_everything:
             return found
         import numpy as np  # most configurations do without

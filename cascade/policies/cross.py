@@ -15,15 +15,15 @@ import numpy as np
 
 from cascade.conformal.arrays import Floats, ScoreArrays
 from cascade.errors import UsageError
-from cascade.policies.base import BatchScores, Observation, Scores
+from cascade.policies.base import BatchScores, FittedOn, Observation, Policy, Scores
 from cascade.policies.design import GO_ON
 from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy
 
 
 @dataclass(frozen=True, slots=True)
-class CrossPolicy:
-    """Members that keep every answer, and the critical values that rank their scores. A `Policy` and a `BatchPolicy`.
+class CrossPolicy(Policy):
+    """Members that keep every answer, and the critical values that rank their scores.
 
     The score of going on after a step is the mean over members k of
 
@@ -72,13 +72,9 @@ class CrossPolicy:
         return tuple(sorted({name for one in self.members for name in one.needs}))
 
     @property
-    def asks(self) -> tuple[str, ...]:
-        """The numbers of a question's embedding that a log must have: none."""
-        return ()
-
-    def strangers(self, sources: Sequence[str]) -> list[str]:
-        """Return which of a step's places the members were not fitted on."""
-        return self.members[0].strangers(sources)
+    def fitted_on(self) -> FittedOn:
+        """The steps that the members have rules for, and their candidates."""
+        return self.members[0].fitted_on
 
     def scores(self, observation: Observation) -> Scores:
         """Score the latest step. Pure."""
@@ -102,6 +98,11 @@ class CrossPolicy:
         onward[:, self.horizon - 1 : self.horizon] = -np.inf  # none of them where the log is shorter
         onward[:, self.horizon :] = np.where(there[:, self.horizon :], GO_ON, -np.inf)
         return BatchScores(ScoreArrays(np.where(history.answer >= 0, GO_ON, -np.inf), onward), None)
+
+
+def as_crossed(policy: Policy) -> CrossPolicy | None:
+    """Return a cross-calibrated policy as one; None for any other."""
+    return policy if isinstance(policy, CrossPolicy) else None
 
 
 def ranks(critical: Floats, scores: Floats) -> Floats:

@@ -62,7 +62,7 @@ def loads(data: bytes, section: Mapping[str, Any], source: str | None = None) ->
 
     Args:
         data: the file.
-        section: the settings, of the form that `learned_section.CrossConfig` checks.
+        section: the settings, of the form that `learned_config.CrossConfig` checks.
         source: where they stand, for the message.
 
     Raises:

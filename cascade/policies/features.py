@@ -16,10 +16,10 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats
 from cascade.errors import UsageError
 from cascade.policies import asked, columns, embedding
-from cascade.policies.base import Observation
+from cascade.policies.base import SHARED_PLACE, Observation
 from cascade.policies.columns import Column
 from cascade.policies.history import History
-from cascade.policies.seen import SHARED_PLACE, Live, Logged, Looks
+from cascade.policies.seen import Live, Logged, Looks
 from cascade.policies.signals import SIGNALS, Signal, role_free, signal
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from cascade.policies.base import Observation, Scores
+from pydantic import Field
+
+from cascade.policies.base import Observation, Policy, Scores
+from cascade.policies.config import PolicyConfig, StrategyFacts
 
 ALWAYS = float("inf")
 NEVER = float("-inf")
 
 
 @dataclass(frozen=True, slots=True)
-class FixedPolicy:
+class FixedPolicy(Policy):
     """Run exactly `depth` steps and keep the base's answer, the guide's, or both.
 
     In the base-guide strategy every step pays both models, whatever is kept. A model alone, at its own cost, is the
@@ -36,8 +40,29 @@ class FixedPolicy:
         return Scores(kept, onward)
 
 
+class FixedConfig(PolicyConfig):
+    """Always the same depth."""
+
+    kind: Literal["fixed"]
+    keep: Literal["base", "guide", "both"] = "both"
+    depth: int = Field(default=1, ge=1)
+
+    def build(self) -> FixedPolicy:
+        """Return the policy."""
+        return FixedPolicy(self.keep, self.depth)
+
+    def problems(self, strategy: StrategyFacts) -> Iterator[str]:
+        """Yield where the strategy has fewer steps, or no such candidate."""
+        if self.depth > strategy.horizon:
+            yield f"policy.depth: {self.depth} is more than the {strategy.horizon} steps that the strategy has"
+        if self.keep != "both" and len(strategy.sources) == 1:
+            yield f"policy.keep: a step of the {strategy.kind} strategy has one candidate; leave keep out"
+        elif self.keep != "both" and not any(self.keep in names for names in strategy.sources):
+            yield f"policy.keep: a step of the {strategy.kind} strategy has no candidate {self.keep}"
+
+
 @dataclass(frozen=True, slots=True)
-class RandomPolicy:
+class RandomPolicy(Policy):
     """Choose uniformly among the candidates and going on, the same way for the same seed, question and step."""
 
     seed: int = 0
@@ -52,3 +77,14 @@ class RandomPolicy:
         drawn = chance.randrange(options) if options else 0
         scores = tuple(ALWAYS if index == drawn else NEVER for index in range(len(step.candidates)))
         return Scores(scores, ALWAYS if drawn == len(step.candidates) else NEVER)
+
+
+class RandomConfig(PolicyConfig):
+    """Chance, seeded."""
+
+    kind: Literal["random"]
+    seed: int = 0
+
+    def build(self) -> RandomPolicy:
+        """Return the policy."""
+        return RandomPolicy(self.seed)

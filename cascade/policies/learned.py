@@ -17,7 +17,7 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
 from cascade.errors import UsageError
 from cascade.policies.bank import Bank, banks
-from cascade.policies.base import BatchScores, Observation, Scores, Takes
+from cascade.policies.base import BatchScores, FittedOn, Observation, Policy, Scores, Takes
 from cascade.policies.columns import column
 from cascade.policies.design import GO_ON, Memo
 from cascade.policies.embedding import Directions, Embedded
@@ -26,7 +26,6 @@ from cascade.policies.features import FeatureSet
 from cascade.policies.history import History
 from cascade.policies.network import Action, Network, action_problems
 from cascade.policies.ranking import beside, beside_one
-from cascade.policies.seen import SHARED_PLACE
 from cascade.types import Step
 
 Confidences: TypeAlias = tuple[float | None, ...]
@@ -92,8 +91,8 @@ class StepRule:
 
 
 @dataclass(frozen=True, slots=True)
-class LearnedPolicy:
-    """A policy that was fitted on a log. It is a `Policy` and a `BatchPolicy`.
+class LearnedPolicy(Policy):
+    """A policy that was fitted on a log.
 
     Where a feature is missing that never was in training, the rule that needs it says nothing: the walk goes on, the
     answer is kept, the confidence is unknown. Beyond the last rule everything is kept.
@@ -159,9 +158,10 @@ class LearnedPolicy:
         """The numbers of a question's embedding that a log must have, to play it on (`History.asked`)."""
         return () if self.directions is None else self.directions.names
 
-    def strangers(self, sources: Sequence[str]) -> list[str]:
-        """Return which of a step's places, named in order as in `History.sources`, it was not fitted on."""
-        return [source for index, source in enumerate(sources) if self._place(source, index) is None]
+    @property
+    def fitted_on(self) -> FittedOn:
+        """The steps that it has rules for, and their candidates."""
+        return FittedOn(self.horizon, self.sources)
 
     # --- one observation ---
 
@@ -218,13 +218,8 @@ class LearnedPolicy:
     def _places(self, step: Step) -> Sequence[int | None]:
         if tuple([one.source for one in step.candidates]) == self.sources:  # as in most steps
             return range(len(step.candidates))
-        return [self._place(one.source, index) for index, one in enumerate(step.candidates)]
-
-    def _place(self, source: str, index: int) -> int | None:
-        """Return the place of a candidate, as features are read (`seen.in_places`); None: it has none."""
-        if index < len(self.sources) and self.sources[index] in {source, SHARED_PLACE}:
-            return index
-        return self.sources.index(source) if source in self.sources else None
+        fitted = self.fitted_on  # a candidate's place as features are read (`seen.in_places`)
+        return [fitted.place(one.source, index) for index, one in enumerate(step.candidates)]
 
     # --- a log ---
 
@@ -233,7 +228,7 @@ class LearnedPolicy:
         present = history.answer >= 0
         scores = ScoreArrays(np.full(present.shape, -np.inf), np.full(present.shape[:2], -np.inf))
         confidence = np.where(present, history.confidence, np.nan) if self.judges else None
-        places = [self._place(source, index) for index, source in enumerate(history.sources)]
+        places = [self.fitted_on.place(source, index) for index, source in enumerate(history.sources)]
         for t in range(history.horizon):
             rows = np.flatnonzero(history.steps > t)
             if t >= len(self.rules):
@@ -246,6 +241,11 @@ class LearnedPolicy:
                 confidence[rows, t] = _placed(confidence, rows, t, found)
         scores.candidates[~present] = -np.inf
         return BatchScores(scores, confidence)
+
+
+def as_learned(policy: Policy) -> LearnedPolicy | None:
+    """Return a policy that was fitted as one; None for any other."""
+    return policy if isinstance(policy, LearnedPolicy) else None
 
 
 class _Found(NamedTuple):

@@ -8,16 +8,19 @@ References: the "LLM policy" and "LLM-EXIT" baselines of the CCPO paper (2025), 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
-from cascade.policies.base import Observation, Scores
+from cascade.policies.base import Observation, Policy, Scores
+from cascade.policies.config import PolicyConfig, StrategyFacts
 from cascade.policies.fixed import ALWAYS, NEVER
 
 KEEP_BASE, KEEP_GUIDE, GO_ON = 1.0, 2.0, 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class PromptedPolicy:
+class PromptedPolicy(Policy):
     """Do what the model said.
 
     Signal `decided_action` (of the base-guide strategy with a decider): 1 keep the base's answer, 2 the guide's, 3 go
@@ -46,3 +49,18 @@ class PromptedPolicy:
             chosen = sources[-1] if observation.last and sources else None
         scores = tuple([ALWAYS if source == chosen else NEVER for source in sources])
         return Scores(scores, ALWAYS if chosen is None else NEVER)
+
+
+class PromptedConfig(PolicyConfig):
+    """A model decides: the strategy's `decider`, or the model of the exit strategy."""
+
+    kind: Literal["prompted"]
+
+    def build(self) -> PromptedPolicy:
+        """Return the policy."""
+        return PromptedPolicy()
+
+    def problems(self, strategy: StrategyFacts) -> Iterator[str]:
+        """Yield where no model of the strategy decides."""
+        if not strategy.decides:
+            yield "policy: prompted needs a model that decides: strategy.decider: guide, or strategy: {kind: exit}"

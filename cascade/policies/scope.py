@@ -54,14 +54,12 @@ class Scope:
     @classmethod
     def of(cls, certificate: Certificate, policy: Policy, *, insists: bool = False) -> Scope:
         """Return the scope of the certificate of a policy."""
-        reads: tuple[str, ...] = getattr(policy, "reads", ())
-        needs: tuple[str, ...] = getattr(policy, "needs", ())
-        every = () if certificate.keeps_everything else (*reads, *_CONFIDENCE)
+        every = () if certificate.keeps_everything else (*policy.reads, *_CONFIDENCE)
         sure = () if certificate.abstain_below is None else ("reply_mean_logprob",)
         shown, echoes = certificate.made_for.get("shown"), certificate.made_for.get("echoes") or {}
         return cls(
             frozenset([*every, *sure]),
-            frozenset(() if certificate.keeps_everything else needs),
+            frozenset(() if certificate.keeps_everything else policy.needs),
             None if shown is None else tuple(shown),
             {model: tuple(names) for model, names in echoes.items()},
             insists,

@@ -15,14 +15,12 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.policies.asked import asked_numbers
-from cascade.policies.base import Observation
+from cascade.policies.base import SHARED_PLACE, Observation
 from cascade.policies.history import History
 from cascade.text import normalize_answer
 from cascade.types import Candidate
 
 NAN = math.nan
-SHARED_PLACE = "answer"
-"""A place that several sources fill, as a ladder's models do (`episodes.tabulate`)."""
 NOWHERE = -1
 
 

@@ -1,7 +1,6 @@
-"""The one table of signals: what each is called, its unit and range, and which strategy gives it.
+"""The one table of signals: what each is called, its unit and range. Which strategy gives it, the strategy declares.
 
-`design/signals.md` agrees with it. It stands with the policies, which read signals; `strategies.signals`, which gives
-them, hands it on.
+`design/signals.md` agrees with both (`strategies.config.StrategyConfig.signals`).
 """
 
 from __future__ import annotations
@@ -11,10 +10,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-PAIR, LADDER, EXIT = "base_guide", "ladder", "exit"
-"""The strategies, as a configuration calls them."""
-_ALL = (PAIR, LADDER, EXIT)
-
 
 @dataclass(frozen=True, slots=True)
 class Signal:
@@ -23,36 +18,34 @@ class Signal:
     Attributes:
         unit: its unit, in words.
         low, high: the least and greatest value that it can have; None = no bound.
-        strategies: which strategies give it; none for one that only imported logs have.
         tracked: whether its values at earlier steps are worth a feature of their own: it says how good an answer is.
     """
 
     unit: str
     low: float | None
     high: float | None
-    strategies: tuple[str, ...] = ()
     tracked: bool = False
 
 
 SIGNALS: Final[Mapping[str, Signal]] = MappingProxyType(
     {
-        "p_yes": Signal("probability", 0.0, 1.0, (PAIR,), tracked=True),
-        "answer_mean_logprob": Signal("nats per token, answer part", None, 0.0, _ALL, tracked=True),
-        "reply_mean_logprob": Signal("nats per token, whole reply", None, 0.0, _ALL, tracked=True),
-        "answer_min_logprob": Signal("nats, least likely token of the answer", None, 0.0, _ALL),
-        "reply_min_logprob": Signal("nats, least likely token of the reply", None, 0.0, _ALL),
-        "verdict_mass": Signal("probability of {Yes, No} together", 0.0, 1.0, (PAIR,)),
-        "guide_agrees": Signal("1 the guide's answer is the base's, else 0", 0.0, 1.0, (PAIR,)),
-        "agrees_with_earlier": Signal("share of earlier answers that are the same", 0.0, 1.0, _ALL),
-        "decided_action": Signal("1 keep the base's answer, 2 the guide's, 3 go on", 1.0, 3.0, (PAIR,)),
-        "says_exit": Signal("1 stop, 0 go on", 0.0, 1.0, (EXIT,)),
-        "reply_tokens": Signal("tokens of the whole reply", 0.0, None, _ALL),
-        "answer_chars": Signal("characters", 0.0, 2_000.0, (PAIR, LADDER)),
-        "tool_calls": Signal("tool calls of the message", 0.0, None, (LADDER,)),
-        "tools_offered": Signal("tools that the request offers", 0.0, None, (LADDER,)),
-        "turns": Signal("messages of the user so far", 0.0, None, (LADDER,)),
-        "request_chars": Signal("characters of the request as JSON", 0.0, None, (LADDER,)),
-        "reasoning_chars": Signal("characters", 0.0, None, (PAIR,)),
+        "p_yes": Signal("probability", 0.0, 1.0, tracked=True),
+        "answer_mean_logprob": Signal("nats per token, answer part", None, 0.0, tracked=True),
+        "reply_mean_logprob": Signal("nats per token, whole reply", None, 0.0, tracked=True),
+        "answer_min_logprob": Signal("nats, least likely token of the answer", None, 0.0),
+        "reply_min_logprob": Signal("nats, least likely token of the reply", None, 0.0),
+        "verdict_mass": Signal("probability of {Yes, No} together", 0.0, 1.0),
+        "guide_agrees": Signal("1 the guide's answer is the base's, else 0", 0.0, 1.0),
+        "agrees_with_earlier": Signal("share of earlier answers that are the same", 0.0, 1.0),
+        "decided_action": Signal("1 keep the base's answer, 2 the guide's, 3 go on", 1.0, 3.0),
+        "says_exit": Signal("1 stop, 0 go on", 0.0, 1.0),
+        "reply_tokens": Signal("tokens of the whole reply", 0.0, None),
+        "answer_chars": Signal("characters", 0.0, 2_000.0),
+        "tool_calls": Signal("tool calls of the message", 0.0, None),
+        "tools_offered": Signal("tools that the request offers", 0.0, None),
+        "turns": Signal("messages of the user so far", 0.0, None),
+        "request_chars": Signal("characters of the request as JSON", 0.0, None),
+        "reasoning_chars": Signal("characters", 0.0, None),
         "self_check": Signal("a model's own P(correct)", 0.0, 1.0, tracked=True),
         "gate": Signal("1 a check was passed, else 0", 0.0, 1.0, tracked=True),
         "judge_share": Signal("share of judges that said yes", 0.0, 1.0, tracked=True),
@@ -63,6 +56,19 @@ SIGNALS: Final[Mapping[str, Signal]] = MappingProxyType(
     }
 )
 """Every signal that the strategies and the importers give, the most telling first."""
+OF_ANSWERS = frozenset(
+    {
+        "reply_tokens",
+        "reply_mean_logprob",
+        "reply_min_logprob",
+        "answer_mean_logprob",
+        "answer_min_logprob",
+        "agrees_with_earlier",
+    }
+)
+"""What a step shows of any model's answer (`strategies.signals`), and whether it agrees with the earlier ones."""
+OF_REQUESTS = frozenset({"answer_chars", "tool_calls", "tools_offered", "turns", "request_chars"})
+"""What a step of a chat request shows besides (`strategies.form`)."""
 _UNLISTED = Signal("unknown", None, None, tracked=True)
 _ROLES = ("base_", "guide_")
 
@@ -88,12 +94,3 @@ def role_free(name: str) -> str:
         if name not in SIGNALS and name.removeprefix(role) in SIGNALS:
             return name.removeprefix(role)
     return name
-
-
-def given_by(strategy: str) -> frozenset[str]:
-    """Return the signals that a strategy gives.
-
-    >>> "p_yes" in given_by("base_guide"), "p_yes" in given_by("ladder")
-    (True, False)
-    """
-    return frozenset(name for name, listed in SIGNALS.items() if strategy in listed.strategies)

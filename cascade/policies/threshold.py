@@ -11,10 +11,14 @@ the free-form score, which measures an answer's length.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from cascade.policies.base import Observation, Scores
+from pydantic import Field
+
+from cascade.policies.base import Observation, Policy, Scores
+from cascade.policies.config import PolicyConfig, StrategyFacts
 from cascade.policies.fixed import ALWAYS, NEVER
 from cascade.types import Step
 
@@ -31,7 +35,7 @@ def uncertainty(p_yes: float | None) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class ThresholdPolicy:
+class ThresholdPolicy(Policy):
     """Go on while the doubt about a step is at least `kappa`, else keep what was judged right.
 
     `when` says what the doubt is: "uncertain" the guide's uncertainty in nats; "p_yes" 1 − P(yes), so that a sure "no"
@@ -83,3 +87,25 @@ class ThresholdPolicy:
         if value is None:
             return ALWAYS
         return 1.0 - value if self.when == "p_yes" else -value
+
+
+class ThresholdConfig(PolicyConfig):
+    """UALA: go on while there is doubt. `threshold` in nats, or in probability for when: p_yes."""
+
+    kind: Literal["threshold"] = "threshold"
+    threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.3
+    keep: Literal["judged", "both"] = "judged"
+    when: Literal["uncertain", "p_yes", "reply_logprob"] = "uncertain"
+
+    def build(self) -> ThresholdPolicy:
+        """Return the policy."""
+        return ThresholdPolicy(self.threshold, self.keep, self.when)
+
+    def problems(self, strategy: StrategyFacts) -> Iterator[str]:
+        """Yield where the strategy never gives the signal that the doubt is read from."""
+        (wanted,) = self.build().reads
+        if wanted in strategy.signals:
+            return
+        lacks, other = ("log-probs", "p_yes") if self.when == "reply_logprob" else ("verdicts", "reply_logprob")
+        said = f"use when: {other}, or {{kind: fixed, depth: …}}"
+        yield f"policy.when: the {strategy.kind} strategy has no {lacks}; {said}"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from cascade.providers.base import Payload
+from cascade.providers.registry import ProviderSettings
 from cascade.types import Request
 
 Reply: TypeAlias = str | Payload | BaseException
@@ -159,3 +160,8 @@ def _chunks(payload: Payload) -> Iterator[Payload]:
         yield {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": index, **call}]}, "finish_reason": None}]}
     yield {"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}
     yield {"choices": [], "usage": payload["usage"]}
+
+
+def create(settings: ProviderSettings) -> FakeProvider:
+    """Return the provider with its replies."""
+    return FakeProvider(settings.options.get("replies"))

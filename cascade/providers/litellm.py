@@ -8,6 +8,7 @@ exceptions hold the key and are never chained (F04).
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import re
 import sys
@@ -31,6 +32,7 @@ from cascade.errors import (
 )
 from cascade.providers.base import Payload, wire_body
 from cascade.providers.exchange import Endpoint, retry_after_s
+from cascade.providers.registry import ProviderSettings
 from cascade.resilience import background
 from cascade.resilience.background import OutOfTimeError
 from cascade.resilience.forks import after_fork, keep, no_fork
@@ -268,3 +270,10 @@ def _ending(request: Request, wrapper: Any) -> Payload:
     sent = [usage for chunk in getattr(wrapper, "chunks", ()) if (usage := getattr(chunk, "usage", None)) is not None]
     choice = {"index": 0, "delta": {}, "finish_reason": str(finish)}
     return {"choices": [choice], "usage": _plain(sent[-1]) if sent else None}
+
+
+def create(settings: ProviderSettings) -> LiteLLM:
+    """Return the provider. Raises MissingExtraError where litellm is not installed."""
+    if importlib.util.find_spec("litellm") is None:
+        raise MissingExtraError("litellm", "provider: litellm")
+    return LiteLLM(settings.endpoints)

@@ -27,6 +27,7 @@ from cascade.errors import (
 from cascade.providers import weights
 from cascade.providers.base import Payload, wire_body
 from cascade.providers.local_tools import body_for, with_tool_calls
+from cascade.providers.registry import ProviderSettings
 from cascade.providers.vocabulary import Vocabulary, read_vocabulary
 from cascade.resilience.forks import after_fork, keep_for_ever
 from cascade.types import Request
@@ -231,3 +232,9 @@ def _refuse_too_long(payload: Payload, request: Request) -> None:
 
 def _close(chunks: Any) -> None:
     chunks.close()
+
+
+def create(settings: ProviderSettings) -> Local:
+    """Return the provider; no model is loaded yet. Raises MissingExtraError where xllamacpp is not installed."""
+    load_xllamacpp()
+    return Local(**settings.options)

@@ -23,6 +23,7 @@ from cascade.errors import (
 )
 from cascade.providers.base import Payload
 from cascade.providers.exchange import Endpoint, Exchange
+from cascade.providers.registry import ProviderSettings
 from cascade.resilience import background
 from cascade.resilience.background import OutOfTimeError
 from cascade.resilience.forks import after_fork, keep, no_fork
@@ -199,3 +200,8 @@ def _mapped(error: Exception, exchange: Exchange) -> ProviderError:
         return StreamInterruptedError(f"{model}: the connection broke in the answer ({said}).", model=model)
     says = f"{model}: the connection broke before an answer came ({said}); the call may be billed."
     return ProviderUnavailableError(says, model=model, billed="maybe")
+
+
+def create(settings: ProviderSettings) -> OpenAIHTTP:
+    """Return the provider."""
+    return OpenAIHTTP(settings.endpoints)

@@ -15,6 +15,7 @@ from cascade.episodes.files import read_rows
 from cascade.episodes.schema import CHAT, ECHOED, IMPOSSIBLE_LOGPROB, question_id, request_digest
 from cascade.errors import BadRequestError, UsageError
 from cascade.providers.base import Payload
+from cascade.providers.registry import ProviderSettings
 from cascade.types import Request
 
 _Key = tuple[str, int, str, str, int]
@@ -163,3 +164,8 @@ def _token(token: list[Any]) -> dict[str, Any]:
 
 def _logprob(value: float | None) -> float | None:
     return float("-inf") if value is not None and value <= IMPOSSIBLE_LOGPROB else value
+
+
+def create(settings: ProviderSettings) -> Replay:
+    """Return the provider with its log read."""
+    return Replay.open(str(settings.options["path"]))

@@ -27,15 +27,11 @@ from cascade.policies.scope import Scope, failures
 from cascade.serving.audits import Judge, Outcome, critical_of, missed_in_set, served_wrong
 from cascade.serving.monitors import UNAUDITED, CertificateMonitors
 from cascade.strategies.base import Strategy
-from cascade.strategies.base_guide import BaseGuide
-from cascade.strategies.ladder import Ladder
 from cascade.types import Answer, Certificate, Question, Step
 
 if TYPE_CHECKING:
     from cascade.conformal.monitor import Monitor
-    from cascade.conformal.online import OnlineThreshold
     from cascade.policies.artifact import PolicyArtifact
-    from cascade.policies.calibrated import CalibratedPolicy
 
 CALIBRATE = "make one with: cascade calibrate EPISODES --policy … -o DIR, and name it: policy: DIR"
 
@@ -97,7 +93,7 @@ class CertifiedPolicy:
         today: Callable[[], date] = today_utc,
     ) -> None:
         self._wanted = config.guarantee or GuaranteeConfig()
-        takes: Takes | None = getattr(policy, "takes", None)
+        takes = policy.takes
         self._strategy = strategy if takes is None else strategy.only(takes)
         self._walk = _walk_of(strategy) if takes is not None and takes.reference else None
         self._today, self._level = today, level
@@ -124,7 +120,7 @@ class CertifiedPolicy:
         problems = list(watch_problems(self._wanted, certificates))
         if problems:
             raise ConfigError(problems)
-        templates = getattr(self._strategy, "prompts", None)  # those in service, whatever stands on the disk now
+        templates = self._strategy.prompts  # those in service, whatever stands on the disk now
         return {one.calibration_id: tuple(voids(config, one, templates)) for one in certificates}
 
     def _scope(self, certificate: Certificate) -> Scope:
@@ -170,10 +166,11 @@ class CertifiedPolicy:
         if known.alarm is not None and certificate is not None:
             strategy, fallback = fallback_of(self._wanted.monitor.fallback, certificate.kind, self._strategy)
             if strategy is not self._strategy:  # no audit of it tells anything about the strategy configured
-                return RunPlan(strategy, fallback, warnings=warnings, walk=LAST_ONLY, level=self._level)
+                return RunPlan(strategy, fallback, warnings=warnings, walk=_walk_of(self._strategy), level=self._level)
             return RunPlan(strategy, fallback, audit=audit, warnings=warnings, level=self._level)
-        policy = _policy_for(self.policy, question, known.online)
-        below: float | None = getattr(policy, "abstain_below", None)
+        lower = None if known.online is None else known.online.kappa
+        policy = self.policy.for_segment(question.segment, question.group, kappa=lower)
+        below = policy.abstain_below
         if reasons or certificate is None:
             return RunPlan(self._strategy, policy, None, below, audit, warnings, walk=self._walk, level=self._level)
         scope = self._scopes[certificate.calibration_id]
@@ -262,7 +259,7 @@ class CertifiedPolicy:
 
     def _needs_last(self, kind: str, reference_right: bool | None) -> bool:
         """Whether the audit itself has to say what the reference would have answered."""
-        return kind == "regret" and reference_right is None and isinstance(self._strategy, Ladder)
+        return kind == "regret" and reference_right is None and self._strategy.ends_with_reference
 
     def _complete(self, answer: Answer) -> bool:
         """Whether all steps were run that the strategy has."""
@@ -299,7 +296,7 @@ def _uncounted(answer: Answer) -> str | None:
 
 def _walk_of(strategy: Strategy) -> str:
     """Return what a log calls the reference alone: a ladder's last model, or the guide asked outright."""
-    return LAST_ONLY if isinstance(strategy, Ladder) else GUIDE_ONLY
+    return LAST_ONLY if strategy.ends_with_reference else GUIDE_ONLY
 
 
 def fallback_of(wanted: str | None, kind: str, strategy: Strategy) -> tuple[Strategy, Policy]:
@@ -310,20 +307,9 @@ def fallback_of(wanted: str | None, kind: str, strategy: Strategy) -> tuple[Stra
     """
     if (wanted or ("guide" if KINDS[kind].speaks_of == "single" else "everything")) == "everything":
         return strategy, FixedPolicy("both", strategy.horizon)
-    if isinstance(strategy, Ladder):
+    if strategy.ends_with_reference:
         return strategy.only(Takes(reference=True)), FixedPolicy()
-    return strategy, FixedPolicy("guide" if isinstance(strategy, BaseGuide) else "both")
-
-
-def _policy_for(policy: Policy, question: Question, online: OnlineThreshold | None) -> Policy:
-    """Return the policy at the threshold of a question's segment, or at the lower one that audits led to."""
-    for_segment: Callable[..., CalibratedPolicy] | None = getattr(policy, "for_segment", None)
-    if for_segment is None:
-        return policy
-    chosen = for_segment(question.segment, question.group)
-    if online is None:
-        return chosen
-    return replace(chosen, threshold=chosen.threshold._replace(kappa=online.kappa))
+    return strategy, strategy.guide_policy
 
 
 def _refusal(reasons: Iterable[str]) -> str:

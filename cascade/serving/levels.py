@@ -12,10 +12,11 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from cascade.config import CascadeConfig
-from cascade.config.schema import DirectoryConfig, GuaranteeConfig
+from cascade.config.schema import GuaranteeConfig
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.factory import build_policy, certified_policy, fitting, read_levels
 from cascade.policies.base import Policy
+from cascade.policies.directory import DirectoryConfig
 from cascade.serving.certified import CertifiedPolicy, today_utc
 from cascade.serving.monitors import CertificateMonitors, ServiceStatus
 from cascade.strategies.base import Strategy

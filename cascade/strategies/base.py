@@ -1,12 +1,16 @@
-"""The Protocol of a strategy, and what it says of each model that it uses."""
+"""The Protocol that every strategy follows. `strategies.config` has the settings that build one."""
 
 from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from cascade.policies.base import Takes
+from cascade.defaults import default
+from cascade.errors import UsageError
+from cascade.policies.base import Policy, Takes
+from cascade.policies.fixed import FixedPolicy
+from cascade.strategies.prompts import Prompts
 from cascade.types import Completion, Question, Request, Step
 
 Plan: TypeAlias = Generator[Request | Step, Completion | None, None]
@@ -25,21 +29,43 @@ class ModelUse:
 
 
 class Strategy(Protocol):
-    """Combines models into steps."""
+    """Combines models into steps.
 
-    @property
-    def horizon(self) -> int:
-        """T, the most steps a question can take."""
-        ...
+    A strategy inherits from this class and defines `horizon`, `models` and `plan`; every other member has a default.
+    """
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        """The names of the models that it may call."""
-        ...
+    __slots__ = ()
+
+    if TYPE_CHECKING:  # they have no default
+
+        @property
+        def horizon(self) -> int:
+            """T, the most steps a question can take."""
+            ...
+
+        @property
+        def models(self) -> tuple[str, ...]:
+            """The names of the models that it may call."""
+            ...
 
     def plan(self, question: Question) -> Plan:
         """Return the plan of one question."""
         ...
+
+    @default
+    def prompts(self) -> Prompts | None:
+        """The prompt files that it was built with; None where it reads none."""
+        return None
+
+    @default
+    def ends_with_reference(self) -> bool:
+        """Whether its last step is the answer of the reference alone, as in a ladder."""
+        return False
+
+    @default
+    def guide_policy(self) -> Policy:
+        """The policy that takes one step and keeps the strongest model's answer, as far as a step tells it apart."""
+        return FixedPolicy()
 
     def only(self, takes: Takes) -> Strategy:
         """Return the strategy of the part that a policy takes.
@@ -47,4 +73,4 @@ class Strategy(Protocol):
         Raises:
             UsageError: the strategy has no such part.
         """
-        ...
+        raise UsageError(f"{type(self).__name__} cannot be taken in part ({takes}).")

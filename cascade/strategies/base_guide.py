@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+from pydantic import Field
+
+from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import ProviderError, UsageError
-from cascade.policies.base import Takes
+from cascade.policies.base import Policy, Takes
+from cascade.policies.fixed import FixedPolicy
+from cascade.policies.signals import OF_ANSWERS
 from cascade.policies.threshold import uncertainty
 from cascade.safety.defusing import taken_out
 from cascade.strategies import reply, signals
 from cascade.strategies import verdict as verdicts
 from cascade.strategies.base import ModelUse, Plan, Strategy
+from cascade.strategies.config import StrategyConfig
 from cascade.strategies.form import refuse_chat_request
+from cascade.strategies.ladder import Ladder
 from cascade.strategies.prompts import Prompts, load, question_text
 from cascade.strategies.verdict import Verdict
 from cascade.text import agreement, data_block, defuse, normalize_answer
@@ -103,7 +110,7 @@ class _Round:
 
 
 @dataclass(frozen=True, slots=True)
-class BaseGuide:
+class BaseGuide(Strategy):
     """The base-guide strategy.
 
     Args:
@@ -137,14 +144,17 @@ class BaseGuide:
         """Base and guide."""
         return (self.base.name, self.guide.name)
 
-    def only(self, takes: Takes) -> Strategy:
+    @property
+    def guide_policy(self) -> Policy:
+        """The guide's answer of the first round."""
+        return FixedPolicy("guide")
+
+    def only(self, takes: Takes) -> Ladder:
         """Return the guide asked outright, as in the walk "guide only"; there is no other part.
 
         Raises:
             UsageError: single rounds are asked for: each reads the rounds before it.
         """
-        from cascade.strategies.ladder import Ladder  # it reads questions as this file does
-
         if not takes.reference:
             raise UsageError("Rounds of base and guide cannot be left out: each round reads those before it.")
         return Ladder((self.guide,), self.prompts)
@@ -323,3 +333,73 @@ class BaseGuide:
         return Request(
             use.name, messages, role, purpose, step, question, use.max_tokens, use.temperature, logprobs, use.seed
         )
+
+
+_DECIDES, _EXITS = "LLM policy, ", "LLM-exit, "
+
+
+class BaseGuideConfig(StrategyConfig):
+    """Rounds of base and guide."""
+
+    kind: Literal["base_guide"] = "base_guide"
+    rounds: int = Field(default=4, ge=1, le=100)
+    verdict: VerdictMode = "auto"
+    samples: int = Field(default=3, ge=1, le=50)
+    on_guide_error: OnGuideError = "escalate"
+    decider: Literal["base", "guide"] | None = None
+
+    candidates = ("base", "guide")
+    signals = OF_ANSWERS | {
+        "p_yes",
+        "verdict_mass",
+        "guide_agrees",
+        "decided_action",
+        "answer_chars",
+        "reasoning_chars",
+    }
+    has_reference = True
+    baselines = (GUIDE_ONLY, *(f"{who}{place}" for place in ("base", "guide") for who in (_DECIDES, _EXITS)))
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The entries under `models` that it needs."""
+        return ("base", "guide")
+
+    @property
+    def horizon(self) -> int:
+        """T, the most rounds."""
+        return self.rounds
+
+    @property
+    def decides(self) -> bool:
+        """Whether there is a decider."""
+        return self.decider is not None
+
+    def build(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> BaseGuide:
+        """Return the strategy."""
+        return BaseGuide(
+            base=uses["base"],
+            guide=uses["guide"],
+            rounds=self.rounds,
+            verdict=self.verdict,
+            samples=self.samples,
+            on_guide_error=self.on_guide_error,
+            prompts=prompts,
+            decider=self.decider,
+        )
+
+    def baseline(self, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return the guide alone, these rounds with a decider, or one model that says when to stop."""
+        if name == GUIDE_ONLY:
+            return {"kind": "ladder", "models": ["guide"], "prompts": self.prompts}, {"kind": "fixed"}
+        if name.startswith(_DECIDES):
+            return {**self.model_dump(), "decider": name.removeprefix(_DECIDES)}, {"kind": "prompted"}
+        place = name.removeprefix(_EXITS)
+        exits = {"kind": "exit", "model": place, "rounds": self.rounds, "prompts": self.prompts}
+        return exits, {"kind": "prompted"}
+
+    @classmethod
+    def line_for(cls, sources: tuple[str, ...], horizon: int, places: Sequence[str]) -> str | None:  # noqa: ARG003
+        """Return as many rounds as there are steps."""
+        fits = sorted(sources) == ["base", "guide"]
+        return f"strategy: {{kind: base_guide, rounds: {horizon}}}" if fits else None

@@ -9,13 +9,17 @@ Reference: Lu et al., Runaway is ashamed, but helpful (2025); the prompt is our 
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
-from cascade.errors import ProviderError, UsageError
-from cascade.policies.base import Takes
+from pydantic import Field
+
+from cascade.errors import ProviderError
+from cascade.policies.signals import OF_ANSWERS
 from cascade.strategies import reply, signals
-from cascade.strategies.base import ModelUse, Plan
+from cascade.strategies.base import ModelUse, Plan, Strategy
+from cascade.strategies.config import StrategyConfig
 from cascade.strategies.form import refuse_chat_request
 from cascade.strategies.prompts import Prompts, load, question_text
 from cascade.text import agreement, data_block, defuse
@@ -36,7 +40,7 @@ def read_exit(text: str) -> bool | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(Strategy):
     """The exit strategy.
 
     Args:
@@ -60,14 +64,6 @@ class Exit:
     def models(self) -> tuple[str, ...]:
         """The one model."""
         return (self.use.name,)
-
-    def only(self, takes: Takes) -> Exit:
-        """Refuse: every round reads the rounds before it, and there is no other model.
-
-        Raises:
-            UsageError: always.
-        """
-        raise UsageError(f"The strategy exit cannot be taken in part ({takes}).")
 
     def plan(self, question: Question) -> Plan:
         """Plan an answer and a decision a step."""
@@ -112,3 +108,33 @@ class Exit:
         return Request(
             use.name, messages, self.role, purpose, step, question, use.max_tokens, use.temperature, logprobs, use.seed
         )
+
+
+class ExitConfig(StrategyConfig):
+    """One model that answers and says when to stop."""
+
+    kind: Literal["exit"]
+    model: str = "guide"
+    rounds: int = Field(default=4, ge=1, le=100)
+
+    signals = OF_ANSWERS | {"says_exit"}
+    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "prompted"}
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The entries under `models` that it needs."""
+        return (self.model,)
+
+    @property
+    def horizon(self) -> int:
+        """T, the most steps."""
+        return self.rounds
+
+    @property
+    def decides(self) -> bool:
+        """The model decides."""
+        return True
+
+    def build(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Exit:
+        """Return the strategy."""
+        return Exit(uses[self.model], self.model, self.rounds, prompts)

@@ -5,11 +5,17 @@ With one model it is that model alone, at its own cost: the baseline that a casc
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, field_validator
 
 from cascade.errors import ProviderError, UsageError
 from cascade.policies.base import Takes
-from cascade.strategies.base import ModelUse, Plan
+from cascade.policies.signals import OF_ANSWERS, OF_REQUESTS
+from cascade.strategies.base import ModelUse, Plan, Strategy
+from cascade.strategies.config import StrategyConfig
 from cascade.strategies.form import form_of
 from cascade.strategies.prompts import Prompts, load
 from cascade.text import agreement
@@ -17,7 +23,7 @@ from cascade.types import Question, Step
 
 
 @dataclass(frozen=True, slots=True)
-class Ladder:
+class Ladder(Strategy):
     """The ladder strategy.
 
     Args:
@@ -37,6 +43,11 @@ class Ladder:
     def models(self) -> tuple[str, ...]:
         """The models, cheapest first."""
         return tuple(use.name for use in self.rungs)
+
+    @property
+    def ends_with_reference(self) -> bool:
+        """The last model is the reference."""
+        return True
 
     def only(self, takes: Takes) -> Ladder:
         """Return the ladder of some of the models; its last model alone is the reference."""
@@ -71,3 +82,57 @@ class Ladder:
             numbers["agrees_with_earlier"] = agreement(candidate.text, earlier)
             earlier.append(candidate.text)
             yield Step(number, (candidate,), numbers, warnings=said)
+
+
+class LadderConfig(StrategyConfig):
+    """A list of models, cheapest first, named as under `models`."""
+
+    kind: Literal["ladder"]
+    models: tuple[str, ...] = Field(min_length=1)
+
+    signals = OF_ANSWERS | OF_REQUESTS
+    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "reply_logprob"}
+    has_reference = True
+    has_parts = True
+
+    @field_validator("models")
+    @classmethod
+    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        twice = sorted({name for name in value if value.count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} stands more than once")
+        return value
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The entries under `models` that it needs."""
+        return self.models
+
+    @property
+    def horizon(self) -> int:
+        """T, the number of models."""
+        return len(self.models)
+
+    def build(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Ladder:
+        """Return the ladder."""
+        return Ladder(tuple([uses[name] for name in self.models]), prompts)
+
+    def role(self, place: str, model: str) -> str:  # noqa: ARG002 - the same model in another entry is the same rung
+        """Return the model's own name: a rung is called by it."""
+        return model
+
+    def described(self, roles: Sequence[str]) -> dict[str, Any]:
+        """Return the settings with the models by their own names."""
+        return {**super().described(roles), "models": list(roles)}
+
+    def step_roles(self, roles: Sequence[str]) -> list[str]:
+        """Return the models in their order."""
+        return list(roles)
+
+    @classmethod
+    def line_for(cls, sources: tuple[str, ...], horizon: int, places: Sequence[str]) -> str | None:
+        """Return a ladder of the configured models, where there are as many as steps."""
+        if sources != ("answer",):
+            return None
+        listed = ", ".join(places) if len(places) == horizon else f"the {horizon} models, cheapest first"
+        return f"strategy: {{kind: ladder, models: [{listed}]}}"

@@ -1,15 +1,14 @@
-"""The numbers that a step shows to a policy. Every name is in `SIGNALS` and `design/signals.md`; unknown is None."""
+"""The numbers that a step shows to a policy. Every name is in `policies.signals` and `design/signals.md`.
+
+Unknown is None.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from cascade.policies import signals as listed
 from cascade.types import Completion, Token
-
-SIGNALS = listed.SIGNALS
-"""What each signal is, and which strategy gives it. The table stands with the policies, which read signals."""
 
 
 def logprob_signals(completion: Completion, answer: str) -> dict[str, float | None]:

@@ -162,7 +162,6 @@ def _members(
         terms = Terms.of(training, guarantee, allowed_loss(guarantee, table.n))
         choice = choice_on(training, terms, method, seed)
         policy = choice.chosen.fit(training)  # without confidences: the answers are ranked by the strategy's own
-        assert isinstance(policy, LearnedPolicy)  # noqa: S101 - every candidate of `portfolio` makes one
         choices.append(choice)
         members.append(policy)
     return tuple(choices), tuple(members)

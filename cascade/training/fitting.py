@@ -235,7 +235,7 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
         policy = _made(parts.training, terms, choice, how, networks)
     else:
         choice = unchosen(parts.training, taken, [taken], terms)
-        policy = _whole(taken, parts.training)
+        policy = taken.whole(parts.training)
     learning = networks.training_of(policy)
     made = _cheaper(_Made(ready.attached(policy), choice), parts, guarantee, how)
     sizes = Sizes(parts.questions, parts.training.n, parts.calibration.n)
@@ -469,13 +469,7 @@ def _made(training: EpisodeTable, terms: Terms, choice: Choice, how: How, networ
     if how.init is not None:
         again = _candidates(training, terms, how.method, how.seed, how.init.policy, networks)
         chosen = next((one for one in again if one.name == chosen.name), chosen)
-    return _whole(chosen, training)
-
-
-def _whole(chosen: Candidate, training: EpisodeTable) -> LearnedPolicy:
-    policy = chosen.whole(training)
-    assert isinstance(policy, LearnedPolicy)  # noqa: S101 - every candidate of `portfolio` makes one
-    return policy
+    return chosen.whole(training)
 
 
 def _held(

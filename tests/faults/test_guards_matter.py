@@ -118,14 +118,12 @@ def _safe_loader_off(bench: Bench) -> None:
 
 def _only_the_first(bench: Bench) -> None:
     listed = loading.problems_in
-    bench.patch.setattr(loading, "problems_in", lambda model, error: listed(model, error)[:1])
+    bench.patch.setattr(loading, "problems_in", lambda *given: listed(*given)[:1])
     bench.patch.setattr(loading, "problems_behind", lambda *_: [])
 
 
 _BEFORE_IMPORT_OUT = "import cascade.providers.litellm as adapter\nadapter._BEFORE_IMPORT = {}"
-_EXTRAS_REQUIRED = (
-    "import cascade.providers.registry as r\nr._BUILT_IN = {**r._BUILT_IN, 'litellm': lambda _: __import__('litellm')}"
-)
+_EXTRAS_REQUIRED = "import cascade.providers.litellm as adapter\nadapter.create = lambda _: __import__('litellm')"
 
 GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
     "F12 quote": (test_transport.scenario_f12, instead(exchange, "quote", lambda said, _secrets: said)),

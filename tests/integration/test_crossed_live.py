@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from cascade.calibration.scores import scored
-from cascade.config.schema import DirectoryConfig
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import levels, rollout
 from cascade.evaluation.logs import DEMO, DEMO_LADDER
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
+from cascade.policies.directory import DirectoryConfig
 from cascade.training.crossing import fit_crossed
 from integration.test_fitted_live import assert_same_bits, logged
 

@@ -13,7 +13,6 @@ import pytest
 
 from cascade.calibration.scores import scored
 from cascade.config import CascadeConfig
-from cascade.config.schema import DirectoryConfig
 from cascade.conformal.arrays import Floats, ScoreArrays
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import levels, rollout
@@ -24,6 +23,7 @@ from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
 from cascade.factory import read_policy
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
+from cascade.policies.directory import DirectoryConfig
 from cascade.providers.replay import Replay
 from cascade.serving.audits import judge
 from cascade.training.fitting import fit_policy

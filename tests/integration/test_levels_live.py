@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from cascade.calibration.scores import scored
-from cascade.config.schema import DirectoryConfig
 from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import levels as score_levels
 from cascade.conformal.rollout import rollout
@@ -16,6 +15,7 @@ from cascade.evaluation.logs import DEMO
 from cascade.factory import read_levels
 from cascade.orchestrator import Orchestrator
 from cascade.policies import levels
+from cascade.policies.directory import DirectoryConfig
 from cascade.training.levels import fit_levels
 from integration.test_fitted_live import assert_same_bits, logged
 

@@ -147,7 +147,7 @@ def keeps_the_strategies(base_guide: BaseGuide, ladder: Ladder) -> None:
     _strategies: tuple[Strategy, ...] = (base_guide, ladder)
 
 
-class MyPolicy:
+class MyPolicy(Policy):
     """A policy of somebody else."""
 
     kappa = 0.5

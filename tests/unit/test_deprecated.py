@@ -28,6 +28,8 @@ def models() -> Orchestrator:
         ("cascade.episodes.matching", "cascade.matching", "get_matcher"),
         ("cascade.building", "cascade.factory", "read_policy"),
         ("cascade.sections", "cascade.config.schema", "BudgetConfig"),
+        ("cascade.sections", "cascade.strategies.ladder", "LadderConfig"),
+        ("cascade.sections", "cascade.policies.fixed", "RandomConfig"),
     ],
 )
 def test_a_module_that_has_moved_is_found_under_its_old_name(old: str, new: str, name: str) -> None:

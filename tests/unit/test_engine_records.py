@@ -9,7 +9,7 @@ import pytest
 from cascade.budget.ledger import most_nano_usd
 from cascade.engine import _served, decide, failed_call, paid_call, rank, sure_of
 from cascade.errors import EmptyCompletionError, ProviderError, ProviderTimeoutError, ProviderUnavailableError
-from cascade.policies.base import Observation, Scores
+from cascade.policies.base import Observation, Policy, Scores
 from cascade.types import Decision, Step, Usage
 from unit.made import CHEAP, RIVER, candidate, completion, request, step
 
@@ -164,7 +164,7 @@ def test_a_reply_says_how_sure_it_is_where_the_policy_does_not_know() -> None:
 
 
 def test_a_decision_holds_what_the_policy_said() -> None:
-    class Sure:
+    class Sure(Policy):
         kappa = 0.5
 
         def scores(self, observation: Observation) -> Scores:

@@ -7,9 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from cascade import factory
 from cascade.config import load, policy_section
-from cascade.config.schema import POLICIES, STRATEGIES
 from cascade.errors import ConfigError
 from cascade.factory import build_policy, build_strategy, certified_policy, policy_of, read_policy
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, read, write
@@ -20,11 +18,13 @@ from cascade.policies.fixed import FixedPolicy, RandomPolicy
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.policies.model_file import dumps, settings
 from cascade.policies.prompted import PromptedPolicy
+from cascade.policies.registry import POLICIES
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.exit import Exit
 from cascade.strategies.ladder import Ladder
+from cascade.strategies.registry import STRATEGIES
 from unit.certified import certificate, directory
 from unit.made import TWO_MODELS
 from unit.policies import learned_made as walks
@@ -52,7 +52,10 @@ def test_a_strategy_is_what_its_section_says(strategy: dict[str, Any], made: Any
 
 def test_every_kind_of_strategy_can_be_built() -> None:
     needed: dict[str, Any] = {"ladder": {"models": ["base"]}}
-    made = {build_strategy(load(MODELS | {"strategy": {"kind": kind, **needed.get(kind, {})}})) for kind in STRATEGIES}
+    made = {
+        build_strategy(load(MODELS | {"strategy": {"kind": kind, **needed.get(kind, {})}}))
+        for kind in STRATEGIES.built_in
+    }
     assert {type(one) for one in made} == {BaseGuide, Ladder, Exit}
 
 
@@ -80,9 +83,10 @@ def test_a_policy_is_what_its_section_says(policy: dict[str, Any], made: Any) ->
     assert policy_of(policy_section(policy)) == made
 
 
-def test_every_kind_of_policy_has_a_maker() -> None:
-    assert set(factory._MAKERS) | set(factory._READERS) == set(POLICIES) - {"directory"}
-    assert {get_args(section.model_fields["kind"].annotation)[0] for section in POLICIES.values()} == set(POLICIES)
+@pytest.mark.parametrize("registry", [POLICIES, STRATEGIES])
+def test_every_kind_has_settings_of_that_kind(registry: Any) -> None:
+    found = {name: registry.find(name).model_fields["kind"].annotation for name in registry.built_in}
+    assert {name: get_args(kind) for name, kind in found.items()} == {name: (name,) for name in found}
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from cascade.conformal.rollout import levels, rollout
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import CascadeError
 from cascade.policies.base import Policy
+from cascade.policies.learned import LearnedPolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,11 @@ class Candidate:
     name: str
     method: str
     complexity: int
-    fit: Callable[[EpisodeTable], Policy]
+    fit: Callable[[EpisodeTable], LearnedPolicy]
     most_rows: int | None = None
-    finish: Callable[[EpisodeTable], Policy] | None = None
+    finish: Callable[[EpisodeTable], LearnedPolicy] | None = None
 
-    def whole(self, table: EpisodeTable) -> Policy:
+    def whole(self, table: EpisodeTable) -> LearnedPolicy:
         """Make the policy that is served."""
         return (self.fit if self.finish is None else self.finish)(table)
 

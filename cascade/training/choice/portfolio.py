@@ -27,7 +27,7 @@ from cascade.checks import did_you_mean
 from cascade.episodes.embeddings import without_embeddings
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.policies.base import Policy, Takes
+from cascade.policies.base import Takes
 from cascade.policies.features import offered
 from cascade.policies.learned import METHODS, LearnedPolicy
 from cascade.training.choice.crossfit import Candidate
@@ -86,10 +86,8 @@ class _OnSteps:
             finish=lambda table: self._made(one.whole, table),
         )
 
-    def _made(self, fit: Callable[[EpisodeTable], Policy], table: EpisodeTable) -> Policy:
-        policy = fit(self.of(table))
-        assert isinstance(policy, LearnedPolicy)  # noqa: S101 - every candidate of `portfolio` makes one
-        return replace(policy, takes=Takes(self.steps))
+    def _made(self, fit: Callable[[EpisodeTable], LearnedPolicy], table: EpisodeTable) -> LearnedPolicy:
+        return replace(fit(self.of(table)), takes=Takes(self.steps))
 
 
 def on_steps(
@@ -193,11 +191,11 @@ def _thresholds(table: EpisodeTable, terms: Terms) -> Iterator[Candidate]:
         yield Candidate(PER_RUNG, "threshold", 2, lambda table: threshold_per_rung(table, doubt, asked))
 
 
-def _on(signal: str, kind: str) -> Callable[[EpisodeTable], Policy]:
+def _on(signal: str, kind: str) -> Callable[[EpisodeTable], LearnedPolicy]:
     return lambda table: one_threshold(table, signal, kind)
 
 
-def _on_doubt(kind: str) -> Callable[[EpisodeTable], Policy]:
+def _on_doubt(kind: str) -> Callable[[EpisodeTable], LearnedPolicy]:
     return lambda table: doubtful_verdict(table, kind)
 
 
@@ -207,16 +205,16 @@ def _learned(table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy |
         return
     asked, shared = asked_of(terms), Posed()
 
-    def linear(table: EpisodeTable, **how: Any) -> Policy:
+    def linear(table: EpisodeTable, **how: Any) -> LearnedPolicy:
         return fit_net_benefit(table, asked, init=init, seed=seed, **how)
 
-    def products(table: EpisodeTable, **how: Any) -> Policy:
+    def products(table: EpisodeTable, **how: Any) -> LearnedPolicy:
         return fit_net_benefit(table, asked, products=True, init=init, seed=seed, **how)
 
-    def index2(table: EpisodeTable, **how: Any) -> Policy:
+    def index2(table: EpisodeTable, **how: Any) -> LearnedPolicy:
         return fit_index2(table, asked, init=init, seed=seed, **how)
 
-    def boosted(table: EpisodeTable, **how: Any) -> Policy:
+    def boosted(table: EpisodeTable, **how: Any) -> LearnedPolicy:
         return fit_boosted(table, asked, init=init, seed=seed, **how)
 
     yield _candidate("net benefit", "net_benefit", 3, linear, shared)
@@ -255,7 +253,7 @@ def _most_features(table: EpisodeTable) -> int:
     return max(len(offered(history, step)) for step in range(1, history.horizon))
 
 
-def _candidate(name: str, method: str, complexity: int, fit: Callable[..., Policy], shared: Poser) -> Candidate:
+def _candidate(name: str, method: str, complexity: int, fit: Callable[..., LearnedPolicy], shared: Poser) -> Candidate:
     return Candidate(
         name,
         method,

@@ -25,7 +25,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.factory import policy_of
 from cascade.policies.artifact import PolicyArtifact, Seen, read, write
-from cascade.policies.base import Observation, Scores
+from cascade.policies.base import Observation, Policy, Scores
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.threshold import ThresholdPolicy
 from unit.calibration.logs import POLICY, SECTION, config, log, some
@@ -509,7 +509,7 @@ def test_another_day_is_another_certificate() -> None:
 
 
 def test_any_policy_that_scores_can_be_calibrated() -> None:
-    class Mine:
+    class Mine(Policy):
         kappa = 0.0
 
         def scores(self, observation: Observation) -> Scores:

@@ -11,7 +11,7 @@ import pytest
 from cascade.calibration.scores import table_scores
 from cascade.conformal.arrays import Bools, StepArrays
 from cascade.evaluation.played import played_at
-from cascade.policies.base import Observation, Scores
+from cascade.policies.base import Observation, Policy, Scores
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.prompted import PromptedPolicy
 from cascade.policies.threshold import ThresholdPolicy
@@ -20,7 +20,7 @@ from unit.evaluation.plain import SOURCES, Asked, Shown, batches, draw, each, li
 
 
 @dataclass
-class Numbering:
+class Numbering(Policy):
     """Scores the k-th observation k, k + 0.1, …, and remembers what it saw."""
 
     kappa: float = 0.0

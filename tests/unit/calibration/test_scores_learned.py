@@ -14,7 +14,7 @@ from cascade.conformal.arrays import StepArrays
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.evaluate import evaluate
-from cascade.policies.base import BatchPolicy, BatchScores, Observation, Scores
+from cascade.policies.base import BatchScores, Observation, Policy, Scores
 from cascade.policies.calibrated import CalibratedPolicy, Threshold
 from cascade.policies.estimators import Constant, Signal
 from cascade.policies.features import FeatureSet
@@ -92,7 +92,7 @@ def test_a_policy_that_sees_one_step_at_a_time_is_shown_one_at_a_time() -> None:
         found = scored(one, table)[1]
         assert np.array_equal(found.next, slow.next)
         assert np.array_equal(found.candidates, slow.candidates)
-    assert not isinstance(hand_set, BatchPolicy)
+    assert hand_set.batch(history_of(table)) is None
     assert CalibratedPolicy(hand_set, Threshold(0.5)).batch(history_of(table)) is None
 
 
@@ -126,7 +126,7 @@ def test_what_is_played_is_ranked_by_the_policys_confidences() -> None:
     first = np.where(np.arange(2) == 0, 0.9, 0.1)
     sure = replace(table, confidence=np.where(table.arrays.present, first, np.nan))
 
-    class Contrary:
+    class Contrary(Policy):
         """It keeps everything, goes on always, and believes the second."""
 
         kappa = 0.0

@@ -14,13 +14,14 @@ import pytest
 from cascade.calibration.fingerprint import made_for
 from cascade.cli import doctor, models
 from cascade.config import load
-from cascade.config.schema import LadderConfig, ThresholdConfig
 from cascade.demo import BY_HAND
 from cascade.money import PriceTable
 from cascade.orchestrator import Orchestrator
+from cascade.policies.threshold import ThresholdConfig
 from cascade.providers import weights
 from cascade.providers.fake import FakeProvider, Script, reply
 from cascade.providers.weights import Weights, Wheel
+from cascade.strategies.ladder import LadderConfig
 from cascade.types import Certificate
 from unit.certified import certificate, directory
 

@@ -13,8 +13,8 @@ import pytest
 
 from cascade import Orchestrator
 from cascade.config import load
-from cascade.config.schema import DirectoryConfig
-from cascade.policies.signals import EXIT, LADDER, PAIR, given_by
+from cascade.policies.directory import DirectoryConfig
+from cascade.strategies.registry import STRATEGIES
 from unit.cli.conftest import Ran
 
 Cli = Callable[..., Ran]
@@ -89,7 +89,7 @@ def test_a_signal_that_no_strategy_gives_is_said_at_once(cli: Cli, tmp_path: Pat
 
 def test_the_page_lists_every_signal_that_can_be_served() -> None:
     text = PAGE.read_text("utf-8")
-    for name in given_by(PAIR) | given_by(LADDER) | given_by(EXIT):
+    for name in {name for one in STRATEGIES.usable().values() for name in one.signals}:
         assert f"`{name}`" in text, name
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cascade.collect.baselines import BASELINES, GUIDE_ONLY, recorded_baselines
+from cascade.collect.baselines import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
+from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import UsageError
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.prompted import PromptedPolicy

@@ -15,12 +15,12 @@ import pytest
 
 from cascade.budget.ledger import most_nano_usd
 from cascade.collect import MAX_FAILURES_IN_A_ROW, Collected, Progress, collect
-from cascade.collect.baselines import BASELINES, GUIDE_ONLY, RecordedBaseline, recorded_baselines
+from cascade.collect.baselines import BASELINES, RecordedBaseline, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows, write_rows
 from cascade.episodes.journal import Journal
 from cascade.episodes.questions import AskedQuestion
-from cascade.episodes.schema import COLUMNS, request_digest
+from cascade.episodes.schema import COLUMNS, GUIDE_ONLY, request_digest
 from cascade.errors import (
     AuthenticationError,
     BudgetExceededError,
@@ -34,7 +34,7 @@ from cascade.matching import Verdict, get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.policies.fixed import FixedPolicy
 from cascade.providers.fake import FakeProvider, reply
-from cascade.strategies.base import Plan
+from cascade.strategies.base import Plan, Strategy
 from cascade.types import Candidate, Question, Request, Step
 
 PRICED = {
@@ -234,7 +234,7 @@ def test_the_questions_keep_their_order_and_the_steps_theirs(log: Path) -> None:
         assert list(dict.fromkeys(walks)) == [None, *BASELINES]
 
 
-class _EndsEarly:
+class _EndsEarly(Strategy):
     """A strategy of up to four steps whose second step is final."""
 
     horizon, models = 4, ("small",)

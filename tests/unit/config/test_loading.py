@@ -12,19 +12,16 @@ from cases import each
 from pydantic import ValidationError
 
 from cascade.config import CascadeConfig, environment, load, policy_section, strategy_problems, traces_url
-from cascade.config.schema import (
-    BaseGuideConfig,
-    DirectoryConfig,
-    FixedConfig,
-    GuaranteeConfig,
-    LadderConfig,
-    RandomConfig,
-    ThresholdConfig,
-)
+from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.guarantee import Guarantee
 from cascade.errors import ConfigError
 from cascade.money import Price, PriceTable
 from cascade.orchestrator import Orchestrator
+from cascade.policies.directory import DirectoryConfig
+from cascade.policies.fixed import FixedConfig, RandomConfig
+from cascade.policies.threshold import ThresholdConfig
+from cascade.strategies.base_guide import BaseGuideConfig
+from cascade.strategies.ladder import LadderConfig
 
 MODELS: dict[str, Any] = {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}
 
@@ -148,7 +145,7 @@ def test_a_learned_policy_is_not_offered_as_a_kind_to_write() -> None:
 
 def test_a_bare_word_for_a_policy_says_how_it_is_written() -> None:
     assert only_problem(policy="threshold") == "policy: write {kind: threshold}; a text is a policy directory's path"
-    said = "strategy: a setting here starts with its kind, as in {kind: threshold}"
+    said = "strategy: a setting here starts with its kind, as in {kind: base_guide}"
     assert only_problem(strategy="base_guide") == said
 
 

@@ -33,9 +33,9 @@ def test_the_guide_lists_every_matcher_with_its_options() -> None:
     rows = {
         name: row for row in GUIDE.splitlines() if (match := re.match(r"\| `(\w+)` \|", row)) for name in [match[1]]
     }
-    assert set(rows) == set(registry._BUILT_IN)
-    for name, built_in in registry._BUILT_IN.items():
-        for option in set(built_in.readers) - {"function"}:
+    assert set(rows) == set(registry.MATCHERS.built_in)
+    for name, takes in registry.OPTIONS.items():
+        for option in set(takes.readers) - {"function"}:
             assert f"`{option}`" in rows[name], (name, option)
 
 

@@ -26,7 +26,7 @@ from cascade.policies.artifact import (
     read,
     write,
 )
-from cascade.policies.base import Observation
+from cascade.policies.base import Observation, Policy
 from cascade.policies.calibrated import CalibratedPolicy, Threshold
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.safety.files import read_bounded
@@ -380,7 +380,7 @@ def test_a_group_without_any_certificate_keeps_everything() -> None:
 
 
 def test_a_policy_without_signals_reads_none() -> None:
-    class Plain:
+    class Plain(Policy):
         kappa = 0.0
 
-    assert CalibratedPolicy(Plain(), Threshold(0.5)).reads == ()  # type: ignore[arg-type]
+    assert CalibratedPolicy(Plain(), Threshold(0.5)).reads == ()

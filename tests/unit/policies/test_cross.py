@@ -97,8 +97,8 @@ def test_it_says_what_it_looks_at() -> None:
     assert POLICY.reads == tuple(sorted({name for one in POLICY.members for name in one.reads}))
     assert set(POLICY.needs) == {name for one in POLICY.members for name in one.needs}
     assert (POLICY.sources, POLICY.horizon, POLICY.asks) == (learned_made.PAIR, 4, ())
-    assert POLICY.strangers(("base", "guide")) == []
-    assert POLICY.strangers(("base", "other")) == ["other"]
+    assert POLICY.fitted_on.strangers(("base", "guide")) == []
+    assert POLICY.fitted_on.strangers(("base", "other")) == ["other"]
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -16,7 +16,6 @@ from safetensors.numpy import load as arrays_of
 from safetensors.numpy import save as bytes_of
 
 from cascade.cli import options
-from cascade.config.learned import LearnedConfig
 from cascade.errors import ConfigError, UsageError
 from cascade.evaluation.report import card
 from cascade.factory import read_policy
@@ -24,6 +23,7 @@ from cascade.policies.artifact import MODEL_FILE, POLICY_FILE, PolicyArtifact, r
 from cascade.policies.estimators import Constant, Design, Linear, Logistic, Signal
 from cascade.policies.features import FeatureSet
 from cascade.policies.learned import METHODS, LearnedPolicy, StepRule
+from cascade.policies.learned_config import LearnedConfig
 from cascade.policies.model_file import dumps, load, loads, save, settings
 from unit.policies import learned_made as made
 
@@ -103,7 +103,7 @@ def test_scorers_of_one_design_share_it_again() -> None:
 def test_every_method_has_settings_that_are_read() -> None:
     from typing import get_args
 
-    from cascade.config.learned import LearnedConfig
+    from cascade.policies.learned_config import LearnedConfig
 
     assert get_args(LearnedConfig.model_fields["method"].annotation) == METHODS
 

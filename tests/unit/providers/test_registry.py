@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
@@ -14,33 +15,29 @@ from cascade.providers import local, registry
 from cascade.providers.exchange import Endpoint
 from cascade.providers.fake import FakeProvider
 from cascade.providers.openai_http import OpenAIHTTP
-from cascade.providers.registry import ProviderSettings
+from cascade.providers.registry import PROVIDERS, ProviderSettings
 
 PLAIN = ProviderSettings({}, {})
 
 
-class Point:
-    """An entry point of an installed package."""
-
-    name = "mine"
-
-    @staticmethod
-    def load() -> Any:
-        return lambda settings: ("made of", settings)
+def mine(settings: ProviderSettings) -> Any:
+    """The factory of an installed package."""
+    return "made of", settings
 
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "entry_points", lambda group: [Point] if group == "cascade.providers" else [])
+    points = [EntryPoint("mine", f"{__name__}:mine", "cascade.providers")]
+    monkeypatch.setattr("cascade.registry.entry_points", lambda group: [one for one in points if one.group == group])
 
 
 def test_the_built_in_providers_are_named() -> None:
-    assert registry.names()[:5] == ("litellm", "openai_http", "local", "replay", "fake")
+    assert PROVIDERS.names[:5] == ("litellm", "openai_http", "local", "replay", "fake")
 
 
 @pytest.mark.usefixtures("installed")
 def test_an_installed_provider_is_named_and_made() -> None:
-    assert registry.names()[-1] == "mine"
+    assert PROVIDERS.names[-1] == "mine"
     assert registry.create("mine", PLAIN) == ("made of", PLAIN)
 
 
@@ -72,7 +69,7 @@ def test_litellm_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name == "litellm" else found(name, *more)
     )
-    with pytest.raises(MissingExtraError, match=r"litellm\. Install .* -e \.$"):
+    with pytest.raises(MissingExtraError, match=r"litellm\. Install .*\[litellm\]"):
         registry.create("litellm", PLAIN)
 
 
@@ -91,6 +88,6 @@ def test_local_is_made_without_loading_a_model(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_naming_providers_loads_none_of_their_packages() -> None:
-    code = "import sys, cascade.providers.registry as r; r.names(); print({'litellm', 'xllamacpp', 'httpx'} & set(sys.modules))"
+    code = "import sys, cascade.providers.registry as r; r.PROVIDERS.names; print({'litellm', 'xllamacpp', 'httpx'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"

@@ -12,7 +12,6 @@ import pytest
 
 from cascade import factory
 from cascade.calibration.scores import scored
-from cascade.config.schema import DirectoryConfig
 from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.embeddings import embedded, vectors_of
 from cascade.episodes.table import EpisodeTable
@@ -22,6 +21,7 @@ from cascade.factory import read_policy
 from cascade.orchestrator import Orchestrator
 from cascade.policies import model_file
 from cascade.policies.artifact import Seen, write
+from cascade.policies.directory import DirectoryConfig
 from cascade.policies.embedding import Embedded
 from cascade.providers.fake import FakeProvider
 from cascade.strategies import embedding as strategy

@@ -1,0 +1,68 @@
+"""The settings of a policy: what every kind has in common. `docs/write-a-policy.md` shows a whole one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from cascade.policies.base import FittedOn, Policy
+from cascade.section import KindSection
+
+if TYPE_CHECKING:  # numpy, which most configurations do without
+    from cascade.policies.embedding import Embedder
+
+
+class StrategyFacts(NamedTuple):
+    """What the settings of a policy are checked against: the strategy that is configured.
+
+    Attributes:
+        kind: its kind.
+        horizon: T, the most steps.
+        sources: the places of a step's candidates, each with the names that it may bear in a log.
+        signals: those that its steps can have.
+        decides: whether a model decides in each step when to stop.
+        has_reference, has_parts: whether it has the parts of `Takes`.
+        line_for: the line of a configuration under which a policy fitted on such steps is served, where it is known.
+    """
+
+    kind: str
+    horizon: int
+    sources: tuple[frozenset[str], ...]
+    signals: frozenset[str]
+    decides: bool
+    has_reference: bool
+    has_parts: bool
+    line_for: Callable[[FittedOn], str | None]
+
+
+class PolicyConfig(KindSection):
+    """The settings of a policy, and how it is built.
+
+    A configuration names the class by its entry point in the group `cascade.policies`, or as "module:Class". A
+    subclass adds its settings and defines `build`.
+
+    A kind that nobody writes by hand (`not_by_hand`) stands in a policy directory alone: its numbers are in a file
+    beside its settings (`artifact.MODEL_FILE`), and `read` builds it of both.
+    """
+
+    @abstractmethod
+    def build(self) -> Policy:
+        """Return the policy."""
+
+    def read(self, files: Mapping[str, bytes], source: str, embedder: Callable[[], Embedder]) -> Policy:  # noqa: ARG002
+        """Return the policy of a policy directory.
+
+        Args:
+            files: the directory's files beside `policy.json`, by their names: none for most policies.
+            source: the directory, for messages.
+            embedder: loads the sentence model, for a policy that looks at questions with one.
+
+        Raises:
+            ConfigError: everything that is wrong with the files.
+        """
+        return self.build()
+
+    def problems(self, strategy: StrategyFacts) -> Iterator[str]:  # noqa: ARG002 - most policies go with any strategy
+        """Yield what keeps the policy from working with a strategy, each as "path: what is wrong"."""
+        yield from ()

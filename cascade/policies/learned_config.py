@@ -1,0 +1,178 @@
+"""The settings of learned policies, as they stand in a policy directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
+
+from pydantic import Field, field_validator
+
+from cascade.checks import did_you_mean
+from cascade.errors import ConfigError, UsageError
+from cascade.policies.base import SHARED_PLACE, FittedOn, Policy
+from cascade.policies.config import PolicyConfig, StrategyFacts
+from cascade.section import Section
+
+if TYPE_CHECKING:  # numpy, which most configurations do without
+    from cascade.policies.embedding import Embedder
+
+
+class FeatureConfig(Section):
+    """One feature that a learned policy looks at after a step, with its unit and range (None: no bound)."""
+
+    step: int = Field(ge=1, le=100)
+    name: str = Field(min_length=1)
+    unit: str
+    low: float | None
+    high: float | None
+
+
+class ModelFileConfig(Section):
+    """The file of a learned policy's numbers, beside `policy.json`."""
+
+    file: Literal["model.safetensors"]
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+MOST_STEPS = 100
+
+
+class _InDirectory(PolicyConfig):
+    """A policy with numbers in a file beside its settings."""
+
+    not_by_hand: ClassVar[str | None] = (
+        "a learned policy cannot be written out; name the directory that cascade fit wrote: policy: DIR"
+    )
+
+    def build(self) -> NoReturn:
+        """Refuse: the settings are not all of the policy.
+
+        Raises:
+            ConfigError: always.
+        """
+        raise ConfigError(["policy: the numbers of a learned policy are in its directory; name that: policy: DIR"])
+
+
+class LearnedConfig(_InDirectory):
+    """A policy that was fitted, as `cascade fit` writes it into a policy directory, and nowhere else.
+
+    `on_missing: go_on` says what happens where a feature is missing that never was in training. `fitted` holds figures
+    of how the policy was chosen; nothing hangs on them. `embedding` names the sentence model that it looks at questions
+    with, if it does. `takes` names the part of the strategy that it walks over, where that is not all of it: numbers of
+    steps, or the reference alone.
+    """
+
+    kind: Literal["learned"]
+    method: Literal[
+        "net_benefit", "index2", "boosted", "threshold", "depth", "reference", "cpo", "cpo_batch", "cpo_online", "ccpo"
+    ]
+    horizon: int = Field(ge=1, le=MOST_STEPS)
+    sources: tuple[str, ...] = Field(min_length=1)
+    kappa: float = Field(allow_inf_nan=False)
+    features: tuple[FeatureConfig, ...]
+    model: ModelFileConfig
+    on_missing: Literal["go_on"]
+    fitted: Mapping[str, Any]
+    embedding: str | None = None
+    takes: Literal["reference"] | tuple[int, ...] | None = None
+
+    @field_validator("takes", mode="before")
+    @classmethod
+    def _rising(cls, value: object) -> object:
+        listed = list(value) if isinstance(value, list | tuple) else []
+        steps = [one for one in listed if type(one) is int and 1 <= one <= MOST_STEPS]
+        if value is None or value == "reference" or (listed and sorted(set(steps)) == listed):
+            return value
+        raise ValueError(f'it is "reference" or a list of steps, whole numbers from 1 to {MOST_STEPS} that rise')
+
+    def read(self, files: Mapping[str, bytes], source: str, embedder: Callable[[], Embedder]) -> Policy:
+        """Return the policy whose numbers are in the directory's file, with its sentence model."""
+        from cascade.policies import model_file
+        from cascade.policies.embedding import Embedded
+
+        policy = model_file.loads(files[self.model.file], self.model_dump(mode="json"), source)
+        if policy.directions is None:
+            return policy
+        try:
+            return replace(policy, embedded=Embedded(policy.directions, embedder()))
+        except UsageError as error:
+            raise ConfigError([f"policy.embedding: {error}"], source) from None
+
+    def problems(self, strategy: StrategyFacts) -> Iterator[str]:
+        """Yield what the policy was fitted on that the strategy does not have."""
+        if self.takes is not None:
+            yield from self._taken_problems(strategy, self.takes)
+            return
+        yield from self._step_problems(strategy)
+        yield from self._signal_problems(strategy)
+
+    def _step_problems(self, strategy: StrategyFacts) -> Iterator[str]:
+        """Yield where the strategy has other steps or other candidates; the last problem says which one fits."""
+        problems = []
+        if not _same_places(self.sources, strategy.sources):
+            several = " and ".join(min(names) for names in strategy.sources)
+            told = several if len(strategy.sources) > 1 else "one candidate a step, of its models"
+            fitted = "one answer a step" if self.sources == (SHARED_PLACE,) else " and ".join(self.sources)
+            problems.append(f"policy.sources: it was fitted on {fitted}, and the strategy has {told}")
+        if self.horizon != strategy.horizon:
+            problems.append(
+                f"policy.horizon: it was fitted on {self.horizon} steps, and the strategy has {strategy.horizon}"
+            )
+        if problems:
+            line = strategy.line_for(FittedOn(self.horizon, self.sources))
+            *first, last = problems
+            yield from first
+            yield f"{last}; write {line}" if line else last
+
+    def _signal_problems(self, strategy: StrategyFacts) -> Iterator[str]:
+        from cascade.policies.learned import signals_read  # numpy, which most configurations do without
+
+        read = signals_read([one.name for one in self.features], self.sources)
+        for name in sorted({name for name in read if name is not None} - strategy.signals):
+            said = f"it looks at the signal {name}, which the {strategy.kind} strategy never gives"
+            yield f"policy.features: {said}{did_you_mean(name, strategy.signals)}"
+
+    def _taken_problems(self, strategy: StrategyFacts, takes: Literal["reference"] | tuple[int, ...]) -> Iterator[str]:
+        """Yield why the strategy lacks the part that the policy takes."""
+        if takes == "reference":
+            if not strategy.has_reference:
+                yield f"policy.takes: the policy asks the reference alone, and the strategy {strategy.kind} has none"
+        elif not strategy.has_parts:
+            yield "policy.takes: the policy takes some steps of a ladder, and the strategy is no ladder"
+        elif takes[-1] != strategy.horizon:
+            listed = f"step{'' if len(takes) == 1 else 's'} {', '.join(map(str, takes))}"
+            yield (
+                f"policy.takes: the policy takes {listed} of a ladder of {takes[-1]} models, and the strategy has "
+                f"{strategy.horizon}"
+            )
+
+
+def _same_places(sources: tuple[str, ...], places: tuple[frozenset[str], ...]) -> bool:
+    """Whether a step's candidates come from where a policy's did, in whatever order."""
+    return len(set(sources)) == len(places) == len(sources) and all(
+        any(source in names for source in sources) for names in places
+    )
+
+
+class CrossConfig(_InDirectory):
+    """Learned policies that decide as one, as `cascade fit --cross-calibrate` writes them, and nothing else.
+
+    `alpha` is their threshold, `seed` drew the folds; all members name the one file that holds the numbers of all.
+    """
+
+    kind: Literal["cross"]
+    alpha: float = Field(gt=0, lt=0.5)
+    seed: int = Field(ge=0)
+    members: tuple[LearnedConfig, ...] = Field(min_length=2, max_length=100)
+    model: ModelFileConfig
+
+    def read(self, files: Mapping[str, bytes], source: str, embedder: Callable[[], Embedder]) -> Policy:  # noqa: ARG002
+        """Return the policies whose numbers are in the directory's file, as one."""
+        from cascade.policies import cross_file
+
+        return cross_file.loads(files[self.model.file], self.model_dump(mode="json"), source)
+
+    def problems(self, strategy: StrategyFacts) -> Iterator[str]:
+        """Yield what the members were fitted on that the strategy does not have, each problem once."""
+        yield from dict.fromkeys(said for member in self.members for said in member.problems(strategy))

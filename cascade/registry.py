@@ -1,0 +1,142 @@
+"""Find what a configuration names: something built in, something an installed package brings, or a class of one's own.
+
+A `Registry` serves one sort of plug-in: strategies, policies, providers, matchers. It maps a name to an object and
+imports the object when it is first asked for, so that a program imports what it uses and nothing else.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import reduce
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Generic, TypeVar
+
+from cascade.checks import did_you_mean
+from cascade.errors import CascadeError, UsageError, quote
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Registry(Generic[T]):
+    """The plug-ins of one sort, by name.
+
+    A built-in name cannot be taken by a package. A name may also be a place, "module:attribute", where `by_place` says
+    so; the module has to be importable.
+
+    Args:
+        sort: what one of them is called in messages: "strategy".
+        group: the group of entry points in which packages name theirs: "cascade.strategies".
+        built_in: the place of each built-in one, "module:attribute", by name.
+        lacks: says what a found object lacks to be one of them, in words; None where it lacks nothing.
+        by_place: whether a name may be a place.
+    """
+
+    sort: str
+    group: str
+    built_in: Mapping[str, str]
+    lacks: Callable[[Any], str | None]
+    by_place: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name that is known, the built-in ones first. Nothing is imported."""
+        return tuple(dict.fromkeys([*self.built_in, *(point.name for point in entry_points(group=self.group))]))
+
+    def usable(self) -> dict[str, T]:
+        """Return all of them by name, those left out of which `find` says that they cannot be used."""
+        found = {}
+        for name in self.names:
+            with suppress(UsageError):
+                found[name] = self.find(name)
+        return {name: one for name, one in found.items() if one is not None}
+
+    def find(self, name: str) -> T | None:
+        """Return what a name stands for; None where there is nothing of that name.
+
+        Raises:
+            UsageError: it is there and cannot be used: its import fails, two packages bring one of that name, or it
+                is no plug-in of this sort. The message says what to do.
+        """
+        place = self._place(name)
+        if place is None:
+            return None
+        called = f"The {self.sort} {name!r}" + (f" ({place})" if place != name else "")
+        try:
+            found = imported(place)
+        except ValueError as error:
+            raise UsageError(f"{called} {error}. {_ADVICE}") from error
+        lacking = self.lacks(found)
+        if lacking is not None:
+            raise UsageError(f"{called} cannot be used: {lacking}.")
+        kept: T = found
+        return kept
+
+    def _place(self, name: str) -> str | None:
+        if name in self.built_in:
+            return self.built_in[name]
+        if self.by_place and ":" in name:
+            return name
+        points = [point for point in entry_points(group=self.group) if point.name == name]
+        places = sorted({f"{point.module}:{point.attr}" for point in points})
+        if len(places) > 1:
+            raise UsageError(
+                f"{len(places)} packages bring a {self.sort} {name!r} ({', '.join(places)}); uninstall all but one."
+            )
+        return places[0] if places else None
+
+
+_ADVICE = "Mend or uninstall the package that brings it, or put the folder of its module on PYTHONPATH."
+
+
+def subclass_of(base: type) -> Callable[[Any], str | None]:
+    """Return a `Registry.lacks` for plug-ins that are classes: complete subclasses of `base`.
+
+    >>> subclass_of(int)(bool), subclass_of(int)(str)
+    (None, 'it is not a subclass of builtins.int')
+    """
+
+    def lacks(found: Any) -> str | None:
+        if not isinstance(found, type) or not issubclass(found, base):
+            return f"it is not a subclass of {base.__module__}.{base.__qualname__}"
+        missing = sorted(getattr(found, "__abstractmethods__", ()))
+        return f"it does not define {', '.join(missing)}" if missing else None
+
+    return lacks
+
+
+def callable_alone(found: Any) -> str | None:
+    """Return what keeps an object from being a factory, as `Registry.lacks`."""
+    return None if callable(found) else "it cannot be called"
+
+
+def imported(place: str) -> Any:
+    """Return the object at "module:attribute". The module is imported, which runs it.
+
+    Raises:
+        ValueError: the place has another form, or there is no such object. The message goes on where a name ends.
+
+    >>> imported("math:sqrt")(9.0)
+    3.0
+    """
+    module, _, attribute = place.partition(":")
+    if not module or not attribute:
+        raise ValueError('must be "module:attribute", such as my_module:MyClass')
+    try:
+        return reduce(getattr, attribute.split("."), import_module(module))
+    except ModuleNotFoundError as error:
+        raise ValueError(f"cannot be found: there is no module {error.name}") from None
+    except AttributeError as error:
+        held = sys.modules.get(module)
+        names = [name for name in dir(held) if not name.startswith("_")]
+        if held is None or attribute in names:  # raised by the module's own code
+            raise ValueError(f"cannot be imported: AttributeError: {quote(str(error))}") from error
+        raise ValueError(f"cannot be found in {module}{did_you_mean(attribute, names)}") from None
+    except CascadeError:
+        raise
+    except Exception as error:  # whatever a foreign module raises while it is imported
+        raise ValueError(f"cannot be imported: {type(error).__name__}: {quote(str(error))}") from error

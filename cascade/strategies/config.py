@@ -1,0 +1,98 @@
+"""The settings of a strategy: what every kind has in common. `docs/write-a-strategy.md` shows a whole one."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from cascade.errors import UsageError
+from cascade.policies.base import SHARED_PLACE
+from cascade.section import KindSection
+from cascade.strategies.base import ModelUse, Strategy
+from cascade.strategies.prompts import Prompts
+
+
+class StrategyConfig(KindSection):
+    """The settings of a strategy, what is known of it before it is built, and how it is built.
+
+    A configuration names the class by its entry point in the group `cascade.strategies`, or as "module:Class". A
+    subclass adds its settings, defines `places`, `horizon` and `build`, and declares its signals.
+
+    Attributes:
+        prompts: the folder of its prompt files; None for the shipped ones.
+        candidates: the places of a step's candidates, as a log names them; "answer" is a place that any model fills.
+        signals: the names of the signals that its steps can have (`policies.signals`); a policy that looks at another
+            one is refused.
+        fitting_policy: the settings of the policy that serves where the configuration names none.
+        has_reference: whether a policy can ask its reference alone (`Takes.reference`).
+        has_parts: whether a policy can take some of its steps and leave out others (`Takes.steps`).
+        baselines: the names of other ways to answer that `collect` can log beside its steps (`baseline`).
+    """
+
+    prompts: str | None = None
+    candidates: ClassVar[tuple[str, ...]] = (SHARED_PLACE,)
+    signals: ClassVar[frozenset[str]] = frozenset()
+    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold"}
+    has_reference: ClassVar[bool] = False
+    has_parts: ClassVar[bool] = False
+    baselines: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    @abstractmethod
+    def places(self) -> tuple[str, ...]:
+        """The entries under `models` that it needs."""
+
+    @property
+    @abstractmethod
+    def horizon(self) -> int:
+        """T, the most steps."""
+
+    @abstractmethod
+    def build(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Strategy:
+        """Return the strategy.
+
+        Args:
+            uses: how each model is asked, by its entry under `models`.
+            prompts: those in the folder `prompts`, else the shipped ones.
+        """
+
+    @property
+    def decides(self) -> bool:
+        """Whether a model decides in each step when to stop, as the policy `prompted` needs."""
+        return False
+
+    def role(self, place: str, model: str) -> str:  # noqa: ARG002 - a ladder calls a model by its name
+        """Return what a log calls the model of an entry under `models`: by default the entry's name."""
+        return place
+
+    def sources(self, roles: Sequence[str]) -> tuple[frozenset[str], ...]:
+        """Return the places of a step's candidates (`candidates`), each with the names that it may bear in a log.
+
+        Args:
+            roles: what a log calls the models (`role`).
+        """
+        return tuple([frozenset([name, *(roles if name == SHARED_PLACE else ())]) for name in self.candidates])
+
+    def described(self, roles: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002 - of use where settings name models
+        """Return the settings that a certificate names, as JSON values: all but the folder of prompts."""
+        return self.model_dump(mode="json", exclude={"prompts"})
+
+    def step_roles(self, roles: Sequence[str]) -> list[str] | None:  # noqa: ARG002 - of use where a step has one model
+        """Return the one model that answers each step, as `role` calls it; None where several do."""
+        return None
+
+    def baseline(self, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return the settings of the strategy and of the policy of one of `baselines`."""
+        raise UsageError(f"The strategy {self.kind} has no baseline {name!r}.")
+
+    @classmethod
+    def line_for(cls, sources: tuple[str, ...], horizon: int, places: Sequence[str]) -> str | None:  # noqa: ARG003
+        """Return the line of a configuration under which a policy of such steps is served; None where none is.
+
+        Args:
+            sources: the places of the candidates that the policy was fitted on, as `History` names them.
+            horizon: how many steps it was fitted on.
+            places: the entries under `models`, cheapest first as far as prices are known.
+        """
+        return None

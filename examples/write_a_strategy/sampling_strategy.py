@@ -1,0 +1,73 @@
+"""A strategy: one model answers the question several times, and each step says how often its answer was given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from pydantic import Field
+
+from cascade.policies.signals import OF_ANSWERS
+from cascade.strategies.base import ModelUse, Plan, Strategy
+from cascade.strategies.config import StrategyConfig
+from cascade.strategies.form import form_of
+from cascade.strategies.prompts import Prompts
+from cascade.text import agreement
+from cascade.types import Question, Step
+
+
+@dataclass(frozen=True)
+class Sampling(Strategy):
+    """Ask one model up to `horizon` times; a step is one reply."""
+
+    use: ModelUse
+    role: str
+    horizon: int
+    prompts: Prompts
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The one model."""
+        return (self.use.name,)
+
+    def plan(self, question: Question) -> Plan:
+        """Yield a request, then the step that its completion makes, and so on."""
+        form, answers = form_of(question, self.prompts), list[str]()
+        for number in range(1, self.horizon + 1):
+            request = form.request(self.use, self.role, number)
+            completion = yield request
+            assert completion is not None
+            read = form.read(completion, request, last=number == self.horizon and not answers)
+            said = () if read.warning is None else (read.warning,)
+            if read.candidate is None:
+                yield Step(number, (), read.signals, warnings=said)
+                continue
+            earlier = agreement(read.candidate.text, answers)
+            answers.append(read.candidate.text)
+            shares = {"answer_share": agreement(read.candidate.text, answers), "agrees_with_earlier": earlier}
+            yield Step(number, (read.candidate,), read.signals | shares, warnings=said)
+
+
+class SamplingConfig(StrategyConfig):
+    """The settings of the strategy: {kind: sampling, model: base, samples: 3}."""
+
+    model: str = "base"
+    samples: int = Field(default=3, ge=1, le=20)
+
+    signals = OF_ANSWERS | {"answer_share"}
+    fitting_policy = {"kind": "fixed", "depth": 1}
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The entries under `models` that it needs."""
+        return (self.model,)
+
+    @property
+    def horizon(self) -> int:
+        """The most steps."""
+        return self.samples
+
+    def build(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Sampling:
+        """Return the strategy. A model that is configured without chance is asked with some."""
+        use = uses[self.model]
+        return Sampling(replace(use, temperature=use.temperature or 1.0), self.model, self.samples, prompts)

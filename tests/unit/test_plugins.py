@@ -1,0 +1,284 @@
+"""A strategy and a policy of one's own: named in a configuration, asked, logged, calibrated, fitted and served."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from cascade import Orchestrator
+from cascade.calibration.calibrating import calibrate_policy
+from cascade.collect import collect
+from cascade.config import CascadeConfig, load
+from cascade.conformal.guarantee import Guarantee
+from cascade.episodes.files import read_rows
+from cascade.episodes.questions import AskedQuestion
+from cascade.episodes.table import EpisodeTable
+from cascade.episodes.tabulate import tables_from_rows
+from cascade.errors import ConfigError, UsageError
+from cascade.factory import build_policy, read_policy
+from cascade.matching import get_matcher
+from cascade.policies.artifact import write
+from cascade.policies.registry import POLICIES
+from cascade.providers.fake import FakeProvider, reply
+from cascade.strategies.registry import STRATEGIES
+from cascade.training.fitting import fit_policy
+from cascade.types import Question, Request
+from unit.plugged import EXAMPLES, PACKAGES, installed
+
+ROOT = Path(__file__).parents[2]
+PRICE = {"price": {"input": 1.0, "output": 4.0}}
+MODELS: Mapping[str, Any] = {
+    "models": {"base": {"model": "small", **PRICE}, "guide": {"model": "large", **PRICE}},
+    "provider": "fake",
+    "traces": "off",
+}
+LADDER = {"kind": "ladder", "models": ["a", "b", "base"]}
+OWN: Mapping[str, Any] = MODELS | {"strategy": {"kind": "sampling", "samples": 3}, "policy": {"kind": "agreeing"}}
+PLACES = {"strategy": "sampling_strategy:SamplingConfig", "policy": "agreeing_policy:AgreeingConfig"}
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(tmp_path_factory.mktemp("installed"), tmp_path_factory.mktemp("sources"))
+
+
+@pytest.fixture
+def plugged(packages: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make the example packages known while a test runs."""
+    monkeypatch.syspath_prepend(str(packages))
+    yield
+    for module in PACKAGES.values():
+        sys.modules.pop(module, None)
+
+
+def answers(request: Request) -> Any:
+    """Answer rightly at chances that differ by question: always the same for one question and step."""
+    number = int(request.question.text.split()[-1].rstrip("?"))
+    easy, chance = Random(number).random(), Random(1_000 * number + request.step)
+    right = chance.random() < 0.3 + 0.7 * easy
+    return reply(f"Answer: {number if right else chance.randrange(10_000, 20_000)}")
+
+
+def provider() -> FakeProvider:
+    return FakeProvider(answers)
+
+
+def asked(many: int, start: int = 0) -> list[AskedQuestion]:
+    return [AskedQuestion(f"q{k}", Question(f"What is {k}?"), (str(k),)) for k in range(start, start + many)]
+
+
+def logged(folder: Path, config: CascadeConfig, many: int = 300) -> EpisodeTable:
+    """Return a log of all steps."""
+    log = folder / "log.jsonl"
+    collect(config, asked(many), log, matcher=get_matcher("exact"), providers={"fake": provider()})
+    (table,) = tables_from_rows(read_rows(log))
+    return table
+
+
+@pytest.mark.usefixtures("plugged")
+def test_an_installed_strategy_and_policy_are_named_and_asked() -> None:
+    assert STRATEGIES.names == ("base_guide", "ladder", "exit", "sampling")
+    assert POLICIES.names[-1] == "agreeing"
+    said = FakeProvider({"small": ["Answer: Inn", "Answer: Danube", "Answer: Danube", "Answer: Rhine"]})
+    with Orchestrator.from_config(OWN, providers={"fake": said}) as orchestrator:
+        answer = orchestrator.ask("Which river runs through Vienna?")
+    assert (answer.text, answer.stopped) == ("Danube", "horizon")
+    assert [step.signals["agrees_with_earlier"] for step in answer.steps] == [None, 0.0, 0.5]
+    assert [call.request.model for call in answer.calls] == ["small"] * 3
+
+
+@pytest.mark.usefixtures("plugged")
+def test_they_can_be_named_by_their_places() -> None:
+    by_place = MODELS | {name: {"kind": place} for name, place in PLACES.items()}
+    config, named = load(by_place), load(OWN)
+    assert type(config.strategy) is type(named.strategy)
+    assert build_policy(config) == build_policy(named)
+    with Orchestrator.from_config(config, providers={"fake": provider()}) as orchestrator:
+        assert orchestrator.ask("What is 7?").answers
+
+
+@pytest.mark.usefixtures("plugged")
+def test_a_strategy_brings_the_policy_that_fits_it_and_keeps_its_settings_strict() -> None:
+    assert load(MODELS | {"strategy": {"kind": "sampling"}}).policy.model_dump()["kind"] == "fixed"
+    with pytest.raises(ConfigError) as caught:
+        load(
+            MODELS
+            | {"strategy": {"kind": "sampling", "sampels": 2, "samples": 0}, "policy": {"kind": "agreing", "doubt": 2}}
+        )
+    assert [said.split(";")[0] for said in caught.value.problems] == [
+        "strategy.samples: input should be greater than or equal to 1, not 0",
+        "strategy.sampels: there is no such setting",
+        "policy: there is no kind 'agreing'",
+        "policy.doubt: input should be less than or equal to 1, not 2",
+    ]
+
+
+@pytest.mark.usefixtures("plugged")
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"strategy": {"kind": "base_guide"}, "policy": {"kind": "sampling"}}, "policy: there is no kind 'sampling'"),
+        ({"policy": {"kind": "threshold"}}, "policy.when: the sampling strategy has no verdicts"),
+        ({"policy": {"kind": "prompted"}}, "policy: prompted needs a model that decides"),
+        ({"policy": {"kind": "fixed", "keep": "guide"}}, "a step of the sampling strategy has one candidate"),
+        (
+            {"strategy": {"kind": "sampling", "model": "bse"}},
+            "models.bse: the sampling strategy needs it; did you mean",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(settings: Mapping[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load(OWN | settings)
+
+
+@pytest.mark.usefixtures("plugged")
+def test_an_own_policy_is_calibrated_on_a_log_of_an_own_strategy_and_served(tmp_path: Path) -> None:
+    config = load(OWN)
+    table = logged(tmp_path, config)
+    assert (table.arrays.horizon, table.sources) == (3, ("base",))
+    assert {"agrees_with_earlier", "answer_share"} <= set(table.signals)
+    done = calibrate_policy([table], build_policy(config), config.policy, Guarantee("coverage", 0.3), config=config)
+    write(tmp_path / "policy", done.artifact)
+    assert json.loads((tmp_path / "policy" / "policy.json").read_text())["policy"] == {"kind": "agreeing", "doubt": 0.5}
+    served = {**OWN, "policy": str(tmp_path / "policy")}
+    with Orchestrator.from_config(served, providers={"fake": provider()}) as orchestrator:
+        answer = orchestrator.ask("What is 5000?")
+        assert answer.certificate == done.artifact.certificates[0]
+        assert orchestrator.policy.kappa == done.artifact.certificates[0].kappa
+    other = {**served, "strategy": {"kind": "sampling", "samples": 2}}
+    with Orchestrator.from_config(other, providers={"fake": provider()}) as orchestrator:
+        (warning,) = orchestrator.ask("What is 5000?").warnings
+    assert "the strategy is sampling (samples 2); the certificate was made for sampling (samples 3)" in warning
+
+
+@pytest.mark.usefixtures("plugged")
+def test_a_policy_is_learned_from_a_log_of_an_own_strategy_and_served(tmp_path: Path) -> None:
+    config = load(OWN)
+    table = logged(tmp_path, config)
+    fitted = fit_policy([table], Guarantee("coverage", 0.3), config=config, method="net_benefit")
+    write(tmp_path / "policy", fitted.artifact)
+    assert set(read_policy(tmp_path / "policy").policy.reads) <= config.strategy.signals
+    served = {**OWN, "policy": str(tmp_path / "policy")}
+    with Orchestrator.from_config(served, providers={"fake": provider()}) as orchestrator:
+        assert orchestrator.ask("What is 5000?").certificate == fitted.artifact.certificates[0]
+    with pytest.raises(ConfigError, match=r"policy\.features: it looks at the signal answer_share, which the ladder"):
+        Orchestrator.from_config(served | {"models": {"a": "a", "b": "b", "base": "base"}} | {"strategy": LADDER})
+
+
+@pytest.mark.usefixtures("plugged")
+def test_a_policy_directory_names_installed_kinds_alone(tmp_path: Path) -> None:
+    """To read a directory, which may come from anywhere, imports nothing that its files name."""
+    config = load(MODELS | {"strategy": {"kind": "sampling"}, "policy": {"kind": PLACES["policy"]}})
+    with pytest.raises(UsageError, match=r"give the class an entry point in the group cascade\.policies"):
+        calibrate_policy(
+            [logged(tmp_path, config, 20)], build_policy(config), config.policy, Guarantee("coverage", 0.3)
+        )
+    section = {"kind": "antigravity:Anything"}
+    document = {"schema_version": 1, "policy": section, "path": None, "ordered_for": None}
+    (tmp_path / "policy.json").write_text(json.dumps(document | {"seen": {"training": [], "selection": []}}))
+    with pytest.raises(ConfigError, match="policy: a policy directory names installed kinds alone"):
+        read_policy(tmp_path)
+    assert "antigravity" not in sys.modules
+
+
+def test_without_the_packages_their_names_are_unknown() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(OWN)
+    assert [said.split(";")[0] for said in caught.value.problems] == [
+        "strategy: there is no kind 'sampling'",
+        "policy: there is no kind 'agreeing'",
+    ]
+
+
+TOYS = """
+from typing import ClassVar
+
+from cascade.policies.base import Policy, Scores
+from cascade.policies.config import PolicyConfig
+from cascade.strategies.base import Strategy
+from cascade.strategies.config import StrategyConfig
+from cascade.types import Candidate, Step
+
+
+class Parrot(Strategy):
+    horizon, models = 2, ()
+
+    def plan(self, question):
+        for number in (1, 2):
+            yield Step(number, (Candidate(question.text * number, "parrot", "parrot"),), {})
+
+
+class ParrotConfig(StrategyConfig):
+    places: ClassVar[tuple[str, ...]] = ()
+    horizon: ClassVar[int] = 2
+
+    def build(self, uses, prompts):
+        return Parrot()
+
+
+class Patient(Policy):
+    kappa = 0.0
+
+    def scores(self, observation):
+        return Scores((float("inf"),), 1.0)
+
+
+class PatientConfig(PolicyConfig):
+    def build(self):
+        return Patient()
+"""
+
+
+def test_a_toy_strategy_and_a_toy_policy_touch_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "toys_of_a_test.py").write_text(TOYS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    toys = {"strategy": {"kind": "toys_of_a_test:ParrotConfig"}, "policy": {"kind": "toys_of_a_test:PatientConfig"}}
+    with Orchestrator.from_config(MODELS | toys) as orchestrator:
+        assert orchestrator.ask("ha").answers == ("haha", "ha")
+    assert "ParrotConfig" not in str(CascadeConfig.model_json_schema())
+
+
+@pytest.mark.usefixtures("plugged")
+def test_the_json_schema_lists_every_kind_that_a_person_may_write() -> None:
+    schema = CascadeConfig.model_json_schema()
+    titles = {
+        name: [
+            schema["$defs"][one["$ref"].rpartition("/")[2]]["title"] if "$ref" in one else one["title"] for one in of
+        ]
+        for name, of in ((name, schema["properties"][name]["oneOf"]) for name in ("strategy", "policy"))
+    }
+    assert titles["strategy"] == ["BaseGuideConfig", "LadderConfig", "ExitConfig", "SamplingConfig"]
+    assert titles["policy"] == [
+        *("FixedConfig", "RandomConfig", "ThresholdConfig", "PromptedConfig", "DirectoryConfig", "AgreeingConfig")
+    ]
+
+
+# --- the pages ---
+
+PAGES = {"docs/write-a-strategy.md": "write_a_strategy", "docs/write-a-policy.md": "write_a_policy"}
+
+
+@pytest.mark.usefixtures("plugged")
+@pytest.mark.parametrize(("page", "folder"), PAGES.items())
+def test_the_page_shows_the_example_and_its_code_runs(page: str, folder: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    blocks = re.findall(r"```(python|toml|yaml)\n(.*?)```", text, re.DOTALL)
+    shown = {language: [code for name, code in blocks if name == language] for language in ("python", "toml", "yaml")}
+    assert shown["python"][0] == (EXAMPLES / folder / f"{PACKAGES[folder]}.py").read_text("utf-8")
+    assert shown["toml"] == [(EXAMPLES / folder / "pyproject.toml").read_text("utf-8")]
+    names: dict[str, Any] = {"__name__": "example"}
+    for code in shown["python"][1:]:
+        exec(compile(code, page, "exec"), names)  # noqa: S102 - our own page
+    assert shown["yaml"]
+    for code in shown["yaml"]:
+        from cascade.config.yamlfile import parse_yaml
+
+        assert load({**MODELS, "strategy": {"kind": "sampling"}, **parse_yaml(code, page)})
