@@ -20,11 +20,11 @@ import numpy as np
 from fit_regret import halves
 from fitted.report import head, table
 
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
 from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.logs import open_log
+from cascade.guarantees.base import Guarantee
 from cascade.training.fitting import fit_policy
 
 FILE, DELTA, ALPHAS = "episodes_zell_mmlu.parquet", 0.1, (0.05, 0.1)

@@ -37,12 +37,12 @@ from fitted.splitting import parts
 from cascade.calibration.doubt import doubt_of
 from cascade.conformal.arrays import ScoreArrays
 from cascade.conformal.critical import critical_values
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.split import split_kappa
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
+from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.constrained.fitting import fit_constrained

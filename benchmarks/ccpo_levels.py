@@ -22,9 +22,9 @@ from ccpo import CALIBRATION, CENTS_OF_200, TRAIN, WORLD, Judged, Made, fresh_of
 from fitted.methods import scores_of
 from fitted.report import head, table
 
-from cascade.conformal.guarantee import Guarantee
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
+from cascade.guarantees.base import Guarantee
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.constrained.fitting import fit_constrained, fit_constrained_levels
 from cascade.training.dividing import allowed_loss

@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from cascade.calibration.calibrating import calibrate_policy
-from cascade.calibration.fresh import LEVEL
 from cascade.calibration.samples import data_sha256, once
 from cascade.calibration.scores import table_scores
 from cascade.calibration.verifying import verify
@@ -30,11 +29,12 @@ from cascade.config import policy_section
 from cascade.conformal.beta_binomial import misses_p_value
 from cascade.conformal.binomial import lower_tail
 from cascade.conformal.calibrate import calibrate
-from cascade.conformal.guarantee import Guarantee
 from cascade.errors import ConfigError
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.factory import policy_of
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.laws import LEVEL
 from cascade.policies.artifact import CERTIFICATE_FILE, read, write
 
 WORLD, ALPHA, TODAY = "hotpotqa/llama-2-7b", 0.1, date(2026, 11, 21)

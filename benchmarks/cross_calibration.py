@@ -20,13 +20,13 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.calibration.realised import play
-from cascade.calibration.thresholds import sample_of
+from cascade.calibration.scores import sample_of
 from cascade.conformal.frontier import frontier
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
+from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
 from cascade.policies.calibrated import Threshold

@@ -32,10 +32,10 @@ from fitted.live import walks
 from fitted.report import head, table
 
 from cascade.calibration.scores import history_of
-from cascade.conformal.guarantee import Guarantee
 from cascade.engine import decide
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
+from cascade.guarantees.base import Guarantee
 from cascade.policies.base import Observation, Policy
 from cascade.policies.history import History
 from cascade.policies.learned import METHODS, NETWORKS, LearnedPolicy, StepRule

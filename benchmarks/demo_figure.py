@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cascade.cli.prove import fit_for
-from cascade.conformal.guarantee import Guarantee
 from cascade.demo import JUDGING
 from cascade.evaluation.baselines import reference_of, walked
 from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
 from cascade.evaluation.proof.proving import Plan, prove
+from cascade.guarantees.base import Guarantee
 from cascade.policies.threshold import ThresholdPolicy
 
 ALPHAS = (0.2, 0.15, 0.1, 0.05)

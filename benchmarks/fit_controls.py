@@ -36,10 +36,10 @@ from fitted.report import head, table
 from fitted.splitting import Part, parts
 
 from cascade.calibration.samples import joined
-from cascade.calibration.thresholds import sample_of
-from cascade.conformal.guarantee import Guarantee
+from cascade.calibration.scores import sample_of
 from cascade.conformal.rollout import rollout
 from cascade.evaluation.intervals import Interval, corrected_interval
+from cascade.guarantees.base import Guarantee
 from cascade.training.fitting import Fitted, fit_policy
 
 ALPHAS = (0.1, 0.05)

@@ -28,15 +28,18 @@ import numpy as np
 from fitted.figures import ratio, told
 from fitted.report import head, table
 
-from cascade.calibration.reference import reference_cost, reference_right
-from cascade.calibration.thresholds import sample_of
+from cascade.calibration.pricing import reference_cost
+from cascade.calibration.scores import sample_of
 from cascade.conformal.arrays import Ints
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.served import PathPoint
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.splits import numbered
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.error import Error
+from cascade.guarantees.reference import reference_right
+from cascade.guarantees.regret import Regret
 from cascade.training.fitting import Fitted, fit_policy
 
 LOGS = (("zell_mmlu", "zell_mmlu/gpt-4o-mini>gpt-4o"), ("firstpass_mbpp", "firstpass_mbpp/haiku-4.5>opus-4.8"))
@@ -115,7 +118,7 @@ def _tested(found: Fitted, test: EpisodeTable, guide: float, wrong: float) -> Ou
     (held,) = found.artifact.certificates
     point = PathPoint(held.kappa, -math.inf if held.abstain_below is None else held.abstain_below)
     sample = sample_of(test, found.policy)
-    regret, error = (sample.served(kind).at(point) for kind in ("regret", "error"))
+    regret, error = (kind.served(sample).at(point) for kind in (Regret(), Error()))
     cost, chosen = float(regret.cost.mean()), found.policy.method
     return Outcome(True, chosen, float(regret.loss.mean()), cost / 1e9, guide / 1e9, float(error.loss.mean()), wrong)
 

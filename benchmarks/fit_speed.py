@@ -59,9 +59,9 @@ class Run(NamedTuple):
 
 def fit_once(method: str, episodes: int) -> Run:
     """Fit in this process."""
-    from cascade.conformal.guarantee import Guarantee
     from cascade.evaluation.simulate import simulate
     from cascade.evaluation.worlds import WORLDS
+    from cascade.guarantees.base import Guarantee
     from cascade.training.fitting import fit_policy
 
     log = simulate(WORLDS[WORLD], episodes, seed=0)

@@ -28,7 +28,7 @@ from typing import Any
 from cascade import MissingExtraError, Orchestrator
 from cascade.calibration.fingerprint import made_for
 from cascade.config import load
-from cascade.conformal.certificate import make
+from cascade.guarantees.certificate import make
 from cascade.policies.artifact import PolicyArtifact, write
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Certificate, Request

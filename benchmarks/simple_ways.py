@@ -40,13 +40,13 @@ from fitted.report import head, table
 from simple.cells import WORTH, read, saves
 from simple.opponents import WAYS, Served, rows_of, serve
 
-from cascade.calibration.reference import reference_right
 from cascade.conformal.arrays import Bools, Floats
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
 from cascade.evaluation.baselines import reference_of
 from cascade.evaluation.evaluate import play_policy
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.reference import reference_right
 from cascade.training.fitting import Fitted, fit_policy
 
 ALPHAS, DELTA = (0.02, 0.05), 0.1

@@ -20,8 +20,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from cascade.config import CascadeConfig, load
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
+from cascade.guarantees.base import Guarantee
 from cascade.matching import exact_match
 from cascade.money import total_nano_usd, usd
 from cascade.orchestrator import Orchestrator

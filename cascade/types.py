@@ -23,6 +23,9 @@ from cascade.money import total_nano_usd, usd_or_none
 
 Role = Literal["system", "user", "assistant"]
 
+ALONE = BASE_ONLY, GUIDE_ONLY, LAST_ONLY = "base only", "guide only", "last model only"
+"""The ways to answer with one model by itself, as logs and answers call them."""
+
 
 class Message(NamedTuple):
     """One chat message."""
@@ -232,10 +235,10 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """What is guaranteed about the answers, from what data, and for what cascade (`conformal.certificate`).
+    """What is guaranteed about the answers, from what data, and for what cascade (`guarantees.certificate`).
 
     Attributes:
-        kind: "coverage", "solvable", "f1", "budget", "regret" or "error" (`conformal.guarantee`).
+        kind: the kind of guarantee: "coverage", "solvable", "f1", "budget", "regret", "error", or an installed one.
         alpha: the share of questions that may be missed; None where only a budget is promised.
         n: calibration questions that the threshold was set on, each of another group.
         calibration_id: the start of the SHA-256 of everything else in the certificate.

@@ -16,11 +16,11 @@ from cascade import Orchestrator
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.verifying import verify
 from cascade.config import load
-from cascade.conformal.certificate import statement
-from cascade.conformal.guarantee import Guarantee
 from cascade.demo import demo_questions
 from cascade.evaluation.logs import open_log
 from cascade.factory import build_policy
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.certificate import statement
 from cascade.matching import exact_match
 from cascade.policies.artifact import write
 from cascade.providers.replay import Replay

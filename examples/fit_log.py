@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from cascade.conformal.certificate import statement
-from cascade.conformal.guarantee import Guarantee
 from cascade.evaluation.evaluate import evaluate
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.report.card import card_files, facts_of
 from cascade.factory import read_policy
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.certificate import statement
 from cascade.policies.artifact import write
 from cascade.training.fitting import fit_policy
 

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import ScoreArrays
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
+from cascade.guarantees.base import Guarantee
 from cascade.policies.base import Policy
 from cascade.training.choice.measuring import Terms
 from cascade.training.choice.portfolio import AUTO

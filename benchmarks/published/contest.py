@@ -19,7 +19,6 @@ from cascade.calibration.doubt import doubt_of
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import ScoreArrays
 from cascade.conformal.frontier import clairvoyant, frontier
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import levels
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.contestants import Chance, Contestant, Depth, Logged, Ready, Threshold, Uala, calibrated
@@ -27,6 +26,7 @@ from cascade.evaluation.network_contestants import PolicyNetwork
 from cascade.evaluation.played import played_at
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
+from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.dividing import allowed_loss

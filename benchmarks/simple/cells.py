@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from fitted.cells import FILES, LADDERS, LEAST_QUESTIONS, Cell, LeftOut, rungs, without_first, without_last
 
-from cascade.calibration.reference import reference_cost
+from cascade.calibration.pricing import reference_cost
 from cascade.conformal.arrays import Bools
 from cascade.episodes.ladders import as_ladder
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
@@ -18,6 +18,7 @@ from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 from cascade.evaluation.baselines import clairvoyant_cost
 from cascade.evaluation.logs import Log, open_log
+from cascade.guarantees.regret import Regret
 
 WORTH = 0.9
 """A log has something to save where the clairvoyant pays no more than this share of the reference's cost."""
@@ -100,7 +101,7 @@ def _complete(table: EpisodeTable) -> Bools:
 
 def saves(table: EpisodeTable, alpha: float) -> float:
     """Return what the clairvoyant pays at a regret of alpha, as a share of the reference's cost."""
-    best, paid = clairvoyant_cost(table, "regret", alpha), reference_cost(table)
+    best, paid = clairvoyant_cost(table, Regret(), alpha), reference_cost(table)
     if best is None or paid is None:
         raise UsageError(f"{table.dataset} lacks a reference or its cost.")
     return best / paid

@@ -2,7 +2,7 @@
 
 The order of things is what makes the guarantee true: questions that the policy has seen are refused, each question
 counts once, a path for the single answer is ordered on questions that are then left out, and the rest is looked at
-once, by one rule that was fixed before (`thresholds`).
+once, by one rule that was fixed before (`guarantees`).
 """
 
 from __future__ import annotations
@@ -16,19 +16,20 @@ import numpy as np
 
 from cascade.calibration.fingerprint import MadeFor, holds_for, refuse_other_cascade, unknown
 from cascade.calibration.ordering import Chosen, Draw, choose
-from cascade.calibration.pricing import priced_said
+from cascade.calibration.pricing import priced_said, reference_cost
 from cascade.calibration.realised import Realised, play_everything, play_found, realised
-from cascade.calibration.reference import reference_cost
 from cascade.calibration.samples import among, as_promised, data_sha256, joined, once, one_a_group
-from cascade.calibration.scores import check_fits, taken
-from cascade.calibration.thresholds import Found, Sample, check_told, find, sample_of, spoken_of, untold
+from cascade.calibration.scores import Sample, check_fits, sample_of, taken
 from cascade.config import CascadeConfig
-from cascade.conformal.certificate import dollars, expiry, make
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.needed import chance_said
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.certificate import expiry, make
+from cascade.guarantees.found import Found
+from cascade.guarantees.identity import check_told, untold
+from cascade.guarantees.words import dollars
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
 from cascade.policies.registry import HELD
@@ -119,9 +120,9 @@ def calibrate_policy(
             if the log has them all; if not, it is tested as it is.
         allow_everything: accept that everything is kept where the questions are too few for a threshold.
         today: the day of the certificates, UTC; the same day, data and seed give the same bytes.
-        unknown: questions that were left out of the tables already, because the log lacks what the reference answers.
+        unknown: questions that were left out of the tables already (`guarantees.base.Kind.looked_at`).
 
-    Guarantee: what `conformal.certificate.statement` says of each certificate, if the calibration questions and fresh
+    Guarantee: what `guarantees.certificate.statement` says of each certificate, if the calibration questions and fresh
     ones are exchangeable (with delta: independent draws of one law).
 
     Raises:
@@ -140,7 +141,7 @@ def calibrate_policy(
     groups = one_a_group(rows.table, separate=guarantee.separate, seed=seed).n
     chosen = chosen._replace(table=one_a_group(chosen.table, separate=guarantee.separate, seed=seed))
     sample = sample_of(chosen.table, policy)
-    found = find(sample, guarantee, chosen.path)
+    found = guarantee.rules.calibrate(sample, guarantee, chosen.path)
     if guarantee.single:
         check_told(found, chosen.table)
     _demand(found, chosen, guarantee, groups, allow_everything=allow_everything)
@@ -148,7 +149,7 @@ def calibrate_policy(
     dates = day.isoformat(), expiry(day, expires_days)
     made = holds_for(chosen.table, config, guarantee, before, walked=taken(policy, chosen.table))
     unknown = unknown or rows.unknown
-    said = (left_out_said(unknown),) if unknown else ()
+    said = (left_out_said(unknown, guarantee),) if unknown else ()
     artifact = certified(found, chosen, settings, guarantee, made, dates, (*_APART, *said))
     return replace(
         report(sample, found, replace(artifact, files=before.files), guarantee),
@@ -221,36 +222,29 @@ def _rows(
 ) -> _Rows:
     """Return the questions that a promise can be made from, or refuse."""
     # Questions that ordered a path are set aside where a path is needed, and refused where none is.
-    made = frozenset(before.seen.training) if guarantee.single else before.seen.all
+    made = frozenset(before.seen.training) if guarantee.rules.tests_a_path else before.seen.all
     _refuse(table, policy, made, before, config)
     whole = as_promised(table, guarantee)
-    table = looked_at(whole, guarantee.kind)
+    table = looked_at(whole, guarantee)
     rows = once(table, separate=guarantee.separate)
-    return _Rows(table.take(rows), table.n - rows.size, unanswered_by_reference(whole, guarantee.kind))
+    return _Rows(table.take(rows), table.n - rows.size, left_out(whole, guarantee))
 
 
-def unanswered_by_reference(table: EpisodeTable, kind: str) -> int:
-    """Return how many questions a promise of regret leaves out: the log lacks what the reference answers there."""
-    if kind != "regret":
-        return 0
-    known = looked_at(table, kind)
-    return len(set(table.questions) - set(known.questions))
+def left_out(table: EpisodeTable, guarantee: Guarantee) -> int:
+    """Return how many questions a calibration does not look at: the log lacks what the promise is about."""
+    return len(set(table.questions) - set(looked_at(table, guarantee).questions))
 
 
-def left_out_said(many: int) -> str:
-    """Return what a certificate says of the questions that the log lacks the reference's answer to."""
-    return (
-        f"{counted(many, 'question')} of the log {'is' if many == 1 else 'are'} left out, because the log lacks what "
-        "the reference answers there: the promise speaks only of questions that the reference answers."
-    )
+def left_out_said(many: int, guarantee: Guarantee) -> str:
+    """Return what a certificate says of the questions that were left out."""
+    be = "is" if many == 1 else "are"
+    return f"{counted(many, 'question')} of the log {be} left out, because {guarantee.rules.left_out}."
 
 
-def looked_at(table: EpisodeTable, kind: str) -> EpisodeTable:
-    """Return the questions that a calibration looks at: for regret those alone that the promise speaks of.
-
-    Questions that no step answers rightly stay where a promise speaks of others: for the figures beside it.
-    """
-    return table.take(spoken_of(table, kind)) if kind == "regret" else table
+def looked_at(table: EpisodeTable, guarantee: Guarantee) -> EpisodeTable:
+    """Return the questions that a calibration looks at."""
+    rows = guarantee.rules.looked_at(table)
+    return table if rows.all() else table.take(rows)
 
 
 def _refuse_place(settings: Mapping[str, Any]) -> None:
@@ -409,10 +403,7 @@ def _assumptions(found: Found, frame: _Frame) -> Iterator[str]:
     yield from frame.how
     yield "Whether an answer is right is judged as in the log."
     yield "Every step that the policy asks for is run: no budget, time limit or failing provider cuts a question short."
-    if asked.kind == "coverage":
-        yield "A question that no step answers rightly counts as covered."
-    if asked.kind == "regret":
-        yield "The reference is the guide alone, or a ladder’s last model, as logged."
+    yield from asked.rules.assumptions
     if asked.abstain:
         yield "Serving nothing is no error."
     if asked.most_nano_usd is not None:

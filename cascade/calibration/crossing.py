@@ -12,31 +12,32 @@ import numpy as np
 
 from cascade.calibration.folds import FOLDS, folds
 from cascade.calibration.samples import among
-from cascade.calibration.thresholds import Found, Sample, sample_of, spoken_of
-from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
+from cascade.calibration.scores import Sample, sample_of
+from cascade.conformal.arrays import Floats, Ints, ScoreArrays
 from cascade.conformal.binomial import as_written
-from cascade.conformal.certificate import percent
 from cascade.conformal.rollout import levels, rollout
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
+from cascade.guarantees.base import Kind, get, kinds_that
+from cascade.guarantees.found import Found
+from cascade.guarantees.words import percent
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.cross import CrossPolicy, ranks
 from cascade.policies.learned import LearnedPolicy
 
-KINDS = ("coverage", "solvable")
-"""What the bound speaks of: a miss must be a walk that stops too early, with every answer kept."""
 
-
-def critical_values(table: EpisodeTable, fold: Ints, members: Sequence[LearnedPolicy], kind: str) -> tuple[Floats, ...]:
+def critical_values(
+    table: EpisodeTable, fold: Ints, members: Sequence[LearnedPolicy], kind: Kind
+) -> tuple[Floats, ...]:
     """Return the critical values of each fold's questions under its member, ascending: float64 (n_k,) each.
 
     Args:
         table: the questions, each once.
         fold: int64 (n,), member k was fitted without fold k.
         members: one a fold; they keep every answer.
-        kind: "coverage", or "solvable", which counts the questions that some step may answer rightly.
+        kind: of the guarantee; a miss is a walk that stops too early, with every answer kept (`Kind.crossable`).
     """
-    counted = spoken_of(table, kind)
+    counted = kind.counted(table)
     return tuple(
         [
             np.sort(sample_of(table.take(np.flatnonzero((fold == k) & counted)), member).critical())
@@ -58,21 +59,21 @@ def out_of_fold(table: EpisodeTable, fold: Ints, policy: CrossPolicy) -> Sample:
     return Sample(table, scores, levels(table.arrays, scores))
 
 
-def found_at(sample: Sample, kind: str, alpha: float) -> Found:
+def found_at(sample: Sample, kind: Kind, alpha: float) -> Found:
     """Return the threshold, alpha, with the questions that it misses out of fold."""
-    counted: Bools = spoken_of(sample.table, kind)
+    counted = kind.counted(sample.table)
     covered = rollout(sample.table.arrays, sample.levels, alpha).covered
     misses = int(np.count_nonzero(counted & ~covered))
     return Found(None, counted, int(np.count_nonzero(counted)), alpha, misses=misses)
 
 
-def demand(critical: Sequence[Floats], alpha: float, kind: str) -> None:
+def demand(critical: Sequence[Floats], alpha: float, kind: Kind) -> None:
     """Raise NotCertifiedError where no mean rank can lie below alpha, so that nothing could ever be stopped."""
     lowest = [Fraction(1 + int(np.isneginf(values).sum()), values.size + 1) for values in critical]
     if sum(lowest) / len(lowest) < as_written(alpha):
         return
     n, unfit = sum(values.size for values in critical), sum(int(np.isneginf(values).sum()) for values in critical)
-    said = f"Not certified ({kind}, alpha {alpha:g}, cross-calibrated): "
+    said = f"Not certified ({kind.name}, alpha {alpha:g}, cross-calibrated): "
     if unfit:
         raise NotCertifiedError(
             f"{said}of {n} questions {unfit} are missed at every threshold, which is too many: their records end early."
@@ -134,9 +135,10 @@ def deviations(artifact: PolicyArtifact, policy: CrossPolicy, whole: EpisodeTabl
     certificate, alpha = artifact.certificates[0], policy.kappa
     certify = among(whole, frozenset(artifact.questions))
     table, fold = whole.take(certify), folds(whole, FOLDS, artifact.policy["seed"])[certify]
-    kind, counted = certificate.kind, spoken_of(table, certificate.kind)
+    kind = get(certificate.kind)
+    counted = kind.counted(table)
     wanted = {
-        "kind": kind if kind in KINDS else " or ".join(KINDS),
+        "kind": kind.name if kind.crossable else kinds_that(lambda one: one.crossable),
         "alpha": 2 * alpha,
         "kappa": alpha,
         "n": int(np.count_nonzero(counted)),

@@ -14,11 +14,12 @@ from urllib.parse import urlsplit, urlunsplit
 from cascade.calibration.shown import shown
 from cascade.config import CascadeConfig
 from cascade.config.schema import ModelConfig
-from cascade.conformal.certificate import digest, dollars
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.factory import address
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.certificate import digest
+from cascade.guarantees.words import dollars
 from cascade.money import Price, nano_usd
 from cascade.policies.artifact import PolicyArtifact
 from cascade.safety.keys import redact

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from cascade.calibration.fingerprint import differences, made_for
 from cascade.config import CascadeConfig
 from cascade.config.schema import GuaranteeConfig
-from cascade.conformal.certificate import shortfalls
-from cascade.conformal.guarantee import KINDS, UNWATCHED
 from cascade.errors import UsageError
+from cascade.guarantees.base import get
+from cascade.guarantees.certificate import UNWATCHED, shortfalls
 from cascade.strategies.prompts import Prompts
 from cascade.types import Certificate
 
@@ -36,11 +36,11 @@ def voids(config: CascadeConfig, certificate: Certificate, templates: Prompts | 
 def watch_problems(wanted: GuaranteeConfig, certificates: Sequence[Certificate]) -> Iterator[str]:
     """Yield what of the watching that a configuration asks for cannot be done with these certificates."""
     for kind in dict.fromkeys(one.kind for one in certificates):
-        if wanted.audit is not None and not KINDS[kind].monitored:
+        if wanted.audit is not None and not get(kind).monitored:
             yield f"guarantee.audit: audits cost money and would not count: {kind} is no promise on single questions"
-        if "monitor" in wanted.model_fields_set and not KINDS[kind].monitored:
+        if "monitor" in wanted.model_fields_set and not get(kind).monitored:
             yield f"guarantee.monitor: audits cannot watch {kind}, which is no promise on single questions"
-        if wanted.online is not None and not KINDS[kind].followed:
+        if wanted.online is not None and not get(kind).followed:
             yield f"guarantee.online: {kind} does not fall with the threshold, so no threshold can follow it"
     if "monitor" in wanted.model_fields_set and certificates and all(one.pool for one in certificates):
         yield f"guarantee.monitor: {UNWATCHED}"

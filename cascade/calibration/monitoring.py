@@ -15,24 +15,20 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cascade.calibration.fingerprint import differences, made_for
-from cascade.calibration.realised import play
 from cascade.calibration.samples import among, as_promised, joined, places
-from cascade.calibration.scores import check_fits
+from cascade.calibration.scores import Sample, check_fits, sample_of
 from cascade.calibration.scores import taken as walked_by
 from cascade.calibration.shown import odd, outside
-from cascade.calibration.thresholds import Sample, sample_of, spoken_of
 from cascade.conformal.arrays import Bools, Ints
 from cascade.conformal.binomial import lower_bound, upper_bound
-from cascade.conformal.guarantee import KINDS, Guarantee
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.rollout import hopeless
-from cascade.conformal.served import PathPoint
 from cascade.episodes.schema import has_failed
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.guarantees.base import Guarantee, get
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
-from cascade.policies.calibrated import EVERYTHING, Threshold
 from cascade.policies.scope import Scope
 from cascade.types import Certificate
 
@@ -70,7 +66,7 @@ class Watch(NamedTuple):
         unanswered: audits that no step answers rightly: a promise on what some step gets right is kept there, whatever
             has become of the models.
         unanswered_before: the same of the calibration questions, and how many those are; None where not on record.
-        uncounted: audits that the promise does not speak of (`thresholds.spoken_of`).
+        uncounted: audits that the promise does not speak of (`guarantees.base.Kind.counted`).
         again: audits of a group of which another question was counted before.
         missing: audits that show nothing: a call of them failed, or a step was of a kind that no calibration question
             showed.
@@ -183,7 +179,7 @@ def watch(
     scope = Scope.of(artifact.certificates[0], policy)
     walked = walked_by(policy, table)
     beyond = outside(walked, scope)
-    counted = spoken_of(table, artifact.certificates[0].kind) & ~beyond
+    counted = get(artifact.certificates[0].kind).counted(table) & ~beyond
     failed = [one for one in about.values() if one.failed and (one.split == AUDIT or not marked.any())]
     place = places([one.name for one in artifact.certificates], table)
     missed = _missed(sample, artifact.certificates, place)
@@ -230,7 +226,7 @@ def _check(certificates: Sequence[Certificate]) -> None:
     if not certificates:
         raise UsageError("This policy has no certificate yet. Make one with: cascade calibrate EPISODES --policy DIR")
     kind = certificates[0].kind
-    if not KINDS[kind].monitored:
+    if not get(kind).monitored:
         raise UsageError(f"Audits count misses, and {kind} is no promise on misses: there is nothing to watch.")
     if all(one.pool for one in certificates):
         raise UsageError("The certificate speaks of small segments taken together, which audits cannot watch.")
@@ -238,15 +234,12 @@ def _check(certificates: Sequence[Certificate]) -> None:
 
 def _missed(sample: Sample, certificates: Sequence[Certificate], place: Ints) -> Bools:
     """Return which questions were missed as served, bool (n,); `place` says which certificate speaks of each."""
-    kind, first = certificates[0].kind, certificates[0]
-    if KINDS[kind].speaks_of == "single":
-        below = -np.inf if first.abstain_below is None else first.abstain_below
-        found = sample.served(kind, abstain=first.abstain_below is not None, kappa=first.kappa)
-        return found.at(PathPoint(first.kappa, below)).loss
-    # The last entry serves the place −1: questions that no certificate speaks of.
-    each = [*(Threshold(one.kappa, one.keeps_everything) for one in certificates), EVERYTHING]
-    played = play(sample.table, sample.scores, [each[number] for number in place.tolist()])
-    return np.asarray(played.covered == 0, dtype=np.bool_)
+    missed = np.zeros(sample.table.n, dtype=np.bool_)
+    for number, one in enumerate(certificates):
+        rows = np.flatnonzero(place == number)
+        if rows.size:
+            missed[rows] = get(one.kind).misses(one, sample.take(rows)).missed
+    return missed
 
 
 def _watched(certificate: Certificate, level: float, missed: Bools) -> Watched:

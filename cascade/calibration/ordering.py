@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cascade.calibration.samples import absent, among, selected
-from cascade.calibration.thresholds import order, sample_of, strict_first
-from cascade.conformal.guarantee import Guarantee
+from cascade.calibration.scores import sample_of
 from cascade.conformal.served import PathPoint
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import PolicyArtifact, Seen
 from cascade.policies.base import Policy
 
@@ -38,7 +38,10 @@ def choose(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: Po
     Any path that the rest did not order is valid. One that was ordered for this promise certifies the most; one for
     another budget may begin with points that it forbids, and one without abstention has no point that abstains.
     """
-    if not guarantee.single or (before.path is None and strict_first(sample_of(table, policy), guarantee)):
+    rules = guarantee.rules
+    if not rules.tests_a_path or (
+        before.path is None and rules.strict_first(sample_of(table, policy).table, guarantee)
+    ):
         return Chosen(table, before.seen)
     ordered = frozenset(before.seen.selection)
     aside = among(table, ordered)
@@ -52,7 +55,7 @@ def choose(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: Po
         told = before.ordered_for or {}
         again = _ordered(guarantee, Draw(told.get("share"), told.get("seed")))
         note = f"the {picked.n} questions that ordered the thresholds before order them anew, for this promise"
-        path = order(sample_of(picked, policy), guarantee)
+        path = rules.order(sample_of(picked, policy), guarantee)
         return kept._replace(path=path, ordered_for=again, notes=(note,) if before.path is not None else ())
     if before.path is not None and _is_order(before.ordered_for, guarantee, ("abstain", "budget_nano_usd")):
         note = "the thresholds were ordered for another promise, and may certify less than others would"
@@ -60,7 +63,7 @@ def choose(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: Po
     chosen = selected(table, draw.share or 0.0, draw.seed or 0)
     picked, table = table.take(chosen), table.take(~chosen)
     seen = Seen(tuple(sorted({*before.seen.training, *ordered})), tuple(sorted(picked.questions)))
-    return Chosen(table, seen, order(sample_of(picked, policy), guarantee), _ordered(guarantee, draw))
+    return Chosen(table, seen, rules.order(sample_of(picked, policy), guarantee), _ordered(guarantee, draw))
 
 
 _ORDERS = ("kind", "alpha", "abstain", "budget_nano_usd")

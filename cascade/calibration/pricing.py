@@ -1,4 +1,4 @@
-"""Say of how many questions of a log a cost is unknown."""
+"""Say of how many questions of a log a cost is unknown, and what the reference costs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from cascade.episodes.table import EpisodeTable
+from cascade.guarantees.reference import MOSTLY, REFERENCES
 from cascade.text import counted
 
 
@@ -33,3 +34,16 @@ def priced_said(table: EpisodeTable) -> Iterator[str]:
 
 def _lack(many: int) -> str:
     return f"{counted(many, 'question')} {'lacks' if many == 1 else 'lack'} a cost in the log"
+
+
+def reference_cost(table: EpisodeTable) -> float | None:
+    """Return the reference's mean cost, nano-USD, over the questions whose costs are known.
+
+    None unless the log has the reference for most questions, and the costs of most.
+    """
+    held = (table.walks[name] for name in REFERENCES if name in table.walks)
+    walk = next((one for one in held if one.known.mean() > MOSTLY), None)
+    if walk is None or not table.shows_cost:
+        return None
+    rows = walk.known & table.priced
+    return float(walk.cost[rows].mean()) if rows.any() else None

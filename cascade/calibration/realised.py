@@ -9,12 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.calibration.samples import places
-from cascade.calibration.thresholds import Found, Sample
+from cascade.calibration.scores import Sample
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
 from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.single import last_resort, serves, single
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.guarantees.found import Found
 from cascade.policies.calibrated import EVERYTHING, Threshold
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from cascade.calibration.reference import ends_in_reference, has_reference, reference_right, reference_walk
 from cascade.episodes.identity import identity
 from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.table import EpisodeTable
+from cascade.guarantees.reference import ends_in_reference, has_reference, reference_right, reference_walk
 from cascade.text import counted
 
 

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays, renumbered
-from cascade.conformal.certificate import canonical
 from cascade.conformal.clusters import one_of_each
-from cascade.conformal.guarantee import Guarantee, of_segment
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.certificate import canonical, of_segment
 
 _CHUNK = 1 << 14
 """Questions hashed at once: about as many megabytes as they have steps."""

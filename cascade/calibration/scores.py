@@ -4,17 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cascade.calibration.reference import reference_walk
-from cascade.conformal.arrays import ScoreArrays
+from cascade.conformal.arrays import Floats, Ints, ScoreArrays
+from cascade.conformal.critical import critical_kappa
+from cascade.conformal.rollout import Levels, levels
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.guarantees.reference import reference_walk
 from cascade.policies.base import SHARED_PLACE, FittedOn, Observation, Policy, Takes
 from cascade.policies.history import History
 from cascade.types import Candidate, Question, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Questions with what a policy makes of them; the table's confidences are the policy's, where it has its own."""
+
+    table: EpisodeTable
+    scores: ScoreArrays
+    levels: Levels
+    is_reference: bool = False
+    """Whether the policy asks the reference alone, so that what is served is what regret is held against."""
+
+    def critical(self) -> Floats:
+        """Return the critical values, float64 (n,)."""
+        return critical_kappa(self.table.arrays, self.levels)
+
+    def take(self, rows: Ints) -> Sample:
+        """Return the chosen questions."""
+        return replace(self, table=self.table.take(rows), scores=self.scores.take(rows), levels=self.levels.take(rows))
+
+
+def sample_of(table: EpisodeTable, policy: Policy) -> Sample:
+    """Return questions with a policy's scores on them."""
+    judged, scores = scored(policy, table)
+    takes = policy.takes
+    return Sample(judged, scores, levels(judged.arrays, scores), takes is not None and takes.reference)
 
 
 def table_scores(policy: Policy, table: EpisodeTable) -> ScoreArrays:

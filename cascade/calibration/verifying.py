@@ -1,7 +1,7 @@
 """Checking a certificate without trusting it: everything that it says is computed again from a log.
 
 Rows of its calibration questions show whether the same data give the same thresholds. All other rows that the policy
-has not seen show whether the promise holds on them (`fresh`).
+has not seen show whether the promise holds on them (`guarantees.laws`).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import numpy as np
 from cascade.calibration import crossing
 from cascade.calibration.calibrating import looked_at
 from cascade.calibration.fingerprint import differences, made_for, models_said, unknown
-from cascade.calibration.fresh import on_fresh
 from cascade.calibration.ordering import ordering
-from cascade.calibration.samples import absent, among, as_promised, data_sha256, joined, once, one_a_group
-from cascade.calibration.scores import check_fits
-from cascade.calibration.thresholds import Found, find, order, sample_of
+from cascade.calibration.samples import absent, among, as_promised, data_sha256, joined, once, one_a_group, places
+from cascade.calibration.scores import Sample, check_fits, sample_of
 from cascade.config import CascadeConfig
 from cascade.conformal.arrays import Bools
-from cascade.conformal.certificate import expired
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import CascadeError, ConfigError
 from cascade.factory import HeldPolicy, read_policy
+from cascade.guarantees.base import Guarantee, get
+from cascade.guarantees.certificate import expired
+from cascade.guarantees.found import Found
+from cascade.guarantees.laws import Told
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
 from cascade.policies.cross import CrossPolicy, as_crossed
@@ -73,7 +73,7 @@ def verify(
     Returns:
         The checks, in order: file, expiry, cascade, seen, threshold, fresh. A file that is not whole ends them.
 
-    Guarantee: as `fresh.on_fresh` says of each promise. Whatever else fails, fails for certain.
+    Guarantee: as `on_fresh` says of each promise. Whatever else fails, fails for certain.
 
     Raises:
         UsageError: the log holds data sets of different cascades, or lacks what the policy looks at.
@@ -103,6 +103,23 @@ def verify_held(
     day = today or datetime.now(UTC).date()
     first = [_file(artifact), _expiry(artifact, day), _cascade(artifact, table, config), _seen(artifact, table)]
     return Verdict((*first, *_on_data(artifact, policy, table)))
+
+
+def on_fresh(certificates: Sequence[Certificate], sample: Sample) -> Iterator[Told]:
+    """Yield what fresh questions say of each promise that they can speak of.
+
+    Args:
+        certificates: of one calibration.
+        sample: questions that neither the policy nor the calibration has seen, one of each group.
+
+    Guarantee: if the fresh questions are like the calibration's, a promise that is kept is refuted with probability at
+    most 5 %, one with delta with at most delta more; for each promise by itself.
+    """
+    place = places([one.name for one in certificates], sample.table)
+    for number, one in enumerate(certificates):
+        rows = np.flatnonzero(place == number)
+        if rows.size:
+            yield from get(one.kind).verify(one, sample.take(rows))
 
 
 _NONE_SEEN = "none of these questions was used to make the policy"
@@ -167,7 +184,7 @@ def _on_data(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> I
         return
     if artifact.certificates[0].unit is None:  # made before 0.6, which knew questions as they are spelled
         table = replace(table, questions=table.spelled)
-    table = looked_at(as_promised(table, wanted), wanted.kind)
+    table = looked_at(as_promised(table, wanted), wanted)
     held = frozenset(artifact.questions)
     mine, seen = among(table, held), among(table, artifact.seen.all)
     crossed = crossing.is_crossed(artifact)
@@ -205,7 +222,7 @@ def _recalibrated(
     if crossed is not None and crossing.is_crossed(artifact):
         return _crossed_again(artifact, crossed, table, whole)
     try:
-        found = find(sample_of(table, policy), wanted, artifact.path)
+        found = wanted.rules.calibrate(sample_of(table, policy), wanted, artifact.path)
     except CascadeError as error:
         return Check("threshold", ok=False, said=f"it cannot be computed again: {error}")
     wrong = [*_deviations(artifact.certificates, found), *_unanswered(artifact, table)]
@@ -264,7 +281,8 @@ def _path_again(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -
         said = f"the thresholds are tried in the order that the policy names, which is not made again: {which}"
         return Check("path", ok=True, said=said)
     try:
-        same = order(sample_of(picked, policy), ordering(artifact.ordered_for)) == artifact.path
+        asked = ordering(artifact.ordered_for)
+        same = asked.rules.order(sample_of(picked, policy), asked) == artifact.path
     except (CascadeError, KeyError, TypeError, ValueError) as error:
         return Check("path", ok=False, said=f"it cannot be ordered again: {error}")
     said = f"{picked.n} other questions order the same {len(artifact.path or ())} points"

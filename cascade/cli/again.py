@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from cascade.calibration.fingerprint import unknown
 from cascade.cli.policies import GivenPolicy
-from cascade.conformal.certificate import dollars
-from cascade.conformal.guarantee import Guarantee
 from cascade.errors import ConfigError
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.words import dollars
 from cascade.money import Price
 from cascade.policies.artifact import PolicyArtifact, read
 

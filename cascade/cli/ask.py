@@ -82,7 +82,7 @@ def _document(answer: Answer) -> dict[str, Any]:
 
 
 def _promise(certificate: Certificate) -> str:
-    from cascade.conformal.certificate import statement
+    from cascade.guarantees.certificate import statement
 
     return statement(certificate)
 

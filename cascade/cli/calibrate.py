@@ -40,9 +40,9 @@ from cascade.cli.options import (
 from cascade.cli.output import console, notes, plain, print_json
 from cascade.cli.policies import GivenPolicy, check_target, given_policy
 from cascade.config import CascadeConfig, load
-from cascade.conformal.guarantee import Guarantee
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.evaluation.logs import Log
+from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import PolicyArtifact, write
 
 
@@ -174,7 +174,7 @@ def _promise(
 
 def _taken_over(asked: Asked, held: Guarantee, config: CascadeConfig | None) -> Guarantee:
     """Return a promise with the parts that were given in the place of those it had."""
-    if held.kind == "budget" and asked.alpha is not None:
+    if held.rules.on_cost and asked.alpha is not None:
         raise UsageError("--alpha is a share of questions, and a budget promises none; leave it out.")
     bounded = held.budget_nano_usd is not None or asked.budget is not None
     cap = config.budget.per_question if config is not None and bounded else None

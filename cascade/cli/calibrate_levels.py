@@ -14,6 +14,7 @@ from cascade.cli.output import console, plain, print_json
 from cascade.cli.policies import GivenPolicy
 from cascade.errors import UsageError
 from cascade.factory import HeldLevels, read_levels
+from cascade.guarantees.base import get
 from cascade.policies.artifact import LEVELS_FOLDER
 from cascade.policies.levels import write
 from cascade.text import counted
@@ -54,8 +55,8 @@ def levels_given(given: GivenPolicy, asked: Asked, target: Path, *, force: bool)
             f"{given.directory} has levels, each with an alpha of its own: {held.levels.told}. Leave --alpha out, or "
             f"calibrate one by itself: --policy {given.directory / LEVELS_FOLDER}/NAME -o OTHER"
         )
-    if asked.kind == "budget":
-        raise UsageError(f"{given.directory} has levels, and they differ in alpha: a budget promises none.")
+    if asked.kind is not None and get(asked.kind).on_cost:
+        raise UsageError(f"{given.directory} has levels, and they differ in alpha: a {asked.kind} promises none.")
     if not force:
         refuse_foreign(target, held.levels.by_name, held.levels.default)
     found = {

@@ -14,7 +14,7 @@ from cascade.calibration.fingerprint import unknown
 from cascade.calibration.realised import Realised
 from cascade.cli.output import plain
 from cascade.cli.tables import per_thousand
-from cascade.conformal.certificate import number, statement, to_document
+from cascade.guarantees.certificate import number, statement, to_document
 from cascade.text import capital, counted
 
 _WIDE = 100

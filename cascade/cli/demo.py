@@ -15,9 +15,9 @@ from cascade import demo as demonstration
 from cascade.cli.certificates import calibrated_document
 from cascade.cli.models import fetch
 from cascade.cli.output import console, dollars, notes, plain, print_json
-from cascade.conformal.certificate import statement
 from cascade.demo import BASE_ALONE, FITTED, GUIDE_ALONE, PAIR, TINY, DemoQuestion, Outcome, Row
 from cascade.errors import UsageError
+from cascade.guarantees.certificate import statement
 from cascade.providers import weights
 from cascade.providers.local import Local, load_xllamacpp
 from cascade.providers.memo import Memo

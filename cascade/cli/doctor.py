@@ -180,7 +180,7 @@ def _certificates(config: CascadeConfig) -> Iterator[Finding]:
 
 def _holding(name: str, certificate: Certificate) -> Iterator[Finding]:
     from cascade.calibration.fingerprint import unknown
-    from cascade.conformal.certificate import statement
+    from cascade.guarantees.certificate import statement
 
     until = "" if certificate.expires is None else f" Until {certificate.expires}."
     yield Finding(name, "ok", f"{statement(certificate)}{until}")

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cascade.calibration.crossing import KINDS as CROSSABLE
 from cascade.cli.fit_levels import Wanted, check_places, levels_asked
 from cascade.cli.fit_networks import NetworksAsked, bare_conflicts, wanted_config
 from cascade.cli.logs import refuse_other_prices, say_pooled, say_questions, tables_for
@@ -16,10 +15,10 @@ from cascade.cli.policies import check_target, policy_directory
 from cascade.cli.problems import Problems, check_method, checked_log
 from cascade.cli.unserved import say_unserved
 from cascade.config import CascadeConfig, load
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.logs import Log
+from cascade.guarantees.base import DEFAULT, Guarantee, get, is_known
 from cascade.policies.artifact import CARD_FILE, POLICY_FILE
 from cascade.policies.cross import as_crossed
 from cascade.policies.embedding import Embedder
@@ -131,7 +130,7 @@ def checked(
     assert log is not None  # noqa: S101 - the same
     assert tables is not None  # noqa: S101 - the same
     say_pooled(tables)
-    say_questions(tables, reference=wanted.kind == "regret")
+    say_questions(tables, reference=wanted.rules.needs_reference)
     say_unserved(tables, settings)
     return Ready(wanted, settings, log, tables, started, embedder, levels, network)
 
@@ -157,12 +156,13 @@ def _check_crossable(wanted: Guarantee | None, promise: Asked, besides: list[str
     if wanted is not None:
         check_crossable(wanted, besides)
         return
-    there = {f"--guarantee {promise.kind}": promise.kind not in {None, *CROSSABLE}, "--by-group": promise.by_group}
+    crossable = promise.kind is None or (is_known(promise.kind) and get(promise.kind).crossable)
+    there = {f"--guarantee {promise.kind}": not crossable, "--by-group": promise.by_group}
     there |= {"--by-segment": promise.by_segment, "--together": promise.together}
     there |= {"--delta": promise.delta is not None, "--budget": promise.budget is not None}
     besides += [name for name, one in there.items() if one]
     if besides:
-        check_crossable(Guarantee("coverage"), besides)
+        check_crossable(Guarantee(DEFAULT), besides)
 
 
 def _check_prices(log: Log, settings: CascadeConfig | None) -> None:

@@ -18,12 +18,13 @@ from cascade.cli.options import Asked
 from cascade.cli.output import console, print_json
 from cascade.cli.problems import Problems
 from cascade.cli.tables import per_thousand
-from cascade.conformal.certificate import statement
 from cascade.errors import UsageError
 from cascade.evaluation.report import plots
 from cascade.evaluation.report.card import Facts, card_files, facts_of
 from cascade.evaluation.report.learning_plot import plot_learning
 from cascade.evaluation.report.worth import worth_of
+from cascade.guarantees.base import default_kind, get, is_known
+from cascade.guarantees.certificate import statement
 from cascade.policies.artifact import PLOT_FILE
 from cascade.policies.levels import foreign, in_order, write
 from cascade.text import capital, counted
@@ -82,7 +83,8 @@ def levels_asked(problems: Problems, given: str | None, default: str | None, pro
 def _conflicts(promise: Asked) -> Iterator[str]:
     if promise.alpha is not None:
         yield "--alpha is one share for all questions, and --levels has one for each level; leave one of them out."
-    if promise.kind == "budget" or (promise.kind is None and promise.budget is not None):
+    kind = promise.kind or default_kind(budget=promise.budget is not None)
+    if is_known(kind) and get(kind).on_cost:
         yield "--levels are shares of questions that may be missed, and a budget promises none; leave one of them out."
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from cascade.calibration.remarks import about_questions, about_reference
 from cascade.calibration.repricing import mispriced
 from cascade.cli.output import notes, plain
-from cascade.conformal.guarantee import KINDS
 from cascade.episodes.embeddings import embedded, vectors_of
 from cascade.episodes.lines import Dropped
 from cascade.episodes.quality import qualities
@@ -17,6 +16,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation import logs
 from cascade.evaluation.logs import Log
+from cascade.guarantees.base import get
 from cascade.money import Price
 from cascade.policies.base import Policy
 from cascade.text import capital
@@ -40,7 +40,7 @@ def tables_for(log: Log, kind: str | None, policy: Policy | None = None) -> tupl
         UsageError: of no answer it is known how good it is.
     """
     tables = log.tables
-    if kind is not None and KINDS[kind].needs_quality:
+    if kind is not None and get(kind).needs_quality:
         graded = zip(tables, qualities(log.rows(), tables), strict=True)
         tables = tuple([replace(table, quality=quality) for table, quality in graded])
     looks = None if policy is None else policy.embedded

@@ -15,6 +15,7 @@ from cascade.cli.output import console, notes, plain, print_json
 from cascade.cli.policies import certified_directory
 from cascade.errors import NotCertifiedError
 from cascade.factory import read_levels
+from cascade.guarantees.base import Kind, get
 from cascade.text import counted
 
 Directory = Annotated[Path, typer.Argument(help="A policy directory with its certificates.")]
@@ -116,25 +117,23 @@ def _besides(found: Watch) -> list[str]:
             f"{found.trained} audited questions were used to make the policy, which does better on them than on fresh "
             "ones: they hide misses"
         )
-    if found.more_unanswered and _kind(found) != "error":
+    if found.more_unanswered and not _rules(found).counts_unanswered:
         said.append(
             "there are surely more questions than at calibration on which no step is right, and the promise, so the "
             "alarm, speaks of the others: look at the models, and at what is asked"
         )
     if found.uncounted:
-        regret = _kind(found) == "regret"
-        without = "do not say what the reference alone answers" if regret else "found nothing to be right about"
-        said.append(f"{found.uncounted} audits {without}, and the promise does not speak of them")
+        said.append(f"{found.uncounted} audits {_rules(found).unspoken}, and the promise does not speak of them")
     return said
 
 
-def _kind(found: Watch) -> str:
-    return found.watched[0].certificate.kind
+def _rules(found: Watch) -> Kind:
+    return get(found.watched[0].certificate.kind)
 
 
 def _beyond(found: Watch) -> Iterator[str]:
     """Yield of how many audits the promise says nothing, since no step is right: an error counts whoever makes it."""
-    if not found.unanswered or _kind(found) == "error":
+    if not found.unanswered or _rules(found).counts_unanswered:
         return
     shares = [f"{found.unanswered} of {found.audits} audits ({found.unanswered / found.audits:.1%})"]
     if found.unanswered_before is not None:

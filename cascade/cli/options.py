@@ -10,8 +10,8 @@ import typer
 from cascade.checks import did_you_mean
 from cascade.cli.output import notes
 from cascade.config import CascadeConfig
-from cascade.conformal.guarantee import KINDS, Guarantee
 from cascade.errors import UsageError
+from cascade.guarantees.base import DEFAULT, KINDS, Guarantee, default_kind, get, is_known
 from cascade.money import nano_usd
 
 _SHARE = 0.1
@@ -35,12 +35,15 @@ Kind = Annotated[
     str | None,
     typer.Option(
         "--guarantee",
-        help=f"What is promised: {', '.join(KINDS)}. By default coverage; a "
+        help=f"What is promised: {', '.join(KINDS.built_in)}, or an installed one. By default coverage; a "
         "directory keeps every part of its promise that is not given, and with this it is asked for anew.",
     ),
 ]
 NewKind = Annotated[
-    str | None, typer.Option("--guarantee", help=f"What is promised: {', '.join(KINDS)}. By default coverage.")
+    str | None,
+    typer.Option(
+        "--guarantee", help=f"What is promised: {', '.join(KINDS.built_in)}, or an installed one. By default coverage."
+    ),
 ]
 Alpha = Annotated[
     float | None, typer.Option("--alpha", help="The share of questions that may be missed. By default 0.1.")
@@ -140,10 +143,10 @@ def wanted_guarantee(asked: Asked, config: CascadeConfig | None) -> Guarantee:
     Raises:
         UsageError: everything that is wrong with it.
     """
-    kind, problems = asked.kind or ("coverage" if asked.budget is None else "budget"), list[str]()
-    if kind == "budget" and asked.alpha is not None:
+    kind, problems = asked.kind or default_kind(budget=asked.budget is not None), list[str]()
+    if is_known(kind) and get(kind).on_cost and asked.alpha is not None:
         problems.append("--alpha is a share of questions, and a budget promises none; leave it out.")
-    needs_delta = kind in KINDS and KINDS[kind].needs_delta and asked.delta is None
+    needs_delta = is_known(kind) and get(kind).needs_delta and asked.delta is None
     cap = config.budget.per_question if config is not None and asked.budget is not None else None
     alpha = _SHARE if asked.alpha is None else asked.alpha
     parts = Asked(kind, alpha, _SHARE if needs_delta else asked.delta, asked.budget,
@@ -162,9 +165,10 @@ def wanted_guarantee(asked: Asked, config: CascadeConfig | None) -> Guarantee:
 def _guarantee(parts: Asked, problems: list[str]) -> Guarantee | None:
     """Return the promise; None, and all that is wrong with it noted, where it is none."""
     kind = parts.kind or ""
-    if kind not in KINDS:
-        problems.append(f"There is no guarantee {kind!r}{did_you_mean(kind, KINDS)}.")
-        parts = Asked("coverage", parts.alpha, parts.delta, None, None, by_group=False, abstain=False)  # what is left
+    if not is_known(kind):
+        problems.append(f"There is no guarantee {kind!r}{did_you_mean(kind, KINDS.names)}.")
+        # what is left
+        parts = Asked(DEFAULT, parts.alpha, parts.delta, None, None, by_group=False, abstain=False)
     amounts = []
     for option, amount in (("--budget", parts.budget), ("--most", parts.most)):
         try:
@@ -193,9 +197,10 @@ def _guarantee(parts: Asked, problems: list[str]) -> Guarantee | None:
 def _options_for_money(asked: Asked) -> list[str]:
     """Return which options say what a promise on money lacks."""
     said = []
-    if asked.kind == "budget" and asked.budget is None:
+    on_cost = asked.kind is not None and is_known(asked.kind) and get(asked.kind).on_cost
+    if on_cost and asked.budget is None:
         said.append("Give the bound in USD a question, as in --budget 0.01.")
-    if asked.kind == "budget" or asked.budget is not None:
+    if on_cost or asked.budget is not None:
         said += ["Give --most USD, or --config with budget.per_question."] if asked.most is None else []
     return said
 

@@ -12,7 +12,6 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from cascade.checks import did_you_mean
 from cascade.cli.blocks import markdown, rendered
 from cascade.cli.logs import parse_where, say_questions
 from cascade.cli.options import METHODS, AsJson, Matched, Seed, Where, method_named, method_written
@@ -20,8 +19,6 @@ from cascade.cli.output import console, notes, plain, print_json
 from cascade.cli.problems import Problems, check_method, checked_log
 from cascade.cli.progress import Shown
 from cascade.cli.prove_page import AsLadder, Cascade, cascade_document, page
-from cascade.conformal.guarantee import KINDS as GUARANTEES
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.ladders import ladder_dataset
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
@@ -29,8 +26,9 @@ from cascade.errors import UsageError
 from cascade.evaluation.baselines import ALL, GUIDE
 from cascade.evaluation.logs import SIMULATED, Log, ladder_of, open_log
 from cascade.evaluation.proof.diagnosis import default_kind
-from cascade.evaluation.proof.proving import KINDS, Fit, Plan, Proof, prove
+from cascade.evaluation.proof.proving import Fit, Plan, Proof, provable, prove
 from cascade.evaluation.proof.strategies import Rivals, holds_both
+from cascade.guarantees.base import DEFAULT, Guarantee, get, kinds_that
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.fitting import fit_policy
 from cascade.training.networks import BARE, CERTIFIABLE, require_torch
@@ -48,8 +46,8 @@ Kinds = Annotated[
     str | None,
     typer.Option(
         "--guarantee",
-        help=f"What is promised: {', '.join(KINDS)}. By default regret where the guide alone is on "
-        "record, and the texts wherever votes decide; else coverage.",
+        help="What is promised: coverage, solvable, regret, error, or an installed one that single questions break. By "
+        "default regret where the guide alone is on record, and the texts wherever votes decide; else coverage.",
     ),
 ]
 Alphas = Annotated[
@@ -143,22 +141,22 @@ class _Wanted:
         if self.method is not None:
             with problems.noted():
                 _check_provable(self.method)
-        if self.kind is not None and self.kind in GUARANTEES and self.kind not in KINDS:
-            problems.add(f"A saving is shown at {', '.join(KINDS)}, not at {self.kind}.")
-        elif self.kind is not None and self.kind not in KINDS:
-            problems.add(f"There is no guarantee {self.kind!r}{did_you_mean(self.kind, KINDS)}.")
+        if self.kind is not None:
+            with problems.noted():
+                if not provable(get(self.kind)):
+                    raise UsageError(f"A saving is shown at {kinds_that(provable)}, not at {self.kind}.")
         for alpha in dict.fromkeys(self.alphas):
             with problems.noted():
-                Guarantee("coverage", alpha)
+                Guarantee(DEFAULT, alpha)
         if self.delta is not None:
             with problems.noted():
-                Guarantee("coverage", delta=self.delta)
+                Guarantee(DEFAULT, delta=self.delta)
         if self.plan.against not in {None, GUIDE, ALL}:
             problems.add(f"--against is {GUIDE} or {ALL}, not {self.plan.against}.")
 
     def guarantees(self, kind: str) -> list[Guarantee]:
         """Return the promises to look at, the headline's first."""
-        single = kind in GUARANTEES and GUARANTEES[kind].needs_delta
+        single = get(kind).needs_delta
         alphas = self.alphas or (_SINGLE_ALPHA if single else _SET_ALPHA,)
         delta = _DELTA if single and self.delta is None else self.delta
         return [Guarantee(kind, one, delta) for one in dict.fromkeys(alphas)]

@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from cascade.cli.blocks import Block, Command, Heading, Listed, Rows, Said
 from cascade.cli.tables import per_thousand
-from cascade.conformal.certificate import percent
-from cascade.conformal.guarantee import KINDS, Guarantee
 from cascade.conformal.needed import chance_said
 from cascade.episodes.schema import BASE_ONLY
 from cascade.evaluation.baselines import CLAIRVOYANT, label
@@ -19,6 +17,8 @@ from cascade.evaluation.proof.proving import Proof
 from cascade.evaluation.proof.reasons import CLOSE, Reason, called, enough_alone, reasons, share
 from cascade.evaluation.proof.split_results import Way
 from cascade.evaluation.proof.strategies import LADDER, ROUNDS, Rivals
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.words import percent
 from cascade.text import counted
 from cascade.training.choice.rungs import PER_RUNG
 
@@ -155,7 +155,7 @@ def promise(guarantee: Guarantee) -> str:
     least = percent(guarantee.alpha or 0.0, rest=True)
     over = "a fresh question" if guarantee.delta is not None else "the calibration and a fresh question"
     rest = "" if guarantee.delta is None else f", for all but {percent(guarantee.delta)} of calibrations"
-    return f"with probability at least {least} over {over}{rest}, {KINDS[guarantee.kind].event}"
+    return f"with probability at least {least} over {over}{rest}, {guarantee.rules.event}"
 
 
 def _promise(proof: Proof) -> str:
@@ -177,7 +177,7 @@ def _name(way: Way) -> str:
 
 
 def _ways(proof: Proof, width: int) -> Rows:
-    sets = 0 if KINDS[proof.guarantee.kind].speaks_of == "set" else _WIDE
+    sets = _WIDE if proof.guarantee.single else 0
     columns: list[tuple[str, int, Callable[[Way], str]]] = [
         ("cost/1k", 0, lambda way: per_thousand(way.cost_usd)),
         ("saves", 0, lambda way: "" if way.saving is None else interval(way.saving)),

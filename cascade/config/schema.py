@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from cascade.checks import checked_base, did_you_mean, shown_name
-from cascade.conformal.guarantee import KINDS, Guarantee
 from cascade.episodes.store.address import holds_password, parse
 from cascade.errors import UsageError
+from cascade.guarantees.base import Guarantee, default_kind, get
 from cascade.money import Price, nano_usd
 from cascade.policies import registry as policies
 from cascade.policies.config import PolicyConfig
@@ -86,7 +86,7 @@ class OnlineConfig(Section):
 class GuaranteeConfig(Section):
     """What a certificate has to promise, and how the promise is watched. What is left out is not asked for."""
 
-    kind: Literal["coverage", "solvable", "f1", "budget", "regret", "error"] | None = None
+    kind: str | None = None
     alpha: float | None = None
     delta: float | None = None
     budget: _Positive | None = None
@@ -107,9 +107,9 @@ class GuaranteeConfig(Section):
         """
         limit = None if self.budget is None else nano_usd(self.budget)
         asked = self.kind or kind
-        if limit is None and KINDS[asked].speaks_of == "money":
+        if limit is None and get(asked).on_cost:
             limit = budget_nano_usd
-        on_average = (self.kind is not None or self.alpha is not None) and not KINDS[asked].needs_delta
+        on_average = (self.kind is not None or self.alpha is not None) and not get(asked).needs_delta
         return Guarantee(
             asked,
             alpha if self.alpha is None else self.alpha,
@@ -126,9 +126,11 @@ class GuaranteeConfig(Section):
         return self
 
     def _problems(self) -> Iterator[str]:
-        kind = self.kind or ("coverage" if self.budget is None else "budget")
+        if not self.model_fields_set:
+            return
+        kind = self.kind or default_kind(budget=self.budget is not None)
         try:
-            self.wanted(kind, 0.1, 0.1 if KINDS[kind].needs_delta else None, 1)  # the certificate says the rest
+            self.wanted(kind, 0.1, 0.1 if get(kind).needs_delta else None, 1)  # the certificate says the rest
         except UsageError as error:
             yield str(error)
         if self.audit is None and self.model_fields_set & {"monitor", "online"}:

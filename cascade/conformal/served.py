@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
+from cascade.conformal.curves import StepFunctions
 from cascade.conformal.rollout import Levels, open_end
 from cascade.conformal.single import known_sure, last_resort, serves, single
 from cascade.errors import UsageError
@@ -99,6 +100,25 @@ class Served:
         paid = self.reach >= bar
         cost = np.where(paid, self.cost, 0).sum(axis=1, dtype=np.int64)
         return Outcome(self.loss[rows, state] & ~abstained, abstained, cost, self.cut >= bar)
+
+    def losses(self) -> StepFunctions:
+        """Return whether each question counts against a guarantee, as a function of kappa.
+
+        It may rise as kappa falls: a later answer that is wrong displaces one that was right.
+
+        >>> level, loss = np.array([[np.inf, 0.4, 0.2]]), np.array([[True, True, False, True]])
+        >>> found = Served(level, loss, sure=np.zeros((1, 4)), reach=level, cost=np.array([[1, 2, 4]]), cut=np.zeros(1))
+        >>> [int(found.losses().at(kappa)[0]) for kappa in (0.5, 0.4, 0.2)]
+        [1, 0, 1]
+        """
+        loss = self.loss.astype(np.int64)
+        jump, held = np.zeros(self.level.shape, dtype=np.int64), loss[:, 0].copy()
+        for j in range(self.level.shape[1]):
+            # Of equal levels only the last is a state that ever holds (`served`).
+            ends = self.level[:, j] > (self.level[:, j + 1] if j + 1 < self.level.shape[1] else -np.inf)
+            jump[:, j] = np.where(ends, loss[:, j + 1] - held, 0)
+            held = np.where(ends, loss[:, j + 1], held)
+        return StepFunctions(loss[:, 0], self.level, jump)
 
     def along(self, path: Sequence[PathPoint]) -> ServedPath:
         """Return the totals at every point of a path: O(nL log P) however long it is.

@@ -17,11 +17,11 @@ from typing import Any
 
 from cascade.chat import output_text
 from cascade.policies.scope import failed_with
-from cascade.types import Answer, Call, Completion, Request, Step, Token, Usage
+from cascade.types import ALONE, Answer, Call, Completion, Request, Step, Token, Usage
 
 SCHEMA_VERSION = 3
 """2 added `walk` and `confidence`, 3 added `segment`. A row of an earlier version reads as one that has null there."""
-BASE_ONLY, GUIDE_ONLY, LAST_ONLY = "base only", "guide only", "last model only"
+BASE_ONLY, GUIDE_ONLY, LAST_ONLY = ALONE
 """The walks of one model by itself, as they are called wherever they stand."""
 CARRIED_OVER = "carried over: no call"
 """The `cost_source` of an answer that stands again in a later round without a call: its run had ended."""

@@ -15,14 +15,14 @@ import numpy as np
 
 from cascade.calibration.doubt import doubt_of, why_no_doubt
 from cascade.calibration.realised import Played, play
-from cascade.calibration.reference import MOSTLY, REFERENCES
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
-from cascade.conformal.rollout import hopeless
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.contestants import Uala
+from cascade.guarantees.base import Kind
+from cascade.guarantees.reference import MOSTLY, REFERENCES
 from cascade.policies.calibrated import EVERYTHING, Threshold
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.choice.rungs import PER_RUNG, rung_doubt, threshold_per_rung
@@ -148,7 +148,7 @@ def other_baselines(table: EpisodeTable, reference: Baseline) -> list[Baseline]:
     return [*found, *([] if reference.name == ALL_STEPS else [all_steps(table)])]
 
 
-def rung_thresholds(table: EpisodeTable, kind: str, alpha: float) -> LearnedPolicy | None:
+def rung_thresholds(table: EpisodeTable, kind: Kind, alpha: float) -> LearnedPolicy | None:
     """Return one threshold for each rung of a ladder, tuned on these questions to lose alpha; None where not possible.
 
     Args:
@@ -157,7 +157,7 @@ def rung_thresholds(table: EpisodeTable, kind: str, alpha: float) -> LearnedPoli
         alpha: the share that may be lost.
     """
     doubt = rung_doubt(table)
-    return None if doubt is None else threshold_per_rung(table, doubt, Asked(kind, alpha))
+    return None if doubt is None else threshold_per_rung(table, doubt, Asked(kind.name, alpha))
 
 
 def per_rung(table: EpisodeTable, policy: LearnedPolicy) -> Baseline:
@@ -174,27 +174,6 @@ def per_rung_along(
     yield from (_of_played(name, play(ranked, scores, Threshold(kappa))) for kappa in kappas)
 
 
-def broken(table: EpisodeTable, kind: str, right: Bools, in_set: Bools, reference_right: Bools | None) -> Floats:
-    """Return which questions count against a promise: float64 (n,), 0 or 1, NaN where it does not speak of one.
-
-    Args:
-        table: the questions.
-        kind: coverage, solvable, error or regret.
-        right: bool (n,), whether the one answer served is right.
-        in_set: bool (n,), whether a right answer is among those kept.
-        reference_right: for regret, bool (n,), whether the reference is right.
-    """
-    if kind == "error":
-        return np.asarray(~right, dtype=np.float64)
-    if kind == "regret":
-        if reference_right is None:
-            raise UsageError("regret is held against a reference, and none is given.")
-        return np.asarray(~right & reference_right, dtype=np.float64)
-    missed = ~in_set & ~hopeless(table.arrays)
-    spoken = table.arrays.solvable | ~table.arrays.complete if kind == "solvable" else np.ones(table.n, dtype=np.bool_)
-    return np.where(spoken, missed.astype(np.float64), np.nan)
-
-
 class Clairvoyant(NamedTuple):
     """What one could do who knows every answer beforehand.
 
@@ -207,7 +186,7 @@ class Clairvoyant(NamedTuple):
     lost: float
 
 
-def clairvoyant(table: EpisodeTable, kind: str, alpha: float, reference_right: Bools | None) -> Clairvoyant:
+def clairvoyant(table: EpisodeTable, kind: Kind, alpha: float, reference_right: Bools | None) -> Clairvoyant | None:
     """Return what a promise costs one who knows every answer: no policy over these steps keeps it for less.
 
     It pays up to the first right step where a miss would count, one step elsewhere, and gives up the dearest questions
@@ -215,18 +194,20 @@ def clairvoyant(table: EpisodeTable, kind: str, alpha: float, reference_right: B
 
     Args:
         table: the questions; their costs are known.
-        kind: coverage, solvable, error or regret.
+        kind: of the guarantee.
         alpha: the share that may be missed.
-        reference_right: for regret, bool (n,), whether the reference is right.
+        reference_right: bool (n,), whether the reference is right; None where that is not known.
+
+    Returns:
+        None where what a way to answer breaks cannot be told (`Kind.broken`).
     """
-    steps = table.arrays
-    solvable, lost = steps.solvable, ~steps.solvable
-    wanted = solvable if reference_right is None else solvable & reference_right
-    if reference_right is not None:
-        lost = lost & reference_right
-    elif kind != "error":
-        lost = lost & ~hopeless(steps)
-    counted = int(np.count_nonzero(solvable | lost)) if kind == "solvable" else table.n
+    steps, nothing = table.arrays, np.zeros(table.n, dtype=np.bool_)
+    worst = kind.broken(table, nothing, nothing, reference_right)
+    best = kind.broken(table, steps.solvable, steps.solvable, reference_right)
+    if worst is None or best is None:
+        return None
+    lost = best > 0
+    wanted, counted = (worst > 0) & ~lost, int(np.count_nonzero(~np.isnan(worst)))
     may = math.floor(alpha * counted + 1e-9) - int(np.count_nonzero(lost))
     share = float(np.count_nonzero(lost)) / max(counted, 1)
     if may < 0:
@@ -259,32 +240,22 @@ class BaselineFigures(NamedTuple):
     right: float | None
 
 
-def counted_as(kind: str) -> str | None:
-    """Return how baselines break a promise of this kind; None where it is graded, and a baseline has no figure.
+def reference_right_of(table: EpisodeTable, kind: Kind) -> Bools | None:
+    """Return whether the reference is right, bool (n,), True where not on record; None where that is not needed.
 
-    A budget is a promise on cost: what is missed there is counted as for coverage.
-    """
-    return {"budget": "coverage", "f1": None}.get(kind, kind)
-
-
-def reference_right_of(table: EpisodeTable, kind: str) -> Bools | None:
-    """Return for regret whether the reference is right, bool (n,), True where not on record; None where it is not used.
-
-    None also for regret where no reference is on record but running every step.
+    None also where no reference is on record but running every step.
     """
     reference = reference_of(table)
-    return reference.right | ~reference.known if kind == "regret" and reference.name != ALL_STEPS else None
+    return reference.right | ~reference.known if kind.needs_reference and reference.name != ALL_STEPS else None
 
 
-def clairvoyant_cost(table: EpisodeTable, kind: str, alpha: float) -> float | None:
+def clairvoyant_cost(table: EpisodeTable, kind: Kind, alpha: float) -> float | None:
     """Return the clairvoyant's mean cost, nano-USD; None where costs are not known or the promise cannot be kept."""
-    counted, right = counted_as(kind), reference_right_of(table, kind)
-    if counted is None or not table.cost_known or (kind == "regret" and right is None):
-        return None
-    return clairvoyant(table, counted, alpha, right).cost_nano_usd
+    found = clairvoyant(table, kind, alpha, reference_right_of(table, kind)) if table.cost_known else None
+    return None if found is None else found.cost_nano_usd
 
 
-def baseline_figures(table: EpisodeTable, kind: str, alpha: float | None) -> list[BaselineFigures]:
+def baseline_figures(table: EpisodeTable, kind: Kind, alpha: float | None) -> list[BaselineFigures]:
     """Return the figures of the baselines, always in this order.
 
     The reference, the others (`other_baselines`), UALA, one threshold per rung, the depth mixture and the clairvoyant
@@ -307,7 +278,7 @@ def baseline_figures(table: EpisodeTable, kind: str, alpha: float | None) -> lis
         found.append(per_rung(table, tuned))
     figures = [_figures(table, one, kind, right) for one in found]
     cost = None if alpha is None else clairvoyant_cost(table, kind, alpha)
-    if alpha is not None and counted_as(kind) is not None and (kind != "regret" or right is not None):
+    if alpha is not None:
         figures += _mixture(table, kind, alpha, right)
     if alpha is not None and cost is not None:
         figures.append(BaselineFigures(CLAIRVOYANT, cost / 1e9, None, 1 - alpha, None))
@@ -323,7 +294,7 @@ def baselines_left_out(table: EpisodeTable, alpha: float | None) -> Iterator[str
         yield f"Baselines that tune a threshold on how sure a model is (UALA) are left out: {why}."
 
 
-def _mixture(table: EpisodeTable, kind: str, alpha: float, right: Bools | None) -> Iterator[BaselineFigures]:
+def _mixture(table: EpisodeTable, kind: Kind, alpha: float, right: Bools | None) -> Iterator[BaselineFigures]:
     """Yield the cheapest coin between two depths that breaks the promise on no more than alpha; none if there is none.
 
     Such a coin costs less than any fixed depth without a look at a question; a policy that costs still less owes that
@@ -348,11 +319,10 @@ def _coin(one: BaselineFigures, other: BaselineFigures, alpha: float) -> Baselin
     return BaselineFigures(MIXTURE, *(mixed(a, b) for a, b in zip(one[1:], other[1:], strict=True)))
 
 
-def _figures(table: EpisodeTable, one: Baseline, kind: str, reference_right: Bools | None) -> BaselineFigures:
-    known, counted, kept = one.known, counted_as(kind), None
-    if counted is not None and (kind != "regret" or reference_right is not None):
-        lost = broken(table, counted, one.right, one.in_set, reference_right)[known]
-        kept = None if np.isnan(lost).all() else float(1 - np.nanmean(lost))
+def _figures(table: EpisodeTable, one: Baseline, kind: Kind, reference_right: Bools | None) -> BaselineFigures:
+    known, lost, kept = one.known, kind.broken(table, one.right, one.in_set, reference_right), None
+    if lost is not None:
+        kept = None if np.isnan(lost[known]).all() else float(1 - np.nanmean(lost[known]))
     return BaselineFigures(
         one.name,
         float(one.cost[known].mean()) / 1e9 if table.cost_known else None,

@@ -18,12 +18,12 @@ from cascade.calibration.realised import Played
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import Bools, Floats, ScoreArrays, StepArrays
 from cascade.conformal.critical import critical_kappa
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import hopeless, levels
 from cascade.conformal.split import allowed_misses, split_kappa
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.played import played_at, played_walk
+from cascade.guarantees.base import Guarantee
 from cascade.policies.base import Policy
 from cascade.training.choice.measuring import Terms
 from cascade.training.choice.portfolio import sees_something

@@ -11,10 +11,10 @@ from typing import Literal
 
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import ScoreArrays
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.contestants import Contestant, Ready, Scorer, calibrated
 from cascade.evaluation.played import played_at
+from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.dividing import allowed_loss

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from cascade.calibration.realised import Played
-from cascade.calibration.reference import REFERENCES, reference_right
 from cascade.calibration.samples import among
-from cascade.calibration.thresholds import spoken_of
 from cascade.conformal.arrays import Bools, Floats
-from cascade.conformal.guarantee import KINDS
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import walked
+from cascade.guarantees.base import get
+from cascade.guarantees.reference import REFERENCES, reference_right
 from cascade.policies.artifact import PolicyArtifact
 
 
@@ -70,20 +69,17 @@ def broken(table: EpisodeTable, played: Played, kind: str) -> Ratio | None:
     Args:
         table: the questions.
         played: what the policy does on them.
-        kind: coverage, solvable, error or regret.
+        kind: of the guarantee.
 
     Raises:
-        UsageError: the promise is regret, and the log does not hold what the reference answers.
+        UsageError: the promise needs a reference, and the log does not hold what it answers.
     """
-    if not KINDS[kind].monitored:
+    rules = get(kind)
+    if not rules.monitored:
         return None
-    counted = spoken_of(table, kind)
-    wrong = 1 - played.right - played.abstained
-    if kind == "regret":
-        lost = wrong * reference_right(table)
-    else:
-        lost = {"coverage": 1 - played.covered, "solvable": 1 - played.in_set, "error": wrong}[kind]
-    return Ratio(np.where(counted, lost, 0.0), counted.astype(np.float64))
+    counted, reference = rules.counted(table), reference_right(table) if rules.needs_reference else None
+    lost = rules.broken(table, played.right + played.abstained, played.in_set, reference)
+    return None if lost is None else Ratio(np.where(counted, lost, 0.0), counted.astype(np.float64))
 
 
 def promise_of(table: EpisodeTable, lost: Ratio, artifact: PolicyArtifact) -> Promise:

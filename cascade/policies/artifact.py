@@ -17,7 +17,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from cascade.conformal.certificate import (
+from cascade.conformal.served import PathPoint
+from cascade.errors import ConfigError, UsageError
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.certificate import (
     asked_document,
     asked_of,
     digest,
@@ -26,9 +29,6 @@ from cascade.conformal.certificate import (
     number_of,
     to_document,
 )
-from cascade.conformal.guarantee import Guarantee
-from cascade.conformal.served import PathPoint
-from cascade.errors import ConfigError, UsageError
 from cascade.policies.base import Policy
 from cascade.policies.calibrated import EVERYTHING, CalibratedPolicy, Threshold
 from cascade.policies.files import content, damaged, json_of, there, unwritten

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from cascade.conformal.guarantee import known_as, of_segment
+from cascade.guarantees.certificate import known_as, of_segment
 from cascade.policies.base import BatchScores, FittedOn, Observation, Policy, Scores, Takes
 
 if TYPE_CHECKING:

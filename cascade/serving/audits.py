@@ -6,17 +6,14 @@ unknown on the side of a miss.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from cascade._deprecated import warn_renamed
-from cascade.conformal.audits import audit_missed
+from cascade.guarantees.audit import Judge
 from cascade.text import normalize_answer
 from cascade.types import Answer
-
-Judge: TypeAlias = Callable[[str], bool | None]
-"""Says whether a text is right; None where that cannot be told."""
 
 
 class Outcome(NamedTuple):
@@ -41,35 +38,6 @@ def judge(right: Judge | str | Sequence[str], matcher: str) -> Judge:
 
     rule, gold = get_matcher(matcher), (right,) if isinstance(right, str) else tuple(right)
     return lambda text: rule.matches(text, gold).correct
-
-
-def missed_in_set(answer: Answer, right: Judge, *, complete: bool, only_solvable: bool = False) -> bool | None:
-    """Return whether no right answer was kept although one could have been.
-
-    Args:
-        answer: an audited answer.
-        right: the truth.
-        complete: whether all steps were run. Where they were not, or an answer cannot be judged, a right one may have
-            been there: a miss.
-        only_solvable: whether questions of which no step has a right answer are outside the promise.
-
-    Returns:
-        None where the question is outside the promise.
-    """
-    verdicts = _verdicts(answer, right)
-    kept = [
-        step.candidates[place].text for step in answer.steps for place in (step.decision.keep if step.decision else ())
-    ]
-    known = complete and None not in verdicts.values()
-    found = True in verdicts.values()
-    if only_solvable and known and not found:
-        return None
-    return audit_missed(kept_right=any(verdicts[text] for text in kept), found_right=found, complete=known)
-
-
-def served_wrong(answer: Answer, right: Judge) -> bool:
-    """Return whether the answer served is wrong or cannot be judged, or none is served without abstaining."""
-    return answer.stopped != "abstained" if answer.text is None else right(answer.text) is not True
 
 
 def critical_of(answer: Answer, right: Judge, *, complete: bool) -> float | None:

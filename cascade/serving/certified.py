@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.config import CascadeConfig
 from cascade.config.schema import GuaranteeConfig
-from cascade.conformal.guarantee import KINDS, known_as, of_segment
 from cascade.engine import Run
 from cascade.episodes.identity import identity
 from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY
-from cascade.errors import ConfigError, NotCertifiedError, UsageError
+from cascade.errors import ConfigError, NotCertifiedError
+from cascade.guarantees.audit import Audit, Judge
+from cascade.guarantees.base import get
+from cascade.guarantees.certificate import known_as, of_segment
 from cascade.policies.base import Policy, Takes
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.scope import Scope, failures
-from cascade.serving.audits import Judge, Outcome, critical_of, missed_in_set, served_wrong
+from cascade.serving.audits import Outcome, critical_of
 from cascade.serving.monitors import UNAUDITED, CertificateMonitors
 from cascade.strategies.base import Strategy
 from cascade.types import Answer, Certificate, Question, Step
@@ -125,7 +127,7 @@ class CertifiedPolicy:
 
     def _scope(self, certificate: Certificate) -> Scope:
         """Return what a certificate speaks of. To go on costs money, so a promise on money never asks for it."""
-        insists = self._wanted.required and KINDS[certificate.kind].speaks_of != "money"
+        insists = self._wanted.required and not get(certificate.kind).on_cost
         return Scope.of(certificate, self.policy, insists=insists and certificate.budget_nano_usd is None)
 
     def _refuse_void(self, certificates: tuple[Certificate, ...]) -> None:
@@ -202,7 +204,7 @@ class CertifiedPolicy:
             return (f"{whom}; {CALIBRATE}",)
         reasons = self._voided[certificate.calibration_id]
         if certificate.expires is not None:
-            from cascade.conformal.certificate import expired
+            from cascade.guarantees.certificate import expired
 
             if expired(certificate, self._today()):
                 reasons = (*reasons, f"it expired on {certificate.expires}; calibrate again")
@@ -229,59 +231,39 @@ class CertifiedPolicy:
         why = _uncounted(answer)
         if why is not None or certificate is None:
             return Outcome(None, counted=False, reason=why or "")
-        if (unknown := self._unknown(answer, certificate, reference_right)) is not None:
-            return self._monitors.missing(unknown)
         right = functools.cache(right)  # to judge may cost money
-        missed = self._missed(certificate.kind, answer, right, reference_right)
+        rules, audit = get(certificate.kind), self._audit(answer, right, reference_right)
+        if rules.reads_all_steps(audit) and (unknown := self._unknown(answer, certificate)) is not None:
+            return self._monitors.missing(unknown)
+        missed = rules.audited(answer, audit)
         if missed is None:
             return Outcome(
                 None, counted=False, reason="no step has a right answer, and the promise speaks of others only"
             )
-        critical = None if self._wanted.online is None else critical_of(answer, right, complete=self._complete(answer))
+        critical = None if self._wanted.online is None else critical_of(answer, right, complete=audit.complete)
         if certificate.calibration_id not in self._voided:
             return Outcome(missed, counted=False, reason="it was given under an earlier certificate")
         asked = answer.question
         group = None if self._by_group else asked.group  # by groups, as before 0.6, a group is a segment
         return self._monitors.count(certificate, missed, critical, group or identity(asked.text, asked.context))
 
-    def _unknown(self, answer: Answer, certificate: Certificate, reference_right: bool | None) -> str | None:
+    def _audit(self, answer: Answer, right: Judge, reference_right: bool | None) -> Audit:
+        """Return what is known of an audited answer."""
+        horizon = self._strategy.horizon
+        complete = bool(answer.steps) and (answer.steps[-1].final or answer.steps[-1].number >= horizon)
+        last = horizon if self._strategy.ends_with_reference else None
+        return Audit(right, complete, reference_right, last)
+
+    def _unknown(self, answer: Answer, certificate: Certificate) -> str | None:
         """Return why an audit does not show whether the question was missed, whatever else it shows; None if it does.
 
         To count such an audit where it was served well, and leave it out where it was not, would hide misses.
         """
-        if KINDS[certificate.kind].speaks_of == "single" and not self._needs_last(certificate.kind, reference_right):
-            return None
         failed = [said for step in answer.steps for said in failures(step)]
         failed += failures(Step(len(answer.steps) + 1, (), {}, calls=answer.loose_calls))
         scope = self._scopes.get(certificate.calibration_id)
         found = [*failed, *(said for step in answer.steps if scope is not None for said in scope.outside(step))]
         return found[0] if found else None
-
-    def _needs_last(self, kind: str, reference_right: bool | None) -> bool:
-        """Whether the audit itself has to say what the reference would have answered."""
-        return kind == "regret" and reference_right is None and self._strategy.ends_with_reference
-
-    def _complete(self, answer: Answer) -> bool:
-        """Whether all steps were run that the strategy has."""
-        return bool(answer.steps) and (answer.steps[-1].final or answer.steps[-1].number >= self._strategy.horizon)
-
-    def _missed(self, kind: str, answer: Answer, right: Judge, reference_right: bool | None) -> bool | None:
-        if KINDS[kind].speaks_of != "single":
-            return missed_in_set(answer, right, complete=self._complete(answer), only_solvable=kind == "solvable")
-        wrong = served_wrong(answer, right)
-        if kind == "error" or not wrong:
-            return wrong
-        if self._needs_last(kind, reference_right):
-            last = [step for step in answer.steps if step.number == self._strategy.horizon]
-            # Where the cap left the last model unasked it might have been right. Where it gave no answer it was not, as
-            # at calibration; where it failed the audit shows nothing (`_unknown`).
-            return not last or any(right(one.text) is not False for one in last[0].candidates)
-        if reference_right is None:
-            raise UsageError(
-                "The certificate is on regret: say whether the reference alone would have been right, "
-                "record_outcome(answer, …, reference_right=…)."
-            )
-        return reference_right
 
 
 def _uncounted(answer: Answer) -> str | None:
@@ -291,7 +273,7 @@ def _uncounted(answer: Answer) -> str | None:
         return "it was not drawn for an audit"
     if certificate is None:
         return "it was given without a certificate"
-    return None if KINDS[certificate.kind].monitored else f"{certificate.kind} is no promise on single questions"
+    return None if get(certificate.kind).monitored else f"{certificate.kind} is no promise on single questions"
 
 
 def _walk_of(strategy: Strategy) -> str:
@@ -305,7 +287,7 @@ def fallback_of(wanted: str | None, kind: str, strategy: Strategy) -> tuple[Stra
     Without a wish it is all answers for a promise on the set of answers, which they keep whatever has changed, and the
     guide for one on the answer served. The guide of a ladder is its last model, asked alone.
     """
-    if (wanted or ("guide" if KINDS[kind].speaks_of == "single" else "everything")) == "everything":
+    if (wanted or get(kind).fallback) == "everything":
         return strategy, FixedPolicy("both", strategy.horizon)
     if strategy.ends_with_reference:
         return strategy.only(Takes(reference=True)), FixedPolicy()

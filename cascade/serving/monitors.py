@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from cascade.config.schema import AuditConfig, GuaranteeConfig
 from cascade.conformal.audits import AuditPlan
-from cascade.conformal.guarantee import UNWATCHED
+from cascade.guarantees.certificate import UNWATCHED
 from cascade.resilience.forks import after_fork
 from cascade.serving.audits import Outcome
 from cascade.types import Certificate
@@ -70,7 +70,7 @@ class CertificateMonitor:
         if online is not None:
             online = online.update(missed if critical is None else online.missed(critical))
         if monitor is not None and monitor.alarmed:
-            from cascade.conformal.certificate import percent
+            from cascade.guarantees.words import percent
 
             share = percent(certificate.alpha or 0.0)
             alarm = (

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Floats
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.served import PathPoint
 from cascade.episodes.table import EpisodeTable
+from cascade.guarantees.base import Guarantee, Kind
 from cascade.policies.base import Takes
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.choice.crossfit import Candidate
@@ -41,7 +41,8 @@ _MOST_BARS = 1_000
 def has_one_bar(table: EpisodeTable, guarantee: Guarantee) -> bool:
     """Return whether one bar can be set: the promise is on the error and may abstain, and the ladder logs log-probs."""
     arrays, signals = table.arrays, table.signals
-    asked = guarantee.kind == "error" and guarantee.abstain and guarantee.budget_nano_usd is None
+    rules = guarantee.rules
+    asked = rules.single and rules.counts_unanswered and guarantee.abstain and guarantee.budget_nano_usd is None
     if not asked or arrays.answer.shape[2] != 1 or SIGNAL not in signals or "p_yes" in signals:
         return False
     whole = (arrays.steps == arrays.horizon) & arrays.complete & table.texts_known & arrays.present.all(axis=(1, 2))
@@ -61,10 +62,10 @@ def one_bar(training: EpisodeTable, guarantee: Guarantee) -> Candidate:
     alpha = allowed_loss(guarantee, round(training.n * CERTIFIES / (1 - CERTIFIES))) or 0.0
     best = _cheapest(training, alpha) if training.n else (last,)
     name = f"one bar on {SIGNAL} (steps {', '.join(map(str, best))})"
-    return Candidate(name, "threshold", 1, lambda table: _policy(table, best, guarantee.kind))
+    return Candidate(name, "threshold", 1, lambda table: _policy(table, best, guarantee.rules))
 
 
-def _policy(table: EpisodeTable, steps: tuple[int, ...], kind: str) -> LearnedPolicy:
+def _policy(table: EpisodeTable, steps: tuple[int, ...], kind: Kind) -> LearnedPolicy:
     return replace(plain_threshold(table.only(steps), SIGNAL, -1.0, kind), takes=Takes(steps))
 
 

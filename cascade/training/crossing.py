@@ -23,10 +23,10 @@ from cascade.calibration.ordering import Chosen
 from cascade.calibration.samples import one_a_group, rows_a_group
 from cascade.config import CascadeConfig
 from cascade.conformal.arrays import Ints
-from cascade.conformal.certificate import expiry
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.guarantees.base import Guarantee, kinds_that
+from cascade.guarantees.certificate import expiry
 from cascade.policies import cross_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.cross import CrossPolicy
@@ -106,14 +106,14 @@ def fit_crossed(
     choices, members = _members(table, fold, guarantee, method, seed)
     rows = rows_a_group(table, seed=seed)  # all questions make the members, one of each group certifies
     drawn = one_a_group(table, seed=seed)
-    critical = crossing.critical_values(drawn, fold[rows], members, guarantee.kind)
-    crossing.demand(critical, guarantee.alpha, guarantee.kind)
+    critical = crossing.critical_values(drawn, fold[rows], members, guarantee.rules)
+    crossing.demand(critical, guarantee.alpha, guarantee.rules)
     policy = CrossPolicy(members, critical, guarantee.alpha)
     numbers = cross_file.dumps(policy)
     told = [figures(one, one.n, values.size) for one, values in zip(choices, critical, strict=True)]
     settings = cross_file.settings(policy, numbers, seed, told)
     sample = crossing.out_of_fold(drawn, fold[rows], policy)
-    found = [crossing.found_at(sample, guarantee.kind, guarantee.alpha)]
+    found = [crossing.found_at(sample, guarantee.rules, guarantee.alpha)]
     promised = replace(guarantee, alpha=2 * guarantee.alpha)
     day = today or datetime.now(UTC).date()
     chosen = Chosen(drawn, Seen(tuple(sorted(set(table.questions)))))
@@ -135,11 +135,8 @@ def check_crossable(guarantee: Guarantee, besides: Sequence[str] = ()) -> None:
     Raises:
         UsageError: everything that does not go with it.
     """
-    problems = (
-        []
-        if guarantee.kind in crossing.KINDS
-        else [f"promises {' and '.join(crossing.KINDS)} alone, not {guarantee.kind}"]
-    )
+    crossable = kinds_that(lambda kind: kind.crossable)
+    problems = [] if guarantee.rules.crossable else [f"promises {crossable} alone, not {guarantee.kind}"]
     problems += ["holds on average over calibrations, and has no delta"] if guarantee.delta is not None else []
     problems += ["has no budget"] if guarantee.budget_nano_usd is not None else []
     problems += ["has one threshold for all segments"] if guarantee.separate else []

@@ -15,15 +15,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration.calibrating import looked_at, unanswered_by_reference
+from cascade.calibration.calibrating import left_out, looked_at
 from cascade.calibration.samples import among, as_promised, drawn, joined, once, one_a_group, rows_a_group
-from cascade.calibration.thresholds import spoken_of
 from cascade.conformal.arrays import Bools
-from cascade.conformal.binomial import most_losses, needed_n
-from cascade.conformal.guarantee import Guarantee
-from cascade.conformal.split import pac_rank, split_rank
+from cascade.conformal.binomial import needed_n
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.guarantees.base import Guarantee
 
 SHARE = 0.3
 """Of the questions that certify (`design/portfolio.md`)."""
@@ -95,7 +93,7 @@ def divided(
     part, needed, separate = table.take(free), needed_of(guarantee, len(set(table.segments))), guarantee.separate
     certify = np.zeros(part.n, dtype=np.bool_)  # if its group is set aside
     certify[rows_a_group(part, separate=separate, seed=seed)] = True
-    counts = spoken_of(part, guarantee.kind) & certify
+    counts = guarantee.rules.counted(part) & certify
     aside = np.zeros(table.n, dtype=np.bool_)
     if separate:
         aside[free] = _of_each_segment(part, counts, share, needed, seed)
@@ -103,7 +101,7 @@ def divided(
         aside[free] = _some(part.groups, counts, _Enough(round(share * table.n), needed), seed)
     calibration = one_a_group(table.take(aside), separate=separate, seed=seed)
     beside = int(np.count_nonzero(aside)) - calibration.n
-    unknown = unanswered_by_reference(whole, guarantee.kind)
+    unknown = left_out(whole, guarantee)
     others = table.take(~aside)
     training = others.costed()
     return Divided(training, calibration, repeated, beside, unknown, others.n - training.n)
@@ -136,11 +134,11 @@ def _whole(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> EpisodeTable
 
 
 def _questions(whole: EpisodeTable, guarantee: Guarantee) -> Questions:
-    table = looked_at(whole, guarantee.kind)
+    table = looked_at(whole, guarantee)
     rows = once(table, separate=guarantee.separate)
     if not rows.size:
         raise UsageError("There is no question in this log that the promise could speak of.")
-    return Questions(_in_order(table.take(rows)), table.n - rows.size, unanswered_by_reference(whole, guarantee.kind))
+    return Questions(_in_order(table.take(rows)), table.n - rows.size, left_out(whole, guarantee))
 
 
 def _in_order(table: EpisodeTable) -> EpisodeTable:
@@ -207,17 +205,7 @@ def allowed_loss(guarantee: Guarantee, n: int) -> float | None:
     """
     if guarantee.alpha is None:
         return None
-    return _certain_loss(guarantee, n) or guarantee.alpha
-
-
-def _certain_loss(guarantee: Guarantee, n: int) -> float:
-    """Return the same, 0 where n are too few for any threshold."""
-    alpha, delta = guarantee.alpha, guarantee.delta
-    assert alpha is not None  # noqa: S101 - the promise is on a loss
-    if guarantee.single or guarantee.kind == "f1":
-        return (most_losses(n, alpha, 0.5 if delta is None else delta) or 0) / max(n, 1)
-    rank = split_rank(n, alpha) if delta is None else pac_rank(n, alpha, delta)
-    return rank / (n + 1)
+    return guarantee.rules.certain_loss(n, guarantee.alpha, guarantee.delta) or guarantee.alpha
 
 
 def allowed_by(parts: Divided, guarantee: Guarantee) -> float | None:
@@ -232,7 +220,7 @@ def allowed_by(parts: Divided, guarantee: Guarantee) -> float | None:
     sizes = _sizes(parts, guarantee)
     if len(sizes) == 1:
         return allowed_loss(guarantee, sizes[0])
-    total = sum(n * _certain_loss(guarantee, n) for n in sizes)
+    total = sum(n * guarantee.rules.certain_loss(n, guarantee.alpha, guarantee.delta) for n in sizes)
     return total / sum(sizes) if total else guarantee.alpha
 
 
@@ -240,7 +228,7 @@ def _sizes(parts: Divided, guarantee: Guarantee) -> list[int]:
     """Return how many calibration questions each threshold will be set on."""
     training, names = parts.training, parts.calibration.segments
     needed = needed_of(guarantee, len({*training.segments, *names}))
-    counts = spoken_of(training, guarantee.kind) if training.n else np.ones(1, dtype=np.bool_)
+    counts = guarantee.rules.counted(training) if training.n else np.ones(1, dtype=np.bool_)
     if not guarantee.separate:
         return [_counted(parts.calibration.n, len(set(training.groups)), counts, needed)]
     sizes = list[int]()
@@ -267,7 +255,7 @@ def allowed_budget(guarantee: Guarantee, n: int) -> Guarantee:
     A fresh question counts as one that costs the most; where that leaves nothing, the budget itself.
     """
     budget, most = guarantee.budget_nano_usd, guarantee.most_nano_usd
-    if guarantee.kind != "budget" or budget is None or most is None:
+    if not guarantee.rules.on_cost or budget is None or most is None:
         return guarantee
     left = math.floor((budget * (n + 1) - most) / max(n, 1))
     return replace(guarantee, budget_nano_usd=left if left > 0 else budget)

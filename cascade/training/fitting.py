@@ -21,15 +21,15 @@ import numpy as np
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.calibration.fingerprint import differences, made_for
 from cascade.calibration.folds import FOLDS, folds
-from cascade.calibration.reference import has_reference
 from cascade.calibration.samples import one_a_group
-from cascade.calibration.thresholds import order, sample_of, strict_first
+from cascade.calibration.scores import sample_of
 from cascade.config import CascadeConfig
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.served import PathPoint
 from cascade.episodes.embeddings import embedded
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.reference import has_reference
 from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.embedding import Directions
@@ -47,7 +47,7 @@ from cascade.training.embedding import ROWS_EACH, Embedding
 from cascade.training.estimators.threads import one_thread
 from cascade.training.networks import Networks
 from cascade.training.notes import LEAST_TRAINING, Init, about_training, in_logged, notes
-from cascade.training.shares import SHARES, named_score, plain_regret, share_that_certifies
+from cascade.training.shares import SHARES, named_score, share_that_certifies
 
 
 class Sizes(NamedTuple):
@@ -181,7 +181,7 @@ def _named(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How) -> Ca
     """Return the threshold that needs no learning; None where the options ask for something that does."""
     if not _unasked(how):
         return None
-    return named_score(questions_of(tables, guarantee).table, guarantee) if plain_regret(guarantee) else None
+    return named_score(questions_of(tables, guarantee).table, guarantee) if guarantee.reference_keeps_it else None
 
 
 def _unasked(how: How) -> bool:
@@ -193,7 +193,7 @@ def _unasked(how: How) -> bool:
 
 def _share(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How) -> float:
     """Return the share of the questions that certify: for regret the cheapest, as a first part that trains shows."""
-    if not plain_regret(guarantee):
+    if not guarantee.reference_keeps_it:
         return SHARE
     seen = frozenset[str]() if how.init is None else how.init.seen.all
     parts = divided(tables, guarantee, share=SHARES[-1], seed=how.seed, seen=seen)
@@ -272,8 +272,7 @@ def _cheaper(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> _Ce
     Raises:
         NotCertifiedError: the policy cannot be certified, and the promise is not one that the reference keeps.
     """
-    safe = guarantee.kind == "regret" and not guarantee.abstain and guarantee.budget_nano_usd is None
-    if not safe:
+    if not guarantee.reference_keeps_it:
         return _Certified(*made, _calibrated(made, parts, guarantee, how))
     try:
         calibrated = _calibrated(made, parts, guarantee, how)
@@ -481,9 +480,10 @@ def _held(
     told = figures(choice, parts.training.n, parts.calibration.n)
     settings = model_file.settings(policy, numbers, told)
     bare = PolicyArtifact(settings, Seen(training), files={MODEL_FILE: numbers})
-    if not guarantee.single or not parts.training.n or strict_first(choice.sample, guarantee):
+    rules = guarantee.rules
+    if not rules.tests_a_path or not parts.training.n or rules.strict_first(choice.sample.table, guarantee):
         return bare  # without training questions calibration sets some aside itself, where it needs any
-    path: tuple[PathPoint, ...] = bars(policy, parts.calibration, guarantee) or order(choice.sample, guarantee)
+    path: tuple[PathPoint, ...] = bars(policy, parts.calibration, guarantee) or rules.order(choice.sample, guarantee)
     asked = {name: getattr(guarantee, name) for name in ("kind", "alpha", "abstain", "budget_nano_usd")}
     return replace(bare, path=path, ordered_for={**asked, "share": None, "seed": seed})
 

@@ -13,9 +13,9 @@ from datetime import date
 from typing import TypeAlias
 
 from cascade.config import CascadeConfig
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
+from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.policies.levels import in_order, name_problems
 from cascade.training.choice.crossfit import Candidate

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 from cascade.calibration.calibrating import left_out_said
 from cascade.calibration.doubt import why_no_doubt
-from cascade.calibration.reference import ends_in_reference
 from cascade.calibration.scores import history_of
-from cascade.calibration.thresholds import spoken_of
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.needed import chance_said
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
+from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import Seen
 from cascade.policies.features import offered
 from cascade.policies.learned import NETWORKS, LearnedPolicy
@@ -79,8 +77,8 @@ def _about_questions(parts: Divided, terms: Terms, policy: LearnedPolicy) -> Ite
     """Yield which questions are left out, and why nothing is learned from the others, where that is so."""
     table = parts.training
     if parts.unknown:
-        yield left_out_said(parts.unknown).rstrip(".")
-    if not table.n and terms.guarantee.kind == "regret" and ends_in_reference(parts.calibration):
+        yield left_out_said(parts.unknown, terms.guarantee).rstrip(".")
+    if not table.n and terms.guarantee.rules.last_is_safe(parts.calibration):
         yield (
             "nothing is learned: the score was named before the log was read, every threshold is tested from the "
             f"strictest on, and {_all(parts.calibration.n)}"
@@ -172,7 +170,7 @@ def in_logged(
         return error
     table = parts.calibration
     certifiable = len(set(parts.training.groups)) + table.n  # one of each group
-    spoken = float(spoken_of(table, guarantee.kind).mean()) * certifiable / max(logged, parts.questions)
+    spoken = float(guarantee.rules.counted(table).mean()) * certifiable / max(logged, parts.questions)
     needed = logged_for(error.needed_n, guarantee, share, spoken)
     where = " of such a segment" if guarantee.separate else ""
     likely = "would do" if error.chance is None else f"would do with a chance of {chance_said(error.chance)}"

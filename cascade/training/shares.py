@@ -18,12 +18,11 @@ import numpy as np
 
 from cascade.calibration.doubt import doubt_of
 from cascade.calibration.folds import FOLDS, folds
-from cascade.calibration.reference import ends_in_reference
-from cascade.calibration.thresholds import Sample
+from cascade.calibration.scores import Sample
 from cascade.conformal.arrays import Ints
 from cascade.conformal.binomial import most_losses
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
+from cascade.guarantees.base import Guarantee
 from cascade.training.choice.choosing import Choice
 from cascade.training.choice.crossfit import Candidate, cross_fitted
 from cascade.training.choice.matched import matched
@@ -44,11 +43,6 @@ _MOST_GAIN = 0.3
 two figures suggest more."""
 
 
-def plain_regret(guarantee: Guarantee) -> bool:
-    """Return whether the promise is regret alone, without abstaining and without a budget."""
-    return guarantee.kind == "regret" and not guarantee.abstain and guarantee.budget_nano_usd is None
-
-
 def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
     """Return the threshold that is set without learning, where learning would cost more than it brings; else None.
 
@@ -60,7 +54,7 @@ def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
         table: the questions of a log, each once.
         guarantee: what will be promised.
     """
-    if not plain_regret(guarantee) or table.arrays.horizon < 2 or not ends_in_reference(table):
+    if not guarantee.plain or table.arrays.horizon < 2 or not guarantee.rules.last_is_safe(table):
         return None
     groups = len(set(table.groups))  # one question of each certifies
     few = _losses_allowed(round(SHARES[-1] * groups), guarantee) < LEAST_LOSSES
@@ -74,7 +68,7 @@ def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
     else:
         name, sign = doubt.signal, doubt.sign
 
-    policy = plain_threshold(table, name, sign, guarantee.kind)  # it looks at the steps and models of the log alone
+    policy = plain_threshold(table, name, sign, guarantee.rules)  # it looks at the steps and models of the log alone
     return Candidate(f"threshold on {name}", "threshold", 1, lambda _: policy)
 
 
@@ -130,4 +124,4 @@ def _cost(sample: Sample | None, terms: Terms, guarantee: Guarantee, certify: in
     return matched(walk, allowed_of(sample.table, guarantee, allowed_loss(guarantee, certify)))
 
 
-__all__ = ["SHARES", "named_score", "plain_regret", "share_that_certifies"]
+__all__ = ["SHARES", "named_score", "share_that_certifies"]

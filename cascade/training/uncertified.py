@@ -12,20 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from cascade.calibration.pricing import reference_cost
 from cascade.calibration.realised import Realised, play, realised
-from cascade.calibration.reference import reference_cost
-from cascade.calibration.thresholds import Sample, sample_of, spoken_of
+from cascade.calibration.scores import Sample, sample_of
 from cascade.config import CascadeConfig
 from cascade.conformal.arrays import Floats
 from cascade.conformal.binomial import lower_bound, upper_bound
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.guarantees.base import Guarantee, Kind
 from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.calibrated import Threshold
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.choice.measuring import losses_of
 from cascade.training.choice.portfolio import asked_of, sees_something
 from cascade.training.constrained.curves import Training
 from cascade.training.dividing import SHARE, divided
@@ -141,7 +140,7 @@ def fit_uncertified(
         learning,
         guarantee,
         Sizes(parts.questions, parts.training.n, parts.calibration.n),
-        kept_at(sample, guarantee.kind, policy.kappa),
+        kept_at(sample, guarantee.rules, policy.kappa),
         done,
         reference_cost(sample.table),
         parts.training,
@@ -149,20 +148,19 @@ def fit_uncertified(
     )
 
 
-def kept_at(sample: Sample, kind: str, kappa: float) -> ShareKept:
+def kept_at(sample: Sample, kind: Kind, kappa: float) -> ShareKept:
     """Return how often what a promise of a kind says came true at a threshold, on questions not seen before.
 
     Raises:
         UsageError: the log lacks what the kind needs.
     """
-    some = spoken_of(sample.table, kind)
-    losses = losses_of(sample, kind)
+    some, losses = kind.counted(sample.table), kind.losses(sample)
     lost: Floats = (losses.at(kappa) / losses.units)[some]
     n = int(lost.size)
     if not n:
         return ShareKept(0, None, 0.0, 1.0)
     total = float(lost.sum())
-    if kind != "f1":
+    if not kind.graded:
         missed = round(total)
         low, high = lower_bound(missed, n, DELTA / 2), upper_bound(missed, n, DELTA / 2)
         return ShareKept(n, 1 - missed / n, 1 - high, 1 - low)

@@ -20,10 +20,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from cascade.conformal.guarantee import Guarantee
 from cascade.evaluation.report.card import card_files, facts_of
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
+from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import write
 from cascade.training.constrained.config import CCPOConfig
 from cascade.training.constrained.keeping import CHECKPOINT_FILE, Checkpoints

@@ -17,20 +17,21 @@ from typing import Any
 
 import numpy as np
 
-from cascade.building import policy_of, read_policy
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.monitoring import watch
 from cascade.calibration.verifying import verify_held
 from cascade.collect import collect
+from cascade.collect.baselines import recorded_baselines
 from cascade.config import CascadeConfig, load, policy_section
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.files import read_rows
-from cascade.episodes.matching import get_matcher
 from cascade.episodes.quality import qualities
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.evaluate import evaluate
+from cascade.factory import policy_of, read_policy
+from cascade.guarantees.base import Guarantee
+from cascade.matching import get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.policies import levels
 from cascade.policies.artifact import write
@@ -39,7 +40,6 @@ from cascade.training.crossing import fit_crossed
 from cascade.training.fitting import fit_policy
 from cascade.training.levels import fit_levels
 from cascade.types import Answer, Question, Request
-from cascade.walks import named_walks
 
 HERE = Path(__file__).parent
 POLICIES, DECISIONS = HERE / "policies", HERE / "decisions.json"
@@ -133,7 +133,7 @@ def log_of(name: str) -> Path:
 def collected(name: str, path: Path) -> None:
     """Ask every model of a cascade every question, and write the log."""
     settings = config(name)
-    walks = named_walks(settings, ["guide only"] if name == "rounds" else [])
+    walks = recorded_baselines(settings, ["guide only"] if name == "rounds" else [])
     collect(
         settings,
         asked(),
@@ -242,7 +242,7 @@ def served(folder: Path, name: str) -> list[dict[str, Any]]:
 
 def _decision(orchestrator: Orchestrator, answer: Answer) -> dict[str, Any]:
     number = _number(answer.question)
-    truth = orchestrator.record_truth(answer, gold(number), reference_right=number % 3 > 0)
+    truth = orchestrator.record_outcome(answer, gold(number), reference_right=number % 3 > 0)
     return {
         "text": answer.text,
         "answers": list(answer.answers),
@@ -252,7 +252,7 @@ def _decision(orchestrator: Orchestrator, answer: Answer) -> dict[str, Any]:
         "certificate": None if answer.certificate is None else answer.certificate.calibration_id,
         "audited": answer.audited,
         "warnings": list(answer.warnings),
-        "truth": [truth.missed, truth.counted, truth.says],
+        "truth": [truth.missed, truth.counted, truth.reason],
     }
 
 

@@ -13,7 +13,6 @@ from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.scores import table_scores
 from cascade.config import load, policy_section
 from cascade.conformal.critical import covered_at, critical_kappa
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import hopeless, levels, rollout
 from cascade.conformal.single import single
 from cascade.demo import demo_config
@@ -21,6 +20,7 @@ from cascade.episodes.files import read_rows
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.factory import policy_of
+from cascade.guarantees.base import Guarantee
 from cascade.money import total_nano_usd
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cascade.calibration.scores import scored
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import levels, rollout
 from cascade.evaluation.logs import DEMO, DEMO_LADDER
+from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
 from cascade.policies.directory import DirectoryConfig

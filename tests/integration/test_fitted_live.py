@@ -14,13 +14,13 @@ import pytest
 from cascade.calibration.scores import scored
 from cascade.config import CascadeConfig
 from cascade.conformal.arrays import Floats, ScoreArrays
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.single import serves, single
 from cascade.demo import PAIR, PROMISE, demo_config, fit_ladder, ladder_config
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
 from cascade.factory import read_policy
+from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
 from cascade.policies.directory import DirectoryConfig

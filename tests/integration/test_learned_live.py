@@ -22,7 +22,6 @@ from cascade.calibration.verifying import verify
 from cascade.cli.main import app
 from cascade.config import load
 from cascade.conformal.arrays import ScoreArrays
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.single import single
 from cascade.demo import demo_config
@@ -31,6 +30,7 @@ from cascade.episodes.files import read_rows, write_rows
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.factory import read_policy
+from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, read, write
 from cascade.policies.learned import LearnedPolicy

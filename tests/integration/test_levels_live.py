@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from cascade.calibration.scores import scored
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import levels as score_levels
 from cascade.conformal.rollout import rollout
 from cascade.evaluation.logs import DEMO
 from cascade.factory import read_levels
+from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator
 from cascade.policies import levels
 from cascade.policies.directory import DirectoryConfig

@@ -17,17 +17,17 @@ import numpy as np
 import pytest
 
 import cascade
-from cascade.calibration.thresholds import sample_of
+from cascade.calibration.scores import sample_of
 from cascade.conformal.arrays import ScoreArrays
 from cascade.conformal.calibrate import calibrate
 from cascade.conformal.critical import covered_at, critical_kappa
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import levels, rollout
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.splits import numbered
 from cascade.evaluation.worlds import WORLDS
+from cascade.guarantees.base import Guarantee
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.fitting import fit_policy
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from cascade.conformal.certificate import make
+from cascade.guarantees.certificate import make
 from cascade.policies.artifact import PolicyArtifact, write
 from cascade.types import Certificate
 

@@ -114,6 +114,26 @@ def test_the_environment_is_read_only_where_it_may_be() -> None:
     assert readers == READS_ENVIRONMENT
 
 
+GUARANTEES = {"coverage", "solvable", "f1", "budget", "regret", "error"}
+ELSEWHERE = {"solvable", "f1", "regret"}
+"""Names that mean a kind of guarantee wherever they are compared; the others also name figures and fields."""
+
+
+def _branches(node: ast.AST) -> bool:
+    """Whether a comparison, or a list of cases, tells one kind of guarantee from another."""
+    if isinstance(node, ast.Compare):
+        texts = {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+        return bool(texts & ELSEWHERE or (texts & GUARANTEES and ".kind" in ast.unparse(node)))
+    cases = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", ())
+    return len(GUARANTEES & {one.value for one in cases if isinstance(one, ast.Constant)}) > 1
+
+
+def test_a_kind_of_guarantee_is_told_from_another_in_its_own_room_alone() -> None:
+    others = {name: tree for name, tree in trees().items() if not name.startswith("guarantees/")}
+    found = [f"{name}:{node.lineno}" for name, tree in others.items() for node in ast.walk(tree) if _branches(node)]
+    assert found == []
+
+
 def test_nothing_is_printed_outside_the_command_line() -> None:
     for name, tree in trees().items():
         called = {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cascade.calibration.thresholds import sample_of
+from cascade.calibration.scores import sample_of
 from cascade.conformal.served import PathPoint
 from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.logs import open_log

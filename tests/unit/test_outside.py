@@ -15,13 +15,13 @@ import pytest
 
 from cascade.calibration.fingerprint import made_for
 from cascade.config import load
-from cascade.conformal.certificate import make
 from cascade.errors import (
     AuthenticationError,
     BudgetExceededError,
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
+from cascade.guarantees.certificate import make
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import read, write
 from cascade.policies.scope import Scope

@@ -14,12 +14,12 @@ from cascade.calibration.monitoring import logged, watch
 from cascade.calibration.shown import outside, shown
 from cascade.cli.monitor import _besides, watch_document
 from cascade.config import policy_section
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import rows
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import ProviderUnavailableError, UsageError
 from cascade.factory import policy_of
+from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator
 from cascade.policies.scope import Scope
 from cascade.providers.fake import FakeProvider, reply

@@ -16,13 +16,13 @@ from cascade import Orchestrator
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.collect import collect
 from cascade.config import CascadeConfig, load
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import ConfigError, UsageError
 from cascade.factory import build_policy, read_policy
+from cascade.guarantees.base import Guarantee
 from cascade.matching import get_matcher
 from cascade.policies.artifact import write
 from cascade.policies.registry import POLICIES

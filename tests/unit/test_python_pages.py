@@ -11,7 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("page", ["docs/index.md", "docs/python.md", "docs/levels.md", "docs/networks.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/index.md", "docs/python.md", "docs/levels.md", "docs/networks.md", "docs/write-a-guarantee.md"]
+)
 def test_the_python_on_the_page_runs(page: str) -> None:
     if page == "docs/networks.md":
         pytest.importorskip("torch")

@@ -31,7 +31,7 @@ def per_rung_as_broken(training: EpisodeTable, test: Measuring, policy: Figures)
         What they did on the test questions; None where the log is no ladder of three models or more, or its signals are
         of no known kind.
     """
-    thresholds = rung_thresholds(training, test.guarantee.kind, test.guarantee.alpha or 0.0)
+    thresholds = rung_thresholds(training, test.guarantee.rules, test.guarantee.alpha or 0.0)
     if thresholds is None:
         return None
     every = [test.of_way(way) for way in per_rung_along(test.table, thresholds, _KAPPAS)]

@@ -13,12 +13,12 @@ import numpy as np
 
 from cascade.calibration.doubt import why_no_doubt
 from cascade.calibration.pricing import unpriced
-from cascade.calibration.thresholds import at_every_depth, untold
 from cascade.conformal.arrays import Bools, Floats
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import ALL_STEPS, first_step, reference_of
 from cascade.evaluation.intervals import CONFIDENCE, Interval, student_t_quantile
 from cascade.evaluation.splits import numbered
+from cascade.guarantees.identity import at_every_depth, untold
 
 _MOST = 0.5
 _ONE_KIND = 2

@@ -19,8 +19,6 @@ import numpy as np
 
 from cascade.calibration.pricing import unpriced_said
 from cascade.calibration.samples import once, tied
-from cascade.calibration.thresholds import at_every_depth, check_identity
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
@@ -29,12 +27,16 @@ from cascade.evaluation.proof.as_broken import per_rung_as_broken
 from cascade.evaluation.proof.diagnosis import SignalUse, signal_uses, unknowns
 from cascade.evaluation.proof.split_results import POLICY, Coin, Measuring, SplitResults, Way, coin_of
 from cascade.evaluation.splits import splits
+from cascade.guarantees.base import Guarantee, Kind, kinds_that
+from cascade.guarantees.identity import at_every_depth, check_identity
 from cascade.policies.base import Policy
 from cascade.training.choice.portfolio import REFERENCE
 from cascade.training.choice.rungs import PER_RUNG
 
-KINDS = ("coverage", "solvable", "regret", "error")
-"""The guarantees that a saving can be shown at: those that say what happens with a question."""
+
+def provable(kind: Kind) -> bool:
+    """Whether a saving can be shown at a kind of guarantee: where it says what happens with a question."""
+    return kind.monitored
 
 
 class Fit(NamedTuple):
@@ -163,7 +165,7 @@ def prove(
     whole = tied(table).take(once(table))
     rows = whole.costed()
     reference = reference_of(rows, plan.against)
-    promised = reference_of(rows, GUIDE) if guarantee.kind == "regret" else reference
+    promised = reference_of(rows, GUIDE) if guarantee.rules.needs_reference else reference
     both = reference.known & promised.known
     known, reference, promised = rows.take(both), reference.take(both), promised.take(both)
     if guarantee.single:
@@ -193,10 +195,10 @@ def prove(
 
 
 def _check(guarantee: Guarantee, plan: Plan) -> None:
-    if guarantee.kind not in KINDS or guarantee.abstain or guarantee.separate or guarantee.budget_nano_usd is not None:
+    if not guarantee.rules.monitored or guarantee.separate or not guarantee.plain:
         raise UsageError(
-            f"A saving is shown at {', '.join(KINDS)}: one promise for all questions, each of them answered, without a "
-            "budget."
+            f"A saving is shown at {kinds_that(provable)}: one promise for all questions, each of them answered, "
+            "without a budget."
         )
     if plan.splits < 2:
         raise UsageError("An interval takes at least 2 splits; 20 or more are advised.")

@@ -78,11 +78,7 @@ def reasons(proof: Proof, judging: BreakEven | None = None) -> list[Reason]:
 
 def _of_the_promise(proof: Proof) -> Iterator[Reason]:
     if proof.impossible:
-        lost = share(proof.lost)
-        because = {
-            "regret": f"on {lost} of the questions {called(proof.reference)} is right and no step is",
-            "error": f"no step answers {lost} of the questions rightly",
-        }.get(proof.guarantee.kind, f"the records of {lost} of the questions end without a right answer")
+        because = proof.guarantee.rules.impossible(share(proof.lost), called(proof.reference))
         yield Reason("impossible", f"No policy over these steps can keep this promise: {because}.")
     elif proof.refused:
         many = "every split" if proof.refused == proof.splits else f"{proof.refused} of {proof.splits} splits"
@@ -184,7 +180,7 @@ def _of_the_set(proof: Proof) -> Iterator[Reason]:
     policy, reference = proof.policy, proof.reference
     if proof.refused == proof.splits:
         return
-    several = proof.guarantee.kind in {"coverage", "solvable"} and policy.answers > _SEVERAL
+    several = not proof.guarantee.single and policy.answers > _SEVERAL
     gap = policy.accuracy_gap
     if several:
         yield Reason(

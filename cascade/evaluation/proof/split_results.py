@@ -10,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.baselines import Baseline, Clairvoyant, broken, clairvoyant
+from cascade.evaluation.baselines import Baseline, Clairvoyant, clairvoyant
 from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.intervals import Interval, corrected_interval
+from cascade.guarantees.base import Guarantee
 from cascade.policies.base import Policy
 from cascade.training.choice.rungs import PER_RUNG
 
@@ -98,7 +98,7 @@ class Measuring:
         table: the questions.
         guarantee: the promise.
         reference: what savings are held against.
-        promised: what a regret is held against, whatever savings are: the guide alone, or a ladder's last model.
+        promised: the reference of the promise, whatever savings are held against, where it needs one.
     """
 
     table: EpisodeTable
@@ -123,14 +123,16 @@ class Measuring:
 
     def bound(self) -> Clairvoyant:
         """Return what the promise would cost one who knows every answer."""
-        guarantee = self.guarantee
-        right = self.promised.right if guarantee.kind == "regret" else None
-        return clairvoyant(self.table, guarantee.kind, guarantee.alpha or 0.0, right)
+        found = clairvoyant(self.table, self.guarantee.rules, self.guarantee.alpha or 0.0, self.promised.right)
+        assert found is not None  # noqa: S101 - `_broken` says why
+        return found
 
     def _broken(self, right: Bools, in_set: Bools, rows: Ints | None = None) -> Floats:
         table = self.table if rows is None else self.table.take(rows)
         reference = self.promised.right if rows is None else self.promised.right[rows]
-        return broken(table, self.guarantee.kind, right, in_set, reference)
+        found = self.guarantee.rules.broken(table, right, in_set, reference)
+        assert found is not None  # noqa: S101 - each question keeps the promise or breaks it, and has a reference
+        return found
 
 
 @dataclass(slots=True)

@@ -13,13 +13,14 @@ from cascade.calibration.calibrating import Calibrated
 from cascade.calibration.realised import Realised
 from cascade.calibration.samples import data_sha256
 from cascade.calibration.scores import history_of
-from cascade.conformal.certificate import percent, statement
 from cascade.evaluation.baselines import BaselineFigures, baseline_figures, baselines_left_out, label
 from cascade.evaluation.report.drawing import Drawing, Mark, drawing
 from cascade.evaluation.report.importance import Weighed, weighed
 from cascade.evaluation.report.learning_card import learning_files, trained
 from cascade.evaluation.report.markdown import markdown_table, plain_line
 from cascade.evaluation.report.worth import worth_of
+from cascade.guarantees.certificate import statement
+from cascade.guarantees.words import percent
 from cascade.policies.artifact import CARD_FILE, CERTIFICATE_FILE, MODEL_FILE, PLOT_FILE, POLICY_FILE
 from cascade.text import capital
 from cascade.training.choice.choosing import RULE, Choice, Judged
@@ -96,7 +97,7 @@ def facts_of(fitted: Fitted, settings: Mapping[str, str]) -> Facts:
         settings: what was asked of the fit, in words, by what it is called.
     """
     sizes, done, training, choice = fitted.sizes, fitted.calibrated, fitted.training, fitted.choice
-    baselines = baseline_figures(training, choice.terms.guarantee.kind, choice.alpha) if choice.folds else []
+    baselines = baseline_figures(training, choice.terms.guarantee.rules, choice.alpha) if choice.folds else []
     return Facts(
         method=fitted.policy.method,
         dataset=training.dataset,
@@ -119,12 +120,13 @@ def facts_of(fitted: Fitted, settings: Mapping[str, str]) -> Facts:
 
 def _certified(done: Calibrated) -> Mark | None:
     """Return where the certified policy lies on the calibration questions; None where that is not comparable."""
-    kind, realised = done.guarantee.kind, done.realised
-    kept = {"coverage": realised.coverage, "budget": realised.coverage, "error": 1 - realised.error}.get(kind)
-    if kind in {"regret", "solvable"} and all(one.found.misses is not None for one in done.segments):
+    realised = done.realised
+    if all(one.found.misses is not None for one in done.segments):
         counted = sum(one.found.n for one in done.segments)
         kept = 1 - sum(one.found.misses or 0 for one in done.segments) / max(1, counted)
-    if kept is None:
+    elif done.guarantee.rules.counts_misses:
+        kept = realised.coverage
+    else:
         return None
     cost = realised.length if realised.cost_nano_usd is None else realised.cost_nano_usd / 1e6
     return Mark("certified, on the calibration questions", kept, cost)

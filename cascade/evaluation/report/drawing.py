@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration.thresholds import spoken_of
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import CLAIRVOYANT, BaselineFigures, clairvoyant_cost, label
+from cascade.guarantees.base import Kind
 from cascade.training.choice.choosing import Choice, Judged
 from cascade.training.choice.matched import Descent
 from cascade.training.choice.measuring import walk_of
@@ -20,14 +20,6 @@ _POINTS = 200
 """Points of a curve: more cannot be seen."""
 _BOUND = tuple(round(0.02 * k, 2) for k in range(26))
 """The shares given up at which the bound is drawn."""
-_LABELS = {
-    "coverage": "covered: a right answer is kept, or no step has one",
-    "solvable": "covered, of the questions that some step answers rightly",
-    "error": "the answer served is right",
-    "regret": "the answer served is right, or the reference is wrong too",
-    "f1": "1 − what the best F1 kept lacks to the best on record",
-    "budget": "covered: a right answer is kept, or no step has one",
-}
 
 
 class Mark(NamedTuple):
@@ -72,12 +64,12 @@ def drawing(choice: Choice, baselines: Sequence[BaselineFigures], certified: Mar
         certified: the policy at its certified threshold.
     """
     sample, terms = choice.sample, choice.terms
-    table, kind = sample.table, terms.guarantee.kind
+    table, kind = sample.table, terms.guarantee.rules
     matched = [(one.name, one.matched) for one in _told(choice) if one.matched is not None]
     free = replace(terms.prices, answer=0)  # what answers are charged with is no cost
-    walk, share = walk_of(sample, terms.guarantee, free), float(spoken_of(table, kind).mean())
+    walk, share = walk_of(sample, terms.guarantee, free), float(kind.counted(table).mean())
     scale = 1e-6 if terms.prices.in_money else 1 / terms.prices.unit
-    budget = terms.guarantee.budget_nano_usd if kind == "budget" else None
+    budget = terms.guarantee.budget_nano_usd if kind.on_cost else None
     if budget is None:
         per_unit = 1e-6 if terms.prices.in_money else 1.0
         marks = [Mark(name, 1 - (terms.alpha or 0.0), cost * per_unit) for name, cost in matched]
@@ -89,7 +81,7 @@ def drawing(choice: Choice, baselines: Sequence[BaselineFigures], certified: Mar
     bound = _bound(table, kind) if terms.prices.in_money else ()
     return Drawing(
         title=table.dataset,
-        kept=_LABELS[kind],
+        kept=kind.kept,
         cost="cost, USD per 1,000 questions" if terms.prices.in_money else "steps a question",
         curve=curve,
         bound=tuple([point for point in bound if point[0] >= least]),
@@ -130,7 +122,7 @@ def _curve(walk: Descent, share: float, scale: float, *, turned: bool) -> Iterat
         yield float(1 - lost / walk.n / share), float(paid / walk.n * scale)
 
 
-def _bound(table: EpisodeTable, kind: str) -> Iterator[tuple[float, float]]:
+def _bound(table: EpisodeTable, kind: Kind) -> Iterator[tuple[float, float]]:
     for alpha in _BOUND:
         cost = clairvoyant_cost(table, kind, alpha)
         if cost is not None:

@@ -13,15 +13,6 @@ from cascade.evaluation.report.markdown import markdown_table, plain_line
 from cascade.policies.artifact import CARD_FILE, MODEL_FILE, POLICY_FILE
 from cascade.training.uncertified import Uncertified
 
-SPOKEN = {
-    "coverage": "a right answer is kept, or no step has one",
-    "budget": "a right answer is kept, or no step has one",
-    "solvable": "a right answer is kept, of the questions that some step answers rightly",
-    "error": "the answer served is right",
-    "regret": "the answer served is right, or the reference is wrong too",
-    "f1": "1 − what the best F1 kept lacks to the best on record, on average",
-}
-"""What is counted, by what was asked for."""
 CERTIFY = "`cascade fit --policy cpo-batch` trains the same network and certifies a threshold for it."
 
 
@@ -65,6 +56,6 @@ def found_in_words(done: Uncertified) -> str:
     came = "what was asked for speaks of none"
     if kept.share is not None:
         interval = f"{100 * kept.low:.1f} to {100 * kept.high:.1f} %, with 95 % confidence"
-        came = f"{SPOKEN[wanted.kind]}: {100 * kept.share:.1f} % ({interval})"
+        came = f"{wanted.rules.kept}: {100 * kept.share:.1f} % ({interval})"
     many = found.n if kept.share is None else kept.n
     return f"On {many:,} questions that it has not seen, {came}{asked}. It costs {cost}."

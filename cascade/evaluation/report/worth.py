@@ -64,6 +64,6 @@ def worth_of(done: Calibrated) -> Worth:
     return Worth(
         not decides,
         times,
-        within_budget=done.guarantee.kind == "budget",
+        within_budget=done.guarantee.rules.on_cost,
         is_reference=done.artifact.asks_reference,
     )

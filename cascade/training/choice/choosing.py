@@ -20,10 +20,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration.thresholds import Sample, check_identity, sample_of
+from cascade.calibration.scores import Sample, sample_of
 from cascade.conformal.arrays import Floats, Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.guarantees.identity import check_identity
 from cascade.training.choice.crossfit import Candidate, Held, cross_fitted
 from cascade.training.choice.matched import Descent, Units, Weights, bootstrap, draws, matched, units
 from cascade.training.choice.measuring import Terms, Unit, allowed_of, walk_of
@@ -179,7 +180,7 @@ def _costs_alone(samples: Mapping[str, Sample], terms: Terms, fold: Ints) -> dic
     Where a candidate is matched hangs on its losses alone, so that the same point is found. Under a budget the charge
     is spent with the rest.
     """
-    if not terms.prices.answer or terms.guarantee.kind == "budget":
+    if not terms.prices.answer or terms.guarantee.rules.on_cost:
         return {}
     free = terms._replace(prices=replace(terms.prices, answer=0))
     return {name: bout.figure() for name, bout in _bouts(samples, free, fold).items()}
@@ -266,7 +267,7 @@ def _bout(sample: Sample, terms: Terms, rows: Sequence[Ints]) -> _Bout:
 
 def _part(sample: Sample, terms: Terms, rows: Ints) -> _Part:
     guarantee, alpha, prices, _ = terms
-    part = Sample(sample.table.take(rows), sample.scores.take(rows), sample.levels.take(rows))
+    part = sample.take(rows)
     return _Part(rows, walk_of(part, guarantee, prices), allowed_of(part.table, guarantee, alpha))
 
 

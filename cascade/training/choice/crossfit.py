@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration.scores import taken
-from cascade.calibration.thresholds import Sample, sample_of
+from cascade.calibration.scores import Sample, sample_of, taken
 from cascade.conformal.arrays import Ints, ScoreArrays
 from cascade.conformal.rollout import levels, rollout
 from cascade.episodes.table import EpisodeTable

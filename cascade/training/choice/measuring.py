@@ -8,7 +8,7 @@
 | `error`, `regret` | the one answer served is wrong; for regret, and the reference right | cost |
 | `budget` | minus the cost, down to minus the budget | the share of questions missed |
 
-The losses are those that `calibration.thresholds` certifies: a policy is chosen by what it will be held to.
+The losses are those that the kind of guarantee certifies: a policy is chosen by what it will be held to.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from cascade.calibration.thresholds import Sample, spoken_of
+from cascade.calibration.scores import Sample
 from cascade.conformal.arrays import Ints
 from cascade.conformal.curves import StepFunctions
-from cascade.conformal.guarantee import Guarantee
-from cascade.conformal.risk import loss_levels
-from cascade.conformal.served import Served
 from cascade.episodes.table import EpisodeTable
-from cascade.errors import UsageError
+from cascade.guarantees.base import Guarantee
 from cascade.training.choice.matched import Descent, descent
 
 Unit = Literal["nano_usd", "steps", "missed"]
@@ -91,14 +88,14 @@ class Terms(NamedTuple):
     @property
     def unit(self) -> Unit:
         """What the figures are in."""
-        if self.guarantee.kind == "budget":
+        if self.guarantee.rules.on_cost:
             return "missed"
         return "nano_usd" if self.prices.in_money else "steps"
 
     @property
     def divisor(self) -> float:
         """How many of what is summed make one of the unit."""
-        return 1.0 if self.guarantee.kind == "budget" else float(self.prices.unit)
+        return 1.0 if self.guarantee.rules.on_cost else float(self.prices.unit)
 
 
 def walk_of(sample: Sample, guarantee: Guarantee, prices: Prices) -> Descent:
@@ -112,8 +109,8 @@ def walk_of(sample: Sample, guarantee: Guarantee, prices: Prices) -> Descent:
     Raises:
         UsageError: the log lacks what the guarantee needs.
     """
-    loss, cost = losses_of(sample, guarantee.kind), _costs(sample, prices)
-    if guarantee.kind == "budget":
+    loss, cost = guarantee.rules.losses(sample), _costs(sample, prices)
+    if guarantee.rules.on_cost:
         return descent(StepFunctions(-cost.start, cost.level, -cost.jump), loss)
     return descent(loss, cost)
 
@@ -129,26 +126,7 @@ def allowed_of(table: EpisodeTable, guarantee: Guarantee, alpha: float | None) -
     if alpha is None:
         assert guarantee.budget_nano_usd is not None  # noqa: S101 - `Guarantee` has checked it
         return -float(guarantee.budget_nano_usd)
-    return alpha * float(spoken_of(table, guarantee.kind).mean())
-
-
-def losses_of(sample: Sample, kind: str) -> StepFunctions:
-    """Return what each question loses as the threshold falls, by kind of promise; under a budget, whether it is missed.
-
-    Raises:
-        UsageError: the log lacks what the kind needs.
-    """
-    table = sample.table
-    if kind in {"error", "regret"}:
-        return served_losses(sample.served(kind))
-    if kind == "f1":
-        if table.quality is None:
-            raise UsageError(
-                f"f1 needs to know how good each answer is, and {table.dataset} says only which are right."
-            )
-        return loss_levels(table.arrays, sample.levels, table.quality, relative=True)
-    one = np.ones(table.n, dtype=np.int64)
-    return StepFunctions(one, sample.critical()[:, None], -one[:, None])
+    return alpha * float(guarantee.rules.counted(table).mean())
 
 
 def _costs(sample: Sample, prices: Prices) -> StepFunctions:
@@ -159,23 +137,3 @@ def _costs(sample: Sample, prices: Prices) -> StepFunctions:
     leaf = levels.leaf.reshape(start.size, -1)
     charged = np.where(levels.first.reshape(leaf.shape), prices.answer, 0)
     return StepFunctions(start, np.hstack([levels.reach, leaf]), np.hstack([cost, charged]))
-
-
-def served_losses(found: Served) -> StepFunctions:
-    """Return whether each question's single answer counts against a guarantee, as a function of kappa.
-
-    Unlike the others it may rise as kappa falls: a later answer that is wrong displaces one that was right.
-
-    >>> level, loss = np.array([[np.inf, 0.4, 0.2]]), np.array([[True, True, False, True]])
-    >>> found = Served(level, loss, sure=np.zeros((1, 4)), reach=level, cost=np.array([[1, 2, 4]]), cut=np.zeros(1))
-    >>> [int(served_losses(found).at(kappa)[0]) for kappa in (0.5, 0.4, 0.2)]
-    [1, 0, 1]
-    """
-    loss = found.loss.astype(np.int64)
-    jump, held = np.zeros(found.level.shape, dtype=np.int64), loss[:, 0].copy()
-    for j in range(found.level.shape[1]):
-        # Of equal levels only the last is a state that ever holds (`served`).
-        ends = found.level[:, j] > (found.level[:, j + 1] if j + 1 < found.level.shape[1] else -np.inf)
-        jump[:, j] = np.where(ends, loss[:, j + 1] - held, 0)
-        held = np.where(ends, loss[:, j + 1], held)
-    return StepFunctions(loss[:, 0], found.level, jump)

@@ -21,12 +21,13 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-from cascade.calibration.reference import has_reference
 from cascade.calibration.scores import history_of
 from cascade.checks import did_you_mean
 from cascade.episodes.embeddings import without_embeddings
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.guarantees.base import Kind
+from cascade.guarantees.reference import has_reference
 from cascade.policies.base import Takes
 from cascade.policies.features import offered
 from cascade.policies.learned import METHODS, LearnedPolicy
@@ -158,9 +159,9 @@ def _tried(one: Candidate, *, many: bool, networks: bool) -> bool:
 def _all(
     table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy | None, networks: Networks
 ) -> Iterator[Candidate]:
-    kind = terms.guarantee.kind
+    kind = terms.guarantee.rules
     yield Candidate(DEPTH, "depth", 0, lambda table: fixed_depth(table, kind))
-    if kind == "regret" and not terms.guarantee.abstain and has_reference(table):
+    if kind.reference_keeps_it and not terms.guarantee.abstain and has_reference(table):
         yield Candidate(REFERENCE, "reference", 0, reference_alone)
     if table.n and table.arrays.horizon > 1:
         yield from _thresholds(table, terms)
@@ -182,20 +183,20 @@ def _without_embeddings(one: Candidate) -> Candidate:
 
 def _thresholds(table: EpisodeTable, terms: Terms) -> Iterator[Candidate]:
     for signal in signals_of(table):
-        yield Candidate(f"threshold on {signal}", "threshold", 1, _on(signal, terms.guarantee.kind))
+        yield Candidate(f"threshold on {signal}", "threshold", 1, _on(signal, terms.guarantee.rules))
         if signal == VERDICT:
-            yield Candidate("threshold on the verdict's doubt", "threshold", 1, _on_doubt(terms.guarantee.kind))
+            yield Candidate("threshold on the verdict's doubt", "threshold", 1, _on_doubt(terms.guarantee.rules))
     doubt = rung_doubt(table)
     if doubt is not None:
         asked = asked_of(terms)
         yield Candidate(PER_RUNG, "threshold", 2, lambda table: threshold_per_rung(table, doubt, asked))
 
 
-def _on(signal: str, kind: str) -> Callable[[EpisodeTable], LearnedPolicy]:
+def _on(signal: str, kind: Kind) -> Callable[[EpisodeTable], LearnedPolicy]:
     return lambda table: one_threshold(table, signal, kind)
 
 
-def _on_doubt(kind: str) -> Callable[[EpisodeTable], LearnedPolicy]:
+def _on_doubt(kind: Kind) -> Callable[[EpisodeTable], LearnedPolicy]:
     return lambda table: doubtful_verdict(table, kind)
 
 
@@ -266,5 +267,5 @@ def _candidate(name: str, method: str, complexity: int, fit: Callable[..., Learn
 
 def asked_of(terms: Terms) -> Asked:
     """Return what a policy is fitted for."""
-    budget = terms.guarantee.budget_nano_usd if terms.guarantee.kind == "budget" else None
+    budget = terms.guarantee.budget_nano_usd if terms.guarantee.rules.on_cost else None
     return Asked(terms.guarantee.kind, terms.alpha, budget, terms.lambda_set)

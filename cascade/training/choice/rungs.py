@@ -27,8 +27,8 @@ from cascade.policies.estimators import Constant, Piecewise, Scorer
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.choice.measuring import prices_of
 from cascade.training.choice.simple import policy_of
-from cascade.training.osc.answers import newest_answers, serves_newest
-from cascade.training.osc.targets import Asked, allowed, decides, stop_loss
+from cascade.training.osc.answers import newest_answers
+from cascade.training.osc.targets import Asked, allowed, decides
 
 PER_RUNG = "one threshold per rung"
 """What the candidate and the baselines are called."""
@@ -70,7 +70,7 @@ def threshold_per_rung(table: EpisodeTable, doubt: Doubt, asked: Asked) -> Learn
         scorer = _scorer(grid, [vector[rung] for vector in path], doubt.sign)
         steps.append(((doubt.signal,), scorer))
     kappa = math.nextafter(float(_TARGET), math.inf)
-    return policy_of("threshold", table, steps, asked.kind, kappa=kappa)
+    return policy_of("threshold", table, steps, asked.rules, kappa=kappa)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +101,10 @@ def _problem(table: EpisodeTable, doubt: Doubt, asked: Asked) -> Problem:
     values = np.where(decides(table)[:, :rungs] & ~np.isnan(values), values, np.inf)
     grids = tuple([_grid(values[:, rung]) for rung in range(rungs)])
     place = np.stack([np.searchsorted(grid, values[:, rung]) for rung, grid in enumerate(grids)], axis=1)
-    sure = newest_answers(table).out_of_fold if serves_newest(table, asked.kind) else None
-    loss = stop_loss(table, asked.kind, sure)
+    sure = newest_answers(table).out_of_fold if asked.rules.last_is_safe(table) else None
+    loss = asked.rules.loss(table, sure)
     cost = np.cumsum(prices_of(table).of_steps(table), axis=1).astype(np.float64)
-    if asked.kind == "budget":
+    if asked.rules.on_cost:
         assert asked.budget_nano_usd is not None  # noqa: S101 - `Asked` has checked it
         return Problem(place, grids, cost, loss, asked.budget_nano_usd * table.n, float(cost[:, -1].sum()))
     return Problem(place, grids, loss, cost, allowed(table, asked) * table.n, 0.0)

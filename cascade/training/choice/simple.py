@@ -10,14 +10,15 @@ import numpy as np
 from cascade.calibration.scores import history_of
 from cascade.conformal.arrays import Floats, Ints
 from cascade.episodes.table import EpisodeTable
+from cascade.guarantees.base import Kind
 from cascade.policies.base import Takes
 from cascade.policies.columns import CONFIDENCE
 from cascade.policies.design import Design
 from cascade.policies.estimators import Constant, Linear, Scorer, Signal
 from cascade.policies.features import FeatureSet, offered
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.training.osc.answers import newest_answers, serves_newest
-from cascade.training.osc.targets import decides, stop_loss
+from cascade.training.osc.answers import newest_answers
+from cascade.training.osc.targets import decides
 
 VERDICT = "p_yes"
 _SURE = ("p_yes", "logprob", "self_check", "gate", "judge_share", "verdict_mass", "agree", "agrees", "agreement")
@@ -34,7 +35,7 @@ def reference_alone(table: EpisodeTable) -> LearnedPolicy:
     return LearnedPolicy("reference", (rule,), takes=Takes(reference=True))
 
 
-def fixed_depth(table: EpisodeTable, kind: str = "coverage") -> LearnedPolicy:
+def fixed_depth(table: EpisodeTable, kind: Kind | None = None) -> LearnedPolicy:
     """Return the policy that looks at nothing: going on scores −t after step t, so that a threshold is a depth.
 
     Its threshold is set by calibration as any other's: the least depth that keeps the promise.
@@ -43,7 +44,7 @@ def fixed_depth(table: EpisodeTable, kind: str = "coverage") -> LearnedPolicy:
     return policy_of("depth", table, onward, kind)
 
 
-def one_threshold(table: EpisodeTable, signal: str, kind: str) -> LearnedPolicy:
+def one_threshold(table: EpisodeTable, signal: str, kind: Kind) -> LearnedPolicy:
     """Return the policy that goes on while one number is high, or while it is low.
 
     A number whose name says what it means is read as it says, a low log-prob and a high entropy as doubt, unless the
@@ -54,14 +55,14 @@ def one_threshold(table: EpisodeTable, signal: str, kind: str) -> LearnedPolicy:
     Args:
         table: the training questions.
         signal: a feature's name.
-        kind: of the guarantee, one of `conformal.guarantee.KINDS`.
+        kind: of the guarantee.
     """
     told, meant = _promising(table, signal, kind), _meant(signal)
     sign = meant if meant and told * meant > -_SURELY else math.copysign(1.0, told)
     return _threshold(table, Signal(0, sign), signal, kind)
 
 
-def plain_threshold(table: EpisodeTable, feature: str, sign: float, kind: str) -> LearnedPolicy:
+def plain_threshold(table: EpisodeTable, feature: str, sign: float, kind: Kind) -> LearnedPolicy:
     """Return the policy that goes on while a feature is high (sign 1) or low (−1), as it was named beforehand."""
     return _threshold(table, Signal(0, sign), feature, kind)
 
@@ -74,12 +75,12 @@ def _meant(signal: str) -> float:
     return 1.0 if any(f"_{word}_" in name for word in _DOUBT) else 0.0
 
 
-def _promising(table: EpisodeTable, signal: str, kind: str) -> float:
+def _promising(table: EpisodeTable, signal: str, kind: Kind) -> float:
     """Return how a number's ranks hang together with what going on to the end would mend, over all steps.
 
     In standard errors of what is seen where they do not: above 0 a high number promises more.
     """
-    history, loss, decided = history_of(table), stop_loss(table, kind), decides(table)
+    history, loss, decided = history_of(table), kind.loss(table), decides(table)
     features, found, square = FeatureSet((signal,), table.sources), 0.0, 0.0
     for t in range(table.arrays.horizon - 1):
         values = features.table(history, t + 1)[:, 0]
@@ -101,7 +102,7 @@ def _centred_ranks(values: Floats) -> Ints:
     return np.asarray((2 * np.cumsum(many) - many - values.size)[place], dtype=np.int64)
 
 
-def doubtful_verdict(table: EpisodeTable, kind: str = "coverage") -> LearnedPolicy:
+def doubtful_verdict(table: EpisodeTable, kind: Kind | None = None) -> LearnedPolicy:
     """Return the policy that goes on while the verdict is near a coin flip: by −(p − ½)², falling in |p − ½|.
 
     The same order as that of the verdict's uncertainty −ln max(p, 1 − p). A missing verdict is full doubt.
@@ -117,7 +118,7 @@ def signals_of(table: EpisodeTable) -> Iterator[str]:
     yield from dict.fromkeys(name for name in found if name in history.signals or CONFIDENCE.fullmatch(name))
 
 
-def _threshold(table: EpisodeTable, scorer: Scorer, signal: str, kind: str) -> LearnedPolicy:
+def _threshold(table: EpisodeTable, scorer: Scorer, signal: str, kind: Kind | None) -> LearnedPolicy:
     return policy_of("threshold", table, [((signal,), scorer)] * (table.arrays.horizon - 1), kind)
 
 
@@ -125,7 +126,7 @@ def policy_of(
     method: str,
     table: EpisodeTable,
     steps: Sequence[tuple[tuple[str, ...], Scorer]],
-    kind: str,
+    kind: Kind | None,
     *,
     kappa: float = 0.0,
 ) -> LearnedPolicy:
@@ -135,12 +136,12 @@ def policy_of(
         method: what made it, one of `policies.learned.METHODS`.
         table: the questions that it was made from.
         steps: for each step but the last what it looks at, and the score.
-        kind: of the guarantee, one of `conformal.guarantee.KINDS`.
+        kind: of the guarantee; None: on the set of answers.
         kappa: the threshold where none is certified.
     """
     nothing: tuple[Scorer | None, ...] = (None,) * len(table.sources)
     sure: Sequence[tuple[Scorer | None, ...]] = [nothing] * table.arrays.horizon
-    if serves_newest(table, kind):
+    if kind is not None and kind.last_is_safe(table):
         sure = newest_answers(table).confidence
     looks = [*steps, ((), None)]
     rules = [

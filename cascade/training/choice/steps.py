@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from cascade.calibration.reference import ends_in_reference
 from cascade.conformal.arrays import Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.training.choice.crossfit import Candidate, cross_fitted
@@ -22,11 +21,9 @@ WORTH = 0.005
 
 
 def may_leave_out(table: EpisodeTable, terms: Terms) -> bool:
-    """Return whether steps may be left out: for regret, in a ladder of three or more that ends in the reference."""
+    """Return whether steps may be left out: in a ladder of three or more whose last answer keeps the promise."""
     guarantee = terms.guarantee
-    return (
-        guarantee.kind == "regret" and not guarantee.abstain and table.arrays.horizon > 2 and ends_in_reference(table)
-    )
+    return not guarantee.abstain and table.arrays.horizon > 2 and guarantee.rules.last_is_safe(table)
 
 
 def best_steps(

@@ -139,7 +139,7 @@ def _goal(problem: Problem, asked: Sequence[Asked], config: CCPOConfig) -> Goal:
     charged = asked[0].lambda_set if config.lambda_set is None else config.lambda_set
     if asked[0].single:  # one answer is served whatever is kept (`Asked.lambda_set`)
         charged = 0.0
-    return Goal(torch.tensor(limits, dtype=DTYPE, device=config.device), charged, asked[0].kind == "budget")
+    return Goal(torch.tensor(limits, dtype=DTYPE, device=config.device), charged, asked[0].rules.on_cost)
 
 
 def _limit(problem: Problem, asked: Asked) -> float:

@@ -19,10 +19,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.training.constrained.mlp import DTYPE
 from cascade.training.osc.problem import Problem
 from cascade.training.osc.stages import Stage
-from cascade.training.osc.targets import on_record, spoken
-
-SET_KINDS = ("coverage", "solvable", "budget")
-"""Promises on the set of answers, whose answers are scored one by one. For the others every answer is kept."""
+from cascade.training.osc.targets import on_record
 
 
 class Encoding(NamedTuple):
@@ -101,10 +98,10 @@ def _names(stage: Stage) -> list[str]:
 def walks_of(problem: Problem, encoding: Encoding, device: str = "cpu") -> Walks:
     """Return the questions of a problem (`osc.problem.pose`, without products of features)."""
     table = problem.table
-    scored = problem.asked.kind in SET_KINDS
+    scored = problem.asked.rules.counts_misses  # answers are scored one by one; for the others every answer is kept
     right = _tensor(table.arrays.correct, device) if scored else None
     hopeless = table.arrays.complete & ~table.arrays.solvable
-    counts = _tensor(spoken(table, problem.asked.kind) * ~hopeless, device)
+    counts = _tensor(problem.asked.rules.counted(table) & ~hopeless, device)
     inputs = _tensor(_inputs(table, problem.stages, encoding), device)
     cost, leaves = _tensor(problem.cost.values, device), _tensor(table.arrays.present.sum(axis=2), device)
     loss = _tensor(problem.loss, device)

@@ -19,10 +19,10 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.calibration.folds import FOLDS, folds
-from cascade.calibration.reference import ends_in_reference
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.guarantees.served_answer import right_after, served_right
 from cascade.policies.design import Design
 from cascade.policies.estimators import Constant, Linear, Logistic, Scorer
 from cascade.policies.learned import LearnedPolicy, StepRule
@@ -31,7 +31,7 @@ from cascade.training.estimators.irls import logistic, probabilities
 from cascade.training.estimators.platt import Slope, platt
 from cascade.training.estimators.ridge import Weights
 from cascade.training.osc.stages import Stage, prior_of, rule_before
-from cascade.training.osc.targets import on_record, right_after, served_right
+from cascade.training.osc.targets import on_record
 
 PENALTY = 1.0
 """Of a logistic regression, for each column and column: a logit's variance before any data is then about 1."""
@@ -72,16 +72,10 @@ def own_answers(table: EpisodeTable) -> Answers:
     return Answers((nothing,) * horizon, (None,) * horizon, table.confidence, right, right)
 
 
-def serves_newest(table: EpisodeTable, kind: str) -> bool:
-    """Whether the newest answer is served: for regret, where the log ends in the reference."""
-    return kind == "regret" and ends_in_reference(table)
-
-
 def newest_answers(table: EpisodeTable) -> Answers:
     """Return confidences that serve the newest answer: t / T at step t, so that the last step's is sure.
 
-    For a promise of regret on a log that ends in the reference (`calibration.reference`): its answer, once it is asked
-    for, has no regret, and no other answer can have less.
+    For a promise that the last step's answer never breaks (`guarantees.base.Kind.last_is_safe`).
     """
     horizon, places = table.arrays.horizon, len(table.sources)
     sure = np.arange(1, horizon + 1) / horizon

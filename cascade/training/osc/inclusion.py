@@ -17,10 +17,11 @@ from cascade.calibration.folds import FOLDS, folds
 from cascade.conformal.arrays import Bools, Floats
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.guarantees.kept_answers import missing
 from cascade.policies.estimators import Gain, Linear, Logistic
 from cascade.training.osc.answers import chance
 from cascade.training.osc.stages import Stage
-from cascade.training.osc.targets import Asked, set_loss
+from cascade.training.osc.targets import Asked
 
 _EDGE = 1e-6
 """lambda / μ is kept so far from 0 and 1, where log-odds are finite."""
@@ -101,7 +102,7 @@ def with_inclusion(table: EpisodeTable, inclusion: Inclusion, cost: Floats, pric
     found = np.logical_or.accumulate((kept & arrays.correct).any(axis=2), axis=1)
     best = inclusion.out_of_fold.argmax(axis=2)
     found |= np.take_along_axis(arrays.correct, best[:, :, None], axis=2)[:, :, 0]
-    return Kept(set_loss(table, found), cost + inclusion.lambda_set * _new(arrays.answer, kept))
+    return Kept(missing(table, found), cost + inclusion.lambda_set * _new(arrays.answer, kept))
 
 
 def _new(answer: np.ndarray[tuple[int, ...], np.dtype[np.int64]], kept: Bools) -> Floats:

@@ -31,10 +31,10 @@ from cascade.episodes.table import EpisodeTable
 from cascade.policies.design import GO_ON
 from cascade.policies.estimators import Constant, Scorer
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.training.osc.answers import Answers, fit_answers, newest_answers, own_answers, serves_newest
+from cascade.training.osc.answers import Answers, fit_answers, newest_answers, own_answers
 from cascade.training.osc.inclusion import Inclusion, fit_inclusion
 from cascade.training.osc.stages import Stage, staged
-from cascade.training.osc.targets import Asked, StepCost, allowed, step_cost, stop_loss
+from cascade.training.osc.targets import Asked, StepCost, allowed, step_cost
 
 _LEAST_PRICE = 0.01
 """What a step is taken to cost at least where scores are divided by it, in mean steps: one may be free."""
@@ -57,7 +57,7 @@ class Problem(NamedTuple):
         table: the training questions.
         asked: what the policy is for.
         stages: their steps, T of them.
-        loss: float64 (n, T), of stopping after each step (`targets.stop_loss`).
+        loss: float64 (n, T), of stopping after each step (`guarantees.base.Kind.loss`).
         cost: of the steps.
         answers: how likely each answer is right.
         inclusion: how likely each answer is a find; None where every answer is kept.
@@ -107,13 +107,13 @@ def pose(
         UsageError: there is no question, or the log lacks what the kind needs.
     """
     cost, stages = step_cost(table), tuple(staged(table))
-    if serves_newest(table, asked.kind):
+    if asked.rules.last_is_safe(table):
         answers = newest_answers(table)
     elif confidences or asked.single:
         answers = fit_answers(table, stages, seed=seed, init=init)
     else:
         answers = own_answers(table)
-    loss = stop_loss(table, asked.kind, answers.out_of_fold)
+    loss = asked.rules.loss(table, answers.out_of_fold)
     inclusion = fit_inclusion(table, stages, asked, seed=seed) if asked.includes else None
     bare = Problem(table, asked, stages, loss, cost, answers, inclusion)
     return bare.multiplied() if products else bare
@@ -195,13 +195,13 @@ def price_of_loss(problem: Problem, brings: Callable[[float], Outcome]) -> float
             high = middle
         else:
             low = middle
-    return float(2.0 ** (low if problem.asked.kind == "budget" else high))
+    return float(2.0 ** (low if problem.asked.rules.on_cost else high))
 
 
 def _enough(problem: Problem, brings: Callable[[float], Outcome]) -> Callable[[Outcome], bool]:
     """Return the test whether a price is as high as need be."""
     asked, cost = problem.asked, problem.cost
-    if asked.kind == "budget":
+    if asked.rules.on_cost:
         assert asked.budget_nano_usd is not None  # noqa: S101 - `Asked` has checked it
         spent = cost.values.sum(axis=1)
         least, most = float(cost.values[:, 0].mean()), float(spent.mean())

@@ -13,10 +13,9 @@ import pytest
 
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.calibration.samples import data_sha256, once, selected
-from cascade.calibration.thresholds import sample_of
+from cascade.calibration.scores import sample_of
 from cascade.config import policy_section
 from cascade.conformal.calibrate import calibrate
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.needed import chance_said
 from cascade.conformal.rollout import rollout
 from cascade.conformal.served import PathPoint
@@ -24,6 +23,7 @@ from cascade.conformal.single import single
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.factory import policy_of
+from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import PolicyArtifact, Seen, read, write
 from cascade.policies.base import Observation, Policy, Scores
 from cascade.policies.fixed import FixedPolicy

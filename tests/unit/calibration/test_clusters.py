@@ -13,12 +13,12 @@ import pytest
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.samples import among, once, one_a_group, tied
 from cascade.calibration.verifying import verify
-from cascade.conformal.certificate import from_document, make, statement, to_document
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.identity import identity
 from cascade.episodes.schema import COLUMNS, question_id
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.certificate import from_document, make, statement, to_document
 from cascade.policies.artifact import PolicyArtifact, Seen, read, write
 from cascade.training.fitting import fit_policy
 from unit.calibration.logs import POLICY, SECTION, log

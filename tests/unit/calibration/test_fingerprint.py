@@ -11,7 +11,7 @@ import pytest
 
 from cascade.calibration.fingerprint import differences, holds_for, made_for, unknown
 from cascade.config import load
-from cascade.conformal.guarantee import Guarantee
+from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import PolicyArtifact
 from cascade.types import Certificate
 from unit.calibration.logs import config, log

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
-from cascade.calibration.reference import reference_right
-from cascade.calibration.thresholds import at_every_depth, check_identity, sample_of
+from cascade.calibration.scores import sample_of
 from cascade.config import policy_section
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.factory import policy_of
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.identity import at_every_depth, check_identity
+from cascade.guarantees.reference import reference_right
 from unit.calibration.logs import POLICY, log
 from unit.evaluation.plain import row
 

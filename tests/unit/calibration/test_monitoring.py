@@ -14,11 +14,11 @@ from cascade.calibration.monitoring import Logged, logged, watch
 from cascade.calibration.samples import among
 from cascade.cli.monitor import says
 from cascade.config import policy_section
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 from cascade.factory import policy_of
+from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import PolicyArtifact
 from cascade.types import Certificate
 from unit.calibration.logs import POLICY as PLAIN

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cascade.calibration.scores import check_fits, history_of, scored, table_scores
-from cascade.calibration.thresholds import sample_of
+from cascade.calibration.scores import check_fits, history_of, sample_of, scored, table_scores
 from cascade.conformal.arrays import StepArrays
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError

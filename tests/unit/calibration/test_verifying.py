@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 
 from cascade.calibration.calibrating import calibrate_policy
-from cascade.calibration.fresh import on_fresh
-from cascade.calibration.thresholds import Sample, find, sample_of
-from cascade.calibration.verifying import Verdict, verify
+from cascade.calibration.scores import Sample, sample_of
+from cascade.calibration.verifying import Verdict, on_fresh, verify
 from cascade.config import load
-from cascade.conformal.certificate import digest, make, to_document
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.certificate import digest, make, to_document
 from cascade.policies.artifact import CERTIFICATE_FILE, PolicyArtifact, Seen, read, write
 from cascade.types import Certificate
 from unit.calibration.logs import POLICY, SECTION, config, log
@@ -391,7 +390,7 @@ def test_a_kept_promise_is_seldom_refuted() -> None:
             Sample(whole.table.take(rows), whole.scores.take(rows), whole.levels.take(rows))
             for rows in (order[:50], order[50:250])
         )
-        (found,) = find(mine, asked)
+        (found,) = asked.rules.calibrate(mine, asked, None)
         one = Certificate("coverage", 0.1, found.n, "", k=found.k, kappa=found.kappa)
         refuted += [not ok for ok, _ in on_fresh([one], fresh)]
     # 200 tests at 5 %: 20 or more would come with a probability of 0.3 %. It is 5: the questions come from a pool of

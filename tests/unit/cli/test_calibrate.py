@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from cascade.cli.options import Asked, wanted_guarantee
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.files import write_rows
 from cascade.errors import UsageError
+from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import read, write
 from unit.cli.certified import LADDER_POLICY, POLICY, Row, hard_rows, ladder_rows
 
@@ -245,7 +245,7 @@ def test_a_budget_below_the_floor_is_3(cli: Cli, log: str) -> None:
         (["--budget", "nan", "--most", "1"], "--budget is an amount"),
         (["--budget", "1", "--most", "inf"], "--most is an amount"),
         (["--budget", "1", "--most", "2", "--alpha", "0.1"], "--alpha is a share of questions"),
-        (["--abstain"], "Abstaining goes with error and regret"),
+        (["--abstain"], "Abstaining goes with regret and error"),
         (["--guarantee", "error", "--by-group"], "Segments go with coverage and solvable"),
         (["--where", "dataset=none"], "has dataset=none; there is "),
         (["--where", "step=1"], "cut episodes apart"),

@@ -11,9 +11,9 @@ import pytest
 
 from cascade import demo as demonstration
 from cascade.cli import demo
-from cascade.conformal.guarantee import Guarantee
 from cascade.demo import PAIR, demo_config, demo_questions, fit_ladder
 from cascade.episodes.schema import request_digest
+from cascade.guarantees.base import Guarantee
 from cascade.providers.fake import FakeProvider, reply
 from cascade.training.fitting import Fitted
 from cascade.types import Request

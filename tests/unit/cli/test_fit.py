@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.files import write_rows
 from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.report import plots
 from cascade.factory import read_policy
+from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import read
 from cascade.strategies.embedding import SentenceModel
 from cascade.training.fitting import fit_policy
@@ -305,7 +305,7 @@ def test_a_directory_stays_as_it_was_where_nothing_is_certified(
         (["--guarantee", "coverge"], "did you mean coverage"),
         (["--guarantee", "budget"], "as in --budget 0.01"),
         (["--budget", "1"], "give --most USD"),
-        (["--abstain"], "Abstaining goes with error and regret"),
+        (["--abstain"], "Abstaining goes with regret and error"),
         (["--guarantee", "error", "--groups"], "Segments go with coverage and solvable"),
         (["--policy", "treshold"], "did you mean threshold"),
         (["--calibration-share", "1.5"], "lies between 0 and 1"),

@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from cascade.cli.fit_tables import Found, fitted_report
-from cascade.conformal.guarantee import Guarantee
 from cascade.evaluation.baselines import baseline_figures
+from cascade.guarantees import get
+from cascade.guarantees.base import Guarantee
 from cascade.training.fitting import Fitted, fit_policy
 from unit.calibration.logs import log
 
@@ -21,7 +22,7 @@ def fitted() -> Fitted:
 
 def said(fitted: Fitted) -> str:
     """Return the page of a fit, its blanks as one."""
-    figures = baseline_figures(fitted.training, "coverage", fitted.choice.alpha)
+    figures = baseline_figures(fitted.training, get("coverage"), fitted.choice.alpha)
     out = Console(width=200, record=True, quiet=False, file=None)
     with out.capture() as page:
         for part in fitted_report(Found(fitted, figures, (), "policy", drawn=True), 200):

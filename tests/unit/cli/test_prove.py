@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from cascade.cli.prove import fit_for
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.files import write_rows
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.proof.proving import Plan, prove
+from cascade.guarantees.base import Guarantee
 from cascade.training import networks
 from unit.cli.certified import Row, hard_rows
 

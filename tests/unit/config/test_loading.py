@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from cascade.config import CascadeConfig, environment, load, policy_section, strategy_problems, traces_url
 from cascade.config.schema import GuaranteeConfig
-from cascade.conformal.guarantee import Guarantee
 from cascade.errors import ConfigError
+from cascade.guarantees.base import Guarantee
 from cascade.money import Price, PriceTable
 from cascade.orchestrator import Orchestrator
 from cascade.policies.directory import DirectoryConfig
@@ -461,7 +461,7 @@ def test_what_a_guarantee_does_not_say_is_not_asked_for() -> None:
 @each(
     "settings, said",
     [
-        ({"kind": "coverag"}, "guarantee.kind: input should be"),
+        ({"kind": "coverag"}, "guarantee: There is no guarantee 'coverag'; did you mean coverage?"),
         ({"alpa": 0.1}, "guarantee.alpa: there is no such setting; did you mean alpha?"),
         ({"kind": "coverage", "alpha": 1.5}, "guarantee: alpha is 1.5; it lies between 0 and 1."),
         ({"kind": "error", "delta": 0}, "guarantee: delta is 0.0; it lies between 0 and 1."),

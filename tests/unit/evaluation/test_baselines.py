@@ -12,6 +12,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 from cascade.evaluation.baselines import ALL_STEPS, clairvoyant, other_baselines, reference_of
+from cascade.guarantees import get
 from unit.cli.certified import hard_rows
 from unit.evaluation.plain import Asked, batches, table_of
 
@@ -51,7 +52,7 @@ def test_nobody_keeps_a_promise_for_less_than_one_who_knows_everything() -> None
                 cost = sum(sum(one.costs[:stop]) for one, stop in zip(asked, stops, strict=True))
                 if lost <= alpha * len(asked):
                     best = cost if best is None else min(best, cost)
-            found = clairvoyant(table, kind, alpha, None)
+            found = clairvoyant(table, get(kind), alpha, None)
             if best is None:
                 assert found.cost_nano_usd is None
             else:

@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("torch")
 
 from cascade.calibration.scores import scored
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import MissingExtraError, UsageError
 from cascade.evaluation.compare import compare
@@ -30,6 +29,7 @@ from cascade.evaluation.network_contestants import (
 from cascade.evaluation.played import played_at
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
+from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.training import networks
 from cascade.training.constrained import fitting

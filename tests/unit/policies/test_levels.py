@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from cascade.conformal.certificate import make
-from cascade.conformal.guarantee import Guarantee
 from cascade.errors import ConfigError, UsageError
 from cascade.factory import read_levels
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.certificate import make
 from cascade.policies import artifact, levels
 from cascade.policies.artifact import CERTIFICATE_FILE, LEVELS_FILE, POLICY_FILE, PolicyArtifact
 from cascade.policies.levels import Level, Levels

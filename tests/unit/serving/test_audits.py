@@ -10,7 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cascade.conformal.actions import actions
-from cascade.serving.audits import critical_of, judge, missed_in_set, served_wrong
+from cascade.guarantees.audit import Audit, Judge
+from cascade.guarantees.coverage import Coverage
+from cascade.guarantees.error import Error
+from cascade.guarantees.solvable import Solvable
+from cascade.serving.audits import critical_of, judge
 from cascade.types import Answer, Candidate, Decision, Forced, Step
 from unit.made import RIVER, candidate
 
@@ -22,6 +26,10 @@ def answered(*steps: Step, text: str | None = "Rhine", stopped: str = "policy", 
 def step(number: int, *texts: str, keep: tuple[int, ...] = (), **fields: Any) -> Step:
     decision = Decision(keep, False, (0.0,) * len(texts), 0.0, 0.0)
     return Step(number, tuple([candidate(text) for text in texts]), {}, decision=decision, **fields)
+
+
+def missed_in_set(answer: Answer, right: Judge, *, complete: bool, only_solvable: bool = False) -> bool | None:
+    return (Solvable() if only_solvable else Coverage()).audited(answer, Audit(right, complete))
 
 
 def is_danube(text: str) -> bool:
@@ -69,8 +77,11 @@ def test_what_cannot_be_judged_may_have_been_right() -> None:
 def test_what_is_served_is_wrong_or_missing_unless_nothing_was_meant_to_be(
     text: str | None, stopped: str, wrong: bool
 ) -> None:
-    assert served_wrong(answered(step(1, "Rhine"), text=text, stopped=stopped), is_danube) is wrong
-    assert served_wrong(answered(step(1, "Rhine")), lambda _: None)
+    assert (
+        Error().audited(answered(step(1, "Rhine"), text=text, stopped=stopped), Audit(is_danube, complete=True))
+        is wrong
+    )
+    assert Error().audited(answered(step(1, "Rhine")), Audit(lambda _: None, complete=True))
 
 
 def test_a_truth_is_a_rule_or_the_accepted_answers() -> None:

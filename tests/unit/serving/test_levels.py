@@ -13,9 +13,9 @@ import pytest
 
 from cascade.calibration.fingerprint import made_for
 from cascade.config import load
-from cascade.conformal.certificate import make
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, UsageError
 from cascade.factory import build_strategy
+from cascade.guarantees.certificate import make
 from cascade.orchestrator import Orchestrator
 from cascade.policies import artifact, levels
 from cascade.policies.artifact import PolicyArtifact

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from cascade.conformal.arrays import StepArrays
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.evaluation.evaluate import play_policy
+from cascade.guarantees.base import Guarantee
 from cascade.training.abstaining import bars, has_one_bar, one_bar
 from cascade.training.fitting import Fitted, fit_policy
 

@@ -18,15 +18,15 @@ from cascade.calibration.folds import folds
 from cascade.calibration.monitoring import watch
 from cascade.calibration.realised import play
 from cascade.calibration.samples import rows_a_group
-from cascade.calibration.scores import history_of
-from cascade.calibration.thresholds import sample_of
+from cascade.calibration.scores import history_of, sample_of
 from cascade.calibration.verifying import Verdict, verify
 from cascade.conformal.arrays import Bools
-from cascade.conformal.certificate import digest, make, percent, statement, to_document
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.factory import read_policy
+from cascade.guarantees.base import Guarantee, get
+from cascade.guarantees.certificate import digest, make, statement, to_document
+from cascade.guarantees.words import percent
 from cascade.policies import cross_file
 from cascade.policies.artifact import CERTIFICATE_FILE, MODEL_FILE, PolicyArtifact, read, write
 from cascade.policies.calibrated import Threshold
@@ -203,9 +203,9 @@ def test_too_few_questions_certify_nothing_and_are_told_how_many_would() -> None
 def test_records_that_end_early_certify_nothing_where_they_are_many() -> None:
     critical = [np.concatenate([np.full(3, -np.inf), np.zeros(20)])] * 5
     with pytest.raises(NotCertifiedError, match="15 are missed at every threshold") as told:
-        crossing.demand(critical, 0.1, "coverage")
+        crossing.demand(critical, 0.1, get("coverage"))
     assert told.value.needed_n is None
-    crossing.demand(critical, 0.2, "coverage")
+    crossing.demand(critical, 0.2, get("coverage"))
 
 
 # --- checked again

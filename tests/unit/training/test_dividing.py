@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from cascade.calibration.samples import clusters, rows_a_group
-from cascade.calibration.thresholds import spoken_of
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.guarantees.base import Guarantee
 from cascade.training.dividing import (
     Divided,
     allowed_budget,
@@ -140,9 +139,9 @@ def test_there_are_never_too_few_to_certify_where_the_log_has_enough(kind: str) 
         parts = divided([table], asked, share=share, seed=trial, seen=seen)
         whole = questions_of([table], asked).table
         free = np.array([name not in barred for name in whole.groups])
-        certain, needed = int(spoken_of(parts.calibration, kind).sum()), needed_of(asked)
+        certain, needed = int(asked.rules.counted(parts.calibration).sum()), needed_of(asked)
         mine = whole.take(free)
-        has = int(spoken_of(mine.take(rows_a_group(mine, seed=trial)), kind).sum())  # one of each group
+        has = int(asked.rules.counted(mine.take(rows_a_group(mine, seed=trial))).sum())  # one of each group
         assert certain >= min(needed, has)
         left = set(whole.groups) - barred - set(parts.calibration.groups)
         assert parts.calibration.n + parts.beside >= round(share * whole.n) or len(left) <= 1

@@ -12,12 +12,12 @@ import pytest
 
 from cascade import factory
 from cascade.calibration.scores import scored
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.embeddings import embedded, vectors_of
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import ConfigError
 from cascade.factory import read_policy
+from cascade.guarantees.base import Guarantee
 from cascade.orchestrator import Orchestrator
 from cascade.policies import model_file
 from cascade.policies.artifact import Seen, write

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from cascade.calibration.calibrating import calibrate_policy
-from cascade.calibration.thresholds import sample_of
+from cascade.calibration.scores import sample_of
 from cascade.conformal.critical import covered_at
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import rollout
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.factory import read_policy
+from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import MODEL_FILE, Seen, read, write
 from cascade.policies.learned import METHODS
 from cascade.training.fitting import Fitted, fit_policy

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
+from cascade.guarantees.base import Guarantee
 from cascade.policies import model_file
 from cascade.policies.artifact import Seen
 from cascade.policies.learned import LearnedPolicy

@@ -15,14 +15,15 @@ import pytest
 pytest.importorskip("torch")
 
 from cascade.calibration.realised import play
-from cascade.calibration.thresholds import sample_of
+from cascade.calibration.scores import sample_of
 from cascade.cli.fit_uncertified import uncertified_document
 from cascade.conformal.binomial import lower_bound, upper_bound
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import MissingExtraError, UsageError
 from cascade.evaluation.report.card import card_files, facts_of
 from cascade.evaluation.report.uncertified_card import found_in_words, uncertified_files
+from cascade.guarantees import get
+from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import CARD_FILE, CURVES_FILE, MODEL_FILE, write
 from cascade.policies.calibrated import Threshold
 from cascade.policies.learned import NETWORKS
@@ -303,7 +304,7 @@ def test_of_no_question_the_share_is_unknown_and_is_said_so() -> None:
     found = fit_uncertified([log(300)], Guarantee("solvable", 0.2), method="cpo", networks=Networks(SMALL))
     table = log(100)
     hopeless = np.flatnonzero(~table.arrays.solvable & table.arrays.complete)
-    none = kept_at(sample_of(table.take(hopeless), found.policy), "solvable", 0.0)
+    none = kept_at(sample_of(table.take(hopeless), found.policy), get("solvable"), 0.0)
     assert none == (0, None, 0.0, 1.0)
     bare = replace(found, kept=none)
     assert f"On {found.realised.n} questions that it has not seen, what was asked for speaks of none" in found_in_words(

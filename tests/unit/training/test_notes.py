@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
+from cascade.guarantees.base import Guarantee
 from cascade.training.fitting import Fitted, fit_policy
 from cascade.training.notes import Init, logged_for
 from unit.calibration.logs import log

@@ -12,16 +12,18 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from cascade.calibration.reference import ends_in_reference
-from cascade.calibration.thresholds import every_threshold, sample_of, strict_first
+from cascade.calibration.scores import sample_of
 from cascade.calibration.verifying import verify
 from cascade.conformal.arrays import StepArrays
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.served import PathPoint
 from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import ConfigError
 from cascade.factory import read_policy
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.reference import ends_in_reference
+from cascade.guarantees.regret import Regret
+from cascade.guarantees.served_answer import every_threshold
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import write
 from cascade.policies.base import Takes
@@ -168,9 +170,8 @@ def test_running_every_step_of_a_ladder_has_no_regret() -> None:
     table = ladder(600, (0.3, 0.4, 0.5, 0.9), (10, 20, 40, 1_000))
     found = fit(table, calibration_share=0.5)
     if found.policy.takes is None:
-        strictest = (
-            sample_of(table, found.policy).served("regret").at(every_threshold(sample_of(table, found.policy))[0])
-        )
+        sample = sample_of(table, found.policy)
+        strictest = Regret().served(sample).at(every_threshold(sample.levels)[0])
         assert not strictest.loss.any()
     assert found.refused is None
 
@@ -181,9 +182,9 @@ def test_the_references_own_text_is_served_though_another_text_counts_as_the_sam
     same = table.arrays.answer.copy()
     same[:, 1] = same[:, 0]
     table = replace(table, arrays=replace(table.arrays, answer=same))
-    policy = plain_threshold(table, "reply_mean_logprob", -1.0, "regret")
+    policy = plain_threshold(table, "reply_mean_logprob", -1.0, Regret())
     sample = sample_of(table, policy)
-    assert not sample.served("regret").at(every_threshold(sample)[0]).loss.any()
+    assert not Regret().served(sample).at(every_threshold(sample.levels)[0]).loss.any()
 
 
 def test_models_that_cost_more_than_they_save_are_left_out() -> None:
@@ -237,8 +238,8 @@ def test_a_small_ladder_serves_its_last_answer_and_tests_every_threshold() -> No
     assert (found.sizes.training, found.sizes.calibration) == (0, 80)
     if found.policy.takes is None:
         sample = sample_of(table, found.policy)
-        assert strict_first(sample, REGRET)
-        assert not sample.served("regret").at(every_threshold(sample)[0]).loss.any()
+        assert Regret().strict_first(sample.table, REGRET)
+        assert not Regret().served(sample).at(every_threshold(sample.levels)[0]).loss.any()
 
 
 def test_questions_without_the_references_answer_are_said_wherever_the_promise_is() -> None:
@@ -365,8 +366,8 @@ def broken_of(
         sample = sample_of(fresh, found.policy)
         (certificate,) = found.artifact.certificates
         if found.policy.method != "reference":
-            assert strict_first(sample, REGRET)
-            lost = sample.served("regret").at(PathPoint(certificate.kappa)).loss
+            assert Regret().strict_first(sample.table, REGRET)
+            lost = Regret().served(sample).at(PathPoint(certificate.kappa)).loss
             broken, trials = broken + int(lost.mean() > 0.08), trials + 1
     return broken, trials
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
+from cascade.guarantees.base import Guarantee
 from cascade.training.fitting import Fitted, fit_policy
 from unit.calibration.logs import log
 

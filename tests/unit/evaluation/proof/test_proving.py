@@ -11,7 +11,6 @@ import pytest
 
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.config import policy_section
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import NotCertifiedError, UsageError
@@ -21,6 +20,7 @@ from cascade.evaluation.proof.proving import Fit, Plan, Proof, prove
 from cascade.evaluation.proof.reasons import reasons
 from cascade.evaluation.splits import splits
 from cascade.factory import policy_of
+from cascade.guarantees.base import Guarantee
 from cascade.training.choice.simple import one_threshold
 from unit.cli.certified import hard_rows
 from unit.evaluation.plain import row
@@ -38,7 +38,7 @@ def threshold(table: EpisodeTable, guarantee: Guarantee, seed: int) -> Fit:
 
 def shared(table: EpisodeTable, guarantee: Guarantee, seed: int) -> Fit:
     """Fit one threshold on the log-prob for all models, and certify it on the same questions."""
-    policy = one_threshold(table, "reply_mean_logprob", guarantee.kind)
+    policy = one_threshold(table, "reply_mean_logprob", guarantee.rules)
     done = calibrate_policy([table], policy, SECTION, guarantee, seed=seed)
     return Fit(done.artifact.calibrated(policy), "threshold")
 
@@ -264,7 +264,7 @@ def test_the_same_seed_gives_the_same_proof_and_another_another() -> None:
     ],
 )
 def test_other_promises_are_refused(asked: Guarantee) -> None:
-    with pytest.raises(UsageError, match="coverage, solvable, regret, error"):
+    with pytest.raises(UsageError, match="coverage, solvable, regret and error"):
         prove(made(30, range(3)), asked, threshold, Plan())
 
 

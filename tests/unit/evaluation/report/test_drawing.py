@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from cascade.conformal.frontier import frontier
-from cascade.conformal.guarantee import Guarantee
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.baselines import baseline_figures, clairvoyant
 from cascade.evaluation.report.drawing import Drawing, Mark, drawing
 from cascade.evaluation.report.plots import available, plot_fit
+from cascade.guarantees import get
+from cascade.guarantees.base import Guarantee
 from cascade.training.fitting import Fitted, fit_policy
 from unit.cli.certified import hard_rows
 
@@ -27,7 +28,7 @@ def fitted(guarantee: Guarantee, *, cost: bool = True) -> Fitted:
 
 def drawn_of(found: Fitted, certified: Mark | None) -> Drawing:
     choice = found.choice
-    baselines = baseline_figures(found.training, choice.terms.guarantee.kind, choice.alpha)
+    baselines = baseline_figures(found.training, choice.terms.guarantee.rules, choice.alpha)
     return drawing(choice, baselines, certified)
 
 
@@ -64,7 +65,7 @@ def test_the_bound_is_that_of_one_who_knows_everything_and_ends_where_the_rest_d
     drawn = drawn_of(found, None)
     least = min(kept for kept, _ in drawn.curve)
     for kept, cost in drawn.bound:
-        known = clairvoyant(steps(found), "coverage", 1 - kept, None).cost_nano_usd
+        known = clairvoyant(steps(found), get("coverage"), 1 - kept, None).cost_nano_usd
         assert known is not None
         assert cost == pytest.approx(known / 1e6)
         assert kept >= min(least, *(way.kept for way in drawn.baselines))

@@ -6,9 +6,10 @@ from functools import cache
 
 import pytest
 
-from cascade.conformal.guarantee import Guarantee
 from cascade.evaluation.baselines import baseline_figures
 from cascade.evaluation.report.drawing import drawing
+from cascade.guarantees import get
+from cascade.guarantees.base import Guarantee
 from cascade.training.fitting import Fitted, fit_policy
 from unit.calibration.logs import log
 
@@ -49,7 +50,7 @@ def test_where_one_answer_is_served_nothing_is_charged() -> None:
 
 def test_the_plot_shows_what_is_paid() -> None:
     choice = fit(1e9).choice
-    shown = drawing(choice, baseline_figures(choice.sample.table, "coverage", choice.alpha), None)
+    shown = drawing(choice, baseline_figures(choice.sample.table, get("coverage"), choice.alpha), None)
     most = float(choice.sample.table.arrays.cost.sum(axis=1).mean()) / 1e6
     assert max(cost for _, cost in shown.curve) <= most * 1.0001
     assert max(mark.cost for mark in shown.candidates) <= most * 1.0001

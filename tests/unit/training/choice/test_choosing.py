@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from cascade.calibration.folds import folds
-from cascade.calibration.thresholds import sample_of
+from cascade.calibration.scores import sample_of
 from cascade.conformal.frontier import frontier
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import levels, rollout
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.guarantees import get
+from cascade.guarantees.base import Guarantee
 from cascade.policies.base import BatchScores, Policy
 from cascade.policies.estimators import Constant
 from cascade.policies.features import FeatureSet
@@ -34,7 +35,7 @@ VERDICT = Candidate("verdict", "threshold", 1, doubtful_verdict)
 
 
 def on(signal: str, complexity: int = 1) -> Candidate:
-    return Candidate(signal, "threshold", complexity, lambda table: one_threshold(table, signal, "coverage"))
+    return Candidate(signal, "threshold", complexity, lambda table: one_threshold(table, signal, get("coverage")))
 
 
 def chosen(
@@ -62,7 +63,7 @@ def test_each_question_is_scored_by_a_model_that_has_not_seen_it() -> None:
 def test_scores_out_of_fold_are_those_of_the_fold_s_model() -> None:
     found = cross_fitted(TABLE, [on("p_yes")], FOLD)[0][on("p_yes").name]
     for number in range(5):
-        policy = one_threshold(TABLE.take(number != FOLD), "p_yes", "coverage")
+        policy = one_threshold(TABLE.take(number != FOLD), "p_yes", get("coverage"))
         part = sample_of(TABLE.take(number == FOLD), policy)
         assert np.array_equal(found.sample.scores.next[number == FOLD], part.scores.next)
     assert np.array_equal(found.sample.levels.reach, levels(TABLE.arrays, found.sample.scores).reach)
@@ -287,7 +288,7 @@ def test_a_signal_of_two_values_is_judged_at_thresholds_that_can_be_served() -> 
     sample, total = cross_fitted(table, [on("gate")], FOLD)[0]["gate"].sample, 0.0
     for number in range(5):
         rows = np.flatnonzero(number == FOLD)
-        part = sample_of(table.take(rows), one_threshold(table.take(number != FOLD), "gate", "coverage"))
+        part = sample_of(table.take(rows), one_threshold(table.take(number != FOLD), "gate", get("coverage")))
         assert np.array_equal(part.scores.next, sample.scores.next[rows])
         each = [rollout(part.table.arrays, part.levels, kappa) for kappa in (np.inf, 0.0, -0.0, -1.0, -np.inf)]
         total += min(float(did.cost.sum()) for did in each if did.covered.mean() >= 0.9)

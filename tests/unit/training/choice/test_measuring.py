@@ -8,14 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cascade.calibration.thresholds import Sample, sample_of
+from cascade.calibration.scores import Sample, sample_of
 from cascade.conformal.critical import covered_at
-from cascade.conformal.guarantee import Guarantee
 from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.served import PathPoint, served
 from cascade.errors import UsageError
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.error import Error
+from cascade.guarantees.regret import Regret
 from cascade.training.choice.matched import matched
-from cascade.training.choice.measuring import Prices, allowed_of, prices_of, served_losses, walk_of
+from cascade.training.choice.measuring import Prices, allowed_of, prices_of, walk_of
 from unit.calibration.logs import POLICY, log
 from unit.conformal.brute import batches, pack, telling_kappas
 
@@ -62,7 +64,7 @@ def test_solvable_is_allowed_its_share_of_the_questions_it_speaks_of() -> None:
 @pytest.mark.parametrize("kind", ["error", "regret"])
 def test_the_single_answer_counts_as_served_does(kind: str) -> None:
     one = sample(300)
-    held = one.served(kind)
+    held = {"error": Error(), "regret": Regret()}[kind].served(one)
     for allowed in (0.1, 0.3, 0.5):
         losses = [(held.at(PathPoint(kappa)).loss.mean(), kappa) for kappa in kappas(one).tolist()]
         first = next((kappa for loss, kappa in losses if loss <= allowed), None)
@@ -76,7 +78,7 @@ def test_single_losses_are_those_of_random_questions_at_every_threshold() -> Non
     for cases, horizon, width in batches(seed=7, per_shape=40):
         steps, scores, confidence = pack(cases, horizon, width)
         held = served(steps, levels(steps, scores), confidence)
-        losses = served_losses(held)
+        losses = held.losses()
         for row, case in enumerate(cases):
             for kappa in telling_kappas(case, rng, 6):
                 assert int(losses.at(kappa)[row]) == int(held.at(PathPoint(kappa)).loss[row])

@@ -11,9 +11,10 @@ import pytest
 
 from cascade.calibration.doubt import doubt_of
 from cascade.calibration.folds import folds
-from cascade.calibration.thresholds import sample_of
-from cascade.conformal.guarantee import Guarantee
+from cascade.calibration.scores import sample_of
 from cascade.conformal.rollout import rollout
+from cascade.guarantees import get
+from cascade.guarantees.base import Guarantee
 from cascade.policies import model_file
 from cascade.policies.estimators import Constant, Piecewise
 from cascade.training.choice.choosing import choose
@@ -30,7 +31,7 @@ from cascade.training.choice.rungs import (
     threshold_per_rung,
     tuned,
 )
-from cascade.training.osc.targets import Asked, stop_loss
+from cascade.training.osc.targets import Asked
 from unit.scaled import ladder
 
 TABLE = ladder(300)
@@ -109,7 +110,7 @@ def test_the_policy_stops_where_the_thresholds_were_tuned_to(kind: str) -> None:
     if kind == "budget":
         assert 30.0 < found.cost.mean() <= 40.0
         return
-    loss = stop_loss(TABLE, kind, sample.table.confidence)[np.arange(TABLE.n), found.length - 1]
+    loss = get(kind).loss(TABLE, sample.table.confidence)[np.arange(TABLE.n), found.length - 1]
     spoken = TABLE.arrays.solvable.mean() if kind == "solvable" else 1.0
     assert loss.mean() <= 0.3 * spoken
     strict = rollout(TABLE.arrays, sample.levels, made.kappa - 2)

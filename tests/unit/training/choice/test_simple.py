@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from cascade.calibration.doubt import doubt_of
-from cascade.calibration.thresholds import sample_of
-from cascade.conformal.guarantee import Guarantee
+from cascade.calibration.scores import sample_of
 from cascade.conformal.rollout import rollout
+from cascade.guarantees import get
+from cascade.guarantees.base import Guarantee
 from cascade.policies import model_file
 from cascade.training.choice.measuring import Terms, prices_of
 from cascade.training.choice.simple import _meant, doubtful_verdict, fixed_depth, one_threshold, signals_of
@@ -41,7 +42,7 @@ def test_a_missing_number_is_full_doubt() -> None:
     p_yes = TABLE.signals["p_yes"].copy()
     p_yes[::3, 0] = np.nan
     table = replace(TABLE, signals={**TABLE.signals, "p_yes": p_yes})
-    for policy in (doubtful_verdict(table), one_threshold(table, "p_yes", "coverage")):
+    for policy in (doubtful_verdict(table), one_threshold(table, "p_yes", get("coverage"))):
         onward = sample_of(table, policy).scores.next
         assert (onward[::3, 0] == np.inf).all()
         assert np.isfinite(onward[1::3, 0]).all()
@@ -51,7 +52,7 @@ def test_a_missing_number_is_full_doubt() -> None:
 def test_the_way_round_is_learned(turned: bool) -> None:
     values = -TABLE.signals["reply_mean_logprob"] if turned else TABLE.signals["reply_mean_logprob"]
     table = replace(TABLE, signals={"odd": values})
-    onward = sample_of(table, one_threshold(table, "odd", "coverage")).scores.next[:, 0]
+    onward = sample_of(table, one_threshold(table, "odd", get("coverage"))).scores.next[:, 0]
     assert np.corrcoef(onward, values[:, 0])[0, 1] == pytest.approx(1 if turned else -1)
 
 
@@ -66,7 +67,7 @@ def test_a_threshold_is_for_what_is_known_and_varies() -> None:
 
 
 def test_they_go_into_a_file_and_back() -> None:
-    for policy in (fixed_depth(TABLE), doubtful_verdict(TABLE), one_threshold(TABLE, "p_yes", "coverage")):
+    for policy in (fixed_depth(TABLE), doubtful_verdict(TABLE), one_threshold(TABLE, "p_yes", get("coverage"))):
         data = model_file.dumps(policy)
         again = model_file.loads(data, model_file.settings(policy, data))
         assert np.array_equal(sample_of(TABLE, again).scores.next, sample_of(TABLE, policy).scores.next)

@@ -8,11 +8,13 @@ import pytest
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import Floats
 from cascade.episodes.table import EpisodeTable
+from cascade.guarantees import get
+from cascade.guarantees.served_answer import served_right
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.training.osc.answers import LEAST_ROWS, fit_answers, own_answers
 from cascade.training.osc.net_benefit import fit_net_benefit
 from cascade.training.osc.stages import staged
-from cascade.training.osc.targets import Asked, served_right, stop_loss
+from cascade.training.osc.targets import Asked
 from unit.training.worlds import log, without
 
 
@@ -126,7 +128,7 @@ def test_the_single_answers_loss_is_that_of_the_answer_the_policy_will_serve() -
     policy = fit_net_benefit(train, Asked("error", 0.3), confidences=False)
     assert policy.judges
     shown, _ = scored(policy, test)
-    after = stop_loss(test, "error", shown.confidence).mean(axis=0)
-    own = stop_loss(test, "error").mean(axis=0)
+    after = get("error").loss(test, shown.confidence).mean(axis=0)
+    own = get("error").loss(test).mean(axis=0)
     assert after[1] < own[1] - 0.1
     assert after[1] < after[0] - 0.1

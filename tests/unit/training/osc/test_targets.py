@@ -13,7 +13,8 @@ from cascade.conformal.served import PathPoint, served
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
-from cascade.training.osc.targets import Asked, allowed, decides, on_record, spoken, step_cost, stop_loss
+from cascade.guarantees import get
+from cascade.training.osc.targets import Asked, allowed, decides, on_record, step_cost
 from unit.evaluation.plain import draw, table_of
 
 RIGHT, WRONG = True, False
@@ -56,40 +57,40 @@ def with_guide(table: EpisodeTable, right: list[bool], known: list[bool] | None 
 def test_coverage_loses_until_the_first_right_answer_and_never_where_there_is_none() -> None:
     table = made([[RIGHT, WRONG, WRONG], [WRONG, WRONG, RIGHT], [WRONG, WRONG, WRONG]])
     for kind in ("coverage", "solvable", "budget"):
-        assert stop_loss(table, kind).tolist() == [[0, 0, 0], [1, 1, 0], [0, 0, 0]]
+        assert get(kind).loss(table).tolist() == [[0, 0, 0], [1, 1, 0], [0, 0, 0]]
 
 
 def test_a_record_that_ends_early_keeps_its_loss_and_one_without_a_right_answer_always_loses() -> None:
     table = made([[WRONG, RIGHT, WRONG], [WRONG, WRONG, WRONG]], steps=[2, 2], complete=[False, False])
-    assert stop_loss(table, "coverage").tolist() == [[1, 0, 0], [1, 1, 1]]
-    assert stop_loss(table, "error").tolist() == [[1, 0, 0], [1, 1, 1]]
+    assert get("coverage").loss(table).tolist() == [[1, 0, 0], [1, 1, 1]]
+    assert get("error").loss(table).tolist() == [[1, 0, 0], [1, 1, 1]]
 
 
 def test_error_is_that_of_the_answer_served() -> None:
     # By confidence the right answer of step 1 stays; by votes and then by the latest step it is displaced.
     rights = [[RIGHT, WRONG], [WRONG, RIGHT]]
     sure = [[0.9, 0.2], [0.9, 0.2]]
-    assert stop_loss(made(rights, sure=sure), "error").tolist() == [[0, 0], [1, 1]]
-    assert stop_loss(made(rights), "error").tolist() == [[0, 1], [1, 0]]
+    assert get("error").loss(made(rights, sure=sure)).tolist() == [[0, 0], [1, 1]]
+    assert get("error").loss(made(rights)).tolist() == [[0, 1], [1, 0]]
     own = np.array([[[0.1], [0.2]], [[0.9], [0.2]]])
-    assert stop_loss(made(rights, sure=sure), "error", own).tolist() == [[0, 1], [1, 1]]
+    assert get("error").loss(made(rights, sure=sure), own).tolist() == [[0, 1], [1, 1]]
 
 
 def test_regret_counts_where_the_reference_alone_is_right_and_known() -> None:
     table = with_guide(made([[WRONG, RIGHT]] * 3), [True, False, True], [True, True, False])
-    assert stop_loss(table, "regret").tolist() == [[1, 0], [0, 0], [0, 0]]
-    assert spoken(table, "regret").tolist() == [1, 1, 0]
+    assert get("regret").loss(table).tolist() == [[1, 0], [0, 0], [0, 0]]
+    assert get("regret").counted(table).tolist() == [1, 1, 0]
     assert allowed(table, Asked("regret", 0.3)) == pytest.approx(0.2)
     with pytest.raises(UsageError, match="guide alone"):
-        stop_loss(made([[WRONG, RIGHT]]), "regret")
+        get("regret").loss(made([[WRONG, RIGHT]]))
 
 
 def test_f1_loses_what_the_best_so_far_lacks() -> None:
     table = made([[WRONG, RIGHT, WRONG]] * 2, complete=[True, False], steps=[3, 2])
     quality = np.array([[0.5, 1.0, 0.0], [0.5, 0.75, np.nan]])[:, :, None]
-    assert stop_loss(replace(table, quality=quality), "f1").tolist() == [[0.5, 0, 0], [0.5, 0.25, 0.25]]
+    assert get("f1").loss(replace(table, quality=quality)).tolist() == [[0.5, 0, 0], [0.5, 0.25, 0.25]]
     with pytest.raises(UsageError, match="how good each answer is"):
-        stop_loss(table, "f1")
+        get("f1").loss(table)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -98,7 +99,7 @@ def test_losses_are_those_that_the_conformal_layer_counts(seed: int) -> None:
     rng = np.random.default_rng(seed)
     table = table_of([draw(rng, 3, 2) for _ in range(60)], 3, 2)
     table = table.take(np.flatnonzero(table.arrays.complete))
-    found = {kind: stop_loss(table, kind) for kind in ("coverage", "error")}
+    found = {kind: get(kind).loss(table) for kind in ("coverage", "error")}
     for t in range(3):
         reach = np.where(np.arange(3) <= t, np.inf, -np.inf) * np.ones((table.n, 1))
         reach = np.where(on_record(table), reach, -np.inf)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from cases import each
 
-from cascade.conformal.guarantee import KINDS, Guarantee
 from cascade.errors import UsageError
+from cascade.guarantees.base import KINDS, Guarantee, get
 
 MONEY = {"budget_nano_usd": 10, "most_nano_usd": 100}
 
@@ -62,10 +62,10 @@ def test_all_that_is_wrong_is_said_at_once(fields: dict[str, Any], said: list[st
 
 def test_every_kind_can_be_asked_for() -> None:
     more: dict[str, dict[str, Any]] = {"budget": MONEY, "error": {"delta": 0.1}, "regret": {"delta": 0.1}}
-    assert [Guarantee(kind, **more.get(kind, {})).kind for kind in KINDS] == list(KINDS)
+    assert [Guarantee(kind, **more.get(kind, {})).kind for kind in KINDS.names] == list(KINDS.names)
 
 
 def test_what_is_counted_question_by_question_can_be_watched() -> None:
-    assert [kind for kind, one in KINDS.items() if one.monitored] == ["coverage", "solvable", "regret", "error"]
-    assert [kind for kind, one in KINDS.items() if one.followed] == ["coverage", "solvable"]
-    assert [kind for kind, one in KINDS.items() if one.needs_delta] == ["regret", "error"]
+    assert [one.name for one in map(get, KINDS.names) if one.monitored] == ["coverage", "solvable", "regret", "error"]
+    assert [one.name for one in map(get, KINDS.names) if one.followed] == ["coverage", "solvable"]
+    assert [one.name for one in map(get, KINDS.names) if one.needs_delta] == ["regret", "error"]

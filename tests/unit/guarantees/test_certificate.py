@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from cases import each
 
-from cascade.conformal.certificate import (
+from cascade.errors import ConfigError
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.certificate import (
     asked_document,
     asked_of,
     canonical,
@@ -25,8 +27,6 @@ from cascade.conformal.certificate import (
     statement,
     to_document,
 )
-from cascade.conformal.guarantee import Guarantee
-from cascade.errors import ConfigError
 from cascade.types import Certificate
 
 WHOLE = make(

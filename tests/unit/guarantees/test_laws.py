@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cascade.calibration import fresh
-from cascade.calibration.fresh import on_fresh
-from cascade.calibration.thresholds import Sample, sample_of
+from cascade.calibration.scores import Sample, sample_of
+from cascade.calibration.verifying import on_fresh
 from cascade.conformal.arrays import ScoreArrays, StepArrays
 from cascade.conformal.rollout import levels
+from cascade.guarantees import laws
 from cascade.types import Certificate
 from unit.calibration.logs import POLICY, log
 
@@ -24,7 +24,7 @@ def test_the_rate_of_what_is_kept_is_the_decimal_beside_alpha(monkeypatch: pytes
         rates.append(p)
         return 1.0
 
-    monkeypatch.setattr(fresh, "lower_tail", spied)
+    monkeypatch.setattr(laws, "lower_tail", spied)
     for alpha in (0.18, 0.1, 0.07):
         list(on_fresh([Certificate("coverage", alpha, 50, "", delta=0.1, k=2, kappa=0.5)], sample_of(log(20), POLICY)))
     assert rates == [0.82, 0.9, 0.93]  # 1 - 0.18 is another float

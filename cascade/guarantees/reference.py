@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 
 from cascade.conformal.arrays import Bools
-from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY
-from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
+from cascade.guarantees.questions import Questions
+from cascade.types import GUIDE_ONLY, LAST_ONLY
 
 REFERENCES = (GUIDE_ONLY, LAST_ONLY)
 """The walks that can be the reference; the first one that a log has is taken."""
@@ -18,7 +18,7 @@ MOSTLY = 0.5
 """A walk gives the reference's cost only if the log has it for more than this share of the questions."""
 
 
-def reference_walk(table: EpisodeTable) -> str:
+def reference_walk(table: Questions) -> str:
     """Return the name of the walk that is the reference.
 
     Raises:
@@ -33,12 +33,12 @@ def reference_walk(table: EpisodeTable) -> str:
     )
 
 
-def has_reference(table: EpisodeTable) -> bool:
+def has_reference(table: Questions) -> bool:
     """Return whether the log has a reference for any question."""
     return any(name in table.walks and table.walks[name].known.any() for name in REFERENCES)
 
 
-def ends_in_reference(table: EpisodeTable) -> bool:
+def ends_in_reference(table: Questions) -> bool:
     """Return whether the last step of the log is the reference itself, as in a ladder: its answer then has no regret.
 
     This is so if the reference is the walk of the last model. It is also so if each of several models gives one answer
@@ -57,7 +57,7 @@ def ends_in_reference(table: EpisodeTable) -> bool:
     return bool(rows.any() and same[rows].all())
 
 
-def reference_known(table: EpisodeTable) -> Bools:
+def reference_known(table: Questions) -> Bools:
     """Return for which questions the log has the reference's answer: bool (n,).
 
     Raises:
@@ -66,23 +66,10 @@ def reference_known(table: EpisodeTable) -> Bools:
     return np.asarray(table.walks[reference_walk(table)].known, dtype=np.bool_)
 
 
-def reference_right(table: EpisodeTable) -> Bools:
+def reference_right(table: Questions) -> Bools:
     """Return whether the reference alone is right, bool (n,); True where that is unknown, which is the safe side.
 
     It is also unknown where the reference kept three answers or more and the log does not say which of them are equal.
     """
     walk = table.walks[reference_walk(table)]
     return np.asarray(walk.right | ~walk.known | (~table.texts_known & (walk.leaves > 2)), dtype=np.bool_)
-
-
-def reference_cost(table: EpisodeTable) -> float | None:
-    """Return the reference's mean cost, nano-USD, over the questions whose costs are known.
-
-    None unless the log has the reference for most questions, and the costs of most.
-    """
-    held = (table.walks[name] for name in REFERENCES if name in table.walks)
-    walk = next((one for one in held if one.known.mean() > MOSTLY), None)
-    if walk is None or not table.shows_cost:
-        return None
-    rows = walk.known & table.priced
-    return float(walk.cost[rows].mean()) if rows.any() else None

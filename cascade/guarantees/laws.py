@@ -19,23 +19,18 @@ What a record does not show is not held against a promise: a question counts as 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration.realised import Played, play
-from cascade.calibration.samples import places
-from cascade.calibration.thresholds import Sample
-from cascade.conformal.arrays import Bools, Floats
+from cascade.conformal.arrays import Floats, ScoreArrays
 from cascade.conformal.beta_binomial import misses_p_value
 from cascade.conformal.betting import mean_below_p_value
 from cascade.conformal.binomial import as_written, lower_bound, lower_tail, upper_bound
-from cascade.conformal.certificate import dollars
-from cascade.conformal.guarantee import KINDS
-from cascade.conformal.risk import loss_levels
-from cascade.conformal.served import PathPoint
-from cascade.policies.calibrated import Threshold
+from cascade.conformal.rollout import Outcomes, levels, rollout
+from cascade.guarantees.found import Misses
+from cascade.guarantees.questions import Scored
+from cascade.guarantees.words import dollars
 from cascade.types import Certificate
 
 LEVEL = 0.05
@@ -52,36 +47,13 @@ class Told(NamedTuple):
     said: str
 
 
-def on_fresh(certificates: Sequence[Certificate], sample: Sample) -> Iterator[Told]:
-    """Yield what fresh questions say of each promise that they can speak of.
-
-    Args:
-        certificates: of one calibration.
-        sample: questions that neither the policy nor the calibration has seen, one of each group.
-
-    Guarantee: if the fresh questions are like the calibration's, a promise that is kept is refuted with probability at
-    most 5 %, one with delta with at most delta more; for each promise by itself.
+def on_share(one: Certificate, seen: Misses) -> Told:
+    """Hold a promise about a share of questions to account.
 
     A pool of small segments is reported and not tested: it speaks of one fresh question beside the calibration's, and
     many fresh ones mix the segments in other shares.
     """
-    place = places([one.name for one in certificates], sample.table)
-    for number, one in enumerate(certificates):
-        rows = place == number
-        if not rows.any():
-            continue
-        if KINDS[one.kind].monitored:
-            yield _share(one, sample, rows)
-        elif one.alpha is not None:
-            yield _graded(one, sample, rows)
-        if one.budget_nano_usd is not None:
-            yield _cost(one, sample, rows)
-
-
-def _share(one: Certificate, sample: Sample, rows: Bools) -> Told:
-    """Hold a promise about a share of questions to account."""
-    lost, counted = _losses(one, sample, rows)
-    m, losses = int(np.count_nonzero(counted)), int(np.count_nonzero(lost & counted))
+    m, losses = int(np.count_nonzero(seen.counted)), int(np.count_nonzero(seen.surely & seen.counted))
     if not m:
         return Told(ok=True, said=f"{_whom(one)}no fresh question counts")
     low, high = lower_bound(losses, m, LEVEL), upper_bound(losses, m, LEVEL)
@@ -97,51 +69,33 @@ def _share(one: Certificate, sample: Sample, rows: Bools) -> Told:
     return _verdict(said, f"alpha {one.alpha:g}", lower_tail(m - losses, m, rest))
 
 
-def _losses(one: Certificate, sample: Sample, rows: Bools) -> tuple[Bools, Bools]:
-    """Return which questions are surely lost, and which count."""
-    steps = sample.table.arrays
-    if KINDS[one.kind].speaks_of == "single":
-        below = -math.inf if one.abstain_below is None else one.abstain_below
-        found = sample.served(one.kind, abstain=one.abstain_below is not None, kappa=one.kappa)
-        at = found.at(PathPoint(one.kappa, below))
-        return at.loss & ~at.cut, rows
-    played = _played(one, sample)
-    # Off the end of a record there may be a right answer; before it there may be one that the walk did not come to.
-    known = steps.complete | (steps.solvable & (played.length < steps.steps))
-    lost = (played.covered == 0) & known
-    return lost, rows & steps.solvable if one.kind == "solvable" else rows
-
-
-def _played(one: Certificate, sample: Sample) -> Played:
-    return play(sample.table, sample.scores, Threshold(one.kappa, one.keeps_everything))
-
-
-def _graded(one: Certificate, sample: Sample, rows: Bools) -> Told:
-    """Hold a promise about a graded loss to account."""
-    table = sample.table
-    if table.quality is None:
-        return Told(ok=True, said=f"{_whom(one)}the log does not say how good answers are: not tested")
-    losses = loss_levels(table.arrays, sample.levels, table.quality, relative=True)
-    known = table.arrays.complete & ~(table.arrays.present & np.isnan(table.quality)).any(axis=(1, 2))
-    kept = known & (not one.keeps_everything)
-    found = np.where(kept, losses.at(one.kappa) / losses.units, 0.0)[rows]
+def on_losses(one: Certificate, losses: Floats, what: str) -> Told:
+    """Hold a promise about a mean of losses in 0..1 to account: float64 (m,) of those questions that it speaks of."""
     assert one.alpha is not None  # noqa: S101 - it promises a mean
-    said = f"{_whom(one)}{found.size} fresh questions lack {found.mean():.4f} of the best F1 on average"
-    return _on_mean(said, f"alpha {one.alpha:g}", found, one, one.alpha, 1.0)
+    said = f"{_whom(one)}{losses.size} fresh questions {what.format(losses.mean())}"
+    return _on_mean(said, f"alpha {one.alpha:g}", losses, one, one.alpha, 1.0)
 
 
-def _cost(one: Certificate, sample: Sample, rows: Bools) -> Told:
+def on_cost(one: Certificate, sample: Scored) -> Told:
     """Hold a promise about a mean cost to account, and the cap that it rests on."""
     budget, most = one.budget_nano_usd, one.made_for.get("most_nano_usd")
     if not sample.table.cost_known or budget is None or most is None:
         return Told(ok=True, said=f"{_whom(one)}some costs are unknown: the budget is not tested")
-    found = _played(one, sample).cost[rows]
+    found = played_at(one, sample).cost.astype(np.float64)
     said = f"{_whom(one)}{found.size} fresh questions cost {found.mean() / 1e9:.6g} USD on average"
     above = int(np.count_nonzero(found > most))
     if above:
         cap = f"the cap of {dollars(most)} that the promise rests on"
         return Told(ok=False, said=f"{said}, {above} of them more than {cap}")
     return _on_mean(said, f"a budget of {dollars(budget)}", found, one, float(budget), float(most))
+
+
+def played_at(one: Certificate, sample: Scored) -> Outcomes:
+    """Return what each question brings at a certificate's threshold."""
+    steps, found = sample.table.arrays, sample.levels
+    if one.keeps_everything:
+        found = levels(steps, ScoreArrays(np.full(steps.answer.shape, np.inf), np.full(steps.cost.shape, np.inf)))
+    return rollout(steps, found, one.kappa)
 
 
 def _mean_p_value(values: Floats, one: Certificate, bound: float, upper: float) -> float:

@@ -1,0 +1,52 @@
+"""Guarantees: one object for each kind of promise, what is asked of it, and the certificates that it gives.
+
+To write a kind of your own, derive from `KeptAnswers`, `ServedAnswer` or `Kind` (`docs/write-a-guarantee.md`).
+
+Names are loaded when they are first used: most configurations promise nothing and need no numpy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cascade.guarantees.audit import Audit
+    from cascade.guarantees.base import Guarantee, Kind, get
+    from cascade.guarantees.certificate import statement
+    from cascade.guarantees.kept_answers import KeptAnswers
+    from cascade.guarantees.questions import Questions, Scored
+    from cascade.guarantees.served_answer import ServedAnswer
+
+_HOMES = {
+    "Audit": "audit",
+    "Guarantee": "base",
+    "KeptAnswers": "kept_answers",
+    "Kind": "base",
+    "Questions": "questions",
+    "Scored": "questions",
+    "ServedAnswer": "served_answer",
+    "get": "base",
+    "statement": "certificate",
+}
+
+__all__ = [
+    "Audit",
+    "Guarantee",
+    "KeptAnswers",
+    "Kind",
+    "Questions",
+    "Scored",
+    "ServedAnswer",
+    "get",
+    "statement",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from its module (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'cascade.guarantees' has no attribute {name!r}")
+    value = getattr(import_module(f"cascade.guarantees.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,411 @@
+"""The certificate as a document: canonical JSON, an id that is the hash of the rest, and its promise in words.
+
+A certificate's id is the start of the SHA-256 of everything else in it, so that no field can be edited without the id
+telling. That is protection against accidents and silent edits, not a signature: whoever computes the hash anew can
+write any certificate. What is in one is believed only after `calibration.verifying` has made it again from the data.
+
+Canonical means: keys sorted, no space, ASCII, floats by their shortest decimal, ±∞ as the strings "inf" and "-inf".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, fields, replace
+from datetime import date, timedelta
+from typing import Any, TypeVar
+
+from cascade.errors import ConfigError, UsageError
+from cascade.guarantees.base import KINDS, Guarantee, get, is_known
+from cascade.guarantees.words import dollars, percent
+from cascade.types import Certificate
+
+_T = TypeVar("_T")
+
+ID_LENGTH = 16
+"""Hex digits: 64 bits, as many as the ids of questions have."""
+_HASH = re.compile(r"[0-9a-f]{64}")
+
+
+UNWATCHED = "its certificate speaks of small segments taken together, which audits cannot watch"
+"""Why a pool has no monitor: its audits mix the segments in other shares than its calibration questions do."""
+
+
+def of_segment(held: Mapping[str | None, _T], segment: str | None) -> _T | None:
+    """Return what holds for a segment of questions: its own, else what holds for all others (None), else nothing.
+
+    >>> of_segment({"law": 1, None: 2}, "law"), of_segment({"law": 1, None: 2}, "art"), of_segment({"law": 1}, "art")
+    (1, 2, None)
+    """
+    return held.get(segment, held.get(None))
+
+
+def known_as(segment: str | None, group: str | None, *, by_group: bool) -> str | None:
+    """Return the name by which certificates know a question: its segment.
+
+    Args:
+        segment: the question's.
+        group: the same.
+        by_group: whether the certificates were made by groups, as before 0.6 and with --by-group: they know a question
+            by its group where it names no segment.
+
+    >>> known_as("law", "user 7", by_group=True), known_as(None, "law", by_group=True)
+    ('law', 'law')
+    >>> known_as(None, "user 7", by_group=False)
+    """
+    return group if by_group and segment is None else segment
+
+
+def canonical(document: Any) -> bytes:
+    """Return the one way to write a JSON document, for hashing.
+
+    Raises:
+        ValueError: it holds NaN or an infinity, which JSON has no number for.
+
+    >>> canonical({"b": 0.1, "a": [None, "x"]})
+    b'{"a":[null,"x"],"b":0.1}'
+    """
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def digest(document: Any) -> str:
+    """Return the SHA-256 of a document, 64 hex digits."""
+    return hashlib.sha256(canonical(document)).hexdigest()
+
+
+def number(value: float) -> float | str:
+    """Return a float as JSON can hold it.
+
+    >>> number(0.3), number(float("-inf"))
+    (0.3, '-inf')
+    """
+    return str(value) if math.isinf(value) else value
+
+
+def number_of(value: Any) -> float:
+    """Return the float that `number` wrote.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if value in {"inf", "-inf"}:
+        return float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no number")
+    return float(value)
+
+
+def make(unsigned: Certificate) -> Certificate:
+    """Return a certificate with the id that its other fields give it."""
+    return replace(unsigned, calibration_id=_id_of(unsigned))
+
+
+def to_document(certificate: Certificate) -> dict[str, Any]:
+    """Return a certificate as plain JSON values. `from_document` is the inverse."""
+    found = {name.name: getattr(certificate, name.name) for name in fields(certificate)}
+    found["kappa"] = number(certificate.kappa)
+    below = certificate.abstain_below
+    found["abstain_below"] = None if below is None else number(below)
+    found["made_for"] = json.loads(canonical(dict(certificate.made_for)))
+    found["assumptions"] = list(certificate.assumptions)
+    # Without them a certificate of an earlier release is as it was written, and so is its id.
+    return {name: value for name, value in found.items() if value is not None or name not in _ADDED}
+
+
+def from_document(document: Any, source: str | None = None) -> Certificate:
+    """Return the certificate that a document holds, if it is whole and as it was made.
+
+    Raises:
+        ConfigError: everything that is wrong: a field that is missing, unknown or of another type, an impossible
+            value, or an id that is not that of the other fields.
+    """
+    if not isinstance(document, dict):
+        raise ConfigError(["a certificate is an object with named fields"], source)
+    problems = list(_field_problems(document))
+    if problems:
+        raise ConfigError(problems, source)
+    certificate = _read(document)
+    problems = list(_value_problems(certificate))
+    if not problems and certificate.calibration_id != _id_of(certificate):
+        gives = f"and the rest of the certificate gives {_id_of(certificate)}: it was changed after it was made"
+        problems = [f"calibration_id: it is {certificate.calibration_id}, {gives}"]
+    if problems:
+        raise ConfigError(problems, source)
+    return certificate
+
+
+def _id_of(certificate: Certificate) -> str:
+    document = to_document(certificate)
+    del document["calibration_id"]
+    return digest(document)[:ID_LENGTH]
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        number_of(value)
+    except (ValueError, OverflowError):
+        return False
+    return True
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_date(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and date.fromisoformat(value).isoformat() == value
+    except ValueError:
+        return False
+
+
+def _is_sha256(value: Any) -> bool:
+    return isinstance(value, str) and _HASH.fullmatch(value) is not None
+
+
+def _maybe(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or check(value)
+
+
+_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "kind": (is_known, f"one of {', '.join(KINDS.built_in)}, or an installed package's"),
+    "alpha": (_maybe(_is_number), "a number or null"),
+    "n": (_is_int, "a whole number"),
+    "calibration_id": (_is_text, "a text"),
+    "delta": (_maybe(_is_number), "a number or null"),
+    "k": (_maybe(_is_int), "a whole number or null"),
+    "kappa": (_is_number, 'a number, "inf" or "-inf"'),
+    "abstain_below": (_maybe(_is_number), 'a number, "inf", "-inf" or null'),
+    "budget_nano_usd": (_maybe(_is_int), "a whole number or null"),
+    "group": (_maybe(_is_text), "a text or null"),
+    "pool": (_is_bool, "true or false"),
+    "keeps_everything": (_is_bool, "true or false"),
+    "data_sha256": (_is_sha256, "64 hex digits"),
+    "policy_sha256": (_is_sha256, "64 hex digits"),
+    "made_for": (lambda value: isinstance(value, dict), "an object"),
+    "created": (_is_date, "a date, as in 2026-11-21"),
+    "expires": (_maybe(_is_date), "a date or null"),
+    "assumptions": (lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of texts"),
+}
+
+
+_ADDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "segment": (_is_text, "a text"),
+    "unit": (lambda value: value in {"question", "group"}, '"question" or "group"'),
+    "together": (_is_int, "a whole number"),
+}
+"""Fields that a certificate of a release before 0.6 lacks; they are left out where there is nothing to say."""
+
+
+_ASKED_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    **{name: _CHECKS[name] for name in ("kind", "alpha", "delta", "budget_nano_usd")},
+    "most_nano_usd": (_maybe(_is_int), "a whole number or null"),
+    "by_group": (_is_bool, "true or false"),
+    "abstain": (_is_bool, "true or false"),
+}
+_ASKED_ADDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "by_segment": (_is_bool, "true or false"),
+    "together": (_is_bool, "true or false"),
+}
+
+
+def asked_document(asked: Guarantee) -> dict[str, Any]:
+    """Return what was asked for as plain JSON values. `asked_of` is the inverse."""
+    return asdict(asked)
+
+
+def asked_of(document: Any) -> Guarantee:
+    """Return what a document says was asked for.
+
+    Raises:
+        ConfigError: everything that is wrong with it.
+
+    >>> asked_of(asked_document(Guarantee("solvable", 0.05, by_segment=True))).by_segment
+    True
+    """
+    if not isinstance(document, dict):
+        raise ConfigError(["it is an object with named fields"])
+    problems = list(_field_problems(document, _ASKED_CHECKS, _ASKED_ADDED, "what is asked for"))
+    if problems:
+        raise ConfigError(problems)
+    try:
+        return Guarantee(**document)
+    except UsageError as error:
+        raise ConfigError([str(error)]) from None
+
+
+def _field_problems(
+    document: Mapping[str, Any],
+    checks: Mapping[str, tuple[Callable[[Any], bool], str]] = _CHECKS,
+    added: Mapping[str, tuple[Callable[[Any], bool], str]] = _ADDED,
+    whose: str = "a certificate",
+) -> Iterator[str]:
+    yield from (f"{name}: is missing" for name in checks if name not in document)
+    known = {**checks, **added}
+    yield from (f"{name}: {whose} has no such field" for name in document if name not in known)
+    for name, (fits, wanted) in known.items():
+        try:
+            wrong = name in document and not fits(document[name])
+        except TypeError:  # a list or an object where a name is looked up
+            wrong = True
+        if wrong:
+            yield f"{name}: it is {wanted}"
+
+
+def _read(document: Mapping[str, Any]) -> Certificate:
+    below = document["abstain_below"]
+    return Certificate(
+        **{
+            **document,
+            "alpha": None if document["alpha"] is None else float(document["alpha"]),
+            "delta": None if document["delta"] is None else float(document["delta"]),
+            "kappa": number_of(document["kappa"]),
+            "abstain_below": None if below is None else number_of(below),
+            "assumptions": tuple(document["assumptions"]),
+        }
+    )
+
+
+def _value_problems(certificate: Certificate) -> Iterator[str]:
+    if certificate.n < 0:
+        yield f"n: {certificate.n} questions"
+    if certificate.k is not None and not 0 <= certificate.k <= certificate.n + 1:
+        yield f"k: {certificate.k} is no rank among {certificate.n} questions"
+    for name in ("alpha", "delta"):
+        share = getattr(certificate, name)
+        if share is not None and not 0 < share < 1:
+            yield f"{name}: {share:g} does not lie between 0 and 1"
+    if certificate.segment is not None and certificate.group is not None:
+        yield "group: it speaks of a segment"
+    if certificate.pool and certificate.name is not None:
+        yield f"pool: it speaks of {certificate.name} alone"
+    if certificate.together is not None and (certificate.together < 1 or certificate.delta is None):
+        yield f"together: {certificate.together} segments, or no delta that they share"
+    if certificate.expires is not None and certificate.expires < certificate.created:
+        yield f"expires: {certificate.expires} is before {certificate.created}, the day it was made"
+
+
+def expiry(created: date, days: int | None) -> str | None:
+    """Return the last day on which a certificate holds.
+
+    >>> expiry(date(2026, 11, 21), 30), expiry(date(2026, 11, 21), None)
+    ('2026-12-21', None)
+    """
+    return None if days is None else (created + timedelta(days=days)).isoformat()
+
+
+def expired(certificate: Certificate, today: date) -> bool:
+    """Whether the last day on which a certificate holds is past."""
+    return certificate.expires is not None and today.isoformat() > certificate.expires
+
+
+def shortfalls(certificate: Certificate, wanted: Guarantee) -> list[str]:
+    """Return in what a certificate promises less than is asked for, in words; nothing where it promises enough.
+
+    An alpha, delta or budget below what is asked for is more than enough. A promise for most calibrations does for one
+    on average over them where its rank is low enough for that one too, as it is unless delta is large.
+    """
+    found = []
+    if certificate.kind != wanted.kind:
+        found.append(f"it promises {certificate.kind}, and {wanted.kind} is asked for")
+    if wanted.alpha is not None and (certificate.alpha is None or certificate.alpha > wanted.alpha):
+        held = "none" if certificate.alpha is None else f"{certificate.alpha:g}"
+        found.append(f"its alpha is {held}, and {wanted.alpha:g} is asked for")
+    if wanted.delta is not None and (certificate.delta is None or certificate.delta > wanted.delta):
+        held = "none: it holds on average over calibrations" if certificate.delta is None else f"{certificate.delta:g}"
+        found.append(f"its delta is {held}, and {wanted.delta:g} is asked for")
+    if wanted.delta is None and certificate.delta is not None and not _holds_on_average(certificate):
+        found.append(f"it holds for most calibrations (delta {certificate.delta:g}), not on average over them")
+    budget, limit = certificate.budget_nano_usd, wanted.budget_nano_usd
+    if limit is not None and (budget is None or budget > limit):
+        found.append(f"it bounds the mean cost by {dollars(budget)}, and {dollars(limit)} is asked for")
+    return found
+
+
+def _holds_on_average(certificate: Certificate) -> bool:
+    from cascade.conformal.split import allowed_rank
+
+    k, alpha = certificate.k, certificate.alpha
+    return k is not None and alpha is not None and k <= allowed_rank(certificate.n, alpha)
+
+
+def statement(certificate: Certificate, *, is_reference: bool = False) -> str:
+    """Return the promise in one sentence, and what it does not promise in one or two more.
+
+    Args:
+        certificate: what is promised.
+        is_reference: whether the policy always asks the reference alone, so that no chance is involved.
+
+    >>> print(statement(Certificate("coverage", 0.1, 200, "", k=20, kappa=0.3)))
+    With probability at least 90 % over the calibration and a fresh question, a right answer is among those kept, or \
+no step would have brought one. That is a mean over calibrations: a single one, of 200 questions, gives 90.05 % ± \
+2.11 % (one standard deviation; more where scores tie), and may lie below 90 %. A calibration that certifies nothing \
+counts as no miss.
+    """
+    if certificate.keeps_everything:
+        few = f"{certificate.n} calibration questions were too few for any threshold."
+        return (
+            f"{_whom(certificate)}every answer of every step is kept, so that no threshold can miss one. "
+            f"{few if certificate.n else 'No calibration question belongs here.'}"
+        )
+    kind = get(certificate.kind)
+    if is_reference and kind.reference_keeps_it:
+        return f"{_whom(certificate)}it always asks the reference, so it cannot be worse than the reference."
+    return f"{_whom(certificate)}{kind.describe(certificate)} {_caveat(certificate)}"
+
+
+def _whom(certificate: Certificate) -> str:
+    if certificate.pool:
+        return "For all segments without a certificate of their own, taken together: "
+    kind = "group" if certificate.segment is None else "segment"
+    return "" if certificate.name is None else f"For {kind} {certificate.name}: "
+
+
+def _caveat(certificate: Certificate) -> str:
+    """Return what a promise leaves open. A calibration that ends without a certificate breaks none."""
+    one = certificate
+    n = f"{one.n} groups, one question of each" if one.unit == "group" else f"{one.n} questions"
+    if one.delta is not None:
+        return (
+            f"With probability at most {percent(one.delta)} the calibration, on {n}, certifies a threshold "
+            f"that breaks this promise.{_besides(one)}"
+        )
+    nothing = f"A calibration that certifies nothing counts as no {get(one.kind).worst}."
+    # The groups of a pool may differ in how they fare, so that no law of its coverage is known.
+    if one.k is None or one.alpha is None or one.pool:
+        return f"That is a mean over calibrations on {n}: a single one may fall short of it. {nothing}"
+    a, b = one.n + 1 - one.k, one.k
+    mean, spread = a / (a + b), math.sqrt(a * b / ((a + b) ** 2 * (a + b + 1)))
+    if one.kappa == math.inf:  # critical values tie there, so that the law is a lower bound
+        return (
+            f"That is a mean over calibrations: a single one, of {n}, gives at least {mean * 100:.2f} % on "
+            f"average, and may lie below {percent(one.alpha, rest=True)}. The threshold is the highest that there is: "
+            "a question goes on only where the policy scores that above every answer, or as certain, and no threshold "
+            f"is cheaper, though more than the promise may be kept. {nothing}"
+        )
+    return (
+        f"That is a mean over calibrations: a single one, of {n}, gives {mean * 100:.2f} % ± "
+        f"{spread * 100:.2f} % (one standard deviation; more where scores tie), and may lie below "
+        f"{percent(one.alpha, rest=True)}. {nothing}"
+    )
+
+
+def _besides(one: Certificate) -> str:
+    """Return whether a delta is for one segment or for all of them."""
+    if one.together is not None and one.delta is not None:
+        all_of = percent(float(f"{one.delta * one.together:.12g}"))
+        return f" The promises for all {one.together} segments hold together but for a probability of {all_of}."
+    if one.segment is None:
+        return ""
+    return " That is for this segment by itself: that some segment's promise is broken may be likelier."

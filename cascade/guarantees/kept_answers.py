@@ -1,0 +1,148 @@
+"""Promises on the set of answers kept: a right one is among them, by split conformal prediction.
+
+Each calibration question has a critical value, the highest threshold at which a right answer of it is kept. The
+threshold is the k-th lowest of them.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from cascade.conformal.arrays import Bools, Floats
+from cascade.conformal.audits import audit_missed
+from cascade.conformal.calibrate import Calibration, calibrate
+from cascade.conformal.critical import critical_kappa
+from cascade.conformal.curves import StepFunctions
+from cascade.conformal.rollout import hopeless
+from cascade.conformal.segments import calibrate_segments
+from cascade.conformal.split import pac_rank, split_rank
+from cascade.guarantees.audit import Audit
+from cascade.guarantees.base import Guarantee, Kind
+from cascade.guarantees.found import Found, Misses, Path, everywhere
+from cascade.guarantees.laws import played_at
+from cascade.guarantees.questions import Questions, Scored
+from cascade.types import Answer, Certificate
+
+
+class KeptAnswers(Kind):
+    """A question is missed where no right answer of it is kept although a step had one, or may have had one.
+
+    Attributes:
+        only_solvable: whether questions that no step answers rightly are outside the promise.
+    """
+
+    only_solvable: ClassVar[bool] = False
+    speaks_of: ClassVar[Literal["set", "single", "money"]] = "set"
+    kept = "a right answer is kept, or no step has one"
+    monotone = True
+    by_segment = True
+    crossable = True
+
+    def counted(self, table: Questions) -> Bools:
+        """Return all questions, or those that some step may answer rightly."""
+        return ~hopeless(table.arrays) if self.only_solvable else everywhere(table.n)
+
+    def loss(self, table: Questions, confidence: Floats | None = None) -> Floats:
+        """Return 1 until the first step with a right answer; always 1 of an incomplete record without one."""
+        del confidence
+        return missing(table, np.logical_or.accumulate(table.arrays.correct.any(axis=2), axis=1))
+
+    def losses(self, sample: Scored) -> StepFunctions:
+        """Return 1 above a question's critical value."""
+        one = np.ones(sample.table.n, dtype=np.int64)
+        return StepFunctions(one, _critical(sample)[:, None], -one[:, None])
+
+    def broken(
+        self, table: Questions, right: Bools | Floats, in_set: Bools | Floats, reference_right: Bools | None
+    ) -> Floats | None:
+        """Return where no right answer is kept."""
+        del right, reference_right
+        missed = np.where(hopeless(table.arrays), 0.0, 1.0 - in_set)
+        return np.where(self.counted(table), missed, np.nan)
+
+    def calibrate(self, sample: Scored, guarantee: Guarantee, path: Path | None) -> list[Found]:
+        """Return the k-th lowest critical value, of each segment where that is asked for.
+
+        A question whose record ends early without a right answer may be solvable. It counts as one that is missed at
+        every threshold, which makes the threshold no higher: with j of those among n, the rank rises by j at the most,
+        ⌊alpha·(n + 1)⌋ ≤ ⌊alpha·(n − j + 1)⌋ + j, and the j values of −∞ come first.
+        """
+        del path
+        critical, alpha, counted = _critical(sample), guarantee.alpha or 0.0, self.counted(sample.table)
+        if not guarantee.separate:
+            return [_found(calibrate(critical[counted], alpha, delta=guarantee.delta), None, counted)]
+        names = sample.table.segments
+        segments, delta = np.array(names, dtype=object), guarantee.each_delta(len(set(names)))
+        some = calibrate_segments(critical[counted], list(segments[counted]), alpha, delta=delta)
+        own = [name for name in some.by_segment if name not in set(some.pooled_segments)]
+        found = [_found(some.by_segment[name], name, counted & (segments == name)) for name in sorted(own)]
+        rest = counted & ~np.array([name in set(own) for name in names], dtype=np.bool_)
+        return [*found, _found(some.unknown, None, rest)]
+
+    def certain_loss(self, n: int, alpha: float, delta: float | None) -> float:
+        """Return the share of critical values below the threshold."""
+        rank = split_rank(n, alpha) if delta is None else pac_rank(n, alpha, delta)
+        return rank / (n + 1)
+
+    def misses(self, certificate: Certificate, sample: Scored) -> Misses:
+        """Return where no right answer is kept at the threshold."""
+        steps, played = sample.table.arrays, played_at(certificate, sample)
+        # Off the end of a record there may be a right answer; before it there may be one that the walk did not come to.
+        known = steps.complete | (steps.solvable & (played.length < steps.steps))
+        missed = ~played.covered
+        counted = self.counted(sample.table)
+        return Misses(missed, missed & known, counted & steps.solvable if self.only_solvable else counted)
+
+    def audited(self, answer: Answer, audit: Audit) -> bool | None:
+        """Return whether no right answer was kept although one could have been.
+
+        Where not all steps were run, or an answer cannot be judged, a right one may have been there: a miss.
+        """
+        verdicts = {text: audit.right(text) for text in dict.fromkeys(_texts(answer))}
+        kept = [
+            step.candidates[place].text
+            for step in answer.steps
+            for place in (step.decision.keep if step.decision else ())
+        ]
+        known = audit.complete and None not in verdicts.values()
+        found = True in verdicts.values()
+        if self.only_solvable and known and not found:
+            return None
+        return audit_missed(kept_right=any(verdicts[text] for text in kept), found_right=found, complete=known)
+
+
+def _texts(answer: Answer) -> list[str]:
+    return [one.text for step in answer.steps for one in step.candidates]
+
+
+def _critical(sample: Scored) -> Floats:
+    return critical_kappa(sample.table.arrays, sample.levels)
+
+
+def missing(table: Questions, found: Bools) -> Floats:
+    """Return the loss where `found`, bool (n, T), says by which step a right answer is kept: float64 (n, T)."""
+    return np.where(found | hopeless(table.arrays)[:, None], 0.0, 1.0)
+
+
+def _found(calibration: Calibration, segment: str | None, rows: Bools) -> Found:
+    return Found(
+        segment=segment,
+        rows=rows,
+        n=calibration.n,
+        kappa=calibration.kappa,
+        k=calibration.k,
+        misses=calibration.misses,
+        keeps_everything=calibration.keeps_everything,
+        needed_n=calibration.needed_n if calibration.keeps_everything else None,
+        refused=_vacuous(calibration) if calibration.vacuous else None,
+    )
+
+
+def _vacuous(calibration: Calibration) -> str:
+    return (
+        f"of {calibration.n} calibration questions {calibration.misses} are missed at every threshold, and at most "
+        f"{calibration.k - 1} may be: the policy gives their right answers, or steps on the way, the score −∞, or "
+        "their records end early"
+    )

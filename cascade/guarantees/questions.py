@@ -1,0 +1,88 @@
+"""What a guarantee reads of a log, as protocols: arrays with a row a question, no text and no file.
+
+`episodes.table.EpisodeTable` is a `Questions`, `calibration.scores.Sample` is a `Scored`. There are n questions, T
+steps, and m candidates a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
+from cascade.conformal.rollout import Levels
+
+
+class Walk(Protocol):
+    """What one fixed way to answer brought on the same questions, such as the guide alone.
+
+    Attributes:
+        known: bool (n,), whether it is on record; the other arrays mean nothing where it is not.
+        right: bool (n,), whether the answer served is right.
+        cost: int64 (n,), nano-USD.
+        leaves: int64 (n,), how many answers are kept.
+    """
+
+    @property
+    def known(self) -> Bools: ...
+    @property
+    def right(self) -> Bools: ...
+    @property
+    def cost(self) -> Ints: ...
+    @property
+    def leaves(self) -> Ints: ...
+
+
+class Questions(Protocol):
+    """Logged questions with all their steps.
+
+    Attributes:
+        dataset: what the questions are called.
+        n: how many there are.
+        arrays: answers, which are right, costs, how many steps are on record, and whether those are all steps.
+        confidence: float64 (n, T, m), what ranks the candidates; NaN = unknown.
+        sure: float64 (n, T, m), how sure the cascade is of each candidate, for abstaining; NaN = unknown.
+        quality: float64 (n, T, m) in 0..1, how good each candidate is, NaN = unknown; None where nobody measured it.
+        texts_known: bool (n,), whether answers of one number have the same text.
+        cost_known: whether the cost of every step is known.
+        segments: what each question belongs to; None where it belongs to nothing.
+        walks: other ways to answer the same questions, by name.
+    """
+
+    @property
+    def dataset(self) -> str: ...
+    @property
+    def n(self) -> int: ...
+    @property
+    def arrays(self) -> StepArrays: ...
+    @property
+    def confidence(self) -> Floats: ...
+    @property
+    def sure(self) -> Floats: ...
+    @property
+    def quality(self) -> Floats | None: ...
+    @property
+    def texts_known(self) -> Bools: ...
+    @property
+    def cost_known(self) -> bool: ...
+    @property
+    def segments(self) -> tuple[str | None, ...]: ...
+    @property
+    def walks(self) -> Mapping[str, Walk]: ...
+
+
+class Scored(Protocol):
+    """Questions with what a policy makes of them.
+
+    Attributes:
+        table: the questions; their confidences are the policy's, where it has its own.
+        levels: at which thresholds each step is paid for, and each answer kept.
+        is_reference: whether the policy asks the reference alone.
+    """
+
+    @property
+    def table(self) -> Questions: ...
+    @property
+    def levels(self) -> Levels: ...
+    @property
+    def is_reference(self) -> bool: ...

@@ -1,0 +1,211 @@
+"""Promises on the one answer served: it is not wrong where that counts, by Learn then Test.
+
+Whether the answer served is wrong is not monotone in the threshold. So points are tested one after the other, in an
+order that was fixed without the calibration questions, for as long as the test is passed (`conformal.ltt`).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import numpy as np
+
+from cascade.conformal.arrays import Bools, Floats
+from cascade.conformal.curves import StepFunctions
+from cascade.conformal.ltt import learn_then_test, order_path
+from cascade.conformal.needed import Forecast, chance_said, forecast
+from cascade.conformal.rollout import Levels
+from cascade.conformal.served import PathPoint, Served, served
+from cascade.conformal.single import single
+from cascade.errors import UsageError
+from cascade.guarantees.audit import Audit
+from cascade.guarantees.base import Guarantee, Kind
+from cascade.guarantees.found import Found, Misses, Path, everywhere
+from cascade.guarantees.identity import check_identity
+from cascade.guarantees.questions import Questions, Scored
+from cascade.text import counted
+from cascade.types import Answer, Certificate
+
+_EARLY = "their record ends before the last step, and what comes there is not known"
+
+
+class ServedAnswer(Kind):
+    """A question is lost where a wrong answer is served and that counts: `against` says where it does."""
+
+    speaks_of = "single"
+    needs_delta = True
+    tests_a_path = True
+
+    @abstractmethod
+    def against(self, table: Questions) -> Bools:
+        """Return on which questions a wrong answer counts, True where that is not known: bool (n,).
+
+        Raises:
+            UsageError: the log lacks what it takes to know.
+        """
+
+    def loss(self, table: Questions, confidence: Floats | None = None) -> Floats:
+        """Return where the answer served is wrong and that counts."""
+        wrong = ~served_right(table, table.confidence if confidence is None else confidence)
+        return (wrong & (self.against(table) & self.counted(table))[:, None]).astype(np.float64)
+
+    def losses(self, sample: Scored) -> StepFunctions:
+        """Return the same at every threshold; unlike others it may rise as the threshold falls."""
+        return self.served(sample).losses()
+
+    def broken(
+        self, table: Questions, right: Bools | Floats, in_set: Bools | Floats, reference_right: Bools | None
+    ) -> Floats | None:
+        """Return where the answer served is wrong and that counts."""
+        del in_set, reference_right
+        return np.where(self.counted(table), (1.0 - right) * self.against(table), np.nan)
+
+    # --- from questions to a threshold ---
+
+    def calibrate(self, sample: Scored, guarantee: Guarantee, path: Path | None) -> list[Found]:
+        """Return the last point of the path that passes the test, after all those before it."""
+        _need_costs(sample, guarantee)
+        assert guarantee.delta is not None  # noqa: S101 - `Guarantee` has checked it
+        answered, n = self.served(sample, abstain=guarantee.abstain), sample.table.n
+        if sample.is_reference and self.reference_keeps_it and guarantee.budget_nano_usd is None:
+            # What is served is the reference: no test is needed, and no number of questions.
+            return [Found(None, everywhere(n), n, -math.inf, misses=0)]
+        if path is None and not self.strict_first(sample.table, guarantee):
+            raise UsageError(f"{guarantee.kind} needs a path of thresholds that was ordered on other questions.")
+        path = every_threshold(sample.levels) if path is None else path
+        result = learn_then_test(
+            answered.along(path),
+            alpha=guarantee.alpha or 0.0,
+            delta=guarantee.delta,
+            budget_nano_usd=guarantee.budget_nano_usd,
+            most_nano_usd=guarantee.most_nano_usd,
+        )
+        if result.point is None or result.silent:
+            ahead = result.forecast or Forecast(None, 0.0)
+            said = f"{result.losses} of {n} calibration questions count against it at the safest of {len(path)} points"
+            if ahead.questions is None:
+                unsure = answered.at(path[0])
+                said += _hopeless(result.losses, int(np.count_nonzero(unsure.loss & unsure.cut)), n, guarantee)
+            silent = "only answering nothing keeps the promise" if result.silent else f"no point passes: {said}"
+            chance = None if ahead.questions is None else ahead.chance
+            return [Found(None, everywhere(n), n, math.nan, needed_n=ahead.questions, chance=chance, refused=silent)]
+        below = result.point.abstain_below if guarantee.abstain else None
+        return [Found(None, everywhere(n), n, result.point.kappa, misses=result.losses, abstain_below=below)]
+
+    def strict_first(self, table: Questions, guarantee: Guarantee) -> bool:
+        """Whether thresholds are tested from the strictest to the laxest, each of them.
+
+        So it is where the promise stands alone, in a ladder whose last answer is safe and is served once it is asked
+        for: at the strictest threshold nothing is lost. The order rests on no outcome, and is fixed before any log.
+        """
+        return guarantee.plain and self.last_is_safe(table) and _last_is_served(table)
+
+    def order(self, sample: Scored, guarantee: Guarantee) -> Path:
+        """Return the order that selection questions suggest."""
+        _need_costs(sample, guarantee)
+        return order_path(
+            self.served(sample, abstain=guarantee.abstain),
+            alpha=guarantee.alpha or 0.0,
+            abstain=guarantee.abstain,
+            budget_nano_usd=guarantee.budget_nano_usd,
+        )
+
+    def misses(self, certificate: Certificate, sample: Scored) -> Misses:
+        """Return where the answer served at the threshold is lost."""
+        below = -math.inf if certificate.abstain_below is None else certificate.abstain_below
+        found = self.served(sample, abstain=certificate.abstain_below is not None, kappa=certificate.kappa)
+        at = found.at(PathPoint(certificate.kappa, below))
+        return Misses(at.loss, at.loss & ~at.cut, self.counted(sample.table))
+
+    def served(self, sample: Scored, *, abstain: bool = False, kappa: float | None = None) -> Served:
+        """Return the single answers at every threshold, and which of them count against the promise.
+
+        Args:
+            sample: the questions.
+            abstain: whether how sure the cascade is of an answer matters too.
+            kappa: the threshold, where only one will be looked at.
+
+        Raises:
+            UsageError: votes decide what is served, and whose they are is not on record (`check_identity`).
+        """
+        table = sample.table
+        check_identity(sample, abstain=abstain, kappa=kappa)
+        counts = self.against(table)
+        return served(table.arrays, sample.levels, table.confidence, sure=table.sure, reference_right=counts)
+
+    # --- audits ---
+
+    def audited(self, answer: Answer, audit: Audit) -> bool | None:
+        """Return whether the answer served is wrong or cannot be judged, or none is served without abstaining."""
+        return answer.stopped != "abstained" if answer.text is None else audit.right(answer.text) is not True
+
+
+def served_right(table: Questions, confidence: Floats) -> Bools:
+    """Return whether the one answer served after each step is right, every answer so far kept: bool (n, T).
+
+    The rule is `conformal.single`'s. Beyond the end of a record it stays what it was.
+    """
+    horizon = table.arrays.horizon
+    return np.stack([right_after(table, confidence, step) for step in range(1, horizon + 1)], axis=1)
+
+
+def right_after(table: Questions, confidence: Floats, step: int) -> Bools:
+    """Return whether the answer served after a step, from 1, is right: bool (n,)."""
+    arrays = table.arrays
+    kept = arrays.present & (np.arange(arrays.horizon) < step)[None, :, None]
+    leaf = np.where(kept, np.inf, -np.inf)
+    return single(arrays, Levels(leaf[:, :, 0], leaf, kept), confidence, 0.0).right
+
+
+def every_threshold(found: Levels) -> Path:
+    """Return every threshold at which a decision changes, the strictest first: nobody has chosen among them."""
+    levels = np.unique(found.reach[np.isfinite(found.reach)])
+    return tuple([PathPoint(kappa) for kappa in (-np.inf, *levels.tolist(), np.inf)])
+
+
+def _last_is_served(table: Questions) -> bool:
+    """Whether the answer of the last step is served whenever there is one: it is surer than any before, or one of two.
+
+    Of two answers that differ, each with one vote and no known confidence, the later is served (`conformal.single`).
+    """
+    sure = table.confidence
+    if table.arrays.horizon == 1 or (table.arrays.horizon == 2 and np.isnan(sure).all()):
+        return True
+    last, before = sure[:, -1].max(axis=1), np.fmax.reduce(sure[:, :-1], axis=(1, 2), initial=-np.inf)
+    present = table.arrays.present[:, -1].any(axis=1)
+    return bool((last[present] > before[present]).all())
+
+
+def _hopeless(losses: int, unsure: int, n: int, guarantee: Guarantee) -> str:
+    """Return what to do where hardly any number of questions would be certified at the safest threshold.
+
+    Args:
+        losses: questions that count as lost there.
+        unsure: those of them whose record ends before a step that the policy may ask for: what comes there is not
+            known, so they count as lost.
+        n: all questions.
+        guarantee: what is asked for.
+    """
+    assert guarantee.delta is not None  # noqa: S101 - `Guarantee` has checked it
+    said = ""
+    if unsure:
+        said = f", {unsure} of them since {_EARLY}: log each question to its last step (cascade collect)"
+    ahead = forecast(losses - unsure, n, guarantee.alpha or 0.0, guarantee.delta)
+    if ahead.questions is not None:
+        return said
+    instead = "" if guarantee.abstain else ", or let it abstain"
+    lost = f"{losses - unsure:,} of {counted(n, 'question')} {'is' if losses - unsure == 1 else 'are'} lost"
+    chance = _with_chance(ahead.chance)
+    few = f"if as large a share of other questions is, a log of any size is certified with a chance {chance}"
+    return f"{said}. More questions hardly help: {lost} at the safest threshold; {few}. Ask for a higher alpha{instead}"
+
+
+def _with_chance(chance: float) -> str:
+    said = chance_said(chance)
+    return f"of {said}" if said.startswith("about") else said
+
+
+def _need_costs(sample: Scored, guarantee: Guarantee) -> None:
+    if guarantee.budget_nano_usd is not None and not sample.table.cost_known:
+        raise UsageError(f"A budget needs the cost of every step, and in {sample.table.dataset} some are unknown.")

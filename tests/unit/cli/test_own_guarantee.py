@@ -1,0 +1,121 @@
+"""A guarantee that an installed package brings in one file: the page's example, through every command and in service."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from golden.recipes import CONFIGS, gold, log_of, said, table
+
+from cascade import registry
+from cascade.episodes.files import read_rows, write_rows
+from cascade.guarantees.base import get
+from cascade.orchestrator import Orchestrator
+from cascade.policies.artifact import read
+from cascade.policies.fixed import FixedPolicy
+from cascade.providers.fake import FakeProvider
+from cascade.serving.certified import fallback_of
+from cascade.strategies.ladder import Ladder
+from cascade.types import Question
+from unit.cli.conftest import Ran
+
+Cli = Callable[..., Ran]
+PAGE = Path(__file__).parents[3] / "docs" / "write-a-guarantee.md"
+LOG = str(log_of("ladder"))
+POLICY = "{kind: threshold, keep: both, when: reply_logprob}"
+ASKED = ("--guarantee", "avoidable", "--alpha", "0.3", "--delta", "0.2")
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install the page's class, as a package in one file with its entry point."""
+    site = tmp_path / "site"
+    about = site / "avoidable-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: avoidable\nVersion: 1.0\n", "utf-8")
+    (about / "entry_points.txt").write_text("[cascade.guarantees]\navoidable = avoidable:Avoidable\n", "utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    (site / "avoidable.py").write_text(code, "utf-8")
+    monkeypatch.syspath_prepend(site)
+    get.cache_clear()
+
+
+@pytest.mark.usefixtures("installed")
+def test_it_is_calibrated_verified_evaluated_and_monitored(cli: Cli, tmp_path: Path) -> None:
+    write_rows(tmp_path / "some.jsonl", [one for one in read_rows(LOG) if int(one["episode_id"][1:]) < 90])
+    ran = cli("calibrate", "some.jsonl", "--policy", POLICY, *ASKED, "-o", "policy")
+    assert ran.code == 0, ran.err
+    (certificate,) = read("policy").certificates
+    assert (certificate.kind, certificate.alpha, certificate.delta) == ("avoidable", 0.3, 0.2)
+    assert "the answer served is right, or no step would have brought a right one. With probability" in ran.out
+    log = table("ladder")
+    lost = np.array([_avoidable(log, row, certificate.kappa) for row in range(log.n)])
+    verified = cli("verify", "policy", LOG)
+    assert (verified.code, "alpha 0.3 is not refuted" in verified.out) == (0, True), verified.out
+    evaluated = json.loads(cli("evaluate", LOG, "--policy", "policy", "--json").out)
+    assert evaluated["rows"][0]["promise"]["risk"] == pytest.approx(lost.mean())
+    watched = json.loads(cli("monitor", "policy", LOG, "--json").out)["certificates"][0]
+    assert (watched["alpha"], watched["alarmed"]) == (0.3, False)
+    assert 0 < watched["misses"] < watched["audits"]
+
+
+def _avoidable(log: Any, row: int, kappa: float) -> bool:
+    """Whether the ladder, which goes on below this log-prob, serves a wrong answer though a model was right."""
+    doubts, correct = -log.signals["reply_mean_logprob"][row], log.arrays.correct[row, :, 0]
+    answers = log.arrays.answer[row, :, 0].tolist()
+    walked = next((t for t in range(2) if doubts[t] < kappa), 2) + 1
+    kept = answers[:walked]
+    votes = {one: kept.count(one) for one in kept}
+    served = max(range(walked), key=lambda t: (votes[kept[t]], t))  # most votes, then the latest
+    return bool(not correct[served] and correct.any())
+
+
+@pytest.mark.usefixtures("installed")
+def test_it_is_fitted_proved_and_compared(cli: Cli) -> None:
+    ran = cli("fit", LOG, *ASKED, "--policy", "threshold", "-o", "policy")
+    assert ran.code == 0, ran.err
+    assert read("policy").certificates[0].kind == "avoidable"
+    assert "last model alone" in ran.out
+    proved = json.loads(cli("prove", LOG, *ASKED, "--policy", "threshold", "--splits", "2", "--json").out)
+    (proof,) = proved["cascades"][0]["proofs"]
+    assert proof["guarantee"]["kind"] == "avoidable"
+    ways = {one["name"]: one for one in (proof["reference"], *proof["others"])}
+    assert 0 < ways["base only"]["broken"] < 1 - ways["base only"]["accuracy"], "some of its errors nobody could avoid"
+    compared = cli("compare", LOG, "--splits", "2")
+    assert compared.code == 0, compared.err
+
+
+@pytest.mark.usefixtures("installed")
+def test_it_is_served_from_a_configuration_and_its_audits_count(cli: Cli, tmp_path: Path) -> None:
+    settings = {name: one for name, one in CONFIGS["ladder"].items() if name != "policy"}
+    (tmp_path / "cascade.yaml").write_text(json.dumps({**settings, "policy": CONFIGS["ladder"]["policy"]}), "utf-8")
+    assert cli("calibrate", LOG, "--policy", POLICY, *ASKED, "--config", "cascade.yaml", "-o", "policy").code == 0
+    wanted = {"kind": "avoidable", "alpha": 0.3, "delta": 0.2, "required": True, "audit": {"probability": 1, "seed": 1}}
+    (tmp_path / "cascade.yaml").write_text(json.dumps({**settings, "policy": "policy", "guarantee": wanted}), "utf-8")
+    with Orchestrator.from_config("cascade.yaml", providers={"fake": FakeProvider(said)}) as orchestrator:
+        for number in range(40):
+            answer = orchestrator.ask(Question(f"What is the word of number {number}?"))
+            assert answer.certificate is not None
+            truth = orchestrator.record_outcome(answer, gold(number))
+            some = any(one.text == gold(number) for step in answer.steps for one in step.candidates)
+            assert (truth.missed, truth.counted) == (answer.text != gold(number) and some, True)
+        assert orchestrator.alarm is None
+        ladder = orchestrator.strategy
+    assert isinstance(ladder, Ladder)
+    assert fallback_of(None, "avoidable", ladder)[1] == FixedPolicy()
+
+
+@pytest.mark.usefixtures("installed")
+def test_without_the_package_its_certificates_are_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli("calibrate", LOG, "--policy", POLICY, *ASKED, "-o", "policy").code == 0
+    monkeypatch.setattr(registry, "entry_points", lambda group: ())
+    get.cache_clear()
+    ran = cli("verify", "policy", LOG)
+    assert (ran.code, "kind: it is one of coverage" in ran.out) == (3, True), ran.out
+    ran = cli("fit", LOG, *ASKED, "-o", "other")
+    assert (ran.code, "There is no guarantee 'avoidable'" in ran.err) == (2, True), ran.err
