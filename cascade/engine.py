@@ -1,14 +1,15 @@
 """One question as a generator: it yields requests and finished steps, is sent completions, and returns the answer.
 
-Everything is decided here and nothing is done: no clock is waited for, no provider is known. Two small drivers at the
-end of the file run the same generator, one blocking and one not; `orchestrator` has the same two for streams.
+Everything is decided here and nothing is done: no clock is waited for, no provider is known. Two drivers at the end of
+the file run the generator, one blocking and one not, for whole answers and for streams alike.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -20,7 +21,19 @@ from cascade.policies.base import Observation, Policy
 from cascade.policies.scope import Scope
 from cascade.strategies.base import Plan, Strategy
 from cascade.text import normalize_answer
-from cascade.types import Answer, Call, Certificate, Completion, Decision, Forced, Question, Request, Step, Usage
+from cascade.types import (
+    Answer,
+    Call,
+    Certificate,
+    Completion,
+    Decision,
+    Forced,
+    Question,
+    Request,
+    Step,
+    TextDelta,
+    Usage,
+)
 
 Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 BROKEN_OFF = frozenset({"budget", "provider error"})
@@ -421,43 +434,80 @@ def abstains(sure: float | None, abstain_below: float | None) -> bool:
     return sure is None or not sure >= abstain_below
 
 
-def drive(walk: Run, call: Callable[[Request], Completion]) -> Answer:
-    """Run a question to its end, blocking."""
+def play(
+    walk: Run, answer: Callable[[Request], Iterable[TextDelta | Completion]]
+) -> Generator[TextDelta | Step | Answer, None, None]:
+    """Run a question to its end, blocking; yield text as `answer` brings it, each finished step and, last, the answer.
+
+    `answer` gives the pieces of a reply, if it streams, and the completion.
+    """
     try:
         item = next(walk)
         while True:
             if not isinstance(item, Request):
+                yield item
                 item = next(walk)
                 continue
+            completion = None
             try:
-                completion = call(item)
+                for event in answer(item):
+                    if isinstance(event, Completion):
+                        completion = event
+                    else:
+                        yield event
             except ProviderError as error:
                 item = walk.throw(error)
             else:
                 item = walk.send(completion)
     except StopIteration as end:
-        answer: Answer = end.value
-        return answer
+        yield end.value
     finally:
         walk.close()
+
+
+async def aplay(
+    walk: Run, answer: Callable[[Request], AsyncGenerator[TextDelta | Completion, None]]
+) -> AsyncGenerator[TextDelta | Step | Answer, None]:
+    """Do as `play` without blocking; cancelling closes the walk."""
+    try:
+        item = next(walk)
+        while True:
+            if not isinstance(item, Request):
+                yield item
+                item = next(walk)
+                continue
+            completion = None
+            try:
+                async with aclosing(answer(item)) as events:
+                    async for event in events:
+                        if isinstance(event, Completion):
+                            completion = event
+                        else:
+                            yield event
+            except ProviderError as error:
+                item = walk.throw(error)
+            else:
+                item = walk.send(completion)
+    except StopIteration as end:
+        yield end.value
+    finally:
+        walk.close()
+
+
+def drive(walk: Run, call: Callable[[Request], Completion]) -> Answer:
+    """Run a question to its end, blocking, and return the answer."""
+    with closing(play(walk, lambda request: (call(request),))) as events:
+        return next(event for event in events if isinstance(event, Answer))
 
 
 async def adrive(walk: Run, call: Callable[[Request], Awaitable[Completion]]) -> Answer:
-    """Run a question to its end without blocking; cancelling closes it."""
-    try:
-        item = next(walk)
-        while True:
-            if not isinstance(item, Request):
-                item = next(walk)
-                continue
-            try:
-                completion = await call(item)
-            except ProviderError as error:
-                item = walk.throw(error)
-            else:
-                item = walk.send(completion)
-    except StopIteration as end:
-        answer: Answer = end.value
-        return answer
-    finally:
-        walk.close()
+    """Run a question to its end without blocking, and return the answer; cancelling closes it."""
+
+    async def answer(request: Request) -> AsyncGenerator[TextDelta | Completion, None]:
+        yield await call(request)
+
+    async with aclosing(aplay(walk, answer)) as events:
+        async for event in events:
+            if isinstance(event, Answer):
+                return event
+    raise AssertionError("a walk ends with an answer")

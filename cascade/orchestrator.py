@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, Self
 
 from cascade import config as configuration
 from cascade._deprecated import warn_renamed
+from cascade.batches import SETTLE_S, check_batch, in_tasks, in_threads
 from cascade.budget.ledger import QuestionBudget
 from cascade.chat import Chat
-from cascade.checks import chat_question, checked_question, fitted_question, refuse_chat
+from cascade.checks import chat_question, checked_question, fitted_question
 from cascade.config import CascadeConfig
 from cascade.config.schema import ModelConfig
 from cascade.engine import Run, adrive, drive, paid_call, run
 from cascade.episodes.traces import Trace, TraceWriter
-from cascade.errors import BatchError, CascadeError, UsageError
+from cascade.errors import UsageError
 from cascade.factory import build_policy, build_strategy, endpoints
 from cascade.money import Price, nano_usd
 from cascade.policies.base import Policy
@@ -40,9 +40,6 @@ from cascade.types import Answer, Call, Completion, Question, Request, Step, Tex
 
 if TYPE_CHECKING:
     from cascade.policies.levels import Level
-
-_SETTLE_S = 2.0
-"""How long `close` and Ctrl-C wait at most for calls that were cancelled; a provider of one's own may not notice."""
 
 
 class Orchestrator:
@@ -243,30 +240,12 @@ class Orchestrator:
             UsageError: it cannot be asked so.
         """
         self._no_event_loop("ask_many", "aask_many")
-        _check_many(questions, concurrency)
+        check_batch(questions, concurrency)
         level = _level(level, budget)
         self._serves(level, alpha)
-
-        halt = Halt()
-
-        def one(question: str | Question) -> Answer | CascadeError:
-            try:
-                return self._ask(question, level, alpha, segment, halt)
-            except CascadeError as error:
-                return error
-
-        threads = ThreadPoolExecutor(concurrency, thread_name_prefix="cascade-ask")
-        with self._halt.over(halt.stop), self._halt.working():
-            try:
-                asked = [threads.submit(one, question) for question in questions]
-                results = [future.result() for future in asked]
-            except BaseException:  # Ctrl-C: no further question is begun, and those under way end now
-                halt.stop()
-                threads.shutdown(wait=False, cancel_futures=True)
-                halt.wait_idle(_SETTLE_S)
-                raise
-        threads.shutdown()
-        return _all_or_batch_error(results)
+        return in_threads(
+            lambda question, halt: self._ask(question, level, alpha, segment, halt), questions, concurrency, self._halt
+        )
 
     async def aask_many(
         self,
@@ -279,26 +258,12 @@ class Orchestrator:
         budget: str | None = None,
     ) -> list[Answer]:
         """Answer questions without blocking, at most `concurrency` at a time. Raises as `ask_many` does."""
-        _check_many(questions, concurrency)
+        check_batch(questions, concurrency)
         level = _level(level, budget)
         self._serves(level, alpha)
-        places = asyncio.Semaphore(concurrency)
-
-        async def one(question: str | Question) -> Answer | CascadeError:
-            async with places:
-                try:
-                    return await self.aask(question, level=level, alpha=alpha, segment=segment)
-                except CascadeError as error:
-                    return error
-
-        tasks = [asyncio.create_task(one(question)) for question in questions]
-        try:
-            return _all_or_batch_error(await asyncio.gather(*tasks))
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
+        return await in_tasks(
+            lambda question: self.aask(question, level=level, alpha=alpha, segment=segment), questions, concurrency
+        )
 
     def chat(self, messages: Chat, *, level: str | None = None, alpha: float | None = None, **fields: Any) -> Answer:
         """Answer one chat request: send it to the models as it is, and serve one model's whole message.
@@ -466,7 +431,7 @@ class Orchestrator:
         """
         self._stop()
         if not _in_event_loop():
-            self._halt.wait_idle(_SETTLE_S)
+            self._halt.wait_idle(SETTLE_S)
         for guard in self._own:
             guard.close()
         if self._traces is not None:
@@ -475,7 +440,7 @@ class Orchestrator:
     async def aclose(self) -> None:
         """Do as `close` without blocking the event loop."""
         self._stop()
-        await asyncio.to_thread(self._halt.wait_idle, _SETTLE_S)
+        await asyncio.to_thread(self._halt.wait_idle, SETTLE_S)
         for guard in self._own:
             await guard.aclose()
         if self._traces is not None:
@@ -572,24 +537,3 @@ def _in_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _check_many(questions: object, concurrency: object) -> None:
-    if isinstance(questions, str | Question):
-        raise UsageError("ask_many takes a list of questions; for one question use ask.")
-    if isinstance(questions, list | tuple):
-        for question in questions:
-            refuse_chat(question)
-    if isinstance(concurrency, bool) or not isinstance(concurrency, SupportsIndex) or concurrency.__index__() < 1:
-        raise UsageError(f"concurrency must be a whole number of at least 1, not {concurrency!r}.")
-
-
-def _all_or_batch_error(results: list[Answer | CascadeError]) -> list[Answer]:
-    failed = [result for result in results if isinstance(result, CascadeError)]
-    if failed:
-        raise BatchError(
-            f"{len(failed)} of {len(results)} questions failed, first {type(failed[0]).__name__}: {failed[0]}. "
-            "`.results` of this error holds every answer and every error, in order.",
-            results=tuple(results),
-        )
-    return [result for result in results if isinstance(result, Answer)]

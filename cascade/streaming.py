@@ -1,14 +1,13 @@
-"""The drivers of a question whose text is shown as it is written: one blocking, one not. `engine` has those without."""
+"""A question whose text is shown as it is written: what of each reply is shown, on the drivers of `engine`."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import replace
 
-from cascade.engine import Run
+from cascade.engine import Run, aplay, play
 from cascade.episodes.traces import Trace
-from cascade.errors import ProviderError
 from cascade.strategies.reply import AnswerText
 from cascade.types import Answer, Completion, Request, Step, TextDelta
 
@@ -31,9 +30,9 @@ class _Shown:
         elif self._answers and (text := self._answer.add(event.text)):
             yield replace(event, text=text)
 
-    def rest(self, completion: Completion | None) -> Iterator[TextDelta]:
+    def rest(self, completion: Completion) -> Iterator[TextDelta]:
         """Yield the answer that was held back to the end of a whole reply, if there is one."""
-        if self._raw or not self._answers or completion is None or completion.truncated:
+        if self._raw or not self._answers or completion.truncated:
             return
         if text := self._answer.rest():
             yield TextDelta(text, self._request.role, self._request.step)
@@ -46,58 +45,42 @@ def stream(
 
     The text is that of the answers, or with `raw` everything that the models write.
     """
-    try:
-        item = next(walk)
-        while True:
-            if not isinstance(item, Request):
-                yield item
-                item = next(walk)
-                continue
-            try:
-                completion, shown = None, _Shown(item, raw=raw)
-                for event in answer(item):
-                    if isinstance(event, Completion):
-                        completion = event
-                    else:
-                        yield from shown.of(event)
-                yield from shown.rest(completion)
-            except ProviderError as error:
-                item = walk.throw(error)
+
+    def shown(request: Request) -> Iterator[TextDelta | Completion]:
+        completion, reply = None, _Shown(request, raw=raw)
+        for event in answer(request):
+            if isinstance(event, Completion):
+                completion = event
             else:
-                item = walk.send(completion)
-    except StopIteration as end:
-        yield trace.settle(end.value)
-    finally:
-        walk.close()
+                yield from reply.of(event)
+        if completion is not None:
+            yield from reply.rest(completion)
+            yield completion
+
+    with closing(play(walk, shown)) as events:
+        for event in events:
+            yield trace.settle(event) if isinstance(event, Answer) else event
 
 
 async def astream(
     walk: Run, answer: Callable[[Request], AsyncGenerator[TextDelta | Completion, None]], trace: Trace, *, raw: bool
 ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
     """Do as `stream` without blocking; cancelling closes the walk."""
-    try:
-        item = next(walk)
-        while True:
-            if not isinstance(item, Request):
-                yield item
-                item = next(walk)
-                continue
-            try:
-                completion, shown = None, _Shown(item, raw=raw)
-                async with aclosing(answer(item)) as events:
-                    async for event in events:
-                        if isinstance(event, Completion):
-                            completion = event
-                        else:
-                            for piece in shown.of(event):
-                                yield piece
-                for piece in shown.rest(completion):
-                    yield piece
-            except ProviderError as error:
-                item = walk.throw(error)
-            else:
-                item = walk.send(completion)
-    except StopIteration as end:
-        yield await trace.asettle(end.value)
-    finally:
-        walk.close()
+
+    async def shown(request: Request) -> AsyncGenerator[TextDelta | Completion, None]:
+        completion, reply = None, _Shown(request, raw=raw)
+        async with aclosing(answer(request)) as pieces:
+            async for event in pieces:
+                if isinstance(event, Completion):
+                    completion = event
+                else:
+                    for piece in reply.of(event):
+                        yield piece
+        if completion is not None:
+            for piece in reply.rest(completion):
+                yield piece
+            yield completion
+
+    async with aclosing(aplay(walk, shown)) as events:
+        async for event in events:
+            yield await trace.asettle(event) if isinstance(event, Answer) else event

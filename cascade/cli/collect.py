@@ -64,13 +64,13 @@ def collect_log(
     """
     cap, judge = _cap(max_cost), None if matcher is None else get_matcher(matcher)
     settings, asked = _what(questions, config)
-    walks = recorded_baselines(settings, _wanted(walk))
+    baselines = recorded_baselines(settings, _wanted(walk))
     with _Shown(as_json=as_json) as shown:
         done = collect(
             settings,
             asked[:limit],
             output,
-            walks=walks,
+            baselines=baselines,
             matcher=judge,
             dataset=dataset or Path(questions).stem,
             resume=resume,

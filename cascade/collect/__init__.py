@@ -37,7 +37,7 @@ def collect(
     questions: Sequence[AskedQuestion],
     output: Path,
     *,
-    walks: Sequence[RecordedBaseline] = (),
+    baselines: Sequence[RecordedBaseline] = (),
     matcher: Matcher | None = None,
     dataset: str | None = None,
     resume: bool = False,
@@ -52,7 +52,7 @@ def collect(
         config: models, strategy and provider.
         questions: what is asked, with the accepted answers.
         output: the log that is written, as its ending says. Beside it lies a journal until all is done.
-        walks: other ways to answer, logged beside (`baselines.recorded_baselines`).
+        baselines: other ways to answer, logged beside (`baselines.recorded_baselines`).
         matcher: decides which answers are right; by default what a question's form asks for, else "exact".
         dataset: what the questions are called in the log.
         resume: go on with a journal, or a log, that is there; without, an output that is there is an error.
@@ -77,7 +77,7 @@ def collect(
             logger.warning("%s: lines that are no calls, passed over: %d", journal_path, journal.bad_lines)
         if output.exists():
             recall(output, journal)
-        collector = Collector(config, orchestrator, journal, walks, max_cost_nano_usd)
+        collector = Collector(config, orchestrator, journal, baselines, max_cost_nano_usd)
         collector.run(questions, concurrency=concurrency, tell=tell)
         finished = collector.log(questions, matcher, dataset)
         first = next(finished, None)

@@ -101,7 +101,7 @@ class Collector:
 
     Args:
         config: the models, the strategy whose steps are logged, and the provider.
-        walks: other ways to answer the same questions, logged beside (`baselines.recorded_baselines`).
+        baselines: other ways to answer the same questions, logged beside (`baselines.recorded_baselines`).
         orchestrator: who makes the calls.
         journal: what is on record, and where each answer is written down.
         max_cost_nano_usd: what the log may cost as a whole, calls on record included; None is no cap.
@@ -112,12 +112,12 @@ class Collector:
         config: CascadeConfig,
         orchestrator: Orchestrator,
         journal: Journal,
-        walks: Sequence[RecordedBaseline] = (),
+        baselines: Sequence[RecordedBaseline] = (),
         max_cost_nano_usd: int | None = None,
     ) -> None:
         strategy = build_strategy(config)
         everything = RecordedBaseline(None, strategy, FixedPolicy("both", strategy.horizon))
-        self._walks = (everything, *walks)
+        self._walks = (everything, *baselines)
         self._orchestrator = orchestrator
         self._journal = journal
         self._prices = config.prices()

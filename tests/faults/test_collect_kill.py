@@ -204,7 +204,7 @@ def work(folder: str, address: str, count: int) -> None:
         config,
         questions(count),
         Path(folder) / "log.jsonl",
-        walks=recorded_baselines(config),
+        baselines=recorded_baselines(config),
         resume=True,
         concurrency=THREADS,
     )

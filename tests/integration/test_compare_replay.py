@@ -79,7 +79,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             config,
             QUESTIONS,
             made[name],
-            walks=recorded_baselines(config),
+            baselines=recorded_baselines(config),
             matcher=get_matcher("exact"),
             dataset=name,
             concurrency=4,

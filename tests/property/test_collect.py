@@ -94,7 +94,7 @@ def run(
         made,
         asked(numbers),
         log,
-        walks=recorded_baselines(made, walks),
+        baselines=recorded_baselines(made, walks),
         providers={"fake": models.provider},
         **given_options,
     )

@@ -125,7 +125,7 @@ def collected(
         settings,
         questions,
         log,
-        walks=options.pop("named", None) or recorded_baselines(settings, walks),
+        baselines=options.pop("named", None) or recorded_baselines(settings, walks),
         providers={"fake": models or Models()},
         **({"matcher": EXACT, "dataset": "rivers", "concurrency": 1} | options),
     )

@@ -1,0 +1,98 @@
+"""Many questions at once, in threads or in tasks: every answer in its place, or one error that holds them all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import SupportsIndex, TypeAlias
+
+from cascade.checks import refuse_chat
+from cascade.errors import BatchError, CascadeError, UsageError
+from cascade.resilience.halting import Halt
+from cascade.types import Answer, Question
+
+SETTLE_S = 2.0
+"""How long `close` and Ctrl-C wait at most for calls that were cancelled; a provider of one's own may not notice."""
+Asked: TypeAlias = str | Question
+
+
+def check_batch(questions: object, concurrency: object) -> None:
+    """Raise UsageError for what is no list of questions, or for a number of questions at a time that is none."""
+    if isinstance(questions, str | Question):
+        raise UsageError("ask_many takes a list of questions; for one question use ask.")
+    if isinstance(questions, list | tuple):
+        for question in questions:
+            refuse_chat(question)
+    if isinstance(concurrency, bool) or not isinstance(concurrency, SupportsIndex) or concurrency.__index__() < 1:
+        raise UsageError(f"concurrency must be a whole number of at least 1, not {concurrency!r}.")
+
+
+def in_threads(
+    ask: Callable[[Asked, Halt], Answer], questions: Iterable[Asked], concurrency: int, halt: Halt
+) -> list[Answer]:
+    """Return the answers in order; Ctrl-C cancels the calls under way and makes no other.
+
+    Args:
+        ask: answers one question; it ends when its halt is stopped.
+        questions: what is asked.
+        concurrency: questions at a time.
+        halt: stops all of them from outside.
+
+    Raises:
+        BatchError: some failed; `results` holds every answer and every error.
+    """
+    own = Halt()
+
+    def one(question: Asked) -> Answer | CascadeError:
+        try:
+            return ask(question, own)
+        except CascadeError as error:
+            return error
+
+    threads = ThreadPoolExecutor(concurrency, thread_name_prefix="cascade-ask")
+    with halt.over(own.stop), halt.working():
+        try:
+            asked = [threads.submit(one, question) for question in questions]
+            results = [future.result() for future in asked]
+        except BaseException:  # Ctrl-C: no further question is begun, and those under way end now
+            own.stop()
+            threads.shutdown(wait=False, cancel_futures=True)
+            own.wait_idle(SETTLE_S)
+            raise
+    threads.shutdown()
+    return _all_or_error(results)
+
+
+async def in_tasks(
+    ask: Callable[[Asked], Awaitable[Answer]], questions: Iterable[Asked], concurrency: int
+) -> list[Answer]:
+    """Return the answers in order, without blocking; cancelling cancels all. Raises as `in_threads` does."""
+    places = asyncio.Semaphore(concurrency)
+
+    async def one(question: Asked) -> Answer | CascadeError:
+        async with places:
+            try:
+                return await ask(question)
+            except CascadeError as error:
+                return error
+
+    tasks = [asyncio.create_task(one(question)) for question in questions]
+    try:
+        return _all_or_error(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise
+
+
+def _all_or_error(results: list[Answer | CascadeError]) -> list[Answer]:
+    failed = [result for result in results if isinstance(result, CascadeError)]
+    if failed:
+        raise BatchError(
+            f"{len(failed)} of {len(results)} questions failed, first {type(failed[0]).__name__}: {failed[0]}. "
+            "`.results` of this error holds every answer and every error, in order.",
+            results=tuple(results),
+        )
+    return [result for result in results if isinstance(result, Answer)]
