@@ -11,6 +11,7 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
 from cascade.evaluation.baselines import Baseline, Clairvoyant, clairvoyant
 from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.intervals import Interval, corrected_interval
@@ -124,14 +125,15 @@ class Measuring:
     def bound(self) -> Clairvoyant:
         """Return what the promise would cost one who knows every answer."""
         found = clairvoyant(self.table, self.guarantee.rules, self.guarantee.alpha or 0.0, self.promised.right)
-        assert found is not None  # noqa: S101 - `_broken` says why
+        assert found is not None  # noqa: S101 - `_broken` has refused what cannot be told
         return found
 
     def _broken(self, right: Bools, in_set: Bools, rows: Ints | None = None) -> Floats:
         table = self.table if rows is None else self.table.take(rows)
         reference = self.promised.right if rows is None else self.promised.right[rows]
         found = self.guarantee.rules.broken(table, right, in_set, reference)
-        assert found is not None  # noqa: S101 - each question keeps the promise or breaks it, and has a reference
+        if found is None:
+            raise UsageError(f"{self.guarantee.kind} does not say which baselines break it (Kind.broken).")
         return found
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ ASKED = ("--guarantee", "avoidable", "--alpha", "0.3", "--delta", "0.2")
 
 
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Install the page's class, as a package in one file with its entry point."""
     site = tmp_path / "site"
     about = site / "avoidable-1.0.dist-info"
@@ -42,6 +43,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     (site / "avoidable.py").write_text(code, "utf-8")
     monkeypatch.syspath_prepend(site)
+    monkeypatch.delitem(sys.modules, "avoidable", raising=False)
+    get.cache_clear()
+    yield
     get.cache_clear()
 
 
