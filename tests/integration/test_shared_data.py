@@ -112,8 +112,13 @@ PUBLISHED = {
 }
 
 
+LARGE = {"episodes_zell_mmlu", "episodes_zell_truthfulqa"}
+
+
 @data
-@pytest.mark.parametrize("name", sorted(PUBLISHED))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name in LARGE else name for name in sorted(PUBLISHED)]
+)
 def test_the_tables_say_what_the_sources_say_and_every_way_to_answer_runs(name: str) -> None:
     found = log(name)
     for dataset, (n, *figures) in PUBLISHED[name].items():
@@ -132,6 +137,7 @@ def test_intercode_gets_better_turn_by_turn() -> None:
 
 
 @data
+@pytest.mark.long
 def test_a_ladder_has_its_rungs_and_the_guide_above_them() -> None:
     arrays = log("episodes_zell_mmlu").tables["zell_mmlu/llama-1b,3b,8b,70b>gpt-4o"]
     assert (arrays.arrays.horizon, arrays.sources) == (5, ("answer",))
@@ -139,6 +145,7 @@ def test_a_ladder_has_its_rungs_and_the_guide_above_them() -> None:
 
 
 @data
+@pytest.mark.long
 def test_mint_over_all_its_sets() -> None:
     found = log("mint_rounds")
 
@@ -188,6 +195,7 @@ def test_mmlu_pro_says_what_its_source_says_and_its_costs_are_not_known(tmp_path
 
 
 @data
+@pytest.mark.long
 def test_a_self_check_that_tells_little_gains_little() -> None:
     """At 0.9 of the questions: cost beside a coin between both depths. TruthfulQA is there as a negative control."""
 

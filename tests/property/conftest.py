@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
-
 from hypothesis import HealthCheck, settings
+
+from property.examples import EXAMPLES
 
 settings.register_profile(
     "suite",
     deadline=None,
     derandomize=True,
     database=None,
-    max_examples=int(os.environ.get("PROPERTY_EXAMPLES", "25")),
+    max_examples=EXAMPLES,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("suite")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cascade.collect import Collected, collect, journal_of
@@ -24,6 +24,7 @@ from cascade.errors import AuthenticationError, BudgetExceededError
 from cascade.matching import get_matcher
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request
+from property.examples import times
 
 MODELS = {
     "base": {"model": "small", "price": {"input": 0.1, "output": 0.4}, "max_tokens": 16},
@@ -112,7 +113,7 @@ def new_log() -> Iterator[Callable[[], Path]]:
         yield lambda: Path(folder) / f"log{next(count)}.jsonl"
 
 
-@settings(max_examples=12)
+@times(0.5)
 @given(CONFIGS, NUMBERS, WALK_SETS, CONCURRENCY, st.lists(st.integers(0, 12), max_size=4))
 def test_stops_change_neither_what_is_paid_nor_the_log(
     new_log: Callable[[], Path],
@@ -143,7 +144,7 @@ def test_stops_change_neither_what_is_paid_nor_the_log(
     assert not journal_of(log).exists()
 
 
-@settings(max_examples=10)
+@times(0.4)
 @given(CONFIGS, st.lists(NUMBERS, min_size=2, max_size=4), WALK_SETS, st.sets(st.integers(0, 5), max_size=3))
 def test_whatever_sets_follow_each_other_no_call_is_paid_twice(
     new_log: Callable[[], Path], made: CascadeConfig, sets: list[list[int]], walks: list[str], failing: set[int]
@@ -166,7 +167,7 @@ def test_whatever_sets_follow_each_other_no_call_is_paid_twice(
     assert kept(log) == kept(fresh)
 
 
-@settings(max_examples=10)
+@times(0.4)
 @given(CONFIGS, NUMBERS, WALK_SETS, CONCURRENCY, st.lists(st.floats(0.05, 1.5), min_size=1, max_size=3))
 def test_no_cap_is_passed_over_all_runs_together(
     new_log: Callable[[], Path],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from unit.evaluation.plain import Asked, Shown, by_chance, each, table_of
 
@@ -17,6 +17,7 @@ from cascade.evaluation.compare import Comparison, compare
 from cascade.evaluation.contestants import Chance, Depth, Threshold, Uala
 from cascade.evaluation.played import means, played_at
 from cascade.evaluation.splits import splits
+from property.examples import times
 
 WIDTH, HORIZON = 2, 3
 VERDICT = KNOWN[0]
@@ -97,7 +98,7 @@ def test_ualas_threshold_covers_enough_of_its_training_questions_or_as_many_as_a
     assert covered >= min(len(log) - allowed_misses(len(log), alpha), best)
 
 
-@settings(max_examples=20)
+@times(0.8)
 @given(LARGER, st.integers(0, 3))
 def test_units_of_money_do_not_matter(log: list[Asked], seed: int) -> None:
     one = table(log)
@@ -115,7 +116,7 @@ def test_units_of_money_do_not_matter(log: list[Asked], seed: int) -> None:
         assert np.isclose((row.mean.cost_usd or 0) * 1_000, more.mean.cost_usd or 0)
 
 
-@settings(max_examples=20)
+@times(0.8)
 @given(LARGER, st.sampled_from([0.05, 0.2, 0.5]))
 def test_whatever_the_log_it_compares_and_nobody_beats_the_bound(log: list[Asked], alpha: float) -> None:
     found = compare(table(log), count=2, alpha=alpha)

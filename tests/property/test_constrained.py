@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -23,6 +23,7 @@ from cascade.training.constrained.recursions import (  # noqa: E402
     soft_mask,
 )
 from cascade.training.constrained.walks import Walks  # noqa: E402
+from property.examples import times  # noqa: E402
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHARES = st.floats(0, 1) | st.sampled_from([0.0, 1.0])
@@ -80,7 +81,7 @@ def test_one_path_costs_no_more_than_all(world: tuple[Walks, torch.Tensor]) -> N
     torch.testing.assert_close(drawn_from(whole).sum(-1), torch.ones_like(whole[..., 0]))
 
 
-@settings(max_examples=100)
+@times(2)
 @given(SEEDS, st.integers(1, 4), st.integers(1, 3), st.sampled_from(["probability", "logit"]), st.booleans())
 def test_as_the_mask_narrows_the_surrogate_becomes_what_is_served(
     seed: int, horizon: int, places: int, space: str, keeps: bool
@@ -99,7 +100,7 @@ def test_as_the_mask_narrows_the_surrogate_becomes_what_is_served(
     torch.testing.assert_close(found.cost, meant.cost, rtol=0, atol=1e-9)
 
 
-@settings(max_examples=100)
+@times(2)
 @given(SEEDS, st.integers(1, 4), st.integers(1, 3), st.floats(0.001, 2.0))
 def test_the_sets_at_any_threshold_are_those_of_the_conformal_layer(
     seed: int, horizon: int, places: int, kappa: float
@@ -114,7 +115,7 @@ def test_the_sets_at_any_threshold_are_those_of_the_conformal_layer(
     assert np.array_equal(1 - found.loss, meant.covered)
 
 
-@settings(max_examples=25)
+@times(0.5)
 @given(SEEDS, st.floats(-1e308, 1e308), st.floats(-1e308, 1e308))
 def test_no_logits_bring_anything_but_numbers(seed: int, one: float, other: float) -> None:
     walks = made.random_walks(4, 3, 2, seed)

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from unit.policies import learned_made as made
 
@@ -16,6 +16,7 @@ from cascade.policies.estimators import probability
 from cascade.policies.learned import LearnedPolicy
 from cascade.policies.ranking import LEAST, beside, beside_one
 from cascade.types import Candidate, Decision, Step
+from property.examples import times
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -27,7 +28,7 @@ def bits(values: object) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", made.KINDS)
-@settings(max_examples=1_000)
+@times(10)
 @given(seed=SEEDS)
 def test_a_scorer_gives_one_row_and_many_the_same_bits(kind: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -42,7 +43,7 @@ def test_a_scorer_gives_one_row_and_many_the_same_bits(kind: str, seed: int) -> 
         assert np.array_equal(many == math.inf, blind)  # the stated fallback, there and nowhere else
 
 
-@settings(max_examples=1_000)
+@times(10)
 @given(seed=SEEDS, ladder=st.booleans())
 def test_a_policy_gives_live_the_bits_that_it_gives_on_the_log(seed: int, ladder: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -70,7 +71,7 @@ def test_a_policy_gives_live_the_bits_that_it_gives_on_the_log(seed: int, ladder
         assert (scores.next[row, len(steps) :] == -math.inf).all()
 
 
-@settings(max_examples=300)
+@times(3)
 @given(seed=SEEDS, rows=st.integers(1, 40), chunk=st.integers(1, 7))
 def test_how_many_rows_are_scored_together_changes_no_bit(seed: int, rows: int, chunk: int) -> None:
     rng = np.random.default_rng(seed)
@@ -93,7 +94,7 @@ def known(values: list[float | None] | float | None) -> Floats:
     return np.array([math.nan if one is None else one for one in listed], dtype=np.float64)
 
 
-@settings(max_examples=1_000)
+@times(10)
 @given(st.lists(MAYBE, min_size=1, max_size=4), MAYBE, MAYBE)
 def test_new_confidences_stand_on_their_side_of_the_best_earlier_one(
     chances: list[float | None], incumbent: float | None, best: float | None
@@ -119,7 +120,7 @@ def test_new_confidences_stand_on_their_side_of_the_best_earlier_one(
 EDGES = st.sampled_from([0.0, 5e-324, 1e-9, 0.5, 1 - 2**-52, 1 - 2**-53, 1.0])
 
 
-@settings(max_examples=1_000)
+@times(10)
 @given(st.lists(st.none() | EDGES, min_size=1, max_size=4), EDGES, EDGES)
 def test_confidences_stay_between_0_and_1_where_the_best_earlier_one_is_at_the_edge(
     chances: list[float | None], incumbent: float, best: float
@@ -132,7 +133,7 @@ def test_confidences_stay_between_0_and_1_where_the_best_earlier_one_is_at_the_e
             assert sure >= best if chance > incumbent else sure <= best
 
 
-@settings(max_examples=300)
+@times(3)
 @given(seed=SEEDS)
 def test_the_answer_that_is_served_is_the_likelier_one_now(seed: int) -> None:
     """Of a step's new answers and the incumbent, `engine.rank` serves whichever has the highest chance of all now."""

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from unit import networks
 from unit.made import roundtrip
@@ -19,6 +19,7 @@ from cascade.policies.learned import LearnedPolicy
 from cascade.policies.model_file import dumps, loads
 from cascade.policies.model_file import settings as settings_of
 from cascade.policies.network import Action, Network
+from property.examples import times
 
 SEEDS = st.integers(0, 2**32 - 1)
 SCALES = st.sampled_from([0.0, 1e-320, 1e-160, 1e-9, 1.0, 1.0, 1.0, 1e3, 1e60])
@@ -63,7 +64,7 @@ def spelled(network: Network, row: Floats) -> list[float]:
     return [one - max(there) - math.log(total) if ok else -math.inf for one, ok in sure]
 
 
-@settings(max_examples=600, deadline=None)
+@times(6)
 @given(seed=SEEDS, scale=SCALES)
 def test_one_row_and_many_are_what_plain_python_adds_up_to_the_bit(seed: int, scale: float) -> None:
     rng = np.random.default_rng(seed)
@@ -81,7 +82,7 @@ def test_one_row_and_many_are_what_plain_python_adds_up_to_the_bit(seed: int, sc
         assert bits([action.values(row) for row in rows]) == bits(many[:, output])
 
 
-@settings(max_examples=60, deadline=None)
+@times(1)
 @given(seed=SEEDS, n=st.integers(1, 5_000), scale=SCALES)
 @example(seed=1, n=1_024, scale=1.0)
 @example(seed=2, n=1_025, scale=1.0)
@@ -125,7 +126,7 @@ def test_where_numpy_would_not_add_in_order_the_bits_are_the_same(seed: int, mon
     assert bits([slow.log_probabilities(row) for row in rows]) == bits(quick)
 
 
-@settings(max_examples=300, deadline=None)
+@times(3)
 @given(seed=SEEDS, scale=SCALES)
 def test_the_probabilities_of_the_allowed_outputs_add_up_to_one(seed: int, scale: float) -> None:
     rng = np.random.default_rng(seed)
@@ -143,7 +144,7 @@ def test_the_probabilities_of_the_allowed_outputs_add_up_to_one(seed: int, scale
 # --- whole policies
 
 
-@settings(max_examples=500, deadline=None)
+@times(5)
 @given(seed=SEEDS, ladder=st.booleans())
 def test_a_policy_of_networks_gives_live_the_bits_that_it_gives_on_the_log(seed: int, ladder: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -169,7 +170,7 @@ def test_a_policy_of_networks_gives_live_the_bits_that_it_gives_on_the_log(seed:
         assert (scores.next[row, len(steps) :] == -math.inf).all()
 
 
-@settings(max_examples=200, deadline=None)
+@times(2)
 @given(seed=SEEDS)
 def test_a_policy_of_networks_comes_back_from_its_file_and_from_another_process(seed: int) -> None:
     rng = np.random.default_rng(seed)

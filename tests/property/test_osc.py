@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from unit.evaluation.plain import draw, table_of
 
@@ -22,6 +22,7 @@ from cascade.training.osc.index2 import fit_index2
 from cascade.training.osc.net_benefit import fit_net_benefit, induce
 from cascade.training.osc.problem import pose
 from cascade.training.osc.targets import Asked
+from property.examples import times
 
 KINDS = ("coverage", "solvable", "f1", "budget", "error", "regret")
 FITS: tuple[Callable[..., LearnedPolicy], ...] = (fit_net_benefit, fit_index2)
@@ -48,7 +49,7 @@ def asked(kind: str, table: EpisodeTable, share: float, charge: float) -> Asked:
     return Asked(kind, budget_nano_usd=1.0 + share * float(table.arrays.cost.sum(axis=1).mean()), lambda_set=charge)
 
 
-@settings(max_examples=12)
+@times(0.5)
 @given(
     seed=st.integers(0, 10**6),
     n=st.sampled_from([1, 3, 25, 90]),
@@ -79,7 +80,7 @@ def test_any_log_can_be_fitted_on_and_scored(
     assert (scores.candidates[table.arrays.present] > -np.inf).all()
 
 
-@settings(max_examples=8)
+@times(0.3)
 @given(seed=st.integers(0, 10**6), kind=st.sampled_from(["coverage", "error", "budget"]))
 def test_the_order_of_the_rows_changes_nothing(seed: int, kind: str) -> None:
     table = simulate(WORLD, 120, seed % 50)
@@ -90,7 +91,7 @@ def test_the_order_of_the_rows_changes_nothing(seed: int, kind: str) -> None:
     assert np.allclose(mine, its, rtol=1e-7, atol=1e-9)
 
 
-@settings(max_examples=10)
+@times(0.4)
 @given(
     seed=st.integers(0, 10**6),
     alphas=st.lists(st.floats(0.0, 1.0), min_size=2, max_size=4),
@@ -104,7 +105,7 @@ def test_a_stricter_alpha_never_has_a_lower_price(seed: int, alphas: list[float]
     assert prices == sorted(prices)
 
 
-@settings(max_examples=10)
+@times(0.4)
 @given(seed=st.integers(0, 10**6), shares=st.lists(st.floats(0.05, 1.5), min_size=2, max_size=4))
 def test_a_larger_budget_never_has_a_lower_price(seed: int, shares: list[float]) -> None:
     table = replace(ragged(seed, 60, 3, 2), cost_known=True)

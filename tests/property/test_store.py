@@ -104,4 +104,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStore = StoreMachine.TestCase
-TestStore.settings = settings(max_examples=25, stateful_step_count=20, deadline=None)
+TestStore.settings = settings(max_examples=10, stateful_step_count=20, deadline=None)

@@ -73,7 +73,7 @@ def certifies(losses: int, n: int, alpha: float, delta: float) -> bool:
     return most is not None and losses <= most
 
 
-@pytest.mark.parametrize(("alpha", "n"), [(0.1, 60), (0.1, 200), (0.05, 60), (0.05, 200)])
+@pytest.mark.parametrize(("alpha", "n"), [(0.1, 60), (0.05, 200)])
 def test_so_many_questions_are_certified_in_about_the_stated_share_of_runs(alpha: float, n: int) -> None:
     """Asked for N, given N. In 0.5.0 the number was that at which the seen share would just pass: half of them failed.
 
@@ -97,7 +97,7 @@ def test_so_many_questions_are_certified_in_about_the_stated_share_of_runs(alpha
 def test_a_log_that_grows_is_not_told_that_nothing_helps_where_something_does() -> None:
     """0.5.0 said "no number of questions helps" wherever the seen share was alpha or more: here in a tenth to a half of logs."""
     alpha, risk, chance = 0.05, 0.04, np.random.default_rng(2)
-    for n in (40, 80, 160, 320):
+    for n in (40, 80, 160):
         lost = chance.binomial(n, risk, 400)
         told = [_forecast(int(one), n, alpha, 0.1).questions is None for one in lost]
         before = np.mean(lost >= alpha * n)

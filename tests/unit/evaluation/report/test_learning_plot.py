@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import random
 from collections.abc import Iterator
@@ -101,9 +100,8 @@ def test_each_column_is_drawn_in_its_panel(drawn: Any) -> None:
         assert list(axes.lines[0].get_ydata()) == pytest.approx(wanted), name
 
 
-@pytest.mark.parametrize("steps", [1, 3])
-def test_short_runs_are_drawn_too(steps: int) -> None:
-    assert io.BytesIO(plot_learning(training(steps))).read(5) == b"<?xml"
+def test_a_run_of_one_step_is_drawn_too() -> None:
+    assert plot_learning(training(1)).startswith(b"<?xml")
 
 
 def test_what_is_not_known_is_left_out(drawn: Any) -> None:
