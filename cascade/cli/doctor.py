@@ -86,8 +86,8 @@ def _packages() -> Iterator[Finding]:
 
 def _owners() -> list[str]:
     """Return the installed distributions that have files of their own in `cascade/`; one has written over the other."""
-    records = {one.name: one.read_text("RECORD") or "" for one in distributions()}
-    return sorted(name for name, record in records.items() if "\ncascade/__init__.py," in f"\n{record}")
+    records = [(one.name, one.read_text("RECORD") or "") for one in distributions()]
+    return sorted({name for name, record in records if "\ncascade/__init__.py," in f"\n{record}"})
 
 
 def _sqlite() -> Iterator[Finding]:

@@ -61,11 +61,15 @@ class _Stage:
 
 @dataclass(slots=True)
 class _Kept:
-    """What one walk kept of one episode: the answers by step and candidate, the cost of each call, the steps."""
+    """What one walk kept of one episode: the answers by step and candidate, the cost of each call, the steps.
+
+    `given` holds all its answers: where it kept none, the engine serves the best of them.
+    """
 
     answers: dict[tuple[int, int], _Made] = field(default_factory=dict)
     costs: list[int | None] = field(default_factory=list)
     length: int = 0
+    given: dict[tuple[int, int], _Made] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -444,7 +448,7 @@ def _logged(name: str, draft: _Draft, episode: str, dropped: Dropped) -> _Kept |
         dropped.note(f"a walk {name!r} is left out of its episode: {why}", episode)
         return None
     served = {place: made for place, (made, kept) in walk.given.items() if kept is not False}
-    return _Kept(served, walk.costs, walk.length)
+    return _Kept(served, walk.costs, walk.length, {place: made for place, (made, _) in walk.given.items()})
 
 
 def _unknown_walk(walk: _Logged) -> str | None:
@@ -499,7 +503,7 @@ def _walk(kept: list[_Kept | None]) -> Walk:
             continue
         bools["known"][i] = True
         bools["covered"][i] = any(made.correct for made in one.answers.values())
-        bools["right"][i] = _served_is_right(one.answers)
+        bools["right"][i] = _served_is_right(one.answers or one.given)
         ints["cost"][i], ints["length"][i] = _sum(one.costs) or 0, one.length
         ints["leaves"][i] = len(one.answers)
         ints["distinct"][i] = len({made.key for made in one.answers.values()})

@@ -105,11 +105,11 @@ def live(path: Path, strategy: dict[str, Any], policy: dict[str, Any]) -> tuple[
 def told(answer: Answer, asked: AskedQuestion) -> tuple[Any, ...]:
     """Return what is compared: cost, length, answers kept and different ones, and whether they are right.
 
-    Where the policy kept nothing the log knows of no answer. Live, the best answer there is is served, with a warning.
+    Where the policy kept nothing the best answer there is is served, with a warning; the log knows no set of answers.
     """
     matches = get_matcher("exact").matches
     kept, answers = kept_by(answer), answers_kept(answer)
-    right = bool(answers) and matches(answers[0], asked.gold).correct
+    right = answer.text is not None and matches(answer.text, asked.gold).correct
     found = any(matches(text, asked.gold).correct for text in answers)
     return answer.cost_nano_usd, len(answer.steps), kept, len(answers), right, found
 

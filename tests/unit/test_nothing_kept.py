@@ -11,6 +11,7 @@ from cascade.calibration.scores import sample_of
 from cascade.conformal.served import PathPoint
 from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.logs import open_log
+from cascade.guarantees import get
 from cascade.orchestrator import Orchestrator
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.types import Request
@@ -44,5 +45,5 @@ def test_replayed_episodes_serve_what_the_log_counts(tmp_path: Path, many: int) 
         assert (live.text == "Inn") == bool(right)
         assert bool(leaves) == any(step.decision and step.decision.keep for step in live.steps)
     assert 0 < kept_nothing < many
-    errors = sample_of(table, policy).served("error").at(PathPoint(policy.kappa)).loss
+    errors = get("error").served(sample_of(table, policy)).at(PathPoint(policy.kappa)).loss
     assert errors.tolist() == (played.right == 0).tolist()

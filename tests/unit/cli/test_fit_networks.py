@@ -254,7 +254,7 @@ def test_a_gpu_that_is_not_there_and_torch_that_is_not_are_said_before_anything_
     ran = fit(cli, "none.jsonl")
     assert ran.code == 2
     assert "Training a policy network needs the package torch" in words(ran.err)
-    assert '".[train]"' in words(ran.err)
+    assert '"certified-cascade[train]"' in words(ran.err)
     assert "none.jsonl" in words(ran.err)
 
 

@@ -26,7 +26,9 @@ def test_texts_are_joined_and_given_as_they_come() -> None:
     texts, made = assembled(chunk("Dan"), chunk("ube"), chunk(finish="stop"))
     assert texts == ["Dan", "ube", ""]
     assert made.text == "Danube"
-    assert made.payload()["choices"] == [{"index": 0, "message": {"content": "Danube"}, "finish_reason": "stop"}]
+    assert made.payload()["choices"] == [
+        {"index": 0, "message": {"role": "assistant", "content": "Danube"}, "finish_reason": "stop"}
+    ]
 
 
 def test_a_stream_without_a_finish_reason_was_cut() -> None:
@@ -147,7 +149,11 @@ def test_a_streamed_refusal_beside_content_is_a_refusal() -> None:
     """0.5.0 dropped it and served what text there was."""
     refused = {"choices": [{"index": 0, "delta": {"refusal": "I cannot"}}]}
     _, made = assembled(chunk("Dan"), refused, refused, chunk(finish="stop"))
-    assert made.payload()["choices"][0]["message"] == {"content": "Dan", "refusal": "I cannotI cannot"}
+    assert made.payload()["choices"][0]["message"] == {
+        "role": "assistant",
+        "content": "Dan",
+        "refusal": "I cannotI cannot",
+    }
 
 
 def test_a_whole_reply_in_place_of_a_stream_is_read() -> None:
