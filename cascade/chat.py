@@ -104,6 +104,20 @@ class ChatRequest:
         return next((limit for limit in limits if limit is not None), None)
 
     @property
+    def top_logprobs(self) -> int | None:
+        """How many alternatives of each token the application wants: at least 1, or 0 for no log-probs.
+
+        None where the request does not say whether it wants log-probs.
+
+        >>> ChatRequest([{"role": "user", "content": "Hi"}], {"logprobs": True, "top_logprobs": 5}).top_logprobs
+        5
+        """
+        if "logprobs" not in self.options:
+            return None
+        asked = self.options.get("top_logprobs")
+        return max(1, asked if isinstance(asked, int) else 1) if self.options["logprobs"] else 0
+
+    @property
     def json_schema(self) -> Mapping[str, Any] | None:
         """The JSON schema that the reply has to follow, None where there is none."""
         wanted = self.options.get("response_format")

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Seque
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from cascade.chat import text_of
 from cascade.errors import BadResponseError, ProviderError, ProviderTimeoutError, StreamInterruptedError
 from cascade.providers.assembling import Assembler
 from cascade.providers.base import Payload, Provider, Streams
@@ -109,7 +110,7 @@ class Guard:
         """
         if not isinstance(self.provider, Streams):
             completion = self.complete(request, deadline, halt)
-            yield TextDelta(completion.text, request.role, request.step)
+            yield TextDelta(_written(completion), request.role, request.step)
             yield completion
             return
         deadline, asked = deadline.within(self.per_call_s), self._asked(request)
@@ -137,7 +138,7 @@ class Guard:
         """Do as `stream` without blocking the event loop."""
         if not isinstance(self.provider, Streams):
             completion = await self.acomplete(request, deadline, halt)
-            yield TextDelta(completion.text, request.role, request.step)
+            yield TextDelta(_written(completion), request.role, request.step)
             yield completion
             return
         deadline, asked = deadline.within(self.per_call_s), self._asked(request)
@@ -190,7 +191,7 @@ class Guard:
         completion = read_completion(payload, request, time.monotonic() - started, self.secrets)
         completion = completion._replace(notes=(*dict.fromkeys(notes), *completion.notes))
         self._budget(request).succeeded()
-        if request.top_logprobs is not None and completion.tokens is None:
+        if request.top_logprobs is not None and completion.tokens is None and _written(completion):
             self._without_logprobs.add(request.model)
             note = f"{request.model} gives no log-probs"
             completion = completion._replace(notes=(*completion.notes, note))
@@ -207,6 +208,11 @@ class Guard:
         if kind not in self._warned and len(self._warned) < _MAX_WARNINGS:
             self._warned.add(kind)
             logger.warning("%s: %s", model, note)
+
+
+def _written(completion: Completion) -> str:
+    """Return what a model wrote as text: of a message its content, without its tool calls."""
+    return completion.text if completion.message is None else text_of(completion.message.get("content"))
 
 
 def _time_left(request: Request, deadline: Deadline, now_s: float, *, billed: str = "no") -> float:

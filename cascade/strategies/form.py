@@ -84,7 +84,9 @@ class ChatForm:
     def request(self, use: ModelUse, role: str, step: int) -> Request:
         """Send the request as it is."""
         most = self._chat.max_tokens or max(use.max_tokens, CHAT_MAX_TOKENS)
-        return Request(use.name, (), role, "answer", step, self._question, most, top_logprobs=1, chat=self._chat)
+        said = self._chat.top_logprobs
+        wanted = 1 if said is None else said or None
+        return Request(use.name, (), role, "answer", step, self._question, most, top_logprobs=wanted, chat=self._chat)
 
     def read(self, completion: Completion, request: Request, *, last: bool) -> Reading:
         """Read a message. One with a fault is a candidate at the last step alone, and then with a warning."""

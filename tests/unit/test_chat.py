@@ -172,3 +172,22 @@ def test_a_logged_request_is_replayed_to_the_letter(tmp_path: Any) -> None:
     with Orchestrator.from_config(replayed) as second:
         again = second.chat([USER], tools=TOOLS)
     assert again.message == asked.message
+
+
+def test_a_reply_without_text_says_nothing_of_whether_its_model_gives_log_probs() -> None:
+    """Servers send no log-probs with tool calls: the next request is asked for them all the same."""
+    calls = reply("", tool_calls=[("get_weather", {"city": "Vienna"})])
+    calls["choices"][0]["logprobs"] = None
+    orchestrator, fake = served_by({"small": [calls]})
+    with orchestrator:
+        orchestrator.chat([USER], tools=TOOLS)
+        orchestrator.chat([USER], tools=TOOLS)
+    assert [request.top_logprobs for request in fake.requests] == [1, 1]
+
+
+def test_an_application_that_wants_no_log_probs_does_not_take_them_from_the_next() -> None:
+    orchestrator, fake = served_by({"small": [reply("Sunny.")]})
+    with orchestrator:
+        orchestrator.chat([USER], logprobs=False)
+        orchestrator.chat([USER])
+    assert [request.top_logprobs for request in fake.requests] == [None, 1]
