@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -105,7 +106,7 @@ class FakeProvider:
             self.requests.append(request)
         said = self._next(request)
         if isinstance(said, BaseException):
-            raise said
+            raise copy(said)  # raised again, the same object would hold every traceback of before
         return reply(said) if isinstance(said, str) else said
 
     async def acomplete(self, request: Request, timeout_s: float) -> Payload:
