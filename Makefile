@@ -76,7 +76,7 @@ $(VENV)/demo.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
 
 $(VENV)/dev.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	@echo "Installing cascade with all that its tests need, torch among it, into $(VENV): 2.2 GB, some minutes. pip prints nothing meanwhile."
-	$(PIP) --editable ".[local,parquet,report,sql,math,dev,dev-train]"
+	$(PIP) --editable ".[local,parquet,report,sql,math,server,dev,dev-train]"
 	@touch $@
 
 $(VENV)/tiny.done: $(VENV)/dev.done

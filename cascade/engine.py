@@ -135,7 +135,7 @@ def run(
         record.warnings.append(str(error))
     except ProviderError as error:
         error.calls = record.all_calls()
-        if not any(step.candidates for step in record.steps):
+        if error.shown or not any(step.candidates for step in record.steps):
             _say_first(error)
             raise
         stopped = "provider error"

@@ -124,14 +124,19 @@ class ClosedError(UsageError):
 
 EXTRAS: Mapping[str, str] = {
     "litellm": "litellm",
+    "httptools": "server",
     "math-verify": "math",
     "matplotlib": "report",
     "onnxruntime": "embed",
+    "orjson": "server",
     "psycopg": "sql",
     "pyarrow": "parquet",
     "scikit-learn": "fit",
+    "starlette": "server",
     "tokenizers": "embed",
     "torch": "train",
+    "uvicorn": "server",
+    "uvloop": "server",
     "xllamacpp": "local",
 }
 """Which extra of pyproject.toml has a package."""
@@ -223,7 +228,8 @@ class ProviderError(CascadeError):
 
     `model` and `status` say where, `retryable` whether the same call may be made again, `retry_after_s` when,
     `billed` whether the provider may charge for it all the same, `maybe_billed` how many tries that
-    holds for, `usage` what it charged for, if it said so.
+    holds for, `usage` what it charged for, if it said so. `shown` says that a client has a part of the reply, and
+    no other can be served.
     """
 
     exit_code = 5
@@ -236,6 +242,7 @@ class ProviderError(CascadeError):
     billed: str = "no"
     maybe_billed: int = 0
     usage: Any = None
+    shown: bool = False
     calls: tuple[Any, ...] = ()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cascade.checks import checked_key
+from cascade.checks import checked_key, did_you_mean
 from cascade.config import (
     DEFAULT_BASE_VARIABLE,
     DEFAULT_KEY_VARIABLE,
@@ -16,13 +16,18 @@ from cascade.config import (
     strategy_problems,
 )
 from cascade.config.schema import ModelConfig
-from cascade.errors import ConfigError
+from cascade.errors import ConfigError, UsageError
 from cascade.policies.base import Policy
 from cascade.policies.config import PolicyConfig
 from cascade.policies.directory import DirectoryConfig
+from cascade.providers import registry
+from cascade.providers.base import Provider
 from cascade.providers.exchange import OPENAI_BASE, Endpoint
+from cascade.providers.guard import Guard
+from cascade.providers.registry import ProviderSettings
 from cascade.strategies import prompts
 from cascade.strategies.base import ModelUse, Strategy
+from cascade.strategies.ladder import Ladder
 
 if TYPE_CHECKING:
     from cascade.policies.artifact import PolicyArtifact
@@ -34,6 +39,24 @@ def build_strategy(config: CascadeConfig) -> Strategy:
     """Return the strategy that a configuration describes."""
     uses = {name: _use(entry) for name, entry in config.models.items()}
     return config.strategy.build(uses, prompts.load(config.strategy.prompts))
+
+
+def alone(config: CascadeConfig, model: str, templates: prompts.Prompts | None) -> Strategy:
+    """Return the strategy that asks one of the configured models and no other, for no log-probs of its own.
+
+    Args:
+        config: the configuration.
+        model: the model's name.
+        templates: the prompts in service; None for the shipped ones.
+
+    Raises:
+        UsageError: no configured model has that name.
+    """
+    for entry in config.models.values():
+        if entry.model == model:
+            return Ladder((_use(entry),), templates or prompts.load(), logprobs=False)
+    known = [entry.model for entry in config.models.values()]
+    raise UsageError(f"No model is called {model!r}{did_you_mean(model, known)}")
 
 
 def build_policy(config: CascadeConfig) -> Policy:
@@ -193,3 +216,28 @@ def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) 
     if problems:
         raise ConfigError(dict.fromkeys(problems))
     return found
+
+
+def build_guards(
+    config: CascadeConfig, providers: Mapping[str, Provider]
+) -> tuple[Mapping[str, Guard], tuple[Guard, ...]]:
+    """Return the guard of each model by its name, and those that were made here and are to be closed.
+
+    Args:
+        config: the configuration. One provider is made for each kind; its endpoints are those of the models it serves.
+        providers: ready-made providers by kind, used instead of making new ones.
+    """
+    by_kind: dict[str, list[ModelConfig]] = {}
+    guards, own = dict[str, Guard](), list[Guard]()
+    for entry in config.models.values():
+        by_kind.setdefault(entry.provider or config.provider.kind, []).append(entry)
+    for kind, entries in by_kind.items():
+        options = config.provider.options if kind == config.provider.kind else {}
+        settings = ProviderSettings(options, endpoints(config, kind, entries))
+        provider = providers[kind] if kind in providers else registry.create(kind, settings)
+        keys = tuple({e.api_key for e in settings.endpoints.values() if e.api_key})
+        guard = Guard(provider, per_call_s=config.timeouts.per_call_s, secrets=keys)
+        if kind not in providers:
+            own.append(guard)
+        guards |= {entry.model: guard for entry in entries}
+    return guards, tuple(own)

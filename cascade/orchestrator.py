@@ -13,21 +13,19 @@ from cascade import config as configuration
 from cascade._deprecated import warn_renamed
 from cascade.batches import SETTLE_S, check_batch, in_tasks, in_threads
 from cascade.budget.ledger import QuestionBudget
-from cascade.chat import Chat
+from cascade.chat import Chat, ChatRequest
 from cascade.checks import chat_question, checked_question, fitted_question
 from cascade.config import CascadeConfig
-from cascade.config.schema import ModelConfig
 from cascade.engine import Run, adrive, drive, paid_call, run
 from cascade.episodes.traces import Trace, TraceWriter
 from cascade.errors import UsageError
-from cascade.factory import build_policy, build_strategy, endpoints
+from cascade.factory import alone, build_guards, build_policy, build_strategy
 from cascade.money import Price, nano_usd
 from cascade.policies.base import Policy
 from cascade.policies.directory import DirectoryConfig
-from cascade.providers import registry
+from cascade.policies.fixed import FixedPolicy
 from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
-from cascade.providers.registry import ProviderSettings
 from cascade.resilience.deadline import Deadline
 from cascade.resilience.halting import Halt
 from cascade.serving.audits import Outcome, judge
@@ -35,7 +33,7 @@ from cascade.serving.certified import CertifiedPolicy, RunPlan
 from cascade.serving.levels import at_level, in_service
 from cascade.serving.monitors import ServiceStatus
 from cascade.strategies.base import Strategy
-from cascade.streaming import astream, stream
+from cascade.streaming import Flow, aserve, astream, stream
 from cascade.types import Answer, Call, Completion, Question, Request, Step, TextDelta
 
 if TYPE_CHECKING:
@@ -101,8 +99,7 @@ class Orchestrator:
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
         self._closed = False
         self._halt = Halt()
-        self._own: list[Guard] = []
-        self._guards = self._make_guards(providers)
+        self._guards, self._own = build_guards(config, providers)
         self._traces = self._make_writer()
 
     def _make_writer(self) -> TraceWriter | None:
@@ -112,25 +109,6 @@ class Orchestrator:
         keys = {key for guard in self._guards.values() for key in guard.secrets}
         kept: dict[str, Any] = wanted.model_dump(include={"content", "durability", "strict"})
         return TraceWriter(url, secrets=keys, **kept)
-
-    def _make_guards(self, providers: Mapping[str, Provider]) -> dict[str, Guard]:
-        """Return the guard of each model: one provider per kind, its endpoints those of the models it serves."""
-        config = self.config
-        by_kind: dict[str, list[ModelConfig]] = {}
-        guards: dict[str, Guard] = {}
-        for entry in config.models.values():
-            by_kind.setdefault(entry.provider or config.provider.kind, []).append(entry)
-        for kind, entries in by_kind.items():
-            options = config.provider.options if kind == config.provider.kind else {}
-            settings = ProviderSettings(options, endpoints(config, kind, entries))
-            own = kind not in providers
-            provider = registry.create(kind, settings) if own else providers[kind]
-            keys = tuple({e.api_key for e in settings.endpoints.values() if e.api_key})
-            guard = Guard(provider, per_call_s=config.timeouts.per_call_s, secrets=keys)
-            if own:
-                self._own.append(guard)
-            guards |= {entry.model: guard for entry in entries}
-        return guards
 
     def ask(
         self,
@@ -163,7 +141,7 @@ class Orchestrator:
     def _ask(
         self, question: str | Question, level: str | None, alpha: float | None, segment: str | None, halt: Halt
     ) -> Answer:
-        deadline, (walk, trace) = self._deadline(), self._begin(question, level, alpha, segment)
+        deadline, (walk, trace, _) = self._deadline(), self._begin(question, level, alpha, segment)
         with halt.working():
             answer = drive(walk, lambda request: self._guard(request).complete(request, deadline, halt))
         return trace.settle(answer)
@@ -178,7 +156,7 @@ class Orchestrator:
         budget: str | None = None,
     ) -> Answer:
         """Answer one question without blocking the event loop. Raises as `ask` does."""
-        deadline, (walk, trace) = self._deadline(), self._begin(question, _level(level, budget), alpha, segment)
+        deadline, (walk, trace, _) = self._deadline(), self._begin(question, _level(level, budget), alpha, segment)
         with self._halt.working():
             answer = await adrive(walk, lambda request: self._guard(request).acomplete(request, deadline, self._halt))
         return await trace.asettle(answer)
@@ -199,7 +177,7 @@ class Orchestrator:
         an answer, verdicts and decisions too.
         """
         self._no_event_loop("stream", "astream")
-        deadline, (walk, trace) = self._deadline(), self._begin(question, _level(level, budget), alpha, segment)
+        deadline, (walk, trace, _) = self._deadline(), self._begin(question, _level(level, budget), alpha, segment)
         return stream(walk, lambda request: self._guard(request).stream(request, deadline, self._halt), trace, raw=raw)
 
     async def astream(
@@ -213,7 +191,7 @@ class Orchestrator:
         budget: str | None = None,
     ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream` without blocking the event loop."""
-        deadline, (walk, trace) = self._deadline(), self._begin(question, _level(level, budget), alpha, segment)
+        deadline, (walk, trace, _) = self._deadline(), self._begin(question, _level(level, budget), alpha, segment)
         pieces = astream(
             walk, lambda request: self._guard(request).astream(request, deadline, self._halt), trace, raw=raw
         )
@@ -311,6 +289,44 @@ class Orchestrator:
         async with aclosing(self.astream(chat_question(messages, fields), level=level, alpha=alpha)) as events:
             async for event in events:
                 yield event
+
+    async def aserve(
+        self,
+        request: ChatRequest,
+        *,
+        stream: bool,
+        level: str | None = None,
+        model: str | None = None,
+        trace_id: str | None = None,
+    ) -> AsyncGenerator[TextDelta | Answer, None]:
+        """Answer one chat request as a server does: yield text that is served and no other, then the answer.
+
+        Args:
+            request: what is asked.
+            stream: whether to yield the last model's text as it is written, once nothing else can be served in its
+                place; otherwise only the answer is yielded.
+            level: the level to ask at, by its name, where the policy has levels.
+            model: the name of one of the configured models: it alone is asked, and no policy decides.
+            trace_id: the id of the episode in the traces.
+
+        Raises:
+            ProviderError, BudgetExceededError, UsageError: as `achat` does.
+        """
+        deadline, only = self._deadline(), None
+        if model is not None:
+            only = RunPlan(alone(self.config, model, self._plain.prompts), FixedPolicy(), walk=f"{model} only")
+        walk, trace, plan = self._begin(Question.of_chat(request), level, None, None, only, trace_id)
+        pieces = aserve(
+            walk,
+            lambda one: self._guard(one).acomplete(one, deadline, self._halt),
+            lambda one: self._guard(one).astream(one, deadline, self._halt),
+            Flow(plan.strategy.horizon if stream else 0, may_abstain=plan.abstain_below is not None),
+            trace,
+        )
+        with self._halt.working():
+            async with aclosing(pieces) as events:
+                async for event in events:
+                    yield event
 
     def chat_many(
         self, requests: Iterable[Chat], *, concurrency: int = 8, level: str | None = None, alpha: float | None = None
@@ -470,14 +486,20 @@ class Orchestrator:
         return f"Orchestrator({', '.join(self.strategy.models)}, provider={self.config.provider.kind!r})"
 
     def _begin(
-        self, question: str | Question, level: str | None, alpha: float | None, segment: str | None
-    ) -> tuple[Run, Trace]:
+        self,
+        question: str | Question,
+        level: str | None,
+        alpha: float | None,
+        segment: str | None,
+        only: RunPlan | None = None,
+        trace_id: str | None = None,
+    ) -> tuple[Run, Trace, RunPlan]:
         if self._closed:
             raise UsageError("This orchestrator was closed. Make a new one.")
         asked, said = fitted_question(checked_question(question, segment), self.config.limits.context_chars)
-        serving = self._serves(level, alpha)
-        plan = RunPlan(self._plain, self._bare) if serving is None else serving.plan(asked)
-        trace = Trace(self._traces, plan.strategy.horizon, self._paid, plan.walk)
+        serving = self._serves(level, alpha) if only is None else None
+        plan = only or (RunPlan(self._plain, self._bare) if serving is None else serving.plan(asked))
+        trace = Trace(self._traces, plan.strategy.horizon, self._paid, plan.walk, trace_id)
         walk = run(
             asked,
             strategy=plan.strategy,
@@ -494,7 +516,7 @@ class Orchestrator:
         )
         if serving is not None:
             walk = serving.counted(walk)
-        return trace.follow(asked, walk), trace
+        return trace.follow(asked, walk), trace, plan
 
     def _serves(self, level: str | None, alpha: float | None) -> CertifiedPolicy | None:
         """Return what serves at a level; at the default one where none is asked for."""

@@ -1,13 +1,19 @@
-"""A question whose text is shown as it is written: what of each reply is shown, on the drivers of `engine`."""
+"""A question whose text is shown as it is written: what of each reply is shown, on the drivers of `engine`.
+
+`stream` and `astream` show drafts: what each model writes, whether it is served or not. `aserve` shows nothing that is
+not served.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, closing
 from dataclasses import replace
 
+from cascade.chat import ChatRequest
 from cascade.engine import Run, aplay, play
 from cascade.episodes.traces import Trace
+from cascade.errors import ProviderError
 from cascade.strategies.reply import AnswerText
 from cascade.types import Answer, Completion, Request, Step, TextDelta
 
@@ -84,3 +90,83 @@ async def astream(
     async with aclosing(aplay(walk, shown)) as events:
         async for event in events:
             yield await trace.asettle(event) if isinstance(event, Answer) else event
+
+
+class Flow:
+    """Whether a reply can be shown as it is written: only where nothing else can be served in its place.
+
+    That holds for the reply of the last model, once the policy has gone on without keeping any earlier answer, unless
+    the cascade may abstain or the reply is one that has to be checked as a whole.
+
+    Args:
+        horizon: T, the number of the last step; 0 where nothing is shown before the answer is known.
+        may_abstain: whether the answer may be withheld once it is known.
+
+    >>> from cascade.types import Question
+    >>> asked = ChatRequest([{"role": "user", "content": "Hi"}])
+    >>> request = Request("large", (), "large", "answer", 2, Question("Hi"), 10, chat=asked)
+    >>> Flow(2, may_abstain=False).shows(request), Flow(3, may_abstain=False).shows(request)
+    (True, False)
+    """
+
+    def __init__(self, horizon: int, *, may_abstain: bool) -> None:
+        self._horizon = horizon
+        self._open = horizon > 0 and not may_abstain
+
+    def take(self, step: Step) -> None:
+        """Take a decided step in."""
+        decision = step.decision
+        self._open = self._open and decision is not None and decision.proceed and not decision.keep
+
+    def shows(self, request: Request) -> bool:
+        """Return whether the reply to a request can be shown as it is written."""
+        last = request.step >= self._horizon and request.purpose in _ANSWERING
+        return self._open and last and request.chat is not None and not _checked_whole(request.chat)
+
+
+def _checked_whole(asked: ChatRequest) -> bool:
+    """Whether the whole reply has to be there before it can be served: JSON, a tool that must be called, log-probs."""
+    choice = asked.options.get("tool_choice")
+    return asked.wants_json or choice not in (None, "auto", "none") or bool(asked.top_logprobs)
+
+
+async def aserve(
+    walk: Run,
+    whole: Callable[[Request], Awaitable[Completion]],
+    pieces: Callable[[Request], AsyncGenerator[TextDelta | Completion, None]],
+    flow: Flow,
+    trace: Trace,
+) -> AsyncGenerator[TextDelta | Answer, None]:
+    """Run a question to its end and yield text that is served and no other, then the answer.
+
+    Args:
+        walk: the question.
+        whole: makes a call and returns the whole reply.
+        pieces: makes a call and yields the reply as it is written.
+        flow: what may be shown before the answer is known.
+        trace: the record.
+
+    Raises:
+        ProviderError: as `engine.run` does; with `shown`, after text was yielded.
+    """
+
+    async def replied(request: Request) -> AsyncGenerator[TextDelta | Completion, None]:
+        if not flow.shows(request):
+            yield await whole(request)
+            return
+        shown = False
+        try:
+            async with aclosing(pieces(request)) as events:
+                async for event in events:
+                    shown = shown or (isinstance(event, TextDelta) and bool(event.text))
+                    yield event if isinstance(event, TextDelta) else event._replace(shown=shown)
+        except ProviderError as error:
+            error.shown = shown
+            raise
+
+    async with aclosing(astream(walk, replied, trace, raw=True)) as events:
+        async for event in events:
+            if isinstance(event, Step):
+                flow.take(event)
+            elif isinstance(event, Answer) or event.text:
+                yield event

@@ -99,7 +99,8 @@ class Completion(NamedTuple):
 
     `tokens` is None where no log-probs came; `model` is the name it echoed; `maybe_billed` counts earlier tries of the
     same call that failed and may be charged all the same. Where a chat request was answered, `message` is the
-    assistant's whole message, `text` what it says as one text, and `faults` why it should not be served.
+    assistant's whole message, `text` what it says as one text, and `faults` why it should not be served. `shown` says
+    that a client has its text already, so that it is served whatever its faults.
     """
 
     text: str
@@ -113,6 +114,7 @@ class Completion(NamedTuple):
     maybe_billed: int = 0
     message: Mapping[str, Any] | None = None
     faults: tuple[str, ...] = ()
+    shown: bool = False
 
     @property
     def truncated(self) -> bool:
@@ -371,12 +373,14 @@ class Answer:
         message = {"role": "assistant", "content": self.text} if candidate.message is None else dict(candidate.message)
         finish = "tool_calls" if message.get("tool_calls") else completion.finish_reason
         finish = finish if finish in _FINISH_REASONS else "stop"
+        asked = self.question.chat
+        logprobs = _openai_logprobs(completion) if asked is not None and asked.top_logprobs else None
         return {
             "id": completion.request_id or "chatcmpl-cascade",
             "object": "chat.completion",
             "created": int(datetime.now(UTC).timestamp()),
             "model": candidate.model,
-            "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
+            "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": logprobs}],
             "usage": _openai_usage(completion.usage),
         }
 
@@ -433,6 +437,27 @@ class Answer:
 
 
 _FINISH_REASONS = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
+
+
+_IMPOSSIBLE_LOGPROB = -9999.0
+"""What OpenAI's API gives for the log-probability of an impossible token: JSON has no infinity."""
+
+
+def _openai_logprobs(completion: Completion) -> dict[str, Any] | None:
+    """Return a reply's log-probs in OpenAI's form; None where one is unknown."""
+    if completion.tokens is None or any(token.logprob is None for token in completion.tokens):
+        return None
+    return {
+        "content": [
+            {**_openai_token(one.text, one.logprob), "top_logprobs": [_openai_token(*other) for other in one.top]}
+            for one in completion.tokens
+        ]
+    }
+
+
+def _openai_token(text: str, logprob: float | None) -> dict[str, Any]:
+    finite = _IMPOSSIBLE_LOGPROB if logprob is None else max(_IMPOSSIBLE_LOGPROB, logprob)
+    return {"token": text, "logprob": finite, "bytes": list(text.encode("utf-8", "replace"))}
 
 
 def _openai_usage(usage: Usage) -> dict[str, Any] | None:

@@ -27,6 +27,7 @@ from cascade.cli import (
     monitor,
     prices,
     prove,
+    serve,
     traces,
     verify,
 )
@@ -42,6 +43,7 @@ app = typer.Typer(
 )
 app.command("init")(init.init)
 app.command("ask")(ask.ask)
+app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 app.command("collect")(collect.collect_log)
 app.command("import")(import_.import_log)

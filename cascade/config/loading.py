@@ -30,6 +30,7 @@ from cascade.config.schema import (
     ModelConfig,
     PriceConfig,
     ProviderConfig,
+    ServerConfig,
     TimeoutsConfig,
     TracesConfig,
     WrittenPolicy,
@@ -68,6 +69,7 @@ class CascadeConfig(Section):
         default_factory=lambda: ProviderConfig(kind="litellm")
     )
     guarantee: GuaranteeConfig | None = None
+    server: ServerConfig = Field(default_factory=ServerConfig)
     traces: Annotated[TracesConfig | None, BeforeValidator(traces_shorthand)] = Field(default_factory=TracesConfig)
 
     @model_validator(mode="before")

@@ -157,6 +157,44 @@ class TimeoutsConfig(Section):
     per_question_s: _Positive | None = None
 
 
+class ServerKeyConfig(Section):
+    """A key that opens the server: whose it is, and the SHA-256 of the key itself, which stands nowhere."""
+
+    name: str = Field(min_length=1, max_length=100)
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class ServerConfig(Section):
+    """How `cascade serve` listens, whom it serves, and what it refuses.
+
+    `name` is the cascade's among the models that a client sees. `any_address` allows an address beyond loopback without
+    keys. `request_s` bounds a whole request, `body_s` how long a client may take to send one, `drain_s` how long a
+    request under way may take once the server was told to stop.
+    """
+
+    name: str = Field(default="cascade", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    host: str = Field(default="127.0.0.1", min_length=1)
+    port: int = Field(default=8400, ge=0, le=65_535)
+    keys: tuple[ServerKeyConfig, ...] = ()
+    any_address: bool = False
+    max_requests: int = Field(default=1_000, ge=1)
+    max_body_bytes: int = Field(default=20_000_000, ge=1_000)
+    max_head_bytes: int = Field(default=32_000, ge=1_000)
+    max_depth: int = Field(default=100, ge=5, le=500)
+    request_s: _Positive = 600.0
+    body_s: _Positive = 30.0
+    drain_s: _Positive = 30.0
+
+    @field_validator("keys")
+    @classmethod
+    def _distinct(cls, value: tuple[ServerKeyConfig, ...]) -> tuple[ServerKeyConfig, ...]:
+        names = [one.name for one in value]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"{', '.join(twice)} stands more than once")
+        return value
+
+
 class ProviderConfig(Section):
     """Who answers: a provider's name and its options."""
 

@@ -96,8 +96,8 @@ class TraceWriter:
         Args:
             answer: the answer, with its steps.
             columns: what the answer does not know: `horizon`, `dataset`, `split`, `walk`, `gold`. The episode's id is a
-                new UUID of version 7; the group is the question's own, or else the same for all near-duplicates of the
-                question; the segment is the question's own.
+                new UUID of version 7, or `episode_id`; the group is the question's own, or else the same for all
+                near-duplicates of the question; the segment is the question's own.
 
         Raises:
             UsageError: the writer is closed.
@@ -191,9 +191,10 @@ class Trace:
         horizon: T, how many steps the strategy can take.
         paid: makes the record of a call that was answered; needed for a walk that is left in the middle of a step.
         walk: its name, if it is not the configured strategy's own.
+        episode_id: the id that it is put on record under; a new one by default.
     """
 
-    __slots__ = ("_done", "_horizon", "_paid", "_walk", "_writer")
+    __slots__ = ("_done", "_episode_id", "_horizon", "_paid", "_walk", "_writer")
 
     def __init__(
         self,
@@ -201,11 +202,13 @@ class Trace:
         horizon: int,
         paid: Callable[[Request, Completion], Call],
         walk: str | None = None,
+        episode_id: str | None = None,
     ) -> None:
         self._writer = writer
         self._horizon = horizon
         self._paid = paid
         self._walk = walk
+        self._episode_id = episode_id
         self._done: Future[None] | None = None
 
     def follow(self, question: Question, walk: Walk) -> Walk:
@@ -250,6 +253,7 @@ class Trace:
             return
         try:
             columns = {"horizon": self._horizon, "walk": self._walk, "split": "audit" if answer.audited else None}
+            columns |= {} if self._episode_id is None else {"episode_id": self._episode_id}
             self._done = self._writer.submit(answer, columns)
         except UsageError:
             logger.warning("traces: an answer came after the end and is not on record")

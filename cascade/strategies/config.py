@@ -27,6 +27,7 @@ class StrategyConfig(KindSection):
         fitting_policy: the settings of the policy that serves where the configuration names none.
         has_reference: whether a policy can ask its reference alone (`Takes.reference`).
         has_parts: whether a policy can take some of its steps and leave out others (`Takes.steps`).
+        answers_chat: whether it answers chat requests; the model in its last place is then the guide.
         baselines: the names of other ways to answer that `collect` can log beside its steps (`baseline`).
     """
 
@@ -36,6 +37,7 @@ class StrategyConfig(KindSection):
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold"}
     has_reference: ClassVar[bool] = False
     has_parts: ClassVar[bool] = False
+    answers_chat: ClassVar[bool] = False
     baselines: ClassVar[tuple[str, ...]] = ()
 
     @property

@@ -89,18 +89,18 @@ class ChatForm:
         return Request(use.name, (), role, "answer", step, self._question, most, top_logprobs=wanted, chat=self._chat)
 
     def read(self, completion: Completion, request: Request, *, last: bool) -> Reading:
-        """Read a message. One with a fault is a candidate at the last step alone, and then with a warning."""
+        """Read a message. One with a fault is a candidate, with a warning, where no other message can be served."""
         numbers = chat_signals.message_signals(self._chat, completion)
         faults = "; ".join(completion.faults)
         candidate = Candidate(completion.text, request.role, request.model, None, completion.message)
         if not faults:
             return Reading(candidate, numbers)
         said = f"the message of {request.model} at step {request.step} has a fault: {faults}"
-        return (
-            Reading(candidate, numbers, f"{said}; it is served, since no other model is left")
-            if last
-            else Reading(None, numbers, said)
-        )
+        if completion.shown:
+            return Reading(candidate, numbers, f"{said}; its text had been streamed when that was known")
+        if last:
+            return Reading(candidate, numbers, f"{said}; it is served, since no other model is left")
+        return Reading(None, numbers, said)
 
 
 def refuse_chat_request(question: Question, strategy: str) -> None:

@@ -29,10 +29,12 @@ class Ladder(Strategy):
     Args:
         rungs: the models in the order in which they are asked.
         prompts: the prompts; only `answer` is used.
+        logprobs: whether log-probs are asked for that no application wants: policies decide by them.
     """
 
     rungs: tuple[ModelUse, ...]
     prompts: Prompts = field(default_factory=load)
+    logprobs: bool = True
 
     @property
     def horizon(self) -> int:
@@ -64,11 +66,13 @@ class Ladder(Strategy):
         earlier: list[str] = []
         for number, use in enumerate(self.rungs, 1):
             request = form.request(use, use.name, number)
+            if not self.logprobs and not (question.chat is not None and question.chat.top_logprobs):
+                request = request._replace(top_logprobs=None)
             last = number == len(self.rungs)
             try:
                 completion = yield request
             except ProviderError as error:
-                if last and not earlier:
+                if error.shown or (last and not earlier):
                     raise
                 yield Step(number, (), {}, (f"{use.name} failed: {type(error).__name__}: {error}",))
                 continue
@@ -94,6 +98,7 @@ class LadderConfig(StrategyConfig):
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "reply_logprob"}
     has_reference = True
     has_parts = True
+    answers_chat = True
 
     @field_validator("models")
     @classmethod

@@ -1,0 +1,56 @@
+"""`cascade serve`: the cascade behind OpenAI's chat completions API."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cascade.cli.output import console, notes, plain
+from cascade.config import CascadeConfig, load
+
+
+def serve(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
+    host: Annotated[str | None, typer.Option("--host", help="Where to listen, in place of server.host.")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65_535, help="The port, in place of server.port.")
+    ] = None,
+    new_key: Annotated[
+        str | None, typer.Option("--new-key", metavar="NAME", help="Make a key, print it once, and end.")
+    ] = None,
+) -> None:
+    """Serve the cascade to any client of OpenAI's chat completions API.
+
+    Example: cascade serve --port 8400
+    """
+    from cascade.server import running
+
+    if new_key is not None:
+        _print_key(new_key)
+        return
+    settings = _with(load(config), host=host, port=port)
+    server = settings.server
+    shown = f"[{server.host}]" if ":" in server.host else server.host
+    notes().print(
+        f"serving {plain(server.name)} at http://{plain(shown)}:{server.port}/v1 (Ctrl-C ends)", soft_wrap=True
+    )
+    running.serve(settings)
+
+
+def _with(config: CascadeConfig, **given: Any) -> CascadeConfig:
+    """Return a configuration with the options that were given in place of its own."""
+    changed = {name: value for name, value in given.items() if value is not None}
+    return config.model_copy(update={"server": config.server.model_copy(update=changed)}) if changed else config
+
+
+def _print_key(name: str) -> None:
+    """Print a new key, and the line of a configuration that lets it in."""
+    from cascade.server.access import new_key
+
+    made = new_key()
+    notes().print("the key; it is shown once, and stored nowhere:")
+    console().print(made.key, soft_wrap=True)
+    notes().print("for the configuration:")
+    notes().print(plain(f"server: {{keys: [{{name: {name}, sha256: {made.sha256}}}]}}"), soft_wrap=True)

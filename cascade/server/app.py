@@ -1,0 +1,74 @@
+"""The application: which path is answered by what."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+
+from cascade.orchestrator import Orchestrator
+from cascade.server import completions, metrics
+from cascade.server.catalog import Catalog
+from cascade.server.chat import ChatEndpoint
+from cascade.server.edge import Edge
+from cascade.server.metrics import Metrics
+from cascade.server.openapi import document
+
+
+def application(orchestrator: Orchestrator) -> Edge:
+    """Return the ASGI application that serves an orchestrator. It is closed when the application shuts down.
+
+    Raises:
+        ConfigError: no chat request can be served with its configuration.
+    """
+    settings = orchestrator.config.server
+    catalog, counts = Catalog.of(orchestrator.config, orchestrator.levels), Metrics()
+    ready = False
+
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        nonlocal ready
+        ready = True
+        yield
+        ready = False
+        await orchestrator.aclose()
+
+    async def models(_: Request) -> Response:
+        return _json(catalog.listing())
+
+    async def model(request: Request) -> Response:
+        return _json(catalog.entry(request.path_params["name"]))
+
+    async def healthz(_: Request) -> Response:
+        return _json({"status": "ok"})
+
+    async def readyz(_: Request) -> Response:
+        return _json({"status": "ready"}) if ready else _json({"status": "stopping"}, 503)
+
+    async def counted(_: Request) -> Response:
+        text = counts.text(alarm=orchestrator.alarm is not None)
+        return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
+
+    async def openapi(_: Request) -> Response:
+        return _json(document(catalog))
+
+    guide = orchestrator.config.prices()[catalog.guide]
+    chat = ChatEndpoint(orchestrator, settings, catalog, counts, guide)
+    routes = [
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/models", models),
+        Route("/v1/models/{name:path}", model),
+        Route("/healthz", healthz),
+        Route("/readyz", readyz),
+        Route("/metrics", counted),
+        Route("/openapi.json", openapi),
+    ]
+    return Edge(Router(routes, redirect_slashes=False, lifespan=lifespan), settings, counts)
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(completions.encoded(value), status, media_type="application/json")

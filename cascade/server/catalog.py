@@ -1,0 +1,113 @@
+"""The models that a client sees: the cascade, each of its levels, and each configured model by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from cascade.checks import did_you_mean
+from cascade.config import CascadeConfig
+from cascade.errors import ConfigError
+from cascade.server.refusals import Refused
+
+
+class Route(NamedTuple):
+    """Who answers: the cascade at one of its levels (None: the default one), or one model alone."""
+
+    level: str | None = None
+    model: str | None = None
+
+    @property
+    def cascaded(self) -> bool:
+        """Whether a policy decides who answers."""
+        return self.model is None
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Every model name that a client may ask for.
+
+    Args:
+        name: the cascade's.
+        models: the models of its ladder, cheapest first; the last one is the guide.
+        others: configured models that are not in the ladder.
+        levels: the levels of its policy, the cheapest first.
+
+    >>> catalog = Catalog("support", ("small", "large"), levels=("low",))
+    >>> [*catalog.routes]
+    ['support', 'support:low', 'small', 'large']
+    >>> catalog.route("support", bypass=True)
+    Route(level=None, model='large')
+    """
+
+    name: str
+    models: tuple[str, ...]
+    others: tuple[str, ...] = ()
+    levels: tuple[str, ...] = ()
+    routes: Mapping[str, Route] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """List the routes by their names."""
+        levels = {f"{self.name}:{level}": Route(level=level) for level in self.levels}
+        alone = {model: Route(model=model) for model in (*self.models, *self.others)}
+        object.__setattr__(self, "routes", {self.name: Route(), **levels, **alone})
+
+    @classmethod
+    def of(cls, config: CascadeConfig, levels: Iterable[str]) -> Catalog:
+        """Return the catalog of a configuration.
+
+        Raises:
+            ConfigError: no chat request can be served with it; every problem.
+        """
+        problems = list(_problems(config))
+        if problems:
+            raise ConfigError(problems)
+        ladder = tuple(config.models[place].model for place in config.strategy.places)
+        others = dict.fromkeys(entry.model for entry in config.models.values() if entry.model not in ladder)
+        return cls(config.server.name, ladder, tuple(others), tuple(levels))
+
+    @property
+    def guide(self) -> str:
+        """The model that a saving is counted against, and that answers what bypasses the cascade."""
+        return self.models[-1]
+
+    def route(self, name: object, *, bypass: bool = False) -> Route:
+        """Return who answers for a model name.
+
+        Args:
+            name: what the client asks for.
+            bypass: whether the guide is to answer in the cascade's place.
+
+        Raises:
+            Refused: there is no such model (404), or none is named (400).
+        """
+        if not isinstance(name, str) or not name:
+            raise Refused(400, f"model is missing; known: {', '.join(self.routes)}", param="model")
+        if name not in self.routes:
+            raise Refused(
+                404,
+                f"The model {name[:100]!r} does not exist{did_you_mean(name[:100], self.routes)}",
+                code="model_not_found",
+                param="model",
+            )
+        found = self.routes[name]
+        return Route(model=self.guide) if bypass and found.cascaded else found
+
+    def listing(self) -> dict[str, Any]:
+        """Return all models in OpenAI's form."""
+        return {"object": "list", "data": [self.entry(name) for name in self.routes]}
+
+    def entry(self, name: str) -> dict[str, Any]:
+        """Return one model in OpenAI's form. Raises Refused (404) where there is none."""
+        route = self.route(name)
+        return {"id": name, "object": "model", "created": 0, "owned_by": "cascade" if route.cascaded else "provider"}
+
+
+def _problems(config: CascadeConfig) -> Iterable[str]:
+    """Yield why chat requests cannot be served with a configuration."""
+    if not config.strategy.answers_chat:
+        yield f"strategy: {config.strategy.kind} answers no chat requests; use strategy: {{kind: ladder, models: […]}}"
+    for place, entry in config.models.items():
+        if entry.model == config.server.name:
+            yield f"server.name: models.{place} is called {entry.model}, too; give the cascade another name"

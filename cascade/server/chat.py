@@ -1,0 +1,121 @@
+"""`POST /v1/chat/completions`: a request in, the served model's message out, whole or as it is written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+
+from cascade.config.schema import ServerConfig
+from cascade.money import Price
+from cascade.orchestrator import Orchestrator
+from cascade.server import completions
+from cascade.server.asking import Asked
+from cascade.server.bodies import Receive, read_object
+from cascade.server.catalog import Catalog
+from cascade.server.completions import Chunks
+from cascade.server.edge import Exchange, Scope, Send
+from cascade.server.hangup import connected
+from cascade.server.metrics import Metrics
+from cascade.server.receipt import Receipt
+from cascade.server.refusals import Refused
+from cascade.types import Answer, TextDelta
+
+_STREAM_HEADERS = [("cache-control", "no-cache"), ("x-accel-buffering", "no")]
+_EVENTS = b"text/event-stream; charset=utf-8"
+
+
+@dataclass
+class ChatEndpoint:
+    """Answers chat requests.
+
+    Args:
+        orchestrator: who is asked.
+        settings: the limits.
+        catalog: the models that a client can name.
+        metrics: what is under way.
+        guide: the guide's price, None where it is not known.
+    """
+
+    orchestrator: Orchestrator
+    settings: ServerConfig
+    catalog: Catalog
+    metrics: Metrics
+    guide: Price | None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
+        """Answer one request."""
+        exchange: Exchange = scope["exchange"]
+        exchange.model = ""
+        if self.metrics.in_flight >= self.settings.max_requests:
+            said = f"{self.settings.max_requests} requests are under way (server.max_requests)."
+            raise Refused(503, said, code="overloaded", retry_after_s=1)
+        self.metrics.in_flight += 1
+        try:
+            headers = Headers(scope=scope)
+            body = await read_object(receive, headers.get("content-type", ""), self.settings)
+            asked = Asked.of(body, headers, self.catalog)
+            exchange.model = asked.name
+            await (self._streamed if asked.stream else self._whole)(asked, exchange, receive)
+        finally:
+            self.metrics.in_flight -= 1
+
+    async def _whole(self, asked: Asked, exchange: Exchange, receive: Receive) -> None:
+        """Answer in one piece."""
+        async with connected(receive), aclosing(self._serve(asked, exchange)) as events:
+            async for event in events:
+                if isinstance(event, Answer):
+                    answer = event
+        receipt = exchange.receipt = self._receipt(asked, exchange, answer)
+        extension = receipt.extension(answer) if asked.explain else None
+        data = completions.encoded(completions.whole(_served(answer), exchange.trace_id, extension))
+        await exchange.respond(200, data, receipt.headers())
+
+    async def _streamed(self, asked: Asked, exchange: Exchange, receive: Receive) -> None:
+        """Answer in server-sent events. The response begins with the first text: until then it can still fail."""
+        chunks = Chunks(exchange.trace_id, asked.usage)
+        async with connected(receive), aclosing(self._serve(asked, exchange)) as events:
+            async for event in events:
+                if isinstance(event, Answer):
+                    await self._end(asked, exchange, chunks, event)
+                    continue
+                if exchange.status is None:
+                    await self._begin(exchange, Receipt(exchange.trace_id, event.role))
+                await exchange.more(chunks.text(event.text, event.role))
+        await exchange.end()
+
+    async def _begin(self, exchange: Exchange, receipt: Receipt) -> None:
+        self.metrics.first_text(exchange.seconds)
+        await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *receipt.headers()])
+
+    async def _end(self, asked: Asked, exchange: Exchange, chunks: Chunks, answer: Answer) -> None:
+        """Send what is left of an answer: all of it where no text was sent before the decision."""
+        receipt = exchange.receipt = self._receipt(asked, exchange, answer)
+        extension = None
+        if asked.explain or asked.usage:
+            extension = receipt.extension(answer if asked.explain else None)
+        rest = b"".join(chunks.ending(_served(answer), extension))
+        if exchange.status is None:
+            await self._begin(exchange, receipt)
+        await exchange.more(rest)
+
+    def _serve(self, asked: Asked, exchange: Exchange) -> AsyncGenerator[TextDelta | Answer, None]:
+        return self.orchestrator.aserve(
+            asked.request,
+            stream=asked.stream,
+            level=asked.route.level,
+            model=asked.route.model,
+            trace_id=exchange.trace_id,
+        )
+
+    def _receipt(self, asked: Asked, exchange: Exchange, answer: Answer) -> Receipt:
+        return Receipt.of(answer, exchange.trace_id, self.guide, cascaded=asked.route.cascaded)
+
+
+def _served(answer: Answer) -> Answer:
+    """Return an answer that serves a message. Raises Refused where the cascade abstained."""
+    if answer.served is None:
+        raise Refused(422, f"No answer is served: {answer.stopped}.", code="abstained")
+    return answer

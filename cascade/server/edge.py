@@ -1,0 +1,142 @@
+"""What every request passes: the key, the limits, the clock. Every failure leaves here in OpenAI's form."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+
+from cascade.config.schema import ServerConfig
+from cascade.episodes.store import uuid7
+from cascade.errors import CascadeError
+from cascade.safety.keys import redact
+from cascade.server import access, completions
+from cascade.server.bodies import ClientLeftError, Receive
+from cascade.server.metrics import Metrics
+from cascade.server.receipt import Receipt
+from cascade.server.refusals import Refusal, Refused, refusal_of, unexpected
+
+logger = logging.getLogger("cascade")
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Scope: TypeAlias = MutableMapping[str, Any]
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_OPEN = frozenset({"/healthz", "/readyz"})
+"""Paths that need no key: they say nothing but whether the process is well."""
+_CLIENT_LEFT = 499
+"""nginx's status for a client that hung up; it is sent to nobody and counted."""
+JSON = b"application/json"
+
+
+@dataclass
+class Exchange:
+    """One request and its response, as far as it has come.
+
+    Attributes:
+        send: ASGI's.
+        trace_id: its id in the traces and in its response.
+        model: the model that was asked for; "" until it is known to exist, None where the path takes none.
+        status: that of the response, None until one has begun.
+        receipt: what came of it, once it is answered.
+    """
+
+    send: Send
+    trace_id: str = field(default_factory=uuid7)
+    model: str | None = None
+    status: int | None = None
+    receipt: Receipt | None = None
+    started_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken."""
+        return time.monotonic() - self.started_s
+
+    async def begin(self, status: int, content_type: bytes, headers: list[tuple[str, str]]) -> None:
+        """Send the head of the response."""
+        self.status = status
+        raw = [(name.encode("ascii"), value.encode("ascii")) for name, value in headers]
+        await self.send(
+            {"type": "http.response.start", "status": status, "headers": [(b"content-type", content_type), *raw]}
+        )
+
+    async def more(self, data: bytes) -> None:
+        """Send a piece of the body."""
+        await self.send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes = b"") -> None:
+        """Send the last piece of the body."""
+        await self.send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def respond(self, status: int, data: bytes, headers: list[tuple[str, str]], kind: bytes = JSON) -> None:
+        """Send a whole response."""
+        await self.begin(status, kind, [*headers, ("content-length", str(len(data)))])
+        await self.end(data)
+
+    async def refuse(self, refusal: Refusal) -> None:
+        """Send an error: as the response, or as the last event of a stream that has begun."""
+        if self.status is None:
+            headers = [*refusal.headers, *Receipt(self.trace_id).headers()]
+            await self.respond(refusal.status, completions.encoded(refusal.body), headers)
+        else:
+            await self.end(completions.event(refusal.body))
+        self.status = refusal.status
+
+
+class Edge:
+    """Wraps the application. `scope["exchange"]` is the request's `Exchange`.
+
+    Args:
+        app: what answers.
+        settings: the limits, and the keys.
+        metrics: where requests are counted that are for a model.
+    """
+
+    def __init__(self, app: App, settings: ServerConfig, metrics: Metrics) -> None:
+        self._app, self._settings, self._metrics = app, settings, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        exchange = Exchange(send)
+        scope["exchange"], scope["app"] = exchange, self
+        try:
+            refusal = await self._answered(scope, receive, send)
+            if refusal is not None:
+                await exchange.refuse(refusal)
+        except ClientLeftError:
+            exchange.status = _CLIENT_LEFT
+        finally:
+            if exchange.model is not None:
+                status = _CLIENT_LEFT if exchange.status is None else exchange.status
+                self._metrics.count(exchange.model, status, exchange.seconds, exchange.receipt)
+
+    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> Refusal | None:
+        """Answer a request; return what it is refused with, if it is. Raises ClientLeftError."""
+        settings = self._settings
+        try:
+            async with asyncio.timeout(settings.request_s) as clock:
+                if scope["path"] not in _OPEN:
+                    access.check(Headers(scope=scope), settings)
+                await self._app(scope, receive, send)
+        except ClientLeftError:
+            raise
+        except (CascadeError, Refused) as error:
+            return refusal_of(error)
+        except HTTPException as error:
+            return refusal_of(Refused(error.status_code, f"{scope['method']} {scope['path'][:200]}: {error.detail}"))
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end in silence, nor in a page of its own
+            if isinstance(error, TimeoutError) and clock.expired():
+                return refusal_of(Refused(504, f"No answer within {settings.request_s:g} s.", code="request_timeout"))
+            logger.error("a request failed: %s", redact("".join(traceback.format_exception(error))))  # noqa: TRY400
+            return unexpected()
+        return None

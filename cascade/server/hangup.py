@@ -1,0 +1,44 @@
+"""A client that hangs up ends the work done for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from cascade.server.bodies import ClientLeftError, Receive
+
+
+@asynccontextmanager
+async def connected(receive: Receive) -> AsyncIterator[None]:
+    """Cancel the block as soon as the client hangs up.
+
+    Args:
+        receive: ASGI's, after the whole body was read. A server also tells it that a response is complete, so the end
+            of the response is sent after the block.
+
+    Raises:
+        ClientLeftError: the client hung up.
+    """
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101 - a coroutine runs in a task
+    left, done, before = False, False, task.cancelling()
+
+    async def watch() -> None:
+        nonlocal left
+        while (await receive())["type"] != "http.disconnect":
+            continue
+        if not done:
+            left = True
+            task.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield
+    except asyncio.CancelledError:
+        if left and task.uncancel() <= before:
+            raise ClientLeftError from None
+        raise
+    finally:
+        done = True
+        watcher.cancel()

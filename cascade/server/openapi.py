@@ -1,0 +1,129 @@
+"""The OpenAPI document of the server: `GET /openapi.json`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cascade._version import __version__
+from cascade.server.catalog import Catalog
+
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+_MODEL = {
+    "type": "object",
+    "required": ["id", "object", "created", "owned_by"],
+    "properties": {
+        "id": {"type": "string"},
+        "object": {"const": "model"},
+        "created": {"type": "integer"},
+        "owned_by": {"type": "string"},
+    },
+}
+_HEADERS = {
+    "x-cascade-bypass": "1: the guide answers at once.",
+    "x-cascade-explain": "1: the response has a field `cascade` that says what happened.",
+    "x-cascade-group": "What the request hangs together with: a conversation, a user.",
+    "x-cascade-segment": "What certificates are made for one by one: a tenant, a task.",
+}
+_REFUSED = {
+    400: "It is no request that can be sent, or a provider refused it.",
+    401: "The key is missing or wrong.",
+    403: "The server has no keys, and the host is not this machine.",
+    404: "There is no such model.",
+    408: "The request did not arrive in time.",
+    413: "The request is too large.",
+    415: "The request is not JSON.",
+    422: "The call would pass the cap, or no answer is sure enough to be served.",
+    429: "A provider limits the rate.",
+    502: "A provider sent something other than a completion, or refused the server's key.",
+    503: "A provider cannot be reached, or too many requests are under way.",
+    504: "A provider, or the whole request, took too long.",
+}
+
+
+def document(catalog: Catalog) -> dict[str, Any]:
+    """Return the document, with the models that can be named."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "cascade", "version": __version__},
+        "paths": {
+            "/v1/chat/completions": {"post": _chat(catalog)},
+            "/v1/models": {"get": _get("All models.", {"type": "object"}, _refused(401, 403))},
+            "/v1/models/{name}": {"get": _get("One model.", _MODEL, _refused(401, 403, 404), "name")},
+            "/healthz": {"get": _get("The process is alive.", {"type": "object"}, {})},
+            "/readyz": {"get": _get("Requests are served.", {"type": "object"}, {"503": {"description": "Stopping."}})},
+            "/metrics": {"get": _get("Counts, as Prometheus reads them.", None, _refused(401, 403))},
+        },
+        "components": {
+            "schemas": {"Error": _ERROR, "Model": _MODEL},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"key": []}, {}],
+    }
+
+
+def _chat(catalog: Catalog) -> dict[str, Any]:
+    request = {
+        "type": "object",
+        "required": ["model", "messages"],
+        "properties": {
+            "model": {"enum": list(catalog.routes)},
+            "messages": {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["role"]}},
+            "stream": {"type": "boolean"},
+            "stream_options": {"type": "object"},
+        },
+        "additionalProperties": True,
+    }
+    return {
+        "summary": "Answer a chat request. Every other field goes to the models as it is.",
+        "parameters": [
+            {"name": name, "in": "header", "description": says, "schema": {"type": "string"}}
+            for name, says in _HEADERS.items()
+        ],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": request}}},
+        "responses": {
+            "200": {
+                "description": "The message that is served, whole or as chunks.",
+                "content": {
+                    "application/json": {"schema": {"type": "object", "required": ["id", "choices", "model"]}},
+                    "text/event-stream": {"schema": {"type": "string"}},
+                },
+            },
+            **_refused(*_REFUSED),
+        },
+    }
+
+
+def _get(
+    summary: str, schema: dict[str, Any] | None, refused: dict[str, Any], path: str | None = None
+) -> dict[str, Any]:
+    kind = "text/plain" if schema is None else "application/json"
+    found: dict[str, Any] = {
+        "summary": summary,
+        "responses": {
+            "200": {"description": summary, "content": {kind: {"schema": schema or {"type": "string"}}}},
+            **refused,
+        },
+    }
+    if path is not None:
+        found["parameters"] = [{"name": path, "in": "path", "required": True, "schema": {"type": "string"}}]
+    return found
+
+
+def _refused(*statuses: int) -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    return {str(status): {"description": _REFUSED[status], "content": content} for status in statuses}

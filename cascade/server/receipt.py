@@ -1,0 +1,113 @@
+"""What a cascade did for one request: who was served, what it cost, what it saved. In headers, or in full."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from cascade.money import Price, usd
+from cascade.types import Answer
+
+_LONGEST_VALUE = 200
+"""Characters of a header's value: names longer than that are nobody's."""
+
+
+class Receipt(NamedTuple):
+    """What is known of a request once it is answered; before that, who is served and the trace's id.
+
+    Attributes:
+        trace_id: the id of the episode in the traces.
+        served_by: the model whose message is served; None where nothing is.
+        cost_nano_usd: what all calls cost; None where that is unknown.
+        saved_nano_usd: what asking the guide alone would have cost more, had it read and written as many tokens as the
+            model that is served; below 0 where the cascade cost more. None where a price or a usage is unknown, and
+            where no policy decided.
+        certificate: the id of the certificate that speaks of the answer.
+    """
+
+    trace_id: str
+    served_by: str | None = None
+    cost_nano_usd: int | None = None
+    saved_nano_usd: int | None = None
+    certificate: str | None = None
+
+    @classmethod
+    def of(cls, answer: Answer, trace_id: str, guide: Price | None, *, cascaded: bool) -> Receipt:
+        """Return the receipt of an answer.
+
+        Args:
+            answer: what came of the request.
+            trace_id: its id in the traces.
+            guide: the price of the guide, None where it is not known.
+            cascaded: whether a policy decided who answers.
+        """
+        served, cost = answer.served, answer.cost_nano_usd
+        alone = None
+        if cascaded and served is not None and guide is not None and served[1].completion is not None:
+            alone = guide.cost_nano_usd(served[1].completion.usage)
+        return cls(
+            trace_id,
+            None if served is None else served[0].model,
+            cost,
+            None if alone is None or cost is None else alone - cost,
+            None if answer.certificate is None else answer.certificate.calibration_id,
+        )
+
+    def headers(self) -> list[tuple[str, str]]:
+        """Return the response headers; what is unknown is left out."""
+        known = {
+            "served-by": self.served_by,
+            "cost-usd": _dollars(self.cost_nano_usd),
+            "saved-usd": _dollars(self.saved_nano_usd),
+            "certificate": self.certificate,
+            "trace-id": self.trace_id,
+        }
+        return [(f"x-cascade-{name}", header_value(value)) for name, value in known.items() if value is not None]
+
+    def extension(self, answer: Answer | None) -> dict[str, Any]:
+        """Return the field `cascade` of a response: the receipt, and of an answer the path, step by step.
+
+        No text of a candidate is in it: what a model wrote and is not served stays here.
+        """
+        shown: dict[str, Any] = {
+            "trace_id": self.trace_id,
+            "served_by": self.served_by,
+            "cost_usd": _dollars(self.cost_nano_usd),
+            "saved_usd": _dollars(self.saved_nano_usd),
+            "certificate": self.certificate,
+        }
+        if answer is None:
+            return shown
+        steps = [
+            {
+                "step": step.number,
+                "models": [call.request.model for call in step.calls],
+                "cost_usd": _dollars(step.cost_nano_usd),
+                "decision": step.reason,
+            }
+            for step in answer.steps
+        ]
+        return shown | {"steps": steps, "stopped": answer.stopped, "level": answer.level, "warnings": answer.warnings}
+
+
+def _dollars(nano_usd: int | None) -> str | None:
+    """Return an exact amount in USD as a decimal number, without an exponent."""
+    return None if nano_usd is None else f"{usd(nano_usd):f}"
+
+
+def header_value(text: str) -> str:
+    r"""Return a text as a header's value: printable ASCII on one line, anything else a question mark.
+
+    >>> header_value("gpt\r\nset-cookie: a=b"), header_value("modèle")
+    ('gpt??set-cookie: a=b', 'mod?le')
+    """
+    return "".join([char if " " <= char <= "~" else "?" for char in text[:_LONGEST_VALUE]])
+
+
+def flag(headers: Mapping[str, str], name: str) -> bool:
+    """Return whether a request's header is set: "1", "true", "yes" or "on".
+
+    >>> flag({"x-cascade-explain": "1"}, "x-cascade-explain"), flag({}, "x-cascade-explain")
+    (True, False)
+    """
+    return headers.get(name, "").strip().lower() in {"1", "true", "yes", "on"}

@@ -1,0 +1,66 @@
+"""uvicorn's connection with two limits that it lacks: the size of a request's head, and the time it takes to come."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+class LimitedConnection(HttpToolsProtocol):
+    """A connection that is closed when the head of a request is too large or too slow.
+
+    Args:
+        max_head_bytes: the most that may come while a head is not complete: a limit of memory. A piece from the socket
+            that completes a head is taken whole.
+        head_s: how long a head may take, from the connection or from its first byte.
+        others: what uvicorn gives a connection.
+    """
+
+    def __init__(self, max_head_bytes: int, head_s: float, **others: Any) -> None:
+        super().__init__(**others)
+        self._max_head_bytes, self._head_s = max_head_bytes, head_s
+        self._head_bytes = 0
+        self._in_head = True
+        self._clock: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a first head."""
+        super().connection_made(transport)
+        self._clock = self.loop.call_later(self._head_s, transport.close)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the clock."""
+        self._stop_clock()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take a piece in; close the connection where the head becomes too large."""
+        self._head_bytes += len(data) if self._in_head else 0
+        super().data_received(data)
+        if not self._in_head or not self._head_bytes or self.transport.is_closing():
+            return
+        if self._head_bytes > self._max_head_bytes:
+            self.transport.write(_TOO_LARGE)
+            self.transport.close()
+        elif self._clock is None:
+            self._clock = self.loop.call_later(self._head_s, self.transport.close)
+
+    def on_headers_complete(self) -> None:
+        """Note that the head is complete."""
+        self._stop_clock()
+        self._in_head, self._head_bytes = False, 0
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Note that what comes next is another head."""
+        super().on_message_complete()
+        self._in_head = True
+
+    def _stop_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None

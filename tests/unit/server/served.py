@@ -1,0 +1,116 @@
+"""A cascade behind the server, for tests: in this process over ASGI, or on a loopback port in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+from uvicorn import Server
+
+from cascade import Orchestrator
+from cascade.providers.base import Payload
+from cascade.providers.fake import FakeProvider
+from cascade.server.app import application
+from cascade.server.running import listener
+from cascade.types import Request
+
+ASK = [{"role": "user", "content": "Which river flows through Vienna?"}]
+WAIT_S = 20.0
+CONFIG: Mapping[str, Any] = {
+    "models": {
+        "base": {"model": "small", "price": {"input": 1.0, "output": 2.0}},
+        "guide": {"model": "large", "price": {"input": 10.0, "output": 20.0}},
+    },
+    "provider": "fake",
+    "strategy": {"kind": "ladder", "models": ["base", "guide"]},
+    "policy": {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5},
+    "traces": "off",
+}
+"""The base is kept where its log-probs are above −0.5: `reply(…, logprobs=[−2, …])` sends a request to the guide."""
+
+
+def orchestrator(script: Any = None, **settings: Any) -> Orchestrator:
+    provider = script if hasattr(script, "acomplete") else FakeProvider(script)
+    return Orchestrator.from_config({**CONFIG, **settings}, providers={"fake": provider})
+
+
+def asgi(served: Orchestrator, **headers: str) -> httpx.AsyncClient:
+    """Return a client of the application, without a socket."""
+    transport = httpx.ASGITransport(application(served), client=("127.0.0.1", 1))
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers)
+
+
+async def post(
+    script: Any = None, body: Mapping[str, Any] | None = None, *, settings: Any = None, **headers: str
+) -> Any:
+    """Return the response to one chat request of the model `cascade`."""
+    async with orchestrator(script, **(settings or {})) as served, asgi(served) as client:
+        asked = {"model": "cascade", "messages": ASK, **(body or {})}
+        return await client.post("/v1/chat/completions", json=asked, headers=headers)
+
+
+@contextmanager
+def listening(served: Orchestrator) -> Iterator[str]:
+    """Run uvicorn in a thread, on a free port, and yield its address."""
+    started = threading.Event()
+
+    class Told(Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            started.set()
+
+    config = listener(served)
+    config.port = 0
+    server = Told(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        assert started.wait(WAIT_S)
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+class Held(FakeProvider):
+    """Answers once it is let go, and notes calls that were cancelled while they waited."""
+
+    def __init__(self, script: Any = None, *, after_words: int = 0) -> None:
+        super().__init__(script)
+        self.after_words = after_words
+        self.waiting, self.cancelled = threading.Event(), threading.Event()
+        self._gone = False
+        self._held: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    def go(self) -> None:
+        """Let every call go, those that wait and those to come; from any thread."""
+        self._gone = True
+        for loop, event in self._held:
+            loop.call_soon_threadsafe(event.set)
+
+    async def _wait(self) -> None:
+        event = asyncio.Event()
+        self._held.append((asyncio.get_running_loop(), event))
+        self.waiting.set()
+        try:
+            if not self._gone:
+                await event.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
+        await self._wait()
+        return await super().acomplete(request, timeout_s)
+
+    async def astream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
+        count = 0
+        async for chunk in super().astream(request, timeout_s):
+            if count == self.after_words:
+                await self._wait()
+            count += 1
+            yield chunk

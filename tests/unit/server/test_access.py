@@ -1,0 +1,92 @@
+"""Keys, and the addresses that need them."""
+
+from __future__ import annotations
+
+import hmac
+
+import pytest
+
+from cascade.config.schema import ServerConfig
+from cascade.safety.keys import redact
+from cascade.server.access import check, is_loopback, listening_problems, new_key
+from cascade.server.refusals import Refused
+
+KEY, OTHER = new_key(), new_key()
+KEYED = ServerConfig(keys=({"name": "app", "sha256": KEY.sha256}, {"name": "batch", "sha256": OTHER.sha256}))
+
+
+def status(headers: dict[str, str], settings: ServerConfig) -> int:
+    with pytest.raises(Refused) as caught:
+        check(headers, settings)
+    assert "sk-cascade" not in str(caught.value)
+    return caught.value.status
+
+
+def test_a_key_opens_and_is_known_by_its_name() -> None:
+    assert check({"authorization": f"Bearer {KEY.key}"}, KEYED) == "app"
+    assert check({"authorization": f"bearer  {OTHER.key} "}, KEYED) == "batch"
+
+
+@pytest.mark.parametrize(
+    "given", ["", "Bearer", "Bearer ", "Basic KEY", "KEY", "Bearer KEYx", "Bearer HASH", "Bearer \udcff\u20ac"]
+)
+def test_a_wrong_key_is_refused(given: str) -> None:
+    said = given.replace("KEY", KEY.key).replace("HASH", KEY.sha256)
+    assert status({"authorization": said}, KEYED) == 401
+
+
+def test_every_key_is_compared_and_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    real = hmac.compare_digest
+
+    def noted(left: str, right: str) -> bool:
+        compared.append(right)
+        return real(left, right)
+
+    monkeypatch.setattr(hmac, "compare_digest", noted)
+    check({"authorization": f"Bearer {KEY.key}"}, KEYED)
+    assert compared == [KEY.sha256, OTHER.sha256]  # also after the one that fits
+
+
+def test_keys_are_long_random_and_known_to_the_redaction() -> None:
+    assert KEY.key != OTHER.key
+    assert len(KEY.key) - len("sk-cascade-") == 43  # 256 bits
+    assert KEY.key not in redact(f"it said {KEY.key}")
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "localhost:8400", "[::1]:8400", "127.3.2.1:1"])
+def test_without_keys_this_machine_is_served(host: str) -> None:
+    assert check({"host": host}, ServerConfig()) is None
+
+
+@pytest.mark.parametrize(
+    "host", ["", "evil.example", "127.0.0.1.evil.example:8400", "10.0.0.1", "[", "localhost@evil.example"]
+)
+def test_without_keys_a_name_of_somebody_else_is_refused(host: str) -> None:
+    assert status({"host": host}, ServerConfig()) == 403
+
+
+def test_where_the_configuration_says_so_any_host_is_served_without_keys() -> None:
+    assert check({"host": "gateway.internal"}, ServerConfig(any_address=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ({"host": "127.0.0.1"}, False),
+        ({"host": "::1"}, False),
+        ({"host": "0.0.0.0"}, True),
+        ({"host": "::"}, True),
+        ({"host": "example.com"}, True),
+        ({"host": "0.0.0.0", "any_address": True}, False),
+        ({"host": "0.0.0.0", "keys": ({"name": "a", "sha256": "0" * 64},)}, False),
+    ],
+)
+def test_other_machines_are_listened_to_with_keys_or_on_demand(settings: dict[str, object], refused: bool) -> None:
+    assert bool(list(listening_problems(ServerConfig(**settings)))) is refused
+
+
+def test_what_is_no_address_of_this_machine() -> None:
+    assert [host for host in ("127.0.0.2", "::1", "LOCALHOST", "0.0.0.0", "", "local") if is_loopback(host)] == [
+        "127.0.0.2", "::1", "LOCALHOST",
+    ]  # fmt: skip

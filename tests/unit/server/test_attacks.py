@@ -1,0 +1,220 @@
+"""Clients that mean harm, or are just gone: raw bytes on a loopback port."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.providers.fake import FakeProvider
+
+from .served import ASK, CONFIG, WAIT_S, Held, listening, orchestrator
+from .test_written import SURE
+
+LIMITS = {"max_head_bytes": 4_000, "max_body_bytes": 20_000, "body_s": 0.2}
+
+
+def connected(url: str) -> socket.socket:
+    host, _, port = url.removeprefix("http://").partition(":")
+    return socket.create_connection((host, int(port)), WAIT_S)
+
+
+def read_all(open_: socket.socket) -> bytes:
+    """Read until the server closes the connection; a reset is an end, too."""
+    data = b""
+    try:
+        while piece := open_.recv(65_536):
+            data += piece
+    except ConnectionResetError:
+        pass
+    return data
+
+
+def request(body: bytes, *headers: str) -> bytes:
+    head = ["POST /v1/chat/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers]
+    return "\r\n".join([*head, f"Content-Length: {len(body)}", "", ""]).encode("latin-1") + body
+
+
+def chat(**fields: Any) -> bytes:
+    return json.dumps({"model": "cascade", "messages": ASK, **fields}).encode()
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with orchestrator(FakeProvider({"small": [SURE]}), server=LIMITS) as served, listening(served) as address:
+        yield address
+
+
+def sent(url: str, *pieces: bytes) -> bytes:
+    """Send raw bytes, and return all that comes back until the server closes."""
+    with connected(url) as open_:
+        try:
+            for piece in pieces:
+                open_.sendall(piece)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # the server closed before it had read all
+        return read_all(open_)
+
+
+def well(url: str) -> bool:
+    """Whether the server still answers."""
+    return sent(url, request(chat(), "Connection: close")).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"GET / HTTP/1.1\r\nX-Long: " + b"a" * 3_000, b"a" * 3_000],  # one header that never ends
+        [b"GET / HTTP/1.1\r\n", *[b"X-%d: a\r\n" % n for n in range(1_000)]],  # headers that never end
+        [b"GET /" + b"a" * 3_000, b"a" * 3_000],
+    ],
+)
+def test_a_head_that_never_ends_is_cut_off(url: str, pieces: list[bytes]) -> None:
+    assert b" 431 " in sent(url, *pieces).split(b"\r\n")[0]
+    assert well(url)
+
+
+@pytest.mark.parametrize("start", [b"", b"POST /v1/chat/completions HT"])
+def test_a_head_that_does_not_come_is_not_waited_for(url: str, start: bytes) -> None:
+    assert sent(url, start) == b""
+    assert well(url)
+
+
+def test_nor_is_a_second_head_on_the_same_connection(url: str) -> None:
+    with connected(url) as open_:
+        open_.sendall(request(chat()))
+        assert open_.recv(65_536).startswith(b"HTTP/1.1 200")
+        open_.sendall(b"GET /hea")
+        assert read_all(open_) == b""
+
+
+def test_a_body_that_does_not_come_is_refused(url: str) -> None:
+    answer = sent(url, request(chat(), "Connection: close")[:-5])
+    assert answer.startswith(b"HTTP/1.1 408")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(url: str, chunked: bool) -> None:
+    body = b'{"model": "' + b"a" * 40_000 + b'"}'
+    if chunked:
+        head = request(b"", "Transfer-Encoding: chunked", "Connection: close").replace(b"Content-Length: 0\r\n", b"")
+        data = head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    else:
+        data = request(body, "Connection: close")
+    answer = sent(url, data)
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert well(url)
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" * 9_000, b'{"a":' * 2_000 + b"1" + b"}" * 2_000, b"\x00" * 100, b"", b'"' + b"\\u0000" * 1_000]
+)
+def test_bodies_that_are_no_request_are_refused(url: str, body: bytes) -> None:
+    assert sent(url, request(body, "Connection: close")).startswith(b"HTTP/1.1 400")
+    assert well(url)
+
+
+def test_two_lengths_of_one_body_are_refused(url: str) -> None:
+    """They read differently to a proxy in front and to the server behind: request smuggling."""
+    assert sent(url, request(chat(), "Transfer-Encoding: chunked")).startswith(b"HTTP/1.1 400")
+
+
+def test_what_a_client_sends_comes_back_in_no_header(url: str) -> None:
+    asked = chat(model="x\r\nSet-Cookie: a=1")
+    answer = sent(url, request(asked, "Connection: close", "X-Cascade-Group: \xe9"))
+    head = answer.partition(b"\r\n\r\n")[0].lower()
+    assert head.startswith(b"http/1.1 404")
+    assert b"set-cookie" not in head
+
+
+@pytest.mark.parametrize(("stream", "after_words"), [(False, 0), (True, 0), (True, 1)])
+def test_a_client_that_hangs_up_stops_the_call_behind_it(stream: bool, after_words: int) -> None:
+    held = Held({"large": [SURE]}, after_words=after_words)
+    with orchestrator(held) as served, listening(served) as address:
+        with connected(address) as open_:
+            open_.sendall(request(chat(model="large", stream=stream)))
+            if after_words:
+                assert b"The" in open_.recv(65_536)
+            assert held.waiting.wait(WAIT_S)
+        assert held.cancelled.wait(WAIT_S)
+        metrics = sent(address, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    assert b'cascade_requests_total{model="large",served_by="",status="499"} 1' in metrics
+    assert b"cascade_in_flight 0" in metrics
+
+
+def test_requests_one_after_another_on_one_connection_are_answered_in_order(url: str) -> None:
+    """The client that pipelines has not hung up."""
+    answer = sent(url, request(chat()) + request(chat(model="nope")) + request(chat(), "Connection: close"))
+    assert re.findall(rb"HTTP/1\.1 (\d+)", answer) == [b"200", b"404", b"200"]
+
+
+SERVES = """
+import sys
+from cascade.config import load
+from cascade.server.running import serve
+serve(load(sys.argv[1]))
+"""
+
+
+def test_sigterm_lets_a_request_end_and_takes_no_other(loopback: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """The process listens no more, answers what was asked before, and ends well."""
+    from faults import server as faults
+
+    asked, go = threading.Event(), threading.Event()
+
+    def waits(handler: Any, body: Any) -> None:
+        asked.set()
+        go.wait(WAIT_S)
+        handler._send(200, faults.encode(faults.PAYLOADS["ok"](body)))
+
+    monkeypatch.setitem(faults.RAW, "waits", waits)
+    loopback.modes["small"] = "waits"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    provider = {"kind": "openai_http", "api_base": loopback.address}
+    path = tmp_path / "cascade.yaml"
+    path.write_text(json.dumps({**CONFIG, "provider": provider, "server": {"port": port}}), "utf-8")
+    process = subprocess.Popen([sys.executable, "-c", SERVES, str(path)])
+    try:
+        address = f"http://127.0.0.1:{port}"
+        open_ = _when_it_listens(address, process)
+        with open_:
+            open_.sendall(request(chat(model="small")))
+            assert asked.wait(WAIT_S)
+            process.send_signal(signal.SIGTERM)
+            _when_it_listens_no_more(address)
+            go.set()
+            assert read_all(open_).startswith(b"HTTP/1.1 200")
+        assert process.wait(WAIT_S) == 0
+    finally:
+        go.set()
+        process.kill()
+        process.wait()
+
+
+def _when_it_listens(url: str, process: Any) -> socket.socket:
+    """Return a connection, as soon as one can be made."""
+    while process.poll() is None:
+        try:
+            return connected(url)
+        except ConnectionRefusedError:
+            continue
+    raise AssertionError("the server did not start")
+
+
+def _when_it_listens_no_more(url: str) -> None:
+    while True:
+        try:
+            connected(url).close()
+        except ConnectionRefusedError:
+            return

@@ -1,0 +1,285 @@
+"""The application over HTTP, without a socket: what a client sends and what it reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.calibration.fingerprint import made_for
+from cascade.config import load
+from cascade.conformal.certificate import make
+from cascade.errors import RateLimitedError, StreamInterruptedError
+from cascade.policies import levels
+from cascade.policies.artifact import PolicyArtifact
+from cascade.providers.fake import FakeProvider, reply
+from cascade.server.access import new_key
+from cascade.types import Answer
+from unit.certified import certificate
+
+from .served import ASK, CONFIG, WAIT_S, Held, asgi, orchestrator, post
+from .test_written import SURE, UNSURE, chunks
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "parameters": {"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]},
+        },
+    }
+]
+
+
+async def test_a_kept_base_is_served_with_its_receipt_in_the_headers() -> None:
+    response = await post({"small": [SURE]})
+    assert response.status_code == 200
+    assert response.json()["choices"][0]["message"] == {"role": "assistant", "content": "The Danube."}
+    assert response.json()["model"] == response.headers["x-cascade-served-by"] == "small"
+    assert response.headers["x-cascade-cost-usd"] == "0.000120000"
+    assert response.headers["x-cascade-saved-usd"] == "0.001080000"
+    assert response.json()["id"] == f"chatcmpl-{response.headers['x-cascade-trace-id']}"
+    assert "x-cascade-certificate" not in response.headers
+    assert "cascade" not in response.json()
+
+
+async def test_what_happened_is_told_on_request() -> None:
+    response = await post({"small": [UNSURE], "large": [SURE]}, **{"x-cascade-explain": "1"})
+    shown = response.json()["cascade"]
+    assert shown["served_by"] == "large"
+    assert [step["step"] for step in shown["steps"]] == [1, 2]
+    assert shown["stopped"] == "horizon"
+
+
+async def test_a_bypass_asks_the_guide_alone() -> None:
+    fake = FakeProvider({"small": [SURE], "large": [SURE]})
+    response = await post(fake, **{"x-cascade-bypass": "1"})
+    assert response.headers["x-cascade-served-by"] == "large"
+    assert "x-cascade-saved-usd" not in response.headers
+    assert [request.model for request in fake.requests] == ["large"]
+
+
+async def test_a_single_model_passes_through_under_its_own_name() -> None:
+    fake = FakeProvider({"small": [UNSURE]})
+    response = await post(fake, {"model": "small", "made_up_field": [1]})
+    assert response.json()["choices"][0]["message"]["content"] == "The Rhine?"
+    sent = fake.requests[0]
+    assert sent.chat is not None
+    assert sent.chat.body() == {"messages": ASK, "made_up_field": [1]}
+    assert sent.top_logprobs is None
+
+
+async def test_images_and_every_unknown_field_reach_the_models_as_they_are() -> None:
+    parts = [
+        {"type": "text", "text": "What is it?"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+    ]
+    fake = FakeProvider({"small": [SURE]})
+    await post(fake, {"messages": [{"role": "user", "content": parts}], "seed": 7, "x_new": {"a": None}})
+    sent = fake.requests[0].chat
+    assert sent is not None
+    assert sent.body() == {"messages": [{"role": "user", "content": parts}], "seed": 7, "x_new": {"a": None}}
+
+
+async def test_a_faulty_tool_call_is_not_served_while_the_guide_is_left() -> None:
+    bad = reply("", tool_calls=[("get_weather", {"days": "3"})], logprobs=[-0.01])
+    good = reply("", tool_calls=[("get_weather", {"days": 3})], logprobs=[-0.01])
+    response = await post({"small": [bad], "large": [good]}, {"tools": TOOLS})
+    assert response.headers["x-cascade-served-by"] == "large"
+    assert response.json()["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] == '{"days": 3}'
+
+
+@pytest.mark.parametrize("script", [{"small": [SURE]}, {"small": [UNSURE], "large": [SURE]}])
+async def test_a_stream_is_the_same_message_in_pieces(script: Any) -> None:
+    response = await post(script, {"stream": True, "stream_options": {"include_usage": True}})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    found = chunks(response.content)
+    text = "".join(one["choices"][0]["delta"].get("content") or "" for one in found if one["choices"])
+    assert text == "The Danube."
+    assert found[-1]["usage"] == {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+    assert found[-2]["cascade"]["cost_usd"] == ("0.000120000" if "large" not in script else "0.001320000")
+
+
+async def test_the_headers_of_a_stream_say_what_is_known_when_it_begins() -> None:
+    kept = (await post({"small": [SURE]}, {"stream": True})).headers
+    assert (kept["x-cascade-served-by"], kept["x-cascade-cost-usd"]) == ("small", "0.000120000")
+    flowed = (await post({"small": [UNSURE], "large": [SURE]}, {"stream": True})).headers
+    assert flowed["x-cascade-served-by"] == "large"
+    assert "x-cascade-cost-usd" not in flowed
+
+
+async def test_an_error_before_the_first_text_is_a_status_and_after_it_an_event() -> None:
+    class Breaks(FakeProvider):
+        async def astream(self, request: Any, timeout_s: float) -> Any:
+            async for chunk in super().astream(request, timeout_s):
+                yield chunk
+                raise StreamInterruptedError("it broke")
+
+    early = await post({"large": [RateLimitedError("slow down", retry_after_s=7)]}, {"model": "large", "stream": True})
+    assert (early.status_code, early.headers["retry-after"]) == (429, "7")
+    late = await post(Breaks({"large": [SURE]}), {"model": "large", "stream": True})
+    assert late.status_code == 200
+    first, last = [json.loads(line[6:]) for line in late.text.splitlines() if line]
+    assert first["choices"][0]["delta"]["content"] == "The"
+    assert last["error"]["code"] == "stream_interrupted"
+    assert "[DONE]" not in late.text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_where_the_cascade_abstains_nothing_is_served(stream: bool) -> None:
+    async with orchestrator({"small": [SURE]}) as served, asgi(served) as client:
+        answer = await served.achat(ASK)
+
+        async def abstains(*_: Any, **__: Any) -> AsyncGenerator[Answer, None]:
+            yield replace(answer, text=None, answers=(), stopped="abstained")
+
+        served.aserve = abstains  # type: ignore[method-assign,assignment]
+        body = {"model": "cascade", "messages": ASK, "stream": stream}
+        response = await client.post("/v1/chat/completions", json=body)
+    assert (response.status_code, response.json()["error"]["code"]) == (422, "abstained")
+
+
+async def test_a_fault_is_served_where_no_other_model_is_left() -> None:
+    response = await post({"small": [reply("", logprobs=[-9.0])], "large": [reply("")]})
+    assert (response.status_code, response.headers["x-cascade-served-by"]) == (200, "large")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"model": "cascad"}, 404, "model_not_found"),
+        ({"model": "cascade:low"}, 404, "model_not_found"),
+        ({"n": 2}, 400, "invalid_request"),
+        ({"messages": []}, 400, "invalid_request"),
+        ({"messages": [{"role": "martian"}]}, 400, "invalid_request"),
+        ({"max_tokens": 0}, 400, "invalid_request"),
+    ],
+)
+async def test_a_wrong_request_is_refused_in_openai_s_form(body: Any, status: int, code: str) -> None:
+    response = await post(None, body)
+    assert response.status_code == status
+    assert response.json()["error"]["code"] == code
+    assert response.headers["x-cascade-trace-id"]
+
+
+async def test_a_mistake_of_ours_is_logged_without_keys_and_told_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(FakeProvider):
+        async def acomplete(self, request: Any, timeout_s: float) -> Any:
+            raise ZeroDivisionError("with sk-0123456789abcdefghij")
+
+    response = await post(Broken())
+    assert response.status_code == 500
+    assert "ZeroDivision" not in response.text
+    assert "ZeroDivisionError" in caplog.text
+    assert "sk-0123456789abcdefghij" not in caplog.text
+
+
+async def test_a_request_that_takes_too_long_ends() -> None:
+    held = Held()
+    response = await post(held, settings={"server": {"request_s": 0.05}})
+    assert (response.status_code, response.json()["error"]["code"]) == (504, "request_timeout")
+    assert held.cancelled.is_set()
+
+
+async def test_more_requests_than_the_limit_are_sent_away_for_a_second() -> None:
+    held = Held({"small": [SURE]})
+    async with orchestrator(held, server={"max_requests": 1}) as served, asgi(served) as client:
+        body = {"model": "small", "messages": ASK}
+        first = asyncio.create_task(client.post("/v1/chat/completions", json=body))
+        assert await asyncio.to_thread(held.waiting.wait, WAIT_S)
+        second = await client.post("/v1/chat/completions", json=body)
+        held.go()
+        third = (await first, await client.post("/v1/chat/completions", json=body))
+    assert (second.status_code, second.headers["retry-after"]) == (503, "1")
+    assert [one.status_code for one in third] == [200, 200]
+
+
+async def test_models_are_listed_and_each_is_there() -> None:
+    async with orchestrator(server={"name": "support"}) as served, asgi(served) as client:
+        listed = (await client.get("/v1/models")).json()["data"]
+        assert [one["id"] for one in listed] == ["support", "small", "large"]
+        assert (await client.get("/v1/models/large")).json() == listed[-1]
+        assert (await client.get("/v1/models/huge")).status_code == 404
+
+
+async def test_keys_are_asked_for_everywhere_but_where_health_is_told() -> None:
+    key = new_key()
+    keys = [{"name": "app", "sha256": key.sha256}]
+    async with orchestrator({"small": [SURE]}, server={"keys": keys}) as served, asgi(served) as client:
+        paths = ["/v1/models", "/metrics", "/openapi.json", "/nope"]
+        assert [(await client.get(path)).status_code for path in paths] == [401] * 4
+        assert (await client.post("/v1/chat/completions", json={})).status_code == 401
+        assert [(await client.get(path)).status_code for path in ("/healthz", "/readyz")] == [200, 503]
+        client.headers["authorization"] = f"Bearer {key.key}"
+        assert [(await client.get(path)).status_code for path in paths] == [200, 200, 200, 404]
+        body = {"model": "cascade", "messages": ASK}
+        assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+async def test_a_page_that_points_its_own_name_at_this_machine_is_refused() -> None:
+    assert (await post({"small": [SURE]}, host="evil.example")).status_code == 403
+
+
+@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/", 404), ("GET", "/v1/chat/completions", 405)])
+async def test_paths_and_methods_that_there_are_none_of(method: str, path: str, status: int) -> None:
+    async with orchestrator() as served, asgi(served) as client:
+        response = await client.request(method, path)
+    assert response.status_code == status
+    assert response.json()["error"]["message"].startswith(f"{method} {path}")
+
+
+async def test_counts_of_what_was_served_and_refused() -> None:
+    async with orchestrator({"small": [SURE]}) as served, asgi(served) as client:
+        for model in ("cascade", "nope"):
+            await client.post("/v1/chat/completions", json={"model": model, "messages": ASK})
+        response = await client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'cascade_requests_total{model="cascade",served_by="small",status="200"} 1' in response.text
+    assert 'cascade_requests_total{model="",served_by="",status="404"} 1' in response.text
+    assert "cascade_in_flight 0" in response.text
+
+
+async def test_the_openapi_document_names_every_path_that_is_served() -> None:
+    async with orchestrator() as served, asgi(served) as client:
+        document = (await client.get("/openapi.json")).json()
+    assert document["openapi"].startswith("3.1")
+    assert set(document["paths"]) == {
+        "/v1/chat/completions", "/v1/models", "/v1/models/{name}", "/healthz", "/readyz", "/metrics",
+    }  # fmt: skip
+    assert document["paths"]["/v1/chat/completions"]["post"]["responses"].keys() >= {"200", "400", "401", "429", "504"}
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"), [("small\r\nset-cookie: a=1", "small??set-cookie: a=1"), ("gro\u00df", "gro?")]
+)
+async def test_models_with_odd_names_break_no_header(name: str, shown: str) -> None:
+    response = await post({}, {"model": name}, settings={"models": {"base": name, "guide": "large"}})
+    assert response.headers["x-cascade-served-by"] == shown
+    assert "set-cookie" not in response.headers
+    assert response.json()["model"] == name
+
+
+def level(threshold: float, alpha: float) -> PolicyArtifact:
+    """Return a policy that keeps the base's reply where its doubt is below a threshold, certified with alpha."""
+    bare = PolicyArtifact({"kind": "threshold", "when": "reply_logprob", "threshold": threshold})
+    signed = replace(certificate(alpha=alpha, kappa=threshold), policy_sha256=bare.policy_sha256)
+    return replace(bare, certificates=(make(replace(signed, made_for=made_for(load(CONFIG)))),))
+
+
+async def test_each_level_is_an_alias_of_the_cascade(tmp_path: Path) -> None:
+    levels.write(tmp_path / "policy", {"low": level(2.5, 0.2), "high": level(0.5, 0.1)}, "high")
+    served = orchestrator({"small": [UNSURE], "large": [SURE]}, policy=str(tmp_path / "policy"))
+    async with served, asgi(served) as client:
+        listed = (await client.get("/v1/models")).json()["data"]
+        by = {}
+        for name in ("cascade", "cascade:low", "cascade:high"):
+            response = await client.post("/v1/chat/completions", json={"model": name, "messages": ASK})
+            by[name] = response.headers["x-cascade-served-by"], response.headers["x-cascade-certificate"]
+    assert [one["id"] for one in listed] == ["cascade", "cascade:low", "cascade:high", "small", "large"]
+    assert [served_by for served_by, _ in by.values()] == ["large", "small", "large"]
+    assert by["cascade"] == by["cascade:high"] != by["cascade:low"]

@@ -1,0 +1,61 @@
+"""What a client reads of each error."""
+
+from __future__ import annotations
+
+import pytest
+
+from cascade import errors
+from cascade.server.refusals import Refused, refusal_of, unexpected
+
+KEY = "sk-0123456789abcdefghijklmn"
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "again"),
+    [
+        (errors.UsageError("x"), 400, "invalid_request", False),
+        (errors.BadRequestError("x", status=404), 400, "refused_by_provider", False),
+        (errors.BadRequestError("x", status=422), 422, "refused_by_provider", False),
+        (errors.ContextTooLongError("x"), 400, "context_length_exceeded", False),
+        (errors.RefusedError("x"), 400, "content_filter", False),
+        (errors.BudgetExceededError("x"), 422, "budget_exceeded", False),
+        (errors.RateLimitedError("x"), 429, "rate_limited_by_provider", True),
+        (errors.ProviderTimeoutError("x"), 504, "provider_timeout", False),
+        (errors.AuthenticationError("x"), 502, "provider_refused_key", False),
+        (errors.BadResponseError("x"), 502, "bad_provider_response", False),
+        (errors.EmptyCompletionError("x"), 502, "bad_provider_response", False),
+        (errors.StreamInterruptedError("x"), 502, "stream_interrupted", False),
+        (errors.ProviderUnavailableError("x"), 503, "provider_unavailable", True),
+        (errors.ClosedError("x"), 503, "stopping", True),
+        (errors.NotCertifiedError("x"), 500, "not_served", False),
+        (errors.ConfigError(["x"]), 500, "not_served", False),
+    ],
+)
+def test_each_error_has_the_status_that_client_libraries_act_on(
+    error: errors.CascadeError, status: int, code: str, again: bool
+) -> None:
+    refusal = refusal_of(error)
+    assert (refusal.status, refusal.body["error"]["code"]) == (status, code)
+    assert (("x-should-retry", "false") in refusal.headers) is not again
+    assert set(refusal.body["error"]) == {"message", "type", "param", "code"}
+
+
+def test_every_error_of_the_tree_is_mapped() -> None:
+    kinds = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.ProviderError)]
+    assert len(kinds) > 10
+    assert {refusal_of(kind("x")).status for kind in kinds} <= {400, 429, 502, 503, 504}
+
+
+def test_how_long_to_wait_is_rounded_up_to_whole_seconds() -> None:
+    assert refusal_of(errors.RateLimitedError("x", retry_after_s=0.2)).headers == (("retry-after", "1"),)
+    assert refusal_of(Refused(503, "busy", retry_after_s=3)).headers == (("retry-after", "3"),)
+
+
+def test_no_key_leaves_in_a_message() -> None:
+    for error in (errors.AuthenticationError(f"refused {KEY}"), Refused(400, f"read {KEY}")):
+        assert KEY not in str(refusal_of(error).body)
+
+
+def test_of_a_mistake_of_ours_a_client_reads_nothing() -> None:
+    refusal = unexpected()
+    assert (refusal.status, refusal.body["error"]["code"]) == (500, "internal_error")
