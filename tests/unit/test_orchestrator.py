@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cascade import orchestrator as module
+from cascade import factory
 from cascade.checks import MAX_QUESTION_CHARS
 from cascade.errors import (
     AuthenticationError,
@@ -214,7 +214,7 @@ async def test_a_closed_orchestrator_answers_nothing() -> None:
 
 async def test_providers_of_its_own_are_closed_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     mine, shared = two_models(), two_models()
-    monkeypatch.setattr(module.registry, "create", lambda _kind, _settings: mine)
+    monkeypatch.setattr(factory.registry, "create", lambda _kind, _settings: mine)
     with Orchestrator("small", "large", provider="fake"):
         assert not mine.closed
     assert mine.closed

@@ -13,8 +13,8 @@ import pytest
 
 from cascade.calibration.fingerprint import made_for
 from cascade.config import load
-from cascade.conformal.certificate import make
 from cascade.errors import RateLimitedError, StreamInterruptedError
+from cascade.guarantees.certificate import make
 from cascade.policies import levels
 from cascade.policies.artifact import PolicyArtifact
 from cascade.providers.fake import FakeProvider, reply
