@@ -207,7 +207,7 @@ def _when_it_listens(url: str, process: Any) -> socket.socket:
     while process.poll() is None:
         try:
             return connected(url)
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, ConnectionResetError):
             continue
     raise AssertionError("the server did not start")
 
@@ -216,5 +216,5 @@ def _when_it_listens_no_more(url: str) -> None:
     while True:
         try:
             connected(url).close()
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, ConnectionResetError):
             return
