@@ -13,14 +13,13 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from cascade.errors import UsageError
+from cascade.text import encode_sorted
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _ENVELOPE = frozenset({"model", "stream", "stream_options", "n"})
 """Fields of a body that say who answers and how it travels, not what is asked."""
 MOST_CHARS = 20_000_000
 """The longest request, as JSON: images travel inside it."""
-
-_encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class ChatRequest:
     @cached_property
     def canonical(self) -> str:
         """The request as JSON, always the same for the same request: what ids and digests are made from."""
-        return _encode(self.body())
+        return encode_sorted(self.body())
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:
@@ -167,16 +166,40 @@ def chat_request(given: Chat, fields: Mapping[str, Any]) -> ChatRequest:
 
 
 def text_of(content: object) -> str:
-    """Return the text of a message's content: a string, or the text parts of a list of parts.
+    """Return the text of a message's content: a string, or the text parts of a list of parts, one after the other.
 
     >>> text_of([{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "…"}}])
     'What is this?'
     """
+    return "".join([text for text in part_texts(content) if text is not None])
+
+
+def part_texts(content: object) -> list[str | None]:
+    """Return the text of each part of a message's content; "" for a refusal, None for a part that is no text."""
     if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else ()
-    texts = [part if isinstance(part, str) else part.get("text") for part in parts if isinstance(part, str | Mapping)]
-    return "\n".join([text for text in texts if isinstance(text, str)])
+        return [content]
+    return [_part_text(part) for part in content] if isinstance(content, list | tuple) else []
+
+
+def _part_text(part: object) -> str | None:
+    if isinstance(part, str):
+        return part
+    held = part if isinstance(part, Mapping) else {}
+    text = held.get("text")
+    if isinstance(text, str):
+        return text
+    return "" if isinstance(held.get("refusal"), str) else None
+
+
+def refusal_of(message: Mapping[str, Any]) -> str:
+    """Return what a message says in place of an answer, in its own field or as a part of its content; "" for nothing.
+
+    >>> refusal_of({"content": [{"type": "refusal", "refusal": "I cannot help with that."}]})
+    'I cannot help with that.'
+    """
+    content = message.get("content")
+    parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list | tuple) else []
+    return "".join([one["refusal"] for one in (message, *parts) if isinstance(one.get("refusal"), str)])
 
 
 def calls_of(message: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
@@ -199,7 +222,10 @@ def output_text(message: Mapping[str, Any]) -> str:
     calls = calls_of(message)
     if not calls:
         return text_of(message.get("content"))
-    return _encode([{"name": function_of(call).get("name"), "arguments": _arguments(call)} for call in calls])
+    try:
+        return encode_sorted([{"name": function_of(call).get("name"), "arguments": _arguments(call)} for call in calls])
+    except RecursionError:  # arguments that are read but not written again: as they stand
+        return encode_sorted([function_of(call) for call in calls])
 
 
 def function_of(call: Mapping[str, Any]) -> Mapping[str, Any]:

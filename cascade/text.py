@@ -44,13 +44,14 @@ def _normalized(text: str) -> str:
     return bare or text.strip()
 
 
-_encode_sorted = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
+encode_sorted = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
+"""Writes a JSON value in one spelling: keys in order, no blanks."""
 
 
 def _json_value(text: str) -> str | None:
     """Return a JSON object or list in one spelling; None for any other text."""
     try:
-        return _encode_sorted(_whole_numbers(json.loads(text)))
+        return encode_sorted(_whole_numbers(json.loads(text)))
     except (ValueError, RecursionError):
         return None
 
@@ -76,7 +77,7 @@ def agreement(answer: str, earlier: Sequence[str]) -> float | None:
     return sum(normalize_answer(other) == key for other in earlier) / len(earlier)
 
 
-__all__ = ["agreement", "capital", "counted", "data_block", "defuse", "normalize_answer", "remembered"]
+__all__ = ["agreement", "capital", "counted", "data_block", "defuse", "encode_sorted", "normalize_answer", "remembered"]
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 

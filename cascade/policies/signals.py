@@ -45,6 +45,7 @@ SIGNALS: Final[Mapping[str, Signal]] = MappingProxyType(
         "tools_offered": Signal("tools that the request offers", 0.0, None),
         "turns": Signal("messages of the user so far", 0.0, None),
         "request_chars": Signal("characters of the request as JSON", 0.0, None),
+        "message_faults": Signal("faults of the message", 0.0, None),
         "reasoning_chars": Signal("characters", 0.0, None),
         "self_check": Signal("a model's own P(correct)", 0.0, 1.0, tracked=True),
         "gate": Signal("1 a check was passed, else 0", 0.0, 1.0, tracked=True),
@@ -67,7 +68,7 @@ OF_ANSWERS = frozenset(
     }
 )
 """What a step shows of any model's answer (`strategies.signals`), and whether it agrees with the earlier ones."""
-OF_REQUESTS = frozenset({"answer_chars", "tool_calls", "tools_offered", "turns", "request_chars"})
+OF_REQUESTS = frozenset({"answer_chars", "tool_calls", "tools_offered", "turns", "request_chars", "message_faults"})
 """What a step of a chat request shows besides (`strategies.form`)."""
 _UNLISTED = Signal("unknown", None, None, tracked=True)
 _ROLES = ("base_", "guide_")

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cascade.chat import refusal_of
 from cascade.errors import StreamInterruptedError
 from cascade.providers.base import Payload
-from cascade.providers.reading import MAX_TEXT_CHARS, as_storable, content_text, raise_error_inside, refusal_text
+from cascade.providers.reading import MAX_TEXT_CHARS, as_storable, content_text, raise_error_inside
 from cascade.types import Request
 
 
@@ -57,7 +58,7 @@ class Assembler:
         delta = choice.get("delta") or choice.get("message")  # the whole, where a server does not stream
         if not isinstance(delta, dict):
             return ""
-        self._refusals.append(refusal_text(delta))
+        self._refusals.append(refusal_of(delta))
         if self.request.chat is not None:
             self._add_message(delta)
         text = as_storable(content_text(delta.get("content"), self.notes))

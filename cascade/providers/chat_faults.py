@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from cascade.chat import ChatRequest, calls_of, function_of, parsed, text_of
+from cascade.chat import ChatRequest, calls_of, function_of, parsed, refusal_of, text_of
 from cascade.errors import MissingExtraError
 
 MOST_ARGUMENT_CHARS = 1_000_000
@@ -29,24 +29,21 @@ def message_faults(request: ChatRequest, message: Mapping[str, Any], finish_reas
     """
     found: list[str] = []
     calls = calls_of(message)
-    if refusal_of(message) or finish_reason == "content_filter":
+    if refusal_of(message).strip() or finish_reason == "content_filter":
         found.append("the model or its filter refused to answer")  # F110
     elif not calls and not text_of(message.get("content")).strip():
         found.append("the reply holds neither text nor a tool call")  # F109
     if finish_reason == "length":
         found.append("the reply was cut at its token limit")  # F107
     found += _choice_faults(request, calls)
+    given = message.get("tool_calls")
+    if isinstance(given, list) and len(calls) < len(given):
+        found.append("a tool call is not a JSON object")  # F103
     for call in calls:
         found += _call_faults(request, call)
     if not calls and not found and request.wants_json:
         found += _json_faults(request, text_of(message.get("content")))
     return tuple(dict.fromkeys(found))
-
-
-def refusal_of(message: Mapping[str, Any]) -> str:
-    """Return what a message says in place of an answer, "" where it refuses nothing."""
-    refusal = message.get("refusal")
-    return refusal.strip() if isinstance(refusal, str) else ""
 
 
 def _choice_faults(request: ChatRequest, calls: tuple[Mapping[str, Any], ...]) -> Iterator[str]:
@@ -60,22 +57,22 @@ def _choice_faults(request: ChatRequest, calls: tuple[Mapping[str, Any], ...]) -
         yield "no tool was called where one must be"  # F106
     if isinstance(choice, Mapping):
         wanted = function_of(choice).get("name")
-        if wanted and wanted not in {function_of(call).get("name") for call in calls}:
+        if wanted and wanted not in [function_of(call).get("name") for call in calls]:
             yield f"the tool {wanted!r} was not called, and the request demands it"  # F106
 
 
 def _call_faults(request: ChatRequest, call: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is wrong with one tool call."""
-    function = function_of(call)
-    name, given = function.get("name"), function.get("arguments")
-    offered = {function_of(tool).get("name"): function_of(tool) for tool in request.tools}
-    old = {one.get("name"): one for one in request.options.get("functions") or () if isinstance(one, Mapping)}
-    tool = {**old, **offered}.get(name)
-    if call.get("type") not in {None, "function"} and "function" not in call:
-        return  # a tool of another kind, which the provider checks
+    kind = call.get("type") or "function"
+    called = call.get(kind) if isinstance(kind, str) else None
+    called = called if isinstance(called, Mapping) else {}
+    name, given = called.get("name"), called.get("arguments")
+    tool = _tool(request, str(kind), name)
     if tool is None:
         yield f"the tool {str(name)[:_SHOWN_CHARS]!r} was not offered"  # F102
         return
+    if kind != "function":
+        return  # the input of a tool of another kind is free text
     if isinstance(given, str) and len(given) > MOST_ARGUMENT_CHARS:
         yield f"the arguments of {name} have more than {MOST_ARGUMENT_CHARS:,} characters"  # F115
         return
@@ -90,6 +87,14 @@ def _call_faults(request: ChatRequest, call: Mapping[str, Any]) -> Iterator[str]
     wrong = schema_problem(tool.get("parameters"), arguments)
     if wrong is not None:
         yield f"the arguments of {name} break its schema: {wrong}"  # F104
+
+
+def _tool(request: ChatRequest, kind: str, name: object) -> Mapping[str, Any] | None:
+    """Return the tool of a kind that a request offers under a name; None where it offers none."""
+    old = request.options.get("functions") if kind == "function" else None
+    offered = [*request.tools, *({"function": one} for one in (old if isinstance(old, list) else ()))]
+    found = [held for tool in offered if isinstance(held := tool.get(kind), Mapping) and held.get("name") == name]
+    return found[-1] if found and isinstance(name, str) else None
 
 
 def _json_faults(request: ChatRequest, text: str) -> Iterator[str]:

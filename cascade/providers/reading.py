@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cascade.budget.tokens import bound_tokens, estimate_prompt, estimate_tokens
-from cascade.chat import output_text
+from cascade.chat import output_text, part_texts, refusal_of
 from cascade.errors import (
     BadResponseError,
     EmptyCompletionError,
@@ -31,6 +31,8 @@ MOST_ADDED_TOKENS = 10_000
 """What a server may add to a prompt: instructions of its own, a template."""
 MOST_REASONING_TOKENS = 200_000
 _MORE_TOKENS = 1_000
+MOST_LEVELS = 100
+"""A message that is nested deeper cannot be copied, encoded and compared without end (F116)."""
 
 # Lone surrogates cannot be stored as UTF-8; NUL cannot be stored in PostgreSQL.
 _UNSTORABLE = re.compile("[\ud800-\udfff\x00]")
@@ -54,7 +56,7 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
         )
     message = choice["message"]
     finish = choice.get("finish_reason")
-    whole = None if request.chat is None else as_storable_value(message)
+    whole = None if request.chat is None else whole_message(message, request)
     text = content_text(message.get("content"), notes) if whole is None else output_text(whole)
     usage = read_usage(payload.get("usage"), request, text, notes)
     if whole is None:
@@ -134,39 +136,19 @@ def first_choice(choices: list[Any], notes: list[str]) -> Mapping[str, Any] | No
 
 def raise_refusal(message: Mapping[str, Any], text: str, finish: object, request: Request, usage: Usage) -> None:
     """Refuse an answer that a filter withheld or that holds nothing: never an empty string as an answer (F16)."""
-    if refusal_text(message).strip() or finish == "content_filter":
+    if refusal_of(message).strip() or finish == "content_filter":
         raise RefusedError(f"{request.model} or its filter declined to answer.", model=request.model, usage=usage)
     if not text.strip() and finish != "length":
         raise RefusedError(f"{request.model} sent an empty answer.", model=request.model, usage=usage)
 
 
 def content_text(content: object, notes: list[str]) -> str:
-    """Return the text of a message's content: a string, or a list of parts. Parts that are no text are noted."""
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    texts = [_part_text(part) for part in parts]
+    """Return the text of a message's content. Parts that are no text are noted."""
+    texts = part_texts(content)
     other = sum(text is None for text in texts)
     if other:
         notes.append(f"{other} of {len(texts)} parts of the content are not text and were left out")
     return "".join([text for text in texts if text is not None])
-
-
-def _part_text(part: object) -> str | None:
-    """Return the text of one part; "" for a refusal, which `refusal_text` reads."""
-    if isinstance(part, str):
-        return part
-    text = part.get("text") if isinstance(part, dict) else None
-    if isinstance(text, str):
-        return text
-    return "" if isinstance(part, dict) and isinstance(part.get("refusal"), str) else None
-
-
-def refusal_text(message: Mapping[str, Any]) -> str:
-    """Return what a message says in place of an answer, in its own field or as a part of its content."""
-    content = message.get("content")
-    held = [message, *(part for part in content if isinstance(part, dict))] if isinstance(content, list) else [message]
-    return "".join([one["refusal"] for one in held if isinstance(one.get("refusal"), str)])
 
 
 def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Usage:
@@ -237,15 +219,25 @@ def as_storable(text: str) -> str:
     return text if is_storable(text) else _UNSTORABLE.sub("\ufffd", text)
 
 
-def as_storable_value(value: Any) -> Any:
-    """Return a JSON value whose texts can be stored; the value itself where they can."""
+def whole_message(message: Mapping[str, Any], request: Request) -> dict[str, Any]:
+    """Return a message whose texts can be stored; refuse one that is nested deeper than any message is (F116)."""
+    try:
+        return {as_storable(str(name)): _storable_value(item, MOST_LEVELS) for name, item in message.items()}
+    except ValueError as error:
+        raise BadResponseError(f"{request.model} sent a message that {error}.", model=request.model) from None
+
+
+def _storable_value(value: Any, levels: int) -> Any:
+    """Return a JSON value whose texts can be stored, of so many levels at most."""
     if isinstance(value, str):
         return as_storable(value)
+    if not isinstance(value, Mapping | list | tuple):
+        return value
+    if levels == 0:
+        raise ValueError(f"is nested deeper than {MOST_LEVELS} levels")
     if isinstance(value, Mapping):
-        return {as_storable(str(name)): as_storable_value(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [as_storable_value(item) for item in value]
-    return value
+        return {as_storable(str(name)): _storable_value(item, levels - 1) for name, item in value.items()}
+    return [_storable_value(item, levels - 1) for item in value]
 
 
 def echoed_model(payload: Payload, request: Request, notes: list[str], secrets: tuple[str, ...] = ()) -> str | None:

@@ -19,6 +19,7 @@ class Metrics:
     def __init__(self) -> None:
         self.in_flight = 0
         self._requests: Counter[tuple[str, str, int]] = Counter()
+        self._faulty: Counter[str] = Counter()
         self._buckets = [0] * (len(_BOUNDS_S) + 1)
         self._seconds = 0.0
         self._first_text_s = 0.0
@@ -40,6 +41,7 @@ class Metrics:
         self._seconds += seconds
         if receipt is None:
             return
+        self._faulty.update(receipt.faulty)
         self._unknown_costs += receipt.cost_nano_usd is None
         self._cost_nano_usd += receipt.cost_nano_usd or 0
         self._saved_nano_usd += receipt.saved_nano_usd or 0
@@ -56,6 +58,7 @@ class Metrics:
             ({"model": model, "served_by": served, "status": str(status)}, count)
             for (model, served, status), count in sorted(self._requests.items())
         ]
+        faulty = [({"model": model}, count) for model, count in sorted(self._faulty.items())]
         seconds = [({"le": le}, count) for le, count in _cumulated(self._buckets)]
         lines = [
             *_family("requests_total", "counter", "Requests that have ended.", requests),
@@ -69,6 +72,7 @@ class Metrics:
             *_family("cost_usd_total", "counter", "Known cost of all calls.", [({}, f"{usd(self._cost_nano_usd):f}")]),
             *_family("unknown_costs_total", "counter", "Requests of unknown cost.", [({}, self._unknown_costs)]),
             *_family("saved_usd", "gauge", "Saved against the guide alone.", [({}, f"{usd(self._saved_nano_usd):f}")]),
+            *_family("faulty_messages_total", "counter", "Messages of a model that had a fault.", faulty),
             *_family("alarm", "gauge", "1: audits withdrew a certificate.", [({}, int(alarm))]),
         ]
         return "\n".join(lines) + "\n"

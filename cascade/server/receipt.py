@@ -23,6 +23,7 @@ class Receipt(NamedTuple):
             model that is served; below 0 where the cascade cost more. None where a price or a usage is unknown, and
             where no policy decided.
         certificate: the id of the certificate that speaks of the answer.
+        faulty: the models whose messages had a fault, one for each such message.
     """
 
     trace_id: str
@@ -30,6 +31,7 @@ class Receipt(NamedTuple):
     cost_nano_usd: int | None = None
     saved_nano_usd: int | None = None
     certificate: str | None = None
+    faulty: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, answer: Answer, trace_id: str, guide: Price | None, *, cascaded: bool) -> Receipt:
@@ -51,6 +53,7 @@ class Receipt(NamedTuple):
             cost,
             None if alone is None or cost is None else alone - cost,
             None if answer.certificate is None else answer.certificate.calibration_id,
+            tuple([call.request.model for call in answer.calls if call.completion and call.completion.faults]),
         )
 
     def headers(self) -> list[tuple[str, str]]:

@@ -34,6 +34,7 @@ def message_signals(request: ChatRequest, completion: Completion) -> dict[str, f
         "tools_offered": float(len(request.tools)),
         "turns": float(sum(one.get("role") == "user" for one in request.messages)),
         "request_chars": float(len(request.canonical)),
+        "message_faults": float(len(completion.faults)),
     }
     return numbers
 

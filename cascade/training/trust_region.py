@@ -218,6 +218,7 @@ def trust_region_step(
         x, case, quadratic = solved(damping + _FLOOR * hidden)
     if quadratic > delta:  # by rounding
         x, quadratic = x * math.sqrt(delta / quadratic), delta
+    quadratic = max(0.0, quadratic)  # of a singular matrix, float32 may round 0 to below
     return Step(x, case, float(g_unit @ x) * g_size, float(b_unit @ x) * b_size, quadratic)
 
 

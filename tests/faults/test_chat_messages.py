@@ -34,15 +34,35 @@ def ask(bad: Any, good: Any = GOOD, **fields: Any) -> Answer:
         return orchestrator.chat([{"role": "user", "content": "Add one."}], **{"tools": TOOLS, **fields})
 
 
-def refusal() -> dict[str, Any]:
+def sent(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a payload with a message as it stands."""
     made: Any = reply("")
-    made["choices"][0]["message"] = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
+    made["choices"][0]["message"] = {"role": "assistant", "content": None, **message}
     return dict(made)
 
 
+def nested(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+CALL = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
 FAULTS = {
     "F101 arguments that are no JSON": (reply("", tool_calls=[("add", '{"n": 1')]), "are not JSON", {}),
     "F102 a tool that was not offered": (reply("", tool_calls=[("drop", {})]), "'drop' was not offered", {}),
+    "F102 a name that is no text": (
+        sent({"tool_calls": [{**CALL, "function": {"name": ["add"], "arguments": "{}"}}]}),
+        "was not offered",
+        {},
+    ),
+    "F102 a tool of another kind": (
+        sent({"tool_calls": [{"id": "a", "type": "custom", "custom": {"name": "add", "input": "1"}}]}),
+        "'add' was not offered",
+        {},
+    ),
+    "F103 a call that is no object": (sent({"tool_calls": [CALL, "add"]}), "a tool call is not a JSON object", {}),
     "F103 arguments that are no object": (reply("", tool_calls=[("add", "[1]")]), "not a JSON object", {}),
     "F104 arguments of the wrong type": (reply("", tool_calls=[("add", {"n": "1"})]), "$.n: '1' is not of type", {}),
     "F104 an argument that no schema has": (reply("", tool_calls=[("add", {"n": 1, "m": 2})]), "break its schema", {}),
@@ -69,8 +89,15 @@ FAULTS = {
         "breaks the request's JSON schema",
         {"tools": [], "response_format": SCHEMA},
     ),
-    "F109 an empty list of tool calls": (reply(""), "neither text nor a tool call", {}),
-    "F110 a refusal": (refusal(), "refused to answer", {}),
+    "F109 an empty reply": (reply(""), "neither text nor a tool call", {}),
+    "F109 an empty list of tool calls": (sent({"tool_calls": []}), "neither text nor a tool call", {}),
+    "F110 a refusal": (sent({"refusal": "I cannot help with that."}), "refused to answer", {}),
+    "F110 a refusal as a part of the content": (
+        sent({"content": [{"type": "refusal", "refusal": "I cannot help with that."}]}),
+        "refused to answer",
+        {},
+    ),
+    "F110 a reply that a filter withheld": (reply("Well", finish_reason="content_filter"), "refused to answer", {}),
     "F115 arguments of a megabyte": (
         reply("", tool_calls=[("add", '{"n": 1' + " " * 1_000_000 + "}")]),
         "more than",
@@ -92,6 +119,7 @@ def test_a_fault_is_never_served_while_a_model_is_left(name: str) -> None:
     answer = ask(bad, good, **fields)
     assert answer.message == good["choices"][0]["message"]
     assert any(said in warning for warning in answer.warnings)
+    assert [step.signals["message_faults"] > 0 for step in answer.steps] == [True, False]  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -149,3 +177,18 @@ def test_f113_deltas_that_never_close_are_no_message() -> None:
 def test_f114_a_schema_that_is_none_blames_no_model() -> None:
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "wrong", "$ref": "http://x/y"}}}]
     assert ask(GOOD, tools=tools).steps[0].candidates
+
+
+def test_f116_a_message_that_is_nested_without_end_is_an_error_and_the_next_model_answers() -> None:
+    for deep in ({"content": "Hi", "more": nested(5_000)}, {"tool_calls": [{**CALL, "more": nested(101)}]}):
+        answer = ask(sent(deep))
+        assert answer.served[0].model == "large"  # type: ignore[index]
+        assert any("nested deeper than 100 levels" in warning for warning in answer.warnings)
+    answer = ask(reply("", tool_calls=[("add", '{"n": ' + "[" * 900 + "]" * 900 + "}")]))
+    assert answer.served[0].model == "large"  # type: ignore[index]
+
+
+def test_a_request_without_tools_has_no_tool_to_call() -> None:
+    answer = ask(GOOD, reply("2"), tools=[])
+    assert answer.text == "2"
+    assert any("'add' was not offered" in warning for warning in answer.warnings)

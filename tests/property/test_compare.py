@@ -41,6 +41,7 @@ def questions(draw: st.DrawFn) -> Asked:
 
 LOG = st.lists(questions(), min_size=1, max_size=8)
 LARGER = st.lists(questions(), min_size=6, max_size=14)
+ENDS_WITH_AN_ANSWER = st.lists(questions().filter(lambda asked: bool(asked.steps[-1])), min_size=6, max_size=14)
 
 
 def table(log: list[Asked]) -> EpisodeTable:
@@ -123,7 +124,7 @@ def test_whatever_the_log_it_compares_and_nobody_beats_the_bound(log: list[Asked
     assert figures(found) == figures(compare(table(log), count=2, alpha=alpha))
     bound = found.row(CLAIRVOYANT)
     for row in found.rows:
-        assert 0 <= row.mean.accuracy <= 1
+        assert 0 <= row.mean.accuracy <= 1  # an answer that was not kept is served where the last step brought none
         assert row.mean.in_set <= row.mean.coverage + 1e-12 <= 1 + 1e-9
         assert row.mean.set_size <= row.mean.leaves + 1e-12
         assert 1 <= row.mean.avg_length <= HORIZON
@@ -151,3 +152,10 @@ def test_no_more_calibration_questions_than_allowed_lie_below_the_threshold(valu
     if 0 < k <= critical.size:
         assert np.count_nonzero(critical <= kappa) >= k
     assert split_kappa(np.sort(critical)[::-1], alpha) == kappa
+
+
+@times(0.8)
+@given(ENDS_WITH_AN_ANSWER, st.sampled_from([0.05, 0.2, 0.5]))
+def test_where_the_last_step_has_an_answer_the_one_served_is_among_those_kept(log: list[Asked], alpha: float) -> None:
+    for row in compare(table(log), count=2, alpha=alpha).rows:
+        assert 0 <= row.mean.accuracy <= row.mean.in_set + 1e-12

@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from cascade.errors import RateLimitedError
 from cascade.providers.assembling import Assembler
 from cascade.providers.base import Streams
 from cascade.providers.fake import FakeProvider, reply
@@ -104,3 +105,17 @@ def test_it_notes_that_it_was_closed() -> None:
     assert not fake.closed
     fake.close()
     assert fake.closed
+
+
+def test_an_error_is_raised_as_a_fresh_copy_each_time() -> None:
+    scripted = RateLimitedError("slow down", model="small", retry_after_s=2.0)
+    fake = FakeProvider({"small": [scripted]})
+    raised = []
+    for _ in range(2):
+        with pytest.raises(RateLimitedError) as caught:
+            fake.complete(request(model="small"), 1.0)
+        raised.append(caught.value)
+    assert raised[0] is not raised[1]
+    assert scripted not in raised
+    assert scripted.__traceback__ is None
+    assert [(str(one), one.retry_after_s) for one in raised] == [("slow down", 2.0)] * 2

@@ -147,7 +147,7 @@ def samples(text: str) -> dict[str, float]:
 def test_counts_are_what_happened() -> None:
     metrics = Metrics()
     metrics.count("cascade", 200, 0.02, Receipt("t", "small", 120_000, 1_080_000))
-    metrics.count("cascade", 200, 3.0, Receipt("t", "large"))
+    metrics.count("cascade", 200, 3.0, Receipt("t", "large", faulty=("small",)))
     metrics.count("", 404, 0.001)
     metrics.first_text(0.5)
     found = samples(metrics.text(alarm=True))
@@ -158,6 +158,7 @@ def test_counts_are_what_happened() -> None:
     assert found["cascade_cost_usd_total"] == 0.00012
     assert found["cascade_unknown_costs_total"] == 1
     assert found["cascade_saved_usd"] == 0.00108
+    assert found['cascade_faulty_messages_total{model="small"}'] == 1
     assert found["cascade_first_text_seconds_count"] == found["cascade_alarm"] == 1
 
 
