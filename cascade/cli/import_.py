@@ -24,8 +24,13 @@ _DATASETS_SHOWN = 20
 
 
 def import_log(
-    source: Annotated[
-        str, typer.Argument(help="The log: JSON, lines of JSON, CSV or Parquet, packed with gzip or not.")
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="The log: JSON, lines of JSON, CSV or Parquet, packed with gzip or not. "
+            "Of a batch the file of requests and those of results.",
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Where to: .jsonl, .jsonl.gz or .parquet.")],
     kind: Annotated[
@@ -34,6 +39,10 @@ def import_log(
     mapped: Annotated[
         list[str] | None,
         typer.Option("--map", help="COLUMN=FIELD: a column of ours and the log's field for it: answer=reply."),
+    ] = None,
+    models: Annotated[
+        str | None,
+        typer.Option("--models", help="CHEAP,DEAR: the models of the cascade, of a log of chat requests with many."),
     ] = None,
     role: Annotated[
         list[str] | None, typer.Option("--role", help="MODEL=base, guide or judge; without it each call is a rung.")
@@ -45,8 +54,10 @@ def import_log(
     """Turn a log from elsewhere into a log of episodes, and say what was left out of it and why.
 
     Example: cascade import spend.csv -o episodes.parquet --role gpt-4o-mini=base --role gpt-4o=guide
+    Example: cascade import requests.jsonl results-mini.jsonl results-4o.jsonl -o episodes.parquet
     """
-    if Path(source).resolve() == output.resolve():
+    source, *also = sources
+    if output.resolve() in {Path(one).resolve() for one in sources}:
         raise UsageError("The log cannot be written over the one that it is read from; choose another --output.")
     if is_there(output) and not force:
         raise UsageError(f"{output} exists already. Choose another name, or --force to write over it.")
@@ -56,7 +67,18 @@ def import_log(
     )
     name = kind or known(source) or "table"
     tally = Tally()
-    rows = import_rows(source, tally.dropped, kind=kind, roles=roles, columns=columns, dataset=dataset, told=_say_read)
+    chosen = [one.strip() for one in (models or "").split(",") if one.strip()]
+    rows = import_rows(
+        source,
+        tally.dropped,
+        kind=kind,
+        models=chosen,
+        also=also,
+        roles=roles,
+        columns=columns,
+        dataset=dataset,
+        told=_say_read,
+    )
     first = next(rows, None)
     if first is None:
         raise UsageError(f"Nothing in {source} can be imported. {tally.dropped.describe()}".strip())

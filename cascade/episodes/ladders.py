@@ -15,7 +15,7 @@ from cascade.text import agreement
 
 STEPS = 2
 _SIGNALS = ("reply_tokens", "reply_mean_logprob", "reply_min_logprob", "answer_mean_logprob", "answer_min_logprob")
-"""What a ladder shows of a reply, beside `agrees_with_earlier` (`strategies.signals.logprob_signals`)."""
+"""What a ladder shows of a reply, beside `agrees_with_earlier` (`policies.reply_signals.logprob_signals`)."""
 
 
 def ladder_dataset(name: str | None) -> str:

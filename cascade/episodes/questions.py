@@ -13,7 +13,6 @@ Forms, told by what a file holds:
 from __future__ import annotations
 
 import itertools
-import json
 import string
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 
 from cascade.chat import chat_request
 from cascade.checks import did_you_mean
+from cascade.episodes.importers.chat import gold_in
 from cascade.episodes.importers.sources import Record, records, table_lines, table_suffix
 from cascade.episodes.importers.values import loaded, text
 from cascade.episodes.lines import Dropped
@@ -42,6 +42,8 @@ _NO_BODY = frozenset(
 )
 """Fields of a line that are no part of a chat request's body."""
 _MMLU_CELLS = 6
+_UNJUDGED = "a question without an answer: what comes back cannot be judged"
+_MAYBE_NO_CALL = ' (if no tool is to be called, write "gold": [])'
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def read_questions(path: Path | str, dropped: Dropped | None = None) -> list[Ask
         raise UsageError(_listed(path, unread.first + problems, unread.count + len(problems)))
     for one in drafts:
         if dropped is not None and one.asked is not None and not one.asked.gold:
-            dropped.note("a question without an answer: what comes back cannot be judged", one.place)
+            dropped.note(_UNJUDGED + (_MAYBE_NO_CALL if one.asked.matcher == "tool_calls" else ""), one.place)
     return _told_apart(asked)
 
 
@@ -164,9 +166,8 @@ def _chat_draft(record: Record) -> _Draft:
     question = Question.of_chat(replace(request, segment=text(fields.get("segment"))))
     given = text(_first(fields, ("custom_id", *_IDS)))
     name = given or question_id(question.text, question.context)
-    gold = loaded(_first(fields, _ANSWERS))
-    golds = () if gold is None else (gold if isinstance(gold, str) else json.dumps(gold, ensure_ascii=False),)
     group, kind = text(_first(fields, _GROUPS)) or name, text(_first(fields, (*_KINDS, "category")))
+    golds = gold_in(_first(fields, _ANSWERS), tools=bool(request.tools), kind=kind)
     matcher = "tool_calls" if request.tools else "json" if request.wants_json else None
     asked = AskedQuestion(name, question, golds, group, text(fields.get("split")), kind, matcher)
     return _Draft(record.place, asked, named=given is not None)

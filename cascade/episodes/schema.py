@@ -220,7 +220,7 @@ def _candidate_of(step: Step, call: Call) -> int | None:
 
 
 def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
-    tokens = None if completion.tokens is None else [_token(token) for token in completion.tokens]
+    tokens = None if completion.tokens is None else [token_row(token) for token in completion.tokens]
     replay: dict[str, Any] = {
         "purpose": call.request.purpose,
         "sample": call.request.sample,
@@ -239,7 +239,8 @@ def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
     return {**step.signals, "replay": replay}
 
 
-def _token(token: Token) -> list[Any]:
+def token_row(token: Token) -> list[Any]:
+    """Return a token as a row keeps it."""
     shown = [token.text, _finite(token.logprob)]
     return [*shown, [[text, _finite(value)] for text, value in token.top]] if token.top else shown
 

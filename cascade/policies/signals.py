@@ -67,7 +67,7 @@ OF_ANSWERS = frozenset(
         "agrees_with_earlier",
     }
 )
-"""What a step shows of any model's answer (`strategies.signals`), and whether it agrees with the earlier ones."""
+"""What a step shows of any model's answer (`policies.reply_signals`), and whether it agrees with the earlier ones."""
 OF_REQUESTS = frozenset({"answer_chars", "tool_calls", "tools_offered", "turns", "request_chars", "message_faults"})
 """What a step of a chat request shows besides (`strategies.form`)."""
 _UNLISTED = Signal("unknown", None, None, tracked=True)

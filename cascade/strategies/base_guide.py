@@ -17,12 +17,13 @@ from pydantic import Field
 
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import ProviderError, UsageError
+from cascade.policies import reply_signals
 from cascade.policies.base import Policy, Takes
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.signals import OF_ANSWERS
 from cascade.policies.threshold import uncertainty
 from cascade.safety.defusing import taken_out
-from cascade.strategies import reply, signals
+from cascade.strategies import reply
 from cascade.strategies import verdict as verdicts
 from cascade.strategies.base import ModelUse, Plan, Strategy
 from cascade.strategies.config import StrategyConfig
@@ -196,7 +197,7 @@ class BaseGuide(Strategy):
         request = self._request(self.base, "base", "answer", question, current.number, messages, logprobs=1)
         completion = yield request
         reasoning, answer = reply.split_reply(completion.text)
-        current.signals |= signals.logprob_signals(completion, answer)
+        current.signals |= reply_signals.logprob_signals(completion, answer)
         unread = reply.unread(completion, answer, request)
         if unread is not None:
             current.warnings.append(unread)

@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol
 
 from cascade.chat import ChatRequest
 from cascade.errors import UsageError
-from cascade.strategies import chat_signals, reply, signals
+from cascade.policies import chat_signals, reply_signals
+from cascade.strategies import reply
 from cascade.strategies.base import ModelUse
 from cascade.strategies.prompts import Prompts, question_text
 from cascade.types import Candidate, Completion, Question, Request
@@ -69,7 +70,7 @@ class TextForm:
     def read(self, completion: Completion, request: Request, *, last: bool) -> Reading:  # noqa: ARG002 - the Protocol's
         """Read the answer of a reply; one that cannot be read is no candidate, at the last step neither."""
         _, answer = reply.split_reply(completion.text)
-        numbers = signals.logprob_signals(completion, answer)
+        numbers = reply_signals.logprob_signals(completion, answer)
         unread = reply.unread(completion, answer, request)
         return Reading(Candidate(answer, request.role, request.model) if unread is None else None, numbers, unread)
 

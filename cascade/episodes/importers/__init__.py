@@ -13,11 +13,14 @@ from typing import Any
 
 from cascade.checks import did_you_mean
 from cascade.episodes.files import Dropped, is_url, looks_parquet, read_rows
+from cascade.episodes.importers.batch import RESULT_NAMES, rows_from_batch
 from cascade.episodes.importers.langfuse import rows_from_langfuse, snake
 from cascade.episodes.importers.litellm_spend import NAMES as LITELLM_NAMES
 from cascade.episodes.importers.litellm_spend import rows_from_litellm
 from cascade.episodes.importers.otel import attributes, rows_from_otel
 from cascade.episodes.importers.pairs import ANSWER_NAMES, PAIR_NAMES, rows_from_pairs
+from cascade.episodes.importers.requests import NAMES as REQUESTS_NAMES
+from cascade.episodes.importers.requests import rows_from_requests
 from cascade.episodes.importers.sources import Record, has_lines, records, table_suffix
 from cascade.episodes.importers.table import is_wide, rows_from_table
 from cascade.episodes.rowcheck import checked_where, matches
@@ -28,14 +31,16 @@ __all__ = [
     "detect",
     "import_rows",
     "read_log",
+    "rows_from_batch",
     "rows_from_langfuse",
     "rows_from_litellm",
     "rows_from_otel",
     "rows_from_pairs",
+    "rows_from_requests",
     "rows_from_table",
 ]
 
-IMPORTERS = ("pairs", "litellm", "otel", "langfuse", "table")
+IMPORTERS = ("pairs", "requests", "batch", "litellm", "otel", "langfuse", "table")
 """What can be imported. A table of calls needs a mapping, or our own column names; a wide one is known by its names."""
 OWN = "cascade"
 """What one of our own logs is called."""
@@ -72,20 +77,27 @@ def _in_lines(path: Path) -> bool:
     return not table_suffix(path) and has_lines(path)
 
 
+_KNOWN_BY: Mapping[str, tuple[frozenset[str], ...]] = {
+    OWN: (frozenset({"step", "episode_id"}), frozenset({"step", "question", "source"})),
+    "pairs": (PAIR_NAMES, ANSWER_NAMES),
+    "requests": (REQUESTS_NAMES,),
+    "batch": (RESULT_NAMES, frozenset({"custom_id", "body"})),
+    "litellm": (LITELLM_NAMES,),
+    "otel": (frozenset({"resourceSpans"}), frozenset({"resource_spans"})),
+}
+"""The names of which a record of each log has all of one set."""
+
+
 def _kind(record: Record) -> str | None:
     names = record.fields.keys()
-    if {"step", "episode_id"} <= names or {"step", "question", "source"} <= names:
-        return OWN
-    if names >= PAIR_NAMES or names >= ANSWER_NAMES:
-        return "pairs"
-    if names >= LITELLM_NAMES:
-        return "litellm"
-    if names & {"resourceSpans", "resource_spans"} or _is_span(record):
+    kind = next((kind for kind, sets in _KNOWN_BY.items() if any(names >= one for one in sets)), None)
+    if kind is not None:
+        return kind
+    if _is_span(record):
         return "otel"
     plain = {snake(name) for name in names}
-    if {"id", "trace_id", "type"} <= plain and plain & {"start_time", "usage_details", "input", "output"}:
-        return "langfuse"
-    return None
+    is_observation = {"id", "trace_id", "type"} <= plain and plain & {"start_time", "usage_details", "input", "output"}
+    return "langfuse" if is_observation else None
 
 
 def _is_span(record: Record) -> bool:
@@ -98,6 +110,8 @@ def import_rows(
     dropped: Dropped | None = None,
     *,
     kind: str | None = None,
+    models: Sequence[str] = (),
+    also: Sequence[Path | str] = (),
     roles: Mapping[str, str] | None = None,
     columns: Mapping[str, str] | None = None,
     dataset: str | None = None,
@@ -106,7 +120,8 @@ def import_rows(
     """Yield the rows of a log; `kind` is one of `IMPORTERS`, told by the file itself by default.
 
     One of our own logs is read as it is, so that this turns any form into any other. `told` is called with how the
-    columns of a wide table are read, in lines, before its first row.
+    columns of a wide table are read, in lines, before its first row. `models` are the steps of a ladder, the cheapest
+    first, out of a log of chat requests with many models. `also` are the other files of a batch.
 
     Raises:
         UsageError: nobody knows the file, or an option does not go with it.
@@ -117,6 +132,30 @@ def import_rows(
             f"{path} is no log that is known by its columns. Say what it is with --from ({', '.join(IMPORTERS)}), or "
             f"which of its fields is which column of ours: --map question=FIELD --map answer=FIELD."
         )
+    if chosen in {"requests", "batch"}:
+        if roles:
+            raise UsageError(f"{path} is a log of chat requests: choose its models with --models, not with roles.")
+        if chosen == "batch":
+            return rows_from_batch([path, *also], dropped, models=models, columns=columns, dataset=dataset)
+    if also:
+        raise UsageError(f"Only a batch is read from several files; {path} is none. Import the files one by one.")
+    if chosen == "requests":
+        return rows_from_requests(path, dropped, models=models, columns=columns, dataset=dataset)
+    if models:
+        raise UsageError(f"--models picks models of a log of chat requests; {path} is none. See --role and --map.")
+    return _rows_of_calls(chosen, path, dropped, roles=roles, columns=columns, dataset=dataset, told=told)
+
+
+def _rows_of_calls(
+    chosen: str,
+    path: Path | str,
+    dropped: Dropped | None,
+    *,
+    roles: Mapping[str, str] | None,
+    columns: Mapping[str, str] | None,
+    dataset: str | None,
+    told: Callable[[Sequence[str]], None] | None,
+) -> Iterator[dict[str, Any]]:
     if chosen == "table":
         return rows_from_table(path, dropped, roles=roles, columns=columns, dataset=dataset, told=told)
     if chosen in _BY_CALLS:

@@ -13,6 +13,7 @@ from cascade.episodes.lines import Dropped
 from cascade.episodes.questions import AskedQuestion, read_questions
 from cascade.episodes.schema import question_id
 from cascade.errors import UsageError
+from cascade.matching import get_matcher
 from cascade.types import Question
 
 
@@ -247,3 +248,30 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
 def test_an_odd_byte_is_no_reason_not_to_ask(tmp_path: Path) -> None:
     (tmp_path / "q.jsonl").write_bytes(b'{"question": "Caf\xe9?"}\n')
     assert read_questions(tmp_path / "q.jsonl")[0].question.text == "Caf\ufffd?"
+
+
+@pytest.mark.parametrize(
+    ("said", "gold"),
+    [
+        ({"gold": []}, ("[]",)),
+        ({"gold": None, "category": "relevance"}, ("[]",)),
+        ({"gold": None, "category": "live_irrelevance"}, ("[]",)),
+        ({"gold": None, "category": "live_relevance"}, ()),
+        ({"gold": None}, ()),
+        ({}, ()),
+    ],
+)
+def test_no_call_is_an_accepted_answer_of_a_request_with_tools(
+    tmp_path: Path, said: dict[str, object], gold: tuple[str, ...]
+) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "tools": [{"type": "function", "function": {"name": "f"}}]}
+    path = tmp_path / "requests.jsonl"
+    path.write_text(json.dumps({"custom_id": "r1", "body": body} | said))
+    dropped = Dropped()
+    (asked,) = read_questions(path, dropped)
+    assert asked.gold == gold
+    assert bool(dropped.notes) == (not gold)
+    if gold:
+        judge = get_matcher(asked.matcher or "")
+        assert judge.matches("None of the tools can do that.", asked.gold).correct is True
+        assert judge.matches('[{"name": "f", "arguments": {}}]', asked.gold).correct is False

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cascade.strategies.signals import (
+from cascade.policies.reply_signals import (
     answer_tokens,
     logprob_signals,
 )

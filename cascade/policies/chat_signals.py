@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cascade.chat import ChatRequest, calls_of
-from cascade.strategies.signals import logprob_signals, mean_and_least
+from cascade.policies.reply_signals import logprob_signals, mean_and_least
 from cascade.types import Completion, Token
 
 

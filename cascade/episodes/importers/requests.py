@@ -1,0 +1,113 @@
+"""Tables of chat requests with the outputs of several models: a row for each request, model and run.
+
+The columns `messages_json`, `tools_json`, `response_format_json`, `output_text`, `tool_calls_json` and `gold_json` hold
+JSON. `tool_calls_json` is a list of calls, `[]` for an answer without a call, null where the output could not be read
+as calls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cascade.chat import ChatRequest
+from cascade.episodes.importers.calls import checked_columns, mapped
+from cascade.episodes.importers.chat import LoggedAnswer, answered, asked, gold_in, ladder_rows
+from cascade.episodes.importers.sources import Record, records
+from cascade.episodes.importers.values import loaded, nano_usd, number, text, truth, whole
+from cascade.episodes.lines import Dropped
+from cascade.errors import UsageError
+from cascade.types import Usage
+
+NAMES = frozenset({"request_id", "model", "run", "messages_json", "output_text", "tool_calls_json"})
+"""The columns by which these logs are known."""
+
+
+def rows_from_requests(
+    source: Path | str,
+    dropped: Dropped | None = None,
+    *,
+    models: Sequence[str] = (),
+    columns: Mapping[str, str] | None = None,
+    dataset: str | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of ladders of the models. The k-th runs of all models on a request are one episode.
+
+    Args:
+        source: the file. It is read twice.
+        dropped: told of answers that are left out.
+        models: the steps of the ladder, in their order; by default all models, by rising mean cost.
+        columns: further columns of ours and their fields: `{"segment": "category"}`.
+        dataset: what to call the requests; the file's name by default.
+
+    Raises:
+        UsageError: a model or a column is not there, or the order of the models is not known.
+    """
+    path, fields = Path(source), checked_columns(columns)
+    name = dataset or path.name.split(".")[0]
+
+    def read(dropped: Dropped) -> Iterator[LoggedAnswer]:
+        for record in records(path, dropped):
+            request, model = text(record.fields.get("request_id")), text(record.fields.get("model"))
+            if request is None or model is None:
+                dropped.drop("no request_id or model", record.place)
+                continue
+            made = partial(_columns, record, fields, name, dropped)
+            yield LoggedAnswer(record.place, request, model, _cost(record.fields), made)
+
+    yield from ladder_rows(read, models, Dropped() if dropped is None else dropped)
+
+
+def _columns(record: Record, fields: Mapping[str, str], dataset: str, dropped: Dropped) -> dict[str, Any] | None:
+    """Return what a row of the table says; None where its request cannot be read, which is counted."""
+    found, request = record.fields, None
+    tools, messages = loaded(found.get("tools_json")), loaded(found.get("messages_json"))
+    if messages is not None:
+        options = {"tools": tools, "response_format": loaded(found.get("response_format_json"))}
+        try:
+            request = ChatRequest(messages, {name: value for name, value in options.items() if value})
+        except UsageError as error:
+            dropped.drop(str(error), record.place)
+            return None
+    seconds = number(found.get("latency_s"))
+    row = {
+        "dataset": dataset,
+        "group": text(found.get("group")) or text(found["request_id"]),
+        "gold": list(gold_in(found.get("gold_json"), tools=bool(tools), kind=text(found.get("category")))) or None,
+        "correct": truth(found.get("correct")),
+        "cost_source": "no price" if _cost(found) is None else "the table",
+        "latency_ms": None if seconds is None else round(seconds * 1000, 3),
+    }
+    usage = Usage(whole(found.get("input_tokens")), whole(found.get("output_tokens")))
+    message = _message(found)
+    if request is not None:
+        row |= asked(request)
+    if request is not None and message is not None:
+        row |= answered(request, message, usage, finish_reason=text(found.get("finish_reason")))
+    else:
+        row |= {"answer": text(found.get("output_text")), "input_tokens": usage.input_tokens}
+        row |= {"output_tokens": usage.output_tokens}
+    return row | mapped(found, fields, record.place, dropped)
+
+
+def _cost(fields: Mapping[str, Any]) -> int | None:
+    exact = whole(fields.get("cost_nano_usd"))
+    return nano_usd(fields.get("cost_usd")) if exact is None else exact
+
+
+def _message(fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return an output as a message; None where there is none on record."""
+    calls, said = loaded(fields.get("tool_calls_json")), text(fields.get("output_text"))
+    if isinstance(calls, list) and calls:
+        return {"role": "assistant", "content": None, "tool_calls": list(map(_call, calls, range(1, len(calls) + 1)))}
+    if said is None and calls is None:
+        return None
+    return {"role": "assistant", "content": said or ""}
+
+
+def _call(call: Mapping[str, Any], at: int) -> dict[str, Any]:
+    arguments = json.dumps(call.get("arguments") or {}, ensure_ascii=False)
+    return {"id": f"call_{at}", "type": "function", "function": {"name": call.get("name"), "arguments": arguments}}
