@@ -11,6 +11,7 @@ from typing import Any
 
 from cascade.budget.tokens import bound_tokens, estimate_prompt, estimate_tokens
 from cascade.chat import output_text, part_texts, refusal_of
+from cascade.chat_faults import message_faults
 from cascade.errors import (
     BadResponseError,
     EmptyCompletionError,
@@ -19,7 +20,6 @@ from cascade.errors import (
     quote,
 )
 from cascade.providers.base import Payload
-from cascade.providers.chat_faults import message_faults
 from cascade.text import same_model
 from cascade.types import Completion, Request, Token, Usage
 

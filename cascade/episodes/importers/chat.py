@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cascade.chat import ChatRequest, output_text
+from cascade.chat_faults import message_faults
 from cascade.checks import did_you_mean
 from cascade.episodes.importers.values import loaded, number, whole
 from cascade.episodes.lines import Dropped
@@ -39,7 +40,8 @@ def answered(
     """Return the columns of a message that answers a request, with the signals that it would show live."""
     said, finish = output_text(message), finish_reason or ("tool_calls" if message.get("tool_calls") else "stop")
     kept = None if tokens is None else tuple(tokens)
-    completion = Completion(text=said, finish_reason=finish, usage=usage, tokens=kept, message=message)
+    faults = message_faults(request, message, finish)
+    completion = Completion(text=said, finish_reason=finish, usage=usage, tokens=kept, message=message, faults=faults)
     replay = {
         "purpose": "answer",
         "sample": 0,
@@ -154,12 +156,18 @@ def ladder_rows(
         if run > min(counts[one.request][model] for model in ladder):
             dropped.drop(f"an answer of {one.model} beside which not every other model has one", one.place)
             continue
-        columns = one.columns()
+        columns, step = one.columns(), ladder.index(one.model) + 1
         if columns is not None:
-            place = {"step": ladder.index(one.model) + 1, "horizon": len(ladder), "candidate": 0}
-            episode = {"episode_id": one.request if run == 1 else f"{one.request}#{run}"}
+            episode = one.request if run == 1 else f"{one.request}#{run}"
             known = {"model": one.model, "source": one.model, "cost_nano_usd": one.cost_nano_usd}
-            yield dict.fromkeys(COLUMNS) | columns | known | place | episode | {"schema_version": SCHEMA_VERSION}
+            place = {"episode_id": episode, "step": step, "horizon": len(ladder), "candidate": 0}
+            row = dict.fromkeys(COLUMNS) | columns | known | place | {"schema_version": SCHEMA_VERSION}
+            if step < len(ladder) and (row["signals"] or {}).get("message_faults"):
+                dropped.note(
+                    "a message with a fault: no answer, since it is not served while a model is left", one.place
+                )
+                row |= {"candidate": None, "answer": None, "correct": None}
+            yield row
 
 
 def _ladder(wanted: Sequence[str], costs: Mapping[str, Sequence[int | None]]) -> tuple[str, ...]:

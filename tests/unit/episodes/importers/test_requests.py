@@ -87,6 +87,14 @@ class TestRequests:
         (row,) = rows_from_requests(log, models=["small"])
         assert row["answer"] == answer
 
+    def test_a_message_with_a_fault_is_an_answer_of_the_last_step_alone_as_it_is_live(self, tmp_path: Path) -> None:
+        wrong = '[{"arguments": {}, "name": "unknown"}]'
+        rows = [logged(model=name, tool_calls_json=wrong) for name in ("small", "large")]
+        small, large = rows_from_requests(write(tmp_path / "log.jsonl", *rows))
+        assert [small[name] for name in ("candidate", "answer", "correct")] == [None, None, None]
+        assert json.loads(small["text"])["tool_calls"]
+        assert (large["candidate"], large["correct"]) == (0, True)
+
     def test_a_request_that_is_none_is_left_out_and_named(self, tmp_path: Path) -> None:
         dropped = Dropped()
         log = write(tmp_path / "log.jsonl", logged(messages_json='[{"role": "nobody"}]'))
