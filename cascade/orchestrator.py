@@ -316,11 +316,12 @@ class Orchestrator:
         if model is not None:
             only = RunPlan(alone(self.config, model, self._plain.prompts), FixedPolicy(), walk=f"{model} only")
         walk, trace, plan = self._begin(Question.of_chat(request), level, None, None, only, trace_id)
+        last = plan.strategy.horizon if stream and plan.strategy.ends_with_reference else 0
         pieces = aserve(
             walk,
             lambda one: self._guard(one).acomplete(one, deadline, self._halt),
             lambda one: self._guard(one).astream(one, deadline, self._halt),
-            Flow(plan.strategy.horizon if stream else 0, may_abstain=plan.abstain_below is not None),
+            Flow(last, may_abstain=plan.abstain_below is not None),
             trace,
         )
         with self._halt.working():

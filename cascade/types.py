@@ -326,7 +326,11 @@ class Answer:
             for index in kept or range(len(step.candidates)):
                 found = step.candidates[index]
                 made = [
-                    call for call in step.calls if call.request.role == found.source and call.completion is not None
+                    call
+                    for call in step.calls
+                    if call.request.role == found.source
+                    and call.completion is not None
+                    and (found.message is None or call.completion.message == found.message)
                 ]
                 if found.text == self.text and made:
                     return found, made[-1]

@@ -72,9 +72,13 @@ def _of_config(config: CascadeConfig, templates: prompts.Prompts | None) -> Made
 def _prompts_digest(config: CascadeConfig, templates: prompts.Prompts | None) -> str:
     """Return the digest of the prompts, and of how much of a context they hold where that is limited."""
     texts, limit = asdict(templates or prompts.load(config.strategy.prompts)), config.limits.context_chars
+    if digest(texts["judge_chat"])[:16] == _FIRST_JUDGE_CHAT:
+        del texts["judge_chat"]
     return digest(texts if limit is None else {**texts, "context_chars": limit})
 
 
+_FIRST_JUDGE_CHAT = "357c6c4cbe498cbe"
+"""The prompt `judge_chat` as 0.6 brought it: certificates made before know no such prompt, and it is left out."""
 _STANDS_IN = "replay"
 """The provider that says again what others said."""
 

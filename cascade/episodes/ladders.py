@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cascade.episodes.schema import GUIDE_ONLY
+from cascade.policies.signals import OF_REQUESTS
 from cascade.text import agreement
 
 STEPS = 2
@@ -53,7 +54,8 @@ def as_ladder(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def _rung(row: Mapping[str, Any], step: int, earlier: list[str]) -> dict[str, Any]:
     """Return one model's reply as a ladder logs it: the model is its own role, and nobody has judged its answer."""
     held = row["signals"] or {}
-    signals = {name: held[name] for name in (*_SIGNALS, "replay") if name in held}
+    of_request = sorted(OF_REQUESTS) if "request_chars" in held else ()  # rounds of questions have some of them, too
+    signals = {name: held[name] for name in (*_SIGNALS, *of_request, "replay") if name in held}
     if row["candidate"] is not None:
         signals["agrees_with_earlier"] = agreement(row["answer"], earlier)
     changed = {

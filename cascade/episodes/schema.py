@@ -211,7 +211,8 @@ def _candidate_of(step: Step, call: Call) -> int | None:
 
     A call that asks what to do next produced none: its model's answer, if it has one, is another call's.
     """
-    if call.request.sample or call.request.purpose in _DECIDING:
+    of_chat = call.request.question.chat is not None
+    if call.request.sample or call.request.purpose in _DECIDING or (of_chat and call.request.purpose == "judge"):
         return None
     for index, candidate in enumerate(step.candidates):
         if candidate.source == call.request.role:

@@ -1,5 +1,8 @@
 """The base answers, the guide judges with a few tokens and corrects, for up to T rounds.
 
+Of a chat request the guide judges the base's whole message, and answers outright instead of correcting it: what is
+served is always one model's whole message.
+
 A round is a step with two candidates: the base's answer, and the guide's (after a yes, the base's own). What round t+1
 sees never depends on the policy: the base's context holds every earlier round, whatever was kept. So a log of all T
 rounds tells exactly how any policy would have fared.
@@ -15,23 +18,24 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
 
+from cascade.chat import ChatRequest, part_texts
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import ProviderError, UsageError
 from cascade.policies import reply_signals
 from cascade.policies.base import Policy, Takes
 from cascade.policies.fixed import FixedPolicy
-from cascade.policies.signals import OF_ANSWERS
+from cascade.policies.signals import OF_ANSWERS, OF_REQUESTS
 from cascade.policies.threshold import uncertainty
 from cascade.safety.defusing import taken_out
 from cascade.strategies import reply
 from cascade.strategies import verdict as verdicts
 from cascade.strategies.base import ModelUse, Plan, Strategy
 from cascade.strategies.config import StrategyConfig
-from cascade.strategies.form import refuse_chat_request
+from cascade.strategies.form import ChatForm, Reading
 from cascade.strategies.ladder import Ladder
 from cascade.strategies.prompts import Prompts, load, question_text
 from cascade.strategies.verdict import Verdict
-from cascade.text import agreement, data_block, defuse, normalize_answer
+from cascade.text import agreement, counted, data_block, defuse, encode_sorted, normalize_answer
 from cascade.types import Candidate, Completion, Forced, Message, Question, Request, Step
 
 OnGuideError: TypeAlias = Literal["escalate", "accept", "abstain"]
@@ -161,8 +165,10 @@ class BaseGuide(Strategy):
         return Ladder((self.guide,), self.prompts)
 
     def plan(self, question: Question) -> Plan:
-        """Plan up to T rounds."""
-        refuse_chat_request(question, "base_guide")
+        """Plan up to T rounds; of a chat request, the base's message with a verdict, and then the guide's message."""
+        if question.chat is not None:
+            yield from self._chat(question, ChatForm(question, question.chat))
+            return
         messages = self.prompts.answer.fill(question_text(question))
         done: list[_Round] = []
         for number in range(1, self.rounds + 1):
@@ -189,6 +195,71 @@ class BaseGuide(Strategy):
                     Message("assistant", defuse(current.text)),
                     *self._again(current.answer, current.verdict),
                 )
+
+    def _chat(self, question: Question, form: ChatForm) -> Plan:
+        """Plan a chat request, in which nothing of ours stands: no model is told of another's message.
+
+        So the base is asked once. The guide answers outright: in the same step after a no, else in the next.
+        """
+        current = _Round(1)
+        try:
+            reading = yield from self._message(form, self.base, "base", current, last=False)
+        except ProviderError as error:
+            if error.shown:
+                raise
+            current.notes.append(f"base error: {type(error).__name__}: {error}")
+            current.final = True
+            yield from self._message(form, self.guide, "guide", current, last=True)
+            yield current.step()
+            return
+        if reading.candidate is None:
+            current.notes.append("the base's message has a fault: scored 0 without asking the guide")
+            current.signals["p_yes"] = 0.0
+        else:
+            current.answer = reading.candidate.text
+            yield from self._guide_judges(question, current)
+        if current.verdict.says_yes is False:
+            yield from self._guide_replies(form, current, [current.answer or ""])
+            current.final = True
+        if self.decider is not None:
+            yield from self._decides(self.decider, question, current)
+        yield current.step()
+        if not current.final and self.rounds > 1:
+            second = _Round(2, final=True)
+            yield from self._guide_replies(form, second, [] if current.answer is None else [current.answer])
+            yield second.step()
+
+    def _guide_replies(
+        self, form: ChatForm, current: _Round, earlier: list[str]
+    ) -> Generator[Request, Completion, None]:
+        """Let the guide answer outright; where it fails, the base's message is all there is."""
+        told = dict(current.signals)
+        try:
+            reading = yield from self._message(form, self.guide, "guide", current, last=not earlier)
+        except ProviderError as error:
+            if error.shown or not earlier:
+                raise
+            current.notes.append(f"guide error: {type(error).__name__}: {error}")
+            return
+        same = None if reading.candidate is None else agreement(reading.candidate.text, earlier)
+        if told:  # the step is the base's
+            current.signals = told | {"guide_agrees": same}
+        else:
+            current.signals["agrees_with_earlier"] = same
+
+    @staticmethod
+    def _message(
+        form: ChatForm, use: ModelUse, role: str, current: _Round, *, last: bool
+    ) -> Generator[Request, Completion, Reading]:
+        """Ask a model for its message and take it as a candidate, where it can be one."""
+        request = form.request(use, role, current.number)
+        reading = form.read((yield request), request, last=last)
+        current.signals |= reading.signals
+        if reading.warning is not None:
+            current.warnings.append(reading.warning)
+        if reading.candidate is not None:
+            current.candidates.append(reading.candidate)
+        return reading
 
     def _base_answers(
         self, question: Question, current: _Round, messages: tuple[Message, ...], done: list[_Round]
@@ -239,9 +310,9 @@ class BaseGuide(Strategy):
             current.notes.append("no verdict: the guide's reply was neither a clear yes nor a clear no")
         elif verdict.method == "sampled":
             current.notes.append(f"verdict from {self.samples} samples, without log-probs")
-        current.candidates[0] = Candidate(answer, "base", self.base.name, verdict.p_yes)
+        current.candidates[0] = current.candidates[0]._replace(confidence=verdict.p_yes)
         said = answer if verdict.says_yes else verdict.correction
-        if said is not None:
+        if said is not None and question.chat is None:
             same = normalize_answer(said) == normalize_answer(answer)
             current.signals["guide_agrees"] = float(same)
             doubt = None if verdict.p_yes is None else 1.0 - verdict.p_yes
@@ -250,26 +321,40 @@ class BaseGuide(Strategy):
 
     def _judgement(self, question: Question, current: _Round) -> _Ask:
         """Ask for a verdict the way the configuration and the model allow."""
+        if question.chat is not None:
+            return (yield from self._judgement_of_message(question, question.chat, current))
         fields = {"question": question.text, "reasoning": current.reasoning, "answer": current.answer or ""}
         block = data_block({"text": question.context, **fields} if question.context else fields)
         if self.verdict == "structured":
             return (yield from self._sampled(question, current, self.prompts.judge_schema.fill(block), []))
-        messages = self.prompts.judge.fill(block)
-        if self.verdict == "sampled":
+        return (yield from self._asked(question, current, self.prompts.judge.fill(block)))
+
+    def _judgement_of_message(self, question: Question, chat: ChatRequest, current: _Round) -> _Ask:
+        """Ask for a verdict on a whole message: a yes or a no without a correction, which no model has sent as such."""
+        seen = judged_fields(chat, current.candidates[0])
+        if hidden := sum(_left_out(message.get("content")) for message in chat.messages):
+            current.notes.append(f"the guide judges without {counted(hidden, 'part')} of the messages that are no text")
+        verdict = yield from self._asked(question, current, self.prompts.judge_chat.fill(data_block(seen)))
+        return verdict._replace(correction=None)
+
+    def _asked(self, question: Question, current: _Round, messages: tuple[Message, ...]) -> _Ask:
+        """Ask with a prompt for log-probs, or for samples where there are none."""
+        if self.verdict in {"sampled", "structured"}:
             return (yield from self._sampled(question, current, messages, []))
         first = yield self._request(
             self.guide, "guide", "judge", question, current.number, messages, logprobs=_VERDICT_ALTERNATIVES
         )
         if self.verdict == "auto" and verdicts.without_alternatives(first):
             return (yield from self._sampled(question, current, messages, [first]))
-        current.note_explanations([first])
+        if question.chat is None:
+            current.note_explanations([first])
         return verdicts.read(first, current.answer)
 
     def _sampled(
         self, question: Question, current: _Round, messages: tuple[Message, ...], got: list[Completion]
     ) -> _Ask:
         """Ask until there are `samples` verdicts to count."""
-        schema = _SCHEMA if self.verdict == "structured" else None
+        schema = _SCHEMA if self.verdict == "structured" and question.chat is None else None
         for sample in range(len(got), self.samples):
             completion = yield self._request(self.guide, "guide", "judge", question, current.number, messages)._replace(
                 temperature=_SAMPLE_TEMPERATURE if self.samples > 1 else self.guide.temperature,
@@ -278,7 +363,8 @@ class BaseGuide(Strategy):
                 sample=sample,
             )
             got.append(completion)
-        current.note_explanations(got)
+        if question.chat is None:
+            current.note_explanations(got)
         return verdicts.combine(got, current.answer)
 
     def _decides(
@@ -336,6 +422,31 @@ class BaseGuide(Strategy):
         )
 
 
+def judged_fields(chat: ChatRequest, candidate: Candidate) -> dict[str, str]:
+    """Return what a judge is shown of a chat request and a message that answers it, each as a JSON text."""
+    message = {"content": candidate.text} if candidate.message is None else candidate.message
+    shown = {
+        "conversation": [{**one, "content": _shown(one.get("content"))} for one in chat.messages],
+        "tools": chat.options.get("tools"),
+        "tool_choice": chat.options.get("tool_choice"),
+        "format": chat.options.get("response_format"),
+        "reply": {name: value for name, value in message.items() if name != "role" and value is not None},
+    }
+    return {name: encode_sorted(value) for name, value in shown.items() if value}
+
+
+def _shown(content: Any) -> Any:
+    """Return a message's content with a mark in the place of each part that is no text, such as an image."""
+    if not isinstance(content, list):
+        return content
+    return [part if text is not None else _MARK for part, text in zip(content, part_texts(content), strict=True)]
+
+
+def _left_out(content: Any) -> int:
+    return sum(text is None for text in part_texts(content))
+
+
+_MARK = {"type": "left out", "text": "a part that is no text"}
 _DECIDES, _EXITS = "LLM policy, ", "LLM-exit, "
 
 
@@ -350,15 +461,9 @@ class BaseGuideConfig(StrategyConfig):
     decider: Literal["base", "guide"] | None = None
 
     candidates = ("base", "guide")
-    signals = OF_ANSWERS | {
-        "p_yes",
-        "verdict_mass",
-        "guide_agrees",
-        "decided_action",
-        "answer_chars",
-        "reasoning_chars",
-    }
+    signals = OF_ANSWERS | OF_REQUESTS | {"p_yes", "verdict_mass", "guide_agrees", "decided_action", "reasoning_chars"}
     has_reference = True
+    answers_chat = True
     baselines = (GUIDE_ONLY, *(f"{who}{place}" for place in ("base", "guide") for who in (_DECIDES, _EXITS)))
 
     @property

@@ -15,13 +15,12 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from cascade.errors import ProviderError
+from cascade.errors import ProviderError, UsageError
 from cascade.policies import reply_signals
 from cascade.policies.signals import OF_ANSWERS
 from cascade.strategies import reply
 from cascade.strategies.base import ModelUse, Plan, Strategy
 from cascade.strategies.config import StrategyConfig
-from cascade.strategies.form import refuse_chat_request
 from cascade.strategies.prompts import Prompts, load, question_text
 from cascade.text import agreement, data_block, defuse
 from cascade.types import Candidate, Completion, Message, Question, Request, Step
@@ -68,7 +67,8 @@ class Exit(Strategy):
 
     def plan(self, question: Question) -> Plan:
         """Plan an answer and a decision a step."""
-        refuse_chat_request(question, "exit")
+        if question.chat is not None:  # it would have to be told that it may be wrong, in a prompt of ours
+            raise UsageError("The strategy exit answers no chat requests: use kind: ladder or kind: base_guide.")
         messages = self.prompts.answer.fill(question_text(question))
         again = self.prompts.again.fill(data_block({"opinion": "doubtful"}))
         answers: list[str] = []

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import NamedTuple, Protocol
 
 from cascade.chat import ChatRequest
-from cascade.errors import UsageError
 from cascade.policies import chat_signals, reply_signals
 from cascade.strategies import reply
 from cascade.strategies.base import ModelUse
@@ -102,9 +101,3 @@ class ChatForm:
         if last:
             return Reading(candidate, numbers, f"{said}; it is served, since no other model is left")
         return Reading(None, numbers, said)
-
-
-def refuse_chat_request(question: Question, strategy: str) -> None:
-    """Raise `UsageError` for a chat request to a strategy that asks with prompts of its own."""
-    if question.chat is not None:
-        raise UsageError(f"The strategy {strategy} answers questions and no chat requests: use strategy: kind: ladder.")

@@ -23,6 +23,7 @@ _PLACEHOLDER: Mapping[str, str] = {
     "again": "{data}",
     "judge": "{data}",
     "judge_schema": "{data}",
+    "judge_chat": "{data}",
     "decide": "{data}",
     "exit": "{data}",
 }
@@ -58,6 +59,7 @@ class Prompts:
     again: Template
     judge: Template
     judge_schema: Template
+    judge_chat: Template
     decide: Template
     exit: Template
 

@@ -58,7 +58,8 @@ def test_the_catalog_of_a_configuration_has_the_models_outside_the_ladder_last()
 
 
 def test_all_that_keeps_a_configuration_from_being_served_is_said_at_once() -> None:
-    config = load({"models": {"base": "small", "guide": "large"}, "server": {"name": "small"}, "provider": "fake"})
+    models = {"base": "small", "guide": "large"}
+    config = load({"models": models, "server": {"name": "small"}, "provider": "fake", "strategy": {"kind": "exit"}})
     with pytest.raises(ConfigError) as caught:
         Catalog.of(config, ())
     assert [problem.split(":")[0] for problem in caught.value.problems] == ["strategy", "server.name"]
