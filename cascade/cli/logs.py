@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from cascade.calibration.remarks import about_questions, about_reference
 from cascade.calibration.repricing import mispriced
@@ -29,6 +30,14 @@ def open_log(given: str, where: Iterable[str] = (), matcher: str | None = None) 
     if dropped.describe():
         notes().print(dropped.describe(), style="yellow", soft_wrap=True, markup=False)
     return log
+
+
+def open_rows(given: str, where: Iterable[str] = ()) -> Iterator[Mapping[str, Any]]:
+    """Yield a log's rows as they are, and say at their end what was left out. Raises as `open_log` does."""
+    dropped = Dropped()
+    yield from logs.rows_of(given, parse_where(where), dropped)
+    if dropped.describe():
+        notes().print(dropped.describe(), style="yellow", soft_wrap=True, markup=False)
 
 
 def tables_for(log: Log, kind: str | None, policy: Policy | None = None) -> tuple[EpisodeTable, ...]:

@@ -27,6 +27,7 @@ from cascade.cli import (
     monitor,
     prices,
     prove,
+    review,
     serve,
     traces,
     verify,
@@ -51,6 +52,7 @@ app.command("compare")(compare.compare_log)
 app.command("evaluate")(compare.evaluate_log)
 app.command("prove")(prove.prove_logs)
 app.command("fit")(fit.fit_log)
+app.command("review")(review.review_log)
 app.command("calibrate")(calibrate.calibrate_log)
 app.command("verify")(verify.verify_log)
 app.command("monitor")(monitor.monitor_log)

@@ -30,6 +30,15 @@ def shown(text: str) -> str:
     return text if text.isascii() and text.isprintable() else _CONTROL.sub("", text)
 
 
+def spelled(text: str) -> str:
+    r"""Return text with what steers a terminal spelt out by its number, so that whoever reads it sees that it is there.
+
+    >>> spelled("a\x1b[31mb")
+    'a\\u001b[31mb'
+    """
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 class _Console(Console):
     """A console whose texts hold no codes; its own colours and cursor movements are segments of another kind."""
 
@@ -69,7 +78,7 @@ def plain(text: str) -> str:
 def print_json(document: Any) -> None:
     """Print one JSON document on stdout; what steers a terminal is spelt out in it, by its number."""
     text = json.dumps(document, ensure_ascii=False, indent=1, default=_number, allow_nan=False)
-    sys.stdout.write(_CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
+    sys.stdout.write(spelled(text) + "\n")
 
 
 def _number(value: Any) -> Any:

@@ -91,6 +91,19 @@ def open_log(
     return Log(tuple(tables_from_rows(judged, left_out)), lambda: _rows(given, where))
 
 
+def rows_of(given: str, where: Mapping[str, str] | None, dropped: Dropped) -> Iterator[Mapping[str, Any]]:
+    """Yield a log's rows as they are: what `open_log` reads, unjudged.
+
+    Raises:
+        UsageError: there is no such log or column, no row has these values, or a simulated world is named.
+    """
+    _check_columns(where or {})
+    if given.startswith(SIMULATED):
+        raise UsageError("A simulated world has no rows: no text stands in it that could be shown.")
+    _check_there(_unladdered(given)[0])
+    yield from _chosen(given, where or {}, dropped)
+
+
 def _rows(given: str, where: Mapping[str, str] | None, dropped: Dropped | None = None) -> Iterator[Mapping[str, Any]]:
     """Yield a log's rows, as they are or as a ladder."""
     path, as_rungs = _unladdered(given)

@@ -1,0 +1,113 @@
+"""What reviewers said: counts, how often two of them agree, and Cohen's kappa."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import combinations
+from typing import NamedTuple, TypeVar
+
+from cascade.review.pairs import PairId
+from cascade.review.reviews import SKIPPED, Judgement, Reviews
+
+_T = TypeVar("_T", bound=Hashable)
+
+
+class Tally(NamedTuple):
+    """What one reviewer said.
+
+    Attributes:
+        reviewer: who.
+        judged: pairs with a judgement.
+        skipped: pairs without one, on purpose.
+        verdicts: how often each was better: "output", "reference", "equal", "both_bad".
+        lost: pairs in which serving the output is a loss.
+        first_better, second_better: how often the output shown first, or second, was better: a habit shows here.
+    """
+
+    reviewer: str
+    judged: int
+    skipped: int
+    verdicts: dict[str, int]
+    lost: int
+    first_better: int
+    second_better: int
+
+
+class Agreement(NamedTuple):
+    """How two reviewers' judgements agree on the pairs that both judged.
+
+    Attributes:
+        reviewers: the two.
+        pairs: how many both judged.
+        equal: on how many of them the verdicts are the same.
+        kappa: Cohen's kappa of the verdicts; None where it is not defined.
+        equal_losses: on how many both say whether it is a loss, and say the same.
+        kappa_losses: Cohen's kappa of that.
+    """
+
+    reviewers: tuple[str, str]
+    pairs: int
+    equal: int
+    kappa: float | None
+    equal_losses: int
+    kappa_losses: float | None
+
+
+def tallies(reviews: Reviews) -> list[Tally]:
+    """Return what each reviewer said."""
+    return [_tally(name, list(reviews.by(name).values()), reviews.terms.ask) for name in reviews.reviewers]
+
+
+def _tally(reviewer: str, held: Sequence[Judgement], ask: str) -> Tally:
+    judged = [one for one in held if one.verdict != SKIPPED]
+    sided = [one for one in judged if one.verdict in {"output", "reference"}]
+    first = sum(one.verdict == one.first for one in sided)
+    verdicts = {
+        name: sum(one.verdict == name for one in judged) for name in ("output", "reference", "equal", "both_bad")
+    }
+    lost = sum(one.loses(ask) is True for one in judged)
+    return Tally(reviewer, len(judged), len(held) - len(judged), verdicts, lost, first, len(sided) - first)
+
+
+def agreements(reviews: Reviews) -> list[Agreement]:
+    """Return how each two reviewers agree."""
+    said = {name: _judged(reviews.by(name).values()) for name in reviews.reviewers}
+    return [_agreement((one, other), said[one], said[other], reviews.terms.ask) for one, other in combinations(said, 2)]
+
+
+def _judged(held: Iterable[Judgement]) -> dict[PairId, Judgement]:
+    return {one.pair: one for one in held if one.verdict != SKIPPED}
+
+
+def _agreement(
+    names: tuple[str, str], one: dict[PairId, Judgement], other: dict[PairId, Judgement], ask: str
+) -> Agreement:
+    both = [(one[pair], other[pair]) for pair in one if pair in other]
+    verdicts = [(a.verdict, b.verdict) for a, b in both]
+    losses = [(a.loses(ask), b.loses(ask)) for a, b in both]
+    return Agreement(names, len(both), _same(verdicts), cohens_kappa(verdicts), _same(losses), cohens_kappa(losses))
+
+
+def _same(pairs: Sequence[tuple[object, object]]) -> int:
+    return sum(a == b for a, b in pairs)
+
+
+def cohens_kappa(pairs: Sequence[tuple[_T, _T]]) -> float | None:
+    """Return the agreement of two reviewers beyond chance: (seen − expected) / (1 − expected).
+
+    None where there is no pair, or where both always say the same one thing, so that chance explains all.
+
+    Reference: Cohen, A coefficient of agreement for nominal scales (1960).
+
+    >>> cohens_kappa([("yes", "yes")] * 20 + [("yes", "no")] * 5 + [("no", "yes")] * 10 + [("no", "no")] * 15)
+    0.4
+    >>> cohens_kappa([("yes", "yes")]) is None
+    True
+    """
+    n = len(pairs)
+    left, right = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
+    by_chance = sum(left[name] * right[name] for name in left)
+    if n * n == by_chance or not n:
+        return None
+    return (_same(pairs) * n - by_chance) / (n * n - by_chance)

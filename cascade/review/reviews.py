@@ -1,0 +1,291 @@
+"""The file of reviews: lines of JSON, each on the disk before the next pair is shown.
+
+The first line says how the questions were drawn and what was asked; it is written before anybody looks, and never
+again. Every other line is one judgement. A later one of the same reviewer on the same pair takes the place of an
+earlier; both stay in the file.
+
+| first line | |
+|---|---|
+| `review` | 1, the version of this form |
+| `ask` | "preference" or "regret" |
+| `matcher` | when two outputs are the same |
+| `rate`, `key` | each question is drawn with this probability, by a hash with this key (`conformal.labels`) |
+| `created_at` | UTC |
+
+| judgement | |
+|---|---|
+| `question`, `output`, `reference` | the hashes of the question and of both outputs |
+| `first` | which of the two was shown first: "output" or "reference" |
+| `verdict` | which is better: "output", "reference", "equal", "both_bad"; or "skipped" |
+| `output_right`, `reference_right` | true or false where that was asked; else null |
+| `reviewer`, `at` | who, and when (UTC) |
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Literal, NamedTuple, Self, get_args
+
+from cascade.conformal.labels import check_rate
+from cascade.episodes.lines import Dropped, json_lines, write_all, writing
+from cascade.errors import UsageError
+from cascade.review.pairs import PairId
+
+VERSION = 1
+Ask = Literal["preference", "regret"]
+Side = Literal["output", "reference"]
+Better = Literal["output", "reference", "equal", "both_bad", "skipped"]
+SKIPPED = "skipped"
+_KEY_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a file of reviews was begun with.
+
+    Attributes:
+        ask: which is better, or also whether each is right.
+        matcher: when two outputs are the same.
+        rate: the share of the questions that is drawn.
+        key: of the hash that draws.
+    """
+
+    ask: Ask
+    matcher: str
+    rate: float = 1.0
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        if self.ask not in get_args(Ask):
+            raise UsageError(f"A review asks for {' or '.join(get_args(Ask))}, not {self.ask!r}.")
+        check_rate(self.rate)
+
+
+class Judgement(NamedTuple):
+    """What a person said of a pair. The fields are those of the file."""
+
+    question: str
+    output: str
+    reference: str
+    first: Side
+    verdict: Better
+    output_right: bool | None
+    reference_right: bool | None
+    reviewer: str
+    at: str
+
+    @property
+    def pair(self) -> PairId:
+        """What it is filed under."""
+        return PairId(self.question, self.output, self.reference)
+
+    def loses(self, ask: str) -> bool | None:
+        """Return whether serving the output is a loss; None where that was not said.
+
+        >>> one = Judgement("q", "a", "b", "output", "both_bad", False, False, "ann", "")
+        >>> one.loses("preference"), one.loses("regret"), one._replace(verdict="reference").loses("preference")
+        (False, False, True)
+        """
+        if self.verdict == SKIPPED:
+            return None
+        if ask == "preference":
+            return self.verdict == "reference"
+        if self.output_right is None or self.reference_right is None:
+            return None
+        return self.reference_right and not self.output_right
+
+
+class Reviews(NamedTuple):
+    """A file of reviews as it stands: the last judgement of each reviewer on each pair, in the order of the file."""
+
+    terms: Terms
+    judgements: tuple[Judgement, ...]
+
+    @property
+    def reviewers(self) -> tuple[str, ...]:
+        """Who judged, in the order in which they began."""
+        return tuple(dict.fromkeys(one.reviewer for one in self.judgements))
+
+    def by(self, reviewer: str) -> dict[PairId, Judgement]:
+        """Return what a reviewer said of each pair."""
+        return {one.pair: one for one in self.judgements if one.reviewer == reviewer}
+
+    def losses(self, ask: str, reviewer: str | None = None) -> dict[PairId, bool]:
+        """Return which pairs are a loss, of those that were judged; where reviewers differ it is a loss.
+
+        Args:
+            ask: the kind of loss, "preference" or "regret".
+            reviewer: whose judgements count; everybody's by default.
+        """
+        found: dict[PairId, bool] = {}
+        for one in self.judgements:
+            lost = one.loses(ask)
+            if lost is not None and reviewer in {None, one.reviewer}:
+                found[one.pair] = found.get(one.pair, False) or lost
+        return found
+
+
+def read_reviews(path: Path) -> Reviews:
+    """Read a file of reviews. A torn last line, as after a crash, was never acknowledged and is passed over.
+
+    Raises:
+        UsageError: there is none, or a line is none; all that is wrong is listed.
+    """
+    dropped, problems = Dropped(), list[str]()
+    terms: Terms | None = None
+    found: dict[tuple[str, PairId], Judgement] = {}
+    for number, value in json_lines(path, dropped):
+        try:
+            if terms is None:
+                terms = _terms(value)
+                continue
+            one = _judgement(value)
+        except (KeyError, TypeError, ValueError, UsageError) as error:
+            problems.append(f"line {number}: {error}")
+            continue
+        found.pop((one.reviewer, one.pair), None)
+        found[one.reviewer, one.pair] = one
+    if dropped.rows.keys() - {"a torn last line"}:
+        problems.append(dropped.describe())
+    if terms is None and not problems:
+        problems.append("it is empty")
+    if problems or terms is None:
+        raise UsageError("\n  - ".join([f"{path} is no file of reviews:", *problems[:5]]))
+    return Reviews(terms, tuple(found.values()))
+
+
+def _terms(value: Mapping[str, Any]) -> Terms:
+    if value.get("review") != VERSION:
+        raise UsageError(f'its first line must say "review": {VERSION}')
+    return Terms(value["ask"], value["matcher"], value["rate"], value["key"])
+
+
+_PLAIN = dict.fromkeys(("question", "output", "reference", "reviewer", "at"), str)
+_CHOICES: Mapping[str, tuple[object, ...]] = {
+    "first": get_args(Side),
+    "verdict": get_args(Better),
+    "output_right": (True, False, None),
+    "reference_right": (True, False, None),
+}
+
+
+def _judgement(value: Mapping[str, Any]) -> Judgement:
+    wrong = [name for name, kind in _PLAIN.items() if not isinstance(value.get(name), kind)]
+    wrong += [name for name, choices in _CHOICES.items() if value.get(name, "") not in choices]
+    if wrong:
+        raise UsageError(f"{', '.join(wrong)} cannot be read")
+    return Judgement(**{name: value[name] for name in Judgement._fields})
+
+
+class ReviewFile:
+    """A file of reviews that is being written. Used as a context manager; one process at a time.
+
+    Args:
+        path: the file, made if it is not there.
+        terms: what it is begun with. An existing file keeps its key, and refuses other terms.
+
+    Raises:
+        UsageError: it is no file of reviews, was begun with other terms, or another process is writing it.
+    """
+
+    def __init__(self, path: Path, terms: Terms) -> None:
+        self.path = path
+        with writing(path):
+            path.touch(mode=0o600, exist_ok=True)
+            self._file: IO[bytes] = path.open("r+b", buffering=0)
+        try:
+            _lock(self._file, path)
+            self._drop_torn()
+            if path.stat().st_size == 0:
+                self._append({"review": VERSION, **_begun(terms), "created_at": now()})
+            self.reviews = read_reviews(path)
+            _check_terms(path, self.reviews.terms, terms)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _drop_torn(self) -> None:
+        """Cut off a last line without an end: it was never acknowledged."""
+        data = self._file.read()
+        if data and not data.endswith(b"\n"):
+            with writing(self.path):
+                self._file.truncate(data.rfind(b"\n") + 1)
+
+    def add(self, one: Judgement) -> None:
+        """Write a judgement; return once it is on the disk."""
+        self._append(one._asdict())
+
+    def _append(self, document: Mapping[str, Any]) -> None:
+        line = json.dumps(document, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+        with writing(self.path):
+            end = self._file.seek(0, os.SEEK_END)
+            try:
+                write_all(self._file, line)
+            except OSError:
+                self._file.truncate(end)
+                raise
+            os.fsync(self._file.fileno())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+
+def now() -> str:
+    """Return the time as the file has it."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _begun(terms: Terms) -> dict[str, Any]:
+    key = terms.key or secrets.token_hex(_KEY_BYTES)
+    return {"ask": terms.ask, "matcher": terms.matcher, "rate": terms.rate, "key": key}
+
+
+def _check_terms(path: Path, held: Terms, wanted: Terms) -> None:
+    """Refuse to go on with other terms: what was drawn, and what was asked, was fixed before anybody looked."""
+    differ = [
+        f"{name} {getattr(held, name)}, not {getattr(wanted, name)}"
+        for name in ("ask", "matcher", "rate")
+        if getattr(held, name) != getattr(wanted, name)
+    ]
+    if wanted.key and wanted.key != held.key:
+        differ.append("another key")
+    if differ:
+        raise UsageError(f"{path} was begun with {'; '.join(differ)}. Go on with that, or begin another: -o FILE.")
+
+
+def _lock(file: IO[bytes], path: Path) -> None:
+    """Keep a second process off this file, where the system has file locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UsageError(
+            f"Another process is writing {path}. Wait for it, or review into another file: -o FILE."
+        ) from None
+
+
+def merged(files: Iterable[Reviews]) -> Reviews:
+    """Return several files as one, for a report; the terms are the first one's.
+
+    Raises:
+        UsageError: they ask for different things.
+    """
+    held = list(files)
+    if len({(one.terms.ask, one.terms.matcher) for one in held}) > 1:
+        raise UsageError("These files of reviews ask for different things, or compare outputs differently.")
+    return Reviews(held[0].terms, tuple([one for each in held for one in each.judgements]))

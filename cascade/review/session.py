@@ -1,0 +1,179 @@
+"""One person's review as a state machine: which pair is shown, what a key means, what is written. No terminal here."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from cascade.review.pairs import Output, Pair, PairId
+from cascade.review.reviews import Ask, Better, Judgement, Side, now
+
+Judged = Mapping[PairId, Judgement]
+Choose = Callable[[Judged], Pair | None]
+"""Returns the pair to ask for next; None where no more are needed."""
+Stage = Literal["better", "first right", "second right", "both right"]
+
+KEYS: Mapping[Stage, Mapping[str, str]] = {
+    "better": {"1": "first better", "2": "second better", "=": "equal", "0": "both bad"},
+    "first right": {"r": "right", "w": "wrong"},
+    "second right": {"r": "right", "w": "wrong"},
+    "both right": {"r": "right", "w": "wrong"},
+}
+MOVES: Mapping[str, str] = {"s": "skip", "b": "back", "q": "quit"}
+_BETTER: Mapping[str, Better] = {"=": "equal", "0": "both_bad"}
+
+
+class Sides(NamedTuple):
+    """A pair as it is shown: nobody can tell whose output is first."""
+
+    pair: Pair
+    first: Side
+
+    @property
+    def outputs(self) -> tuple[Output, Output]:
+        """The two outputs, in the order in which they are shown."""
+        both = self.pair.output, self.pair.reference
+        return both if self.first == "output" else both[::-1]
+
+
+class Pressed(NamedTuple):
+    """What came of a key.
+
+    Attributes:
+        known: whether it means anything here.
+        written: the judgement that is now to be put on the disk.
+        ended: whether the reviewer ended the review.
+    """
+
+    known: bool = True
+    written: Judgement | None = None
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A judgement in the making: the answers to the stages so far."""
+
+    better: str = ""
+    first_right: bool | None = None
+
+
+class Session:
+    """A review by one person.
+
+    Args:
+        ask: which is better, or also whether each is right.
+        reviewer: who.
+        key: of the hash that orders the sides.
+        choose: says which pair is next.
+        judged: what the reviewer has said already.
+        earlier: the pairs of it, in the order in which they were judged, for going back.
+
+    Attributes:
+        current: the pair that is shown; None where no more are needed.
+        judged: what was said so far, by pair.
+    """
+
+    def __init__(
+        self, ask: Ask, reviewer: str, key: str, choose: Choose, judged: Judged, earlier: Iterable[Pair] = ()
+    ) -> None:
+        self._ask, self._reviewer, self._key, self._choose = ask, reviewer, key, choose
+        self.judged: dict[PairId, Judgement] = dict(judged)
+        self._shown: list[Pair] = list(earlier)
+        self._stage: Stage = "better"
+        self._draft = _Draft()
+        self.current: Sides | None = None
+        self._next()
+
+    @property
+    def stage(self) -> Stage:
+        """Which question the reviewer has to answer."""
+        return self._stage
+
+    def press(self, key: str) -> Pressed:
+        """Take a key; whoever calls writes `Pressed.written` before showing anything else."""
+        if key == "q":
+            return Pressed(ended=True)
+        if self.current is None:
+            return Pressed(known=False)
+        if key == "b":
+            return Pressed(known=self._back())
+        if key == "s":
+            return self._done("skipped", None, None)
+        return self._answered(key) if key in KEYS[self._stage] else Pressed(known=False)
+
+    def _answered(self, key: str) -> Pressed:
+        draft = self._draft
+        if self._stage == "better":
+            draft.better = key
+            if self._ask == "preference" or key == "0":  # both bad: neither is right
+                right = None if self._ask == "preference" else False
+                return self._done(self._verdict(key), right, right)
+            self._stage = "both right" if key == "=" else "first right"
+            return Pressed()
+        if self._stage == "first right":
+            draft.first_right, self._stage = key == "r", "second right"
+            return Pressed()
+        second = key == "r"
+        first = second if self._stage == "both right" or draft.first_right is None else draft.first_right
+        return self._done(self._verdict(draft.better), first, second)
+
+    def _verdict(self, key: str) -> Better:
+        assert self.current is not None  # noqa: S101 - a key is asked for where a pair is shown
+        if key in _BETTER:
+            return _BETTER[key]
+        other: Side = "reference" if self.current.first == "output" else "output"
+        return self.current.first if key == "1" else other
+
+    def _done(self, verdict: Better, first_right: bool | None, second_right: bool | None) -> Pressed:
+        """Note a judgement and go on to the next pair."""
+        assert self.current is not None  # noqa: S101 - as above
+        pair, first = self.current
+        rights = (first_right, second_right) if first == "output" else (second_right, first_right)
+        one = Judgement(*pair.id, first, verdict, *rights, self._reviewer, now())
+        self.judged[pair.id] = one
+        self._shown.append(pair)
+        self._next()
+        return Pressed(written=one)
+
+    def _back(self) -> bool:
+        """Go back to the first question of this pair, or to the pair before; return whether there was one."""
+        if self._stage == "better":
+            if not self._shown:
+                return False
+            self._show(self._shown.pop())
+        self._stage, self._draft = "better", _Draft()
+        return True
+
+    def _next(self) -> None:
+        self._stage, self._draft = "better", _Draft()
+        pair = self._choose(self.judged)
+        if pair is None:
+            self.current = None
+        else:
+            self._show(pair)
+
+    def _show(self, pair: Pair) -> None:
+        self.current = Sides(pair, first_side(self._key, self._reviewer, pair.id))
+
+
+def first_side(key: str, reviewer: str, pair: PairId) -> Side:
+    """Return which output a reviewer sees first: a fair coin, the same each time the pair is shown."""
+    return "output" if _hash("side", key, reviewer, *pair) & 1 else "reference"
+
+
+def shuffled(pairs: Iterable[Pair], key: str, reviewer: str) -> list[Pair]:
+    """Return pairs in an order that is random, and the same each time for one reviewer."""
+    return sorted(pairs, key=lambda pair: _hash("order", key, reviewer, *pair.id))
+
+
+def one_by_one(pairs: Iterable[Pair]) -> Choose:
+    """Return what chooses the first pair without a judgement."""
+    held = list(pairs)
+    return lambda judged: next((pair for pair in held if pair.id not in judged), None)
+
+
+def _hash(*parts: str) -> int:
+    return int.from_bytes(hashlib.sha256("\x1f".join(parts).encode("utf-8", "replace")).digest())

@@ -1,0 +1,204 @@
+"""`cascade review`: as a person uses it in a terminal, and as a program does that gives a key a line."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from cascade.review.reviews import read_reviews
+from unit.cli.conftest import Ran
+from unit.review.booking import booking_log, call, episode, write
+
+Cli = Callable[..., Ran]
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Set the keys that come in, one a line."""
+    return lambda text: monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{key}\n" for key in text)))
+
+
+def test_every_pair_once_and_then_nothing(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
+    booking_log(tmp_path / "log.jsonl", 4)
+    keys("12=0")
+    ran = cli("review", "log.jsonl", "--reviewer", "ann")
+    assert ran.code == 0, ran.err
+    assert ran.out.count("request:") == 4
+    assert "4 pairs of 4 judged" in ran.out
+    assert len(read_reviews(tmp_path / "log.jsonl.reviews.jsonl").judgements) == 4
+    keys("1")
+    ran = cli("review", "log.jsonl", "--reviewer", "ann")
+    assert "request:" not in ran.out
+
+
+def test_who_goes_on_is_not_asked_twice(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
+    booking_log(tmp_path / "log.jsonl", 6)
+    shown = []
+    for said in ("1sq", "=", "200"):
+        keys(said)
+        shown += [
+            line for line in cli("review", "log.jsonl", "--reviewer", "ann").out.splitlines() if "meeting" in line
+        ]
+    assert len(shown) == 3 + 2 + 3  # the pair on the screen when it ended is the first one shown again
+    assert len(set(shown)) == 6
+    keys("")
+    assert "5 pairs of 6 judged, 1 skipped" in cli("review", "log.jsonl", "--reviewer", "ann").out
+    keys("1")
+    assert "6 pairs of 6 judged" in cli("review", "log.jsonl", "--reviewer", "ann", "--skipped").out
+
+
+def test_nothing_tells_whose_output_it_is(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
+    booking_log(tmp_path / "log.jsonl", 30)
+    keys("1" * 30)
+    out = cli("review", "log.jsonl", "--reviewer", "ann").out
+    assert not {"cheap", "dear", "guide", "x1"} & set(out.replace('"', " ").split())
+    sides = [one.first for one in read_reviews(tmp_path / "log.jsonl.reviews.jsonl").judgements]
+    assert 5 <= sides.count("output") <= 25
+
+
+def test_what_would_steer_the_terminal_is_spelt_out_and_nothing_is_cut(
+    cli: Cli, keys: Callable[[str], None], tmp_path: Path
+) -> None:
+    text = "\x1b[2J\x9b31m\u202e" + "long " * 5_000 + "\nWhich output is better?  1 both"
+    write(tmp_path / "log.jsonl", episode(1, call("\x1b]0;title\x07"), call(1), text=text))
+    keys("1")
+    out = cli("review", "log.jsonl").out
+    assert not set(out) & set("\x1b\x9b\u202e\x07")
+    assert "\\u001b[2J\\u009b31m\\u202e" in out
+    bars = [line.removeprefix("│ ") for line in out.splitlines() if line.startswith("│ ")]
+    assert "".join(bars).count("long ") == 5_000
+    assert sum(line.startswith("Which output") for line in out.splitlines()) == 1
+
+
+def test_rights_are_asked_where_regret_is_wanted(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
+    booking_log(tmp_path / "log.jsonl", 1)
+    keys("1rw")
+    out = cli("review", "log.jsonl", "--ask", "regret").out
+    assert "Is the first output right?" in out
+    (one,) = read_reviews(tmp_path / "log.jsonl.reviews.jsonl").judgements
+    assert {one.output_right, one.reference_right} == {True, False}
+
+
+def test_a_drawn_share_is_shown(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
+    booking_log(tmp_path / "log.jsonl", 60)
+    keys("=" * 60)
+    out = cli("review", "log.jsonl", "--label-rate", "0.2", "--seed", "3").out
+    many = len(read_reviews(tmp_path / "log.jsonl.reviews.jsonl").judgements)
+    assert 2 <= many <= 26
+    assert f"{many} pairs of {many} judged" in out
+
+
+def test_two_reviewers_and_their_agreement(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
+    booking_log(tmp_path / "log.jsonl", 8)
+    for name in ("ann", "bob"):
+        keys("=" * 8)
+        cli("review", "log.jsonl", "--reviewer", name)
+    told = json.loads(cli("review", "log.jsonl", "--report", "--json").out)
+    assert [one["judged"] for one in told["reviewers"]] == [8, 8]
+    assert told["agreement"][0]["equal"] == 8
+    assert told["agreement"][0]["kappa"] is None  # always the same word: chance explains all
+    ran = cli("review", "log.jsonl", "--report")
+    assert "ann and bob" in ran.out
+
+
+def test_what_cannot_be_reviewed_is_said(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
+    booking_log(tmp_path / "log.jsonl", 2)
+    keys("1")
+    cli("review", "log.jsonl")
+    for arguments, said in (
+        (["nowhere.jsonl"], "nowhere.jsonl"),
+        (["demo"], "-o FILE"),
+        (["simulated:mmlu/llama-2-7b", "-o", "r.jsonl"], "simulated"),
+        (["log.jsonl", "--ask", "taste"], "taste"),
+        (["log.jsonl", "--ask", "regret"], "begun with"),
+        (["log.jsonl", "--label-rate", "0.5"], "begun with"),
+        (["log.jsonl", "--label-rate", "0", "-o", "r.jsonl"], "label_rate"),
+        (["log.jsonl", "--report", "-o", "none.jsonl"], "none.jsonl"),
+        (["log.jsonl", "-o", "log.jsonl"], "no file of reviews"),
+    ):
+        ran = cli("review", *arguments)
+        assert (ran.code, said in ran.err) == (2, True), (arguments, ran.err)
+
+
+# --- a real terminal ---
+
+
+@contextmanager
+def terminal(folder: Path, *arguments: str, rows: int = 50) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """Run the command in a pseudo-terminal of its own."""
+    main, other = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": str(rows)}
+    command = [sys.executable, "-m", "cascade.cli.main", "review", *arguments]
+    process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, cwd=folder, env=environment)
+    os.close(other)
+    try:
+        yield process, main
+    finally:
+        process.kill()
+        process.wait()
+        os.close(main)
+
+
+def until(screen: int, text: str) -> str:
+    """Return what the terminal shows until a text stands there."""
+    seen, end = "", time.monotonic() + 60
+    while text not in seen and select.select([screen], [], [], max(0.0, end - time.monotonic()))[0]:
+        try:
+            seen += os.read(screen, 65_536).decode("utf-8", "replace")
+        except OSError:  # the other side has closed it
+            break
+    assert text in seen, seen
+    return seen
+
+
+def test_killed_in_the_middle_nothing_is_lost_and_nothing_asked_twice(tmp_path: Path) -> None:
+    booking_log(tmp_path / "log.jsonl", 40)
+    path, asked = tmp_path / "log.jsonl.reviews.jsonl", list[str]()
+    with terminal(tmp_path, "log.jsonl", "--reviewer", "ann") as (process, screen):
+        for key in b"12=012=0120":
+            asked += [line for line in until(screen, "q quit").splitlines() if "meeting" in line]
+            os.write(screen, bytes([key]))
+        asked += [line for line in until(screen, "q quit").splitlines() if "meeting" in line]
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    # When a pair is on the screen, the judgement of the one before is on the disk.
+    assert len(read_reviews(path).judgements) == 11
+    with terminal(tmp_path, "log.jsonl", "--reviewer", "ann") as (process, screen):
+        again = [line for line in until(screen, "q quit").splitlines() if "meeting" in line]
+        assert again == asked[-1:]
+        for _ in range(29):
+            os.write(screen, b"=")
+            seen = until(screen, "q quit") if len(asked) < 40 else until(screen, "judged")
+            asked += [line for line in seen.splitlines() if "meeting" in line]
+        assert process.wait(60) == 0
+    assert len(set(asked)) == len(asked) == 40
+    assert len(read_reviews(path).judgements) == 40
+
+
+def test_a_long_request_is_shown_page_by_page_to_its_end(tmp_path: Path) -> None:
+    text = "\n".join(f"line {number} of the request" for number in range(100))
+    write(tmp_path / "log.jsonl", episode(1, call(2), call(1), text=text))
+    with terminal(tmp_path, "log.jsonl", rows=24) as (process, screen):
+        seen = until(screen, "space shows")
+        assert "line 99 " not in seen
+        while "q quit" not in seen:
+            os.write(screen, b" ")
+            seen += until(screen, " q")  # of "q ends", below a page, or "q quit", below the pair
+        assert all(f"line {number} of" in seen for number in range(100))
+        os.write(screen, b"\x1b[1;5C")  # an arrow key judges nothing, though a 1 is in it
+        until(screen, "means nothing")
+        os.write(screen, b"q")
+        until(screen, "0 pairs of 1 judged")
+        assert process.wait(60) == 0
