@@ -261,6 +261,8 @@ class Certificate:
             of several; None before 0.6, where all questions of a group counted as unrelated.
         together: with how many segments' promises it holds at once but for a probability together × delta; None where
             it holds by itself.
+        reference: the model whose output the served answer is compared with; None where labels said what is right.
+        comparator: the matcher that compares them.
 
     Reference: Angelopoulos & Bates, A gentle introduction to conformal prediction (2021), and `design/`.
     """
@@ -286,6 +288,8 @@ class Certificate:
     segment: str | None = None
     unit: Literal["question", "group"] | None = None
     together: int | None = None
+    reference: str | None = None
+    comparator: str | None = None
 
     @property
     def name(self) -> str | None:

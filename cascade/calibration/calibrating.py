@@ -29,6 +29,7 @@ from cascade.guarantees.base import Guarantee
 from cascade.guarantees.certificate import expiry, make
 from cascade.guarantees.found import Found
 from cascade.guarantees.identity import check_told, untold
+from cascade.guarantees.questions import Truth
 from cascade.guarantees.words import dollars
 from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
@@ -204,7 +205,9 @@ def certified(
     table, questions = chosen.table, tuple(sorted(set(chosen.table.questions)))
     bare = PolicyArtifact(settings, chosen.seen, chosen.path, chosen.ordered_for, questions=questions, asked=guarantee)
     data = data_sha256(table, separate=guarantee.separate)
-    frame = _Frame(guarantee, data, bare.policy_sha256, made, *dates, _drawn(table), len(set(table.segments)), how)
+    frame = _Frame(
+        guarantee, data, bare.policy_sha256, made, *dates, _drawn(table), len(set(table.segments)), how, table.truth
+    )
     signed = tuple([_certificate(one, frame) for one in found])
     return replace(bare, certificates=signed, unanswered=int(np.count_nonzero(hopeless(table.arrays))))
 
@@ -222,6 +225,7 @@ def _rows(
 ) -> _Rows:
     """Return the questions that a promise can be made from, or refuse."""
     # Questions that ordered a path are set aside where a path is needed, and refused where none is.
+    guarantee.rules.check_truth(table)
     made = frozenset(before.seen.training) if guarantee.rules.tests_a_path else before.seen.all
     _refuse(table, policy, made, before, config)
     whole = as_promised(table, guarantee)
@@ -354,6 +358,7 @@ class _Frame(NamedTuple):
     drawn: str
     segments: int
     how: tuple[str, ...]
+    truth: Truth | None
 
 
 def _drawn(table: EpisodeTable) -> str:
@@ -387,6 +392,8 @@ def _certificate(found: Found, frame: _Frame) -> Certificate:
             segment=found.segment if asked.by_segment else None,
             unit="group" if frame.drawn else "question",
             together=frame.segments if asked.together else None,
+            reference=None if frame.truth is None else frame.truth.reference,
+            comparator=None if frame.truth is None else frame.truth.comparator,
         )
     )
 
@@ -401,7 +408,11 @@ def _assumptions(found: Found, frame: _Frame) -> Iterator[str]:
     if frame.drawn:
         yield f"Questions of one group hang together; one of each was drawn, whatever the answers: {frame.drawn}."
     yield from frame.how
-    yield "Whether an answer is right is judged as in the log."
+    yield from (
+        ("Whether an answer is right is judged as in the log.",)
+        if frame.truth is None
+        else (f"Whether an answer equals the reference's is judged by {frame.truth.comparator}.",)
+    )
     yield "Every step that the policy asks for is run: no budget, time limit or failing provider cuts a question short."
     yield from asked.rules.assumptions
     if asked.abstain:

@@ -39,6 +39,8 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         raise UsageError(
             f"The log holds data sets of different cascades, a certificate speaks of one. {advice}: {listed}"
         )
+    if len({table.truth for table in tables}) > 1:
+        raise UsageError("The data sets are compared with different references: choose one with --where dataset=NAME.")
     signals = sorted({name for table in tables for name in table.signals})
     walks = sorted({name for table in tables for name in table.walks})
     asked = sorted({name for table in tables for name in table.asked})
@@ -65,6 +67,7 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         drawn_from=np.concatenate([table.drawn_from for table in tables]),
         echoes=_echoes(tables),
         priced=np.concatenate([table.priced for table in tables]),
+        truth=first.truth,
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
+from cascade.guarantees.questions import Truth
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class EpisodeTable:
         drawn_from: int64 (n,), how many questions of its group each row was drawn from; 1 where nothing was drawn.
         echoes: by model, the names that its replies bore, sorted; a model of which the log does not say it is left out.
         priced: bool (n,), whether the log has every cost of the question, walks included. By default as `cost_known`.
+        truth: what a right answer is compared with (`episodes.reference`); None where labels say what is right.
     """
 
     dataset: str
@@ -117,6 +119,7 @@ class EpisodeTable:
     drawn_from: Ints = field(default_factory=lambda: np.zeros((0,), dtype=np.int64))
     echoes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     priced: Bools = field(default_factory=lambda: np.zeros((0,), dtype=np.bool_))
+    truth: Truth | None = None
 
     def __post_init__(self) -> None:
         if not self.questions:
@@ -235,4 +238,5 @@ class EpisodeTable:
             self.drawn_from[chosen],
             self.echoes,
             self.priced[chosen],
+            self.truth,
         )

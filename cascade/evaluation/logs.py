@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import os.path
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from cascade.episodes.rowcheck import shown
 from cascade.episodes.schema import COLUMNS
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
+from cascade.episodes.truth import GUIDE, labelled_by_reference, ladder_of_models
 from cascade.errors import UsageError
 from cascade.evaluation.breakeven import BreakEven, break_evens
 from cascade.matching import get_matcher
@@ -50,10 +52,25 @@ _VALUE_CHARS = 60
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A log that was read: one table for each data set, and the rows again, as logged, where a figure needs them."""
+    """A log that was read: one table for each data set, and the rows again, as logged, where a figure needs them.
+
+    `unlabelled` says that nothing in the log tells which answers are right, so that right means equal to the
+    reference's output (`episodes.truth`) though that was not asked for.
+    """
 
     tables: tuple[EpisodeTable, ...]
     rows: Callable[[], Iterable[Mapping[str, Any]]]
+    unlabelled: bool = False
+
+    def compared(self, comparator: str | None = None) -> Log:
+        """Return the same log with the reference's output as the truth, under a comparator.
+
+        Raises:
+            UsageError: it is no log of rows, has no reference, or there is no such comparator.
+        """
+        if all(table.truth is not None and comparator in {None, table.truth.comparator} for table in self.tables):
+            return self
+        return _compared(self.rows, comparator, Dropped())
 
     def break_evens(self) -> dict[str, BreakEven]:
         """Return the break-even of judging in each data set that has the numbers for it; reads the log once."""
@@ -61,16 +78,26 @@ class Log:
 
 
 def open_log(
-    given: str, where: Mapping[str, str] | None = None, matcher: str | None = None, dropped: Dropped | None = None
+    given: str,
+    where: Mapping[str, str] | None = None,
+    matcher: str | None = None,
+    dropped: Dropped | None = None,
+    *,
+    reference: str | None = None,
+    models: Sequence[str] = (),
 ) -> Log:
-    """Read a log.
+    """Read a log. Where nothing in it tells which answers are right, the reference's output is the truth.
 
     Args:
         given: a file, a store's URL, "demo", "demo-ladder", "ladder:" and one of these (a log of rounds of base and
             guide, read as a ladder), or "simulated:" and a world's name, as in "simulated:mmlu/llama-2-7b".
         where: only rows that have these values in these columns are read.
-        matcher: judges every answer anew that has gold answers beside it; a name, as `matching.get_matcher` takes it.
+        matcher: judges every answer anew that has gold answers beside it, or the reference's output; a name, as
+            `matching.get_matcher` takes it.
         dropped: told of everything that is left out.
+        reference: whose output is the truth, whatever the labels say: "guide", or a ladder's model, which is then its
+            last one.
+        models: of a ladder's log only these, in this order; the last is the reference.
 
     Raises:
         UsageError: there is no such log, column or matcher, or no episode is left.
@@ -86,9 +113,43 @@ def open_log(
         return _simulated(given.removeprefix(SIMULATED))
     _check_there(_unladdered(given)[0])
 
-    read = _chosen(given, where or {}, left_out)
+    wanted = _ladder_wanted(reference, models)
+
+    def rows() -> Iterator[Mapping[str, Any]]:
+        logged = partial(_rows, given, where)
+        return ladder_of_models(logged, wanted) if wanted else logged()
+
+    if reference is not None:
+        list(itertools.islice(_chosen(given, where or {}, left_out), 1))  # a log without such rows is refused
+        return _compared(rows, matcher, left_out)
+    read = rows() if wanted else _chosen(given, where or {}, left_out)
     judged = read if matcher is None else judge_rows(read, get_matcher(matcher), overwrite=True)
-    return Log(tuple(tables_from_rows(judged, left_out)), lambda: _rows(given, where))
+    try:
+        return Log(tuple(tables_from_rows(judged, left_out)), rows)
+    except UsageError:
+        if any(row["correct"] is not None or (row["gold"] and matcher is not None) for row in rows()):
+            raise
+        try:
+            return replace(_compared(rows, matcher, Dropped()), unlabelled=True)
+        except UsageError:
+            pass  # it has no reference either: say what is missing for labels
+        raise
+
+
+def _ladder_wanted(reference: str | None, models: Sequence[str]) -> Sequence[str]:
+    """Return the models of the ladder that is to be made of a log, none where it is taken as it is."""
+    if reference in {None, GUIDE}:
+        return models
+    if models and models[-1] != reference:
+        raise UsageError(f"--reference is {reference}, and --models ends with {models[-1]}: name the reference last.")
+    return models or (str(reference),)
+
+
+def _compared(rows: Callable[[], Iterable[Mapping[str, Any]]], comparator: str | None, dropped: Dropped) -> Log:
+    """Return a log with the reference's output as the truth."""
+    found = labelled_by_reference(rows, comparator)
+    tables = tables_from_rows(found.rows(dropped), dropped)
+    return Log(tuple([replace(table, truth=found.truths[table.dataset]) for table in tables]), rows)
 
 
 def rows_of(given: str, where: Mapping[str, str] | None, dropped: Dropped) -> Iterator[Mapping[str, Any]]:

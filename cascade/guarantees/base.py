@@ -184,6 +184,7 @@ class Kind(ABC):
         crossable: whether cross-calibration has a bound for it (`design/cross-calibration.md`).
         reference_keeps_it: whether the reference alone keeps it by definition, so that it needs no test.
         counts_unanswered: whether a question counts against it that no step answers rightly.
+        compares: whether a right answer is one that equals the reference's output, so that no label is needed.
     """
 
     name: ClassVar[str]
@@ -203,6 +204,7 @@ class Kind(ABC):
     crossable: ClassVar[bool] = False
     reference_keeps_it: ClassVar[bool] = False
     counts_unanswered: ClassVar[bool] = False
+    compares: ClassVar[bool] = False
 
     @property
     def monitored(self) -> bool:
@@ -240,6 +242,23 @@ class Kind(ABC):
         return "guide" if self.single else "everything"
 
     # --- which questions, and what they lose ---
+
+    def check_truth(self, table: Questions) -> None:
+        """Refuse a table in which "right" does not mean what the promise is about.
+
+        Raises:
+            UsageError: the promise needs labels and the table has none, or it compares and the table has labels.
+        """
+        if self.compares and table.truth is None:
+            raise UsageError(
+                f"{self.name} compares with the reference's output, and in {table.dataset} right means what the labels "
+                "say. Read the log with --reference guide, or --reference MODEL."
+            )
+        if not self.compares and table.truth is not None:
+            raise UsageError(
+                f"{self.name} needs labels, and in {table.dataset} right means equal to what {table.truth.reference} "
+                "gives: ask for --guarantee agreement, or read a log with labels without --reference."
+            )
 
     def counted(self, table: Questions) -> Bools:
         """Return the questions that the promise speaks of, as far as the log shows: bool (n,)."""
@@ -403,6 +422,7 @@ KINDS: Registry[type[Kind]] = Registry(
         "budget": "cascade.guarantees.budget:Budget",
         "regret": "cascade.guarantees.regret:Regret",
         "error": "cascade.guarantees.error:Error",
+        "agreement": "cascade.guarantees.agreement:Agreement",
     },
     subclass_of(Kind),
 )

@@ -204,8 +204,10 @@ _ADDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "segment": (_is_text, "a text"),
     "unit": (lambda value: value in {"question", "group"}, '"question" or "group"'),
     "together": (_is_int, "a whole number"),
+    "reference": (_is_text, "a text"),
+    "comparator": (_is_text, "a text"),
 }
-"""Fields that a certificate of a release before 0.6 lacks; they are left out where there is nothing to say."""
+"""Fields that a certificate of an earlier release lacks; they are left out where there is nothing to say."""
 
 
 _ASKED_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {

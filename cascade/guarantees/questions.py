@@ -7,10 +7,22 @@ steps, and m candidates a step.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
 from cascade.conformal.rollout import Levels
+
+
+class Truth(NamedTuple):
+    """What "right" means where a log's labels are not used: equal to the reference's output.
+
+    Attributes:
+        reference: the model, as the log calls it, or "the guide".
+        comparator: the matcher that says when two outputs are the same, as `matching.get_matcher` takes it.
+    """
+
+    reference: str
+    comparator: str
 
 
 class Walk(Protocol):
@@ -47,6 +59,7 @@ class Questions(Protocol):
         cost_known: whether the cost of every step is known.
         segments: what each question belongs to; None where it belongs to nothing.
         walks: other ways to answer the same questions, by name.
+        truth: what a right answer is compared with; None where labels say what is right.
     """
 
     @property
@@ -69,6 +82,8 @@ class Questions(Protocol):
     def segments(self) -> tuple[str | None, ...]: ...
     @property
     def walks(self) -> Mapping[str, Walk]: ...
+    @property
+    def truth(self) -> Truth | None: ...
 
 
 class Scored(Protocol):

@@ -131,7 +131,9 @@ class ServedAnswer(Kind):
         """
         table = sample.table
         check_identity(sample, abstain=abstain, kappa=kappa)
-        counts = self.against(table)
+        # What the reference itself serves never differs from what it gives, even where that is not on record.
+        own = sample.is_reference and self.reference_keeps_it
+        counts = np.zeros(table.n, dtype=np.bool_) if own else self.against(table)
         return served(table.arrays, sample.levels, table.confidence, sure=table.sure, reference_right=counts)
 
     # --- audits ---

@@ -1,0 +1,263 @@
+"""A log without labels: right is what equals the reference's own output, under a comparator.
+
+This is the one place that puts the reference's output in the place of the accepted answers. Whatever fits, certifies,
+verifies or compares then reads "right" as "equal to the reference's" and knows nothing else of it.
+
+The reference is the guide asked outright, where the log has that walk, or else a ladder's last model.
+`ladder_of_models` makes any model the last of a ladder.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from cascade.checks import did_you_mean
+from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import CHAT, FAILED, GUIDE_ONLY, answers, replay_of
+from cascade.episodes.table import AGREEMENT
+from cascade.errors import UsageError
+from cascade.guarantees.questions import Truth
+from cascade.matching import Matcher, get_matcher
+from cascade.text import agreement
+
+GUIDE = "guide"
+"""Names the reference that a log has anyway."""
+AUDIT = "audit"
+"""The `split` of a trace whose question was drawn for an audit, so that every step was run."""
+UNAUDITED = "a question that was not drawn for an audit: whether its steps were run hung on its answers"
+_LOOKED_AT = 1_000
+
+Row: TypeAlias = Mapping[str, Any]
+
+
+# --- which models ---
+
+
+def ladder_of_models(read: Callable[[], Iterable[Row]], models: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of some models of a ladder's log, as the log of a ladder of these alone, in this order.
+
+    Args:
+        read: reads the log, each time it is called from the start.
+        models: their names, the last the reference; of one name alone, the models before it in the log go before it.
+
+    Raises:
+        UsageError: the log has no such model, one is named twice, or it is no ladder's.
+    """
+    order = _rungs(read())
+    wanted = [*order[: order.index(models[0])], models[0]] if len(models) == 1 and models[0] in order else list(models)
+    unknown = [name for name in wanted if name not in order]
+    twice = [name for name, many in Counter(wanted).items() if many > 1]
+    if unknown:
+        listed = ", ".join(order[:_NAMED]) + (f" and {len(order) - _NAMED} more" if len(order) > _NAMED else "")
+        raise UsageError(f"The log has no model {unknown[0]}{did_you_mean(unknown[0], order)}; it has {listed}.")
+    if twice:
+        raise UsageError(f"The models are named once each; {', '.join(twice)} stands there several times.")
+    if len(wanted) < 2:
+        raise UsageError(f"{wanted[0]} is the first model of the log, so that nothing could save: name others beside.")
+    place = {name: number for number, name in enumerate(wanted, 1)}
+    said: dict[str, dict[int, str]] = defaultdict(dict)
+    for row in read():
+        if row["walk"] is None and row["model"] in place and row["answer"] is not None:
+            said[row["episode_id"]][place[row["model"]]] = row["answer"]
+    for row in read():
+        if row["walk"] is None and row["model"] in place:
+            step, signals = place[row["model"]], dict(row["signals"] or {})
+            if row["answer"] is not None:
+                earlier = [text for at, text in sorted(said[row["episode_id"]].items()) if at < step]
+                signals[AGREEMENT] = agreement(row["answer"], earlier)
+            changed = {"step": step, "horizon": len(wanted), "source": row["model"], "kept": None}
+            yield {**row, **changed, "signals": signals}
+
+
+_NAMED = 12
+
+
+def _rungs(rows: Iterable[Row]) -> list[str]:
+    """Return the models of a ladder's log, by the step that each answers."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for row in rows:
+        if row["walk"] is None and row["model"] is not None and row["step"] is not None and answers(row):
+            found[row["model"]].add(row["step"])
+    several = sorted(name for name, steps in found.items() if len(steps) > 1)
+    if several:
+        raise UsageError(
+            f"{', '.join(several)} answers in several steps of this log, so that its models make no ladder in another "
+            "order. Name the reference by --reference guide, or read the log as a ladder: ladder:LOG."
+        )
+    return sorted(found, key=lambda name: (min(found[name]), name))
+
+
+# --- what the reference gave ---
+
+
+@dataclass(slots=True)
+class _Given:
+    """What is known of the reference in one data set.
+
+    `outputs` has its text by episode, of the guide's walk and of the last step so far; `failed` the episodes in which
+    the call of the step failed. `audited` has the episodes of audits.
+    """
+
+    walked: dict[str, str] = field(default_factory=dict)
+    last: dict[str, tuple[int, str]] = field(default_factory=dict)
+    horizon: int = 1
+    guides: set[str] = field(default_factory=set)
+    makers: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    audited: set[str] = field(default_factory=set)
+    episodes: set[str] = field(default_factory=set)
+
+    def take(self, row: Row) -> None:
+        """Note one row."""
+        name, step = row["episode_id"], row["step"] or 1
+        self.episodes.add(name)
+        if row["split"] == AUDIT:
+            self.audited.add(name)
+        if row["walk"] == GUIDE_ONLY:
+            self.guides.update([row["model"]] if row["model"] else ())
+            if row["answer"] is not None and row["kept"] is not False:
+                self.walked[name] = row["answer"]
+        elif row["walk"] is None and row["step"] is not None:
+            self.horizon = max(self.horizon, row["horizon"] or 1, step)
+            if row["answer"] is not None:
+                self.makers[step].add(row["model"] or row["source"] or "")
+                if step >= self.last.get(name, (0, ""))[0]:
+                    self.last[name] = step, row["answer"]
+
+    @property
+    def outright(self) -> bool:
+        """Whether the log has the guide asked outright."""
+        return bool(self.walked)
+
+    def output(self, episode: str) -> str | None:
+        """Return what the reference gave; None where it failed, or was not asked."""
+        if self.outright:
+            return self.walked.get(episode)
+        step, text = self.last.get(episode, (0, ""))
+        return text if step == self.horizon else None
+
+    def gives(self, row: Row) -> bool:
+        """Whether a row is the reference's own."""
+        if self.outright:
+            return bool(row["walk"] == GUIDE_ONLY)
+        return bool(row["walk"] is None and row["step"] == self.horizon)
+
+    def name(self, dataset: str) -> str:
+        """Return what the reference is called."""
+        names = self.guides if self.outright else self.makers[self.horizon]
+        if not self.outright and (self.horizon < 2 or len(names) != 1):
+            raise UsageError(
+                f"{dataset} has no reference: neither the guide asked outright (the walk {GUIDE_ONLY!r}, which cascade "
+                "collect records) nor a ladder that ends in one model. Name its models: --models CHEAP,DEAR."
+            )
+        return next(iter(names)) if len(names) == 1 else "the guide"
+
+    @property
+    def only_audits(self) -> bool:
+        """Whether only audited questions tell: of others, that all steps were run hung on what the steps brought."""
+        return bool(self.audited) and any(self.output(one) is None for one in self.episodes - self.audited)
+
+
+@dataclass(frozen=True, slots=True)
+class Relabelled:
+    """A log whose truth is the reference's output.
+
+    Attributes:
+        truths: by data set, the reference and the comparator.
+        rows: yields the rows anew, `gold` being the reference's output and `correct` whether the answer equals it.
+    """
+
+    truths: Mapping[str, Truth]
+    rows: Callable[[Dropped], Iterator[dict[str, Any]]]
+
+
+def labelled_by_reference(read: Callable[[], Iterable[Row]], comparator: str | None = None) -> Relabelled:
+    """Return a log with the reference's output in the place of the accepted answers, and every answer judged by it.
+
+    An answer whose sameness the comparator cannot tell counts as different. The reference's own equals itself. Where
+    the reference failed, or was not asked, every other answer counts as different; a log with audits and questions on
+    which not every step was run keeps the audits alone.
+
+    Args:
+        read: reads the log, each time it is called from the start.
+        comparator: a matcher, as `matching.get_matcher` takes it; by default what the requests' form asks for.
+
+    Raises:
+        UsageError: there is no such matcher, or a data set has no reference.
+    """
+    found: dict[str, _Given] = defaultdict(_Given)
+    for row in read():
+        found[row["dataset"] or "log"].take(row)
+    chosen = comparator or default_comparator(itertools.islice(read(), _LOOKED_AT))
+    matcher = get_matcher(chosen)
+    truths = {dataset: Truth(given.name(dataset), chosen) for dataset, given in found.items()}
+
+    def rows(dropped: Dropped) -> Iterator[dict[str, Any]]:
+        left_out: set[tuple[str, str]] = set()
+        for row in read():
+            dataset, episode = row["dataset"] or "log", row["episode_id"]
+            given = found[dataset]
+            if given.only_audits and episode not in given.audited:
+                if (dataset, episode) not in left_out:
+                    dropped.drop(UNAUDITED, episode)
+                left_out.add((dataset, episode))
+                continue
+            yield _judged(row, given, matcher)
+
+    return Relabelled(truths, rows)
+
+
+def _judged(row: Row, given: _Given, matcher: Matcher) -> dict[str, Any]:
+    output = given.output(row["episode_id"])
+    judged = {**row, "gold": None if output is None else [output]}
+    if output is None:
+        judged["signals"] = _without_failure(row, given)
+    if not answers(row):
+        return judged
+    return {**judged, "correct": output is not None and (given.gives(row) or same(matcher, row["answer"], output))}
+
+
+def same(matcher: Matcher, answer: str | None, output: str) -> bool:
+    """Whether an answer is the reference's output; what the comparator cannot tell counts as different."""
+    return answer is not None and (answer == output or matcher.matches(answer, [output]).correct is True)
+
+
+def _without_failure(row: Row, given: _Given) -> Any:
+    """Return a row's signals without the mark that calls failed, where it was the reference's alone.
+
+    Such an episode counts, as a difference; where another model's call failed it is left out, as from any log.
+    """
+    failed = replay_of(row).get(FAILED)
+    if not failed or any(step != given.horizon for step, *_ in failed):
+        return row["signals"]
+    signals = dict(row["signals"])
+    signals["replay"] = {name: one for name, one in signals["replay"].items() if name != FAILED}
+    return signals
+
+
+def default_comparator(rows: Iterable[Row]) -> str:
+    """Return the comparator for requests of this form: tools, a schema, or else text."""
+    forms = Counter(_form(row) for row in rows)
+    return forms.most_common(1)[0][0] if forms else TEXT
+
+
+TEXT = "exact"
+"""For requests that ask for no form."""
+
+
+def _form(row: Row) -> str:
+    if not replay_of(row).get(CHAT) or not row["context"]:
+        return TEXT
+    try:
+        request = json.loads(row["context"])
+    except ValueError:
+        return TEXT
+    if not isinstance(request, dict):
+        return TEXT
+    wanted = request.get("response_format")
+    in_json = isinstance(wanted, dict) and wanted.get("type") in {"json_object", "json_schema"}
+    return "tool_calls" if request.get("tools") else "json" if in_json else TEXT
