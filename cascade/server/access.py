@@ -53,9 +53,10 @@ def check(headers: Mapping[str, str], settings: ServerConfig) -> str | None:
             raise Refused(403, "This server has no keys and answers requests to localhost only.", code="wrong_host")
         return None
     scheme, _, given = headers.get("authorization", "").partition(" ")
-    name = _owner(_hashed(given.strip()), settings.keys) if scheme.lower() == "bearer" else None
+    given = given if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+    name = _owner(_hashed(given.strip()), settings.keys)
     if name is None:
-        said = "The key is missing or wrong. Send one of the server's keys: Authorization: Bearer …"
+        said = "The key is missing or wrong. Send one of the server's keys: Authorization: Bearer … or x-api-key: …"
         raise Refused(401, said, code="invalid_api_key")
     return name
 

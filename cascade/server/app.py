@@ -11,9 +11,13 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 
 from cascade.orchestrator import Orchestrator
-from cascade.server import completions, metrics
+from cascade.server import metrics
 from cascade.server.catalog import Catalog
 from cascade.server.chat import ChatEndpoint
+from cascade.server.dialects.base import encoded
+from cascade.server.dialects.completions import ChatCompletions
+from cascade.server.dialects.messages import Messages
+from cascade.server.dialects.responses import Responses
 from cascade.server.edge import Edge
 from cascade.server.metrics import Metrics
 from cascade.server.openapi import document
@@ -57,9 +61,10 @@ def application(orchestrator: Orchestrator) -> Edge:
         return _json(document(catalog))
 
     guide = orchestrator.config.prices()[catalog.guide]
-    chat = ChatEndpoint(orchestrator, settings, catalog, counts, guide)
+    dialects = {one.path: one for one in (ChatCompletions(), Responses(), Messages())}
+    chats = [ChatEndpoint(one, orchestrator, settings, catalog, counts, guide) for one in dialects.values()]
     routes = [
-        Route("/v1/chat/completions", chat, methods=["POST"]),
+        *(Route(one.dialect.path, one, methods=["POST"]) for one in chats),
         Route("/v1/models", models),
         Route("/v1/models/{name:path}", model),
         Route("/healthz", healthz),
@@ -67,8 +72,8 @@ def application(orchestrator: Orchestrator) -> Edge:
         Route("/metrics", counted),
         Route("/openapi.json", openapi),
     ]
-    return Edge(Router(routes, redirect_slashes=False, lifespan=lifespan), settings, counts)
+    return Edge(Router(routes, redirect_slashes=False, lifespan=lifespan), settings, counts, dialects)
 
 
 def _json(value: Any, status: int = 200) -> Response:
-    return Response(completions.encoded(value), status, media_type="application/json")
+    return Response(encoded(value), status, media_type="application/json")

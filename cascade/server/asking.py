@@ -1,4 +1,4 @@
-"""What one chat request asks of the server, read from its body and its headers."""
+"""What one request for an answer asks of the server, read from its body and its headers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from cascade.chat import ChatRequest
 from cascade.server.catalog import Catalog, Route
+from cascade.server.dialects.base import Dialect
 from cascade.server.receipt import flag
 from cascade.server.refusals import Refused
 
@@ -18,26 +19,27 @@ class Asked(NamedTuple):
         name: the model that the client named.
         route: who answers.
         request: what the models are sent.
+        body: what the client sent.
         stream: whether the client reads server-sent events.
-        usage: whether a stream ends with the usage.
         explain: whether the response says what happened, step by step.
     """
 
     name: str
     route: Route
     request: ChatRequest
+    body: Mapping[str, Any]
     stream: bool = False
-    usage: bool = False
     explain: bool = False
 
     @classmethod
-    def of(cls, body: Mapping[str, Any], headers: Mapping[str, str], catalog: Catalog) -> Asked:
+    def of(cls, body: Mapping[str, Any], headers: Mapping[str, str], catalog: Catalog, dialect: Dialect) -> Asked:
         """Read a request.
 
         Args:
-            body: of a chat completion request, in OpenAI's form.
+            body: what the client sent.
             headers: by their names in lower case; `x-cascade-bypass`, `-explain`, `-group` and `-segment` count.
             catalog: the models that can be asked for.
+            dialect: the form of the body.
 
         Raises:
             Refused: there is no such model, or a field of the envelope is wrong.
@@ -49,13 +51,7 @@ class Asked(NamedTuple):
             raise Refused(400, "stream must be true or false.", param="stream")
         if not isinstance(options, Mapping):
             raise Refused(400, "stream_options must be an object.", param="stream_options")
-        return cls(
-            body["model"],
-            route,
-            ChatRequest.from_openai(
-                body, group=headers.get("x-cascade-group"), segment=headers.get("x-cascade-segment")
-            ),
-            stream,
-            stream and bool(options.get("include_usage")),
-            flag(headers, "x-cascade-explain"),
+        request = ChatRequest.from_openai(
+            dialect.request(body), group=headers.get("x-cascade-group"), segment=headers.get("x-cascade-segment")
         )
+        return cls(body["model"], route, request, body, stream, flag(headers, "x-cascade-explain"))

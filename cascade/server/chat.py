@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`: a request in, the served model's message out, whole or as it is written."""
+"""A request in, the served model's message out, whole or as it is written, in any dialect."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from starlette.datastructures import Headers
 from cascade.config.schema import ServerConfig
 from cascade.money import Price
 from cascade.orchestrator import Orchestrator
-from cascade.server import completions
 from cascade.server.asking import Asked
 from cascade.server.bodies import Receive, read_object
 from cascade.server.catalog import Catalog
-from cascade.server.completions import Chunks
+from cascade.server.dialects.base import Dialect, Writer, encoded
 from cascade.server.edge import Exchange, Scope, Send
 from cascade.server.hangup import connected
 from cascade.server.metrics import Metrics
@@ -32,6 +31,7 @@ class ChatEndpoint:
     """Answers chat requests.
 
     Args:
+        dialect: the form of requests and responses.
         orchestrator: who is asked.
         settings: the limits.
         catalog: the models that a client can name.
@@ -39,6 +39,7 @@ class ChatEndpoint:
         guide: the guide's price, None where it is not known.
     """
 
+    dialect: Dialect
     orchestrator: Orchestrator
     settings: ServerConfig
     catalog: Catalog
@@ -56,7 +57,7 @@ class ChatEndpoint:
         try:
             headers = Headers(scope=scope)
             body = await read_object(receive, headers.get("content-type", ""), self.settings)
-            asked = Asked.of(body, headers, self.catalog)
+            asked = Asked.of(body, headers, self.catalog, self.dialect)
             exchange.model = asked.name
             await (self._streamed if asked.stream else self._whole)(asked, exchange, receive)
         finally:
@@ -70,33 +71,33 @@ class ChatEndpoint:
                     answer = event
         receipt = exchange.receipt = self._receipt(asked, exchange, answer)
         extension = receipt.extension(answer) if asked.explain else None
-        data = completions.encoded(completions.whole(_served(answer), exchange.trace_id, extension))
+        data = encoded(self.dialect.whole(_served(answer), asked.body, exchange.trace_id, extension))
         await exchange.respond(200, data, receipt.headers())
 
     async def _streamed(self, asked: Asked, exchange: Exchange, receive: Receive) -> None:
         """Answer in server-sent events. The response begins with the first text: until then it can still fail."""
-        chunks = Chunks(exchange.trace_id, asked.usage)
+        writer = exchange.writer = self.dialect.writer(asked.body, exchange.trace_id)
         async with connected(receive), aclosing(self._serve(asked, exchange)) as events:
             async for event in events:
                 if isinstance(event, Answer):
-                    await self._end(asked, exchange, chunks, event)
+                    await self._end(asked, exchange, writer, event)
                     continue
                 if exchange.status is None:
                     await self._begin(exchange, Receipt(exchange.trace_id, event.role))
-                await exchange.more(chunks.text(event.text, event.role))
+                await exchange.more(writer.text(event.text, event.role))
         await exchange.end()
 
     async def _begin(self, exchange: Exchange, receipt: Receipt) -> None:
         self.metrics.first_text(exchange.seconds)
         await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *receipt.headers()])
 
-    async def _end(self, asked: Asked, exchange: Exchange, chunks: Chunks, answer: Answer) -> None:
+    async def _end(self, asked: Asked, exchange: Exchange, writer: Writer, answer: Answer) -> None:
         """Send what is left of an answer: all of it where no text was sent before the decision."""
         receipt = exchange.receipt = self._receipt(asked, exchange, answer)
         extension = None
-        if asked.explain or asked.usage:
+        if asked.explain or writer.counts:
             extension = receipt.extension(answer if asked.explain else None)
-        rest = b"".join(chunks.ending(_served(answer), extension))
+        rest = b"".join(writer.ending(_served(answer), extension))
         if exchange.status is None:
             await self._begin(exchange, receipt)
         await exchange.more(rest)

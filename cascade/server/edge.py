@@ -1,4 +1,4 @@
-"""What every request passes: the key, the limits, the clock. Every failure leaves here in OpenAI's form."""
+"""What every request passes: the key, the limits, the clock. Every failure leaves here in the client's dialect."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -17,8 +17,10 @@ from cascade.config.schema import ServerConfig
 from cascade.episodes.store import uuid7
 from cascade.errors import CascadeError
 from cascade.safety.keys import redact
-from cascade.server import access, completions
+from cascade.server import access
 from cascade.server.bodies import ClientLeftError, Receive
+from cascade.server.dialects.base import Dialect, Writer, encoded
+from cascade.server.dialects.completions import ChatCompletions
 from cascade.server.metrics import Metrics
 from cascade.server.receipt import Receipt
 from cascade.server.refusals import Refusal, Refused, refusal_of, unexpected
@@ -45,13 +47,17 @@ class Exchange:
         model: the model that was asked for; "" until it is known to exist, None where the path takes none.
         status: that of the response, None until one has begun.
         receipt: what came of it, once it is answered.
+        dialect: the form of its errors.
+        writer: what writes its stream, once one may begin.
     """
 
     send: Send
+    dialect: Dialect = field(default_factory=ChatCompletions)
     trace_id: str = field(default_factory=uuid7)
     model: str | None = None
     status: int | None = None
     receipt: Receipt | None = None
+    writer: Writer | None = None
     started_s: float = field(default_factory=time.monotonic)
 
     @property
@@ -84,9 +90,9 @@ class Exchange:
         """Send an error: as the response, or as the last event of a stream that has begun."""
         if self.status is None:
             headers = [*refusal.headers, *Receipt(self.trace_id).headers()]
-            await self.respond(refusal.status, completions.encoded(refusal.body), headers)
+            await self.respond(refusal.status, encoded(self.dialect.refused(refusal, self.trace_id)), headers)
         else:
-            await self.end(completions.event(refusal.body))
+            await self.end(b"" if self.writer is None else self.writer.broken(refusal))
         self.status = refusal.status
 
 
@@ -97,17 +103,21 @@ class Edge:
         app: what answers.
         settings: the limits, and the keys.
         metrics: where requests are counted that are for a model.
+        dialects: those spoken, by their paths; elsewhere errors have OpenAI's form.
     """
 
-    def __init__(self, app: App, settings: ServerConfig, metrics: Metrics) -> None:
+    def __init__(
+        self, app: App, settings: ServerConfig, metrics: Metrics, dialects: Mapping[str, Dialect] | None = None
+    ) -> None:
         self._app, self._settings, self._metrics = app, settings, metrics
+        self._dialects, self._default = dict(dialects or {}), ChatCompletions()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        exchange = Exchange(send)
+        exchange = Exchange(send, self._dialects.get(scope["path"], self._default))
         scope["exchange"], scope["app"] = exchange, self
         try:
             refusal = await self._answered(scope, receive, send)

@@ -23,6 +23,15 @@ _ERROR = {
         }
     },
 }
+_CLAUDE_ERROR = {
+    "type": "object",
+    "required": ["type", "error"],
+    "properties": {
+        "type": {"const": "error"},
+        "error": {"type": "object", "required": ["type", "message"]},
+        "request_id": {"type": "string"},
+    },
+}
 _MODEL = {
     "type": "object",
     "required": ["id", "object", "created", "owned_by"],
@@ -61,7 +70,9 @@ def document(catalog: Catalog) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "cascade", "version": __version__},
         "paths": {
-            "/v1/chat/completions": {"post": _chat(catalog)},
+            "/v1/chat/completions": {"post": _answered(catalog, "messages", "choices")},
+            "/v1/responses": {"post": _answered(catalog, "input", "output")},
+            "/v1/messages": {"post": _answered(catalog, "messages", "content", error="ClaudeError")},
             "/v1/models": {"get": _get("All models.", {"type": "object"}, _refused(401, 403))},
             "/v1/models/{name}": {"get": _get("One model.", _MODEL, _refused(401, 403, 404), "name")},
             "/healthz": {"get": _get("The process is alive.", {"type": "object"}, {})},
@@ -69,27 +80,36 @@ def document(catalog: Catalog) -> dict[str, Any]:
             "/metrics": {"get": _get("Counts, as Prometheus reads them.", None, _refused(401, 403))},
         },
         "components": {
-            "schemas": {"Error": _ERROR, "Model": _MODEL},
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+            "schemas": {"Error": _ERROR, "ClaudeError": _CLAUDE_ERROR, "Model": _MODEL},
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer"},
+                "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
         },
-        "security": [{"key": []}, {}],
+        "security": [{"key": []}, {"x-api-key": []}, {}],
     }
 
 
-def _chat(catalog: Catalog) -> dict[str, Any]:
+_ASKS: dict[str, dict[str, Any]] = {
+    "messages": {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["role"]}},
+    "input": {"anyOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": {"type": "object"}}]},
+}
+
+
+def _answered(catalog: Catalog, asks: str, answers: str, error: str = "Error") -> dict[str, Any]:
     request = {
         "type": "object",
-        "required": ["model", "messages"],
+        "required": ["model", asks],
         "properties": {
             "model": {"enum": list(catalog.routes)},
-            "messages": {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["role"]}},
+            asks: _ASKS[asks],
             "stream": {"type": "boolean"},
             "stream_options": {"type": "object"},
         },
         "additionalProperties": True,
     }
     return {
-        "summary": "Answer a chat request. Every other field goes to the models as it is.",
+        "summary": "Answer a request. Every other field goes to the models as it is.",
         "parameters": [
             {"name": name, "in": "header", "description": says, "schema": {"type": "string"}}
             for name, says in _HEADERS.items()
@@ -99,11 +119,11 @@ def _chat(catalog: Catalog) -> dict[str, Any]:
             "200": {
                 "description": "The message that is served, whole or as chunks.",
                 "content": {
-                    "application/json": {"schema": {"type": "object", "required": ["id", "choices", "model"]}},
+                    "application/json": {"schema": {"type": "object", "required": ["id", answers, "model"]}},
                     "text/event-stream": {"schema": {"type": "string"}},
                 },
             },
-            **_refused(*_REFUSED),
+            **_refused(*_REFUSED, error=error),
         },
     }
 
@@ -124,6 +144,6 @@ def _get(
     return found
 
 
-def _refused(*statuses: int) -> dict[str, Any]:
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+def _refused(*statuses: int, error: str = "Error") -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{error}"}}}
     return {str(status): {"description": _REFUSED[status], "content": content} for status in statuses}

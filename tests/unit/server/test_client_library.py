@@ -55,7 +55,7 @@ def address() -> Iterator[str]:
         yield f"{url}/v1"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(address: str) -> Iterator[Any]:
     with openai.OpenAI(base_url=address, api_key=KEY.key, max_retries=0) as made:
         yield made

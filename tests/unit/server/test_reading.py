@@ -13,10 +13,12 @@ from cascade.errors import ConfigError, UsageError
 from cascade.server.asking import Asked
 from cascade.server.bodies import ClientLeftError, parsed_object, read_object
 from cascade.server.catalog import Catalog, Route
+from cascade.server.dialects.completions import ChatCompletions
 from cascade.server.refusals import Refused
 
 from .served import ASK, CONFIG
 
+CHAT = ChatCompletions()
 CATALOG = Catalog("support", ("small", "large"), ("other",), ("low", "high"))
 
 
@@ -89,23 +91,23 @@ def test_an_envelope_is_read_and_the_rest_is_sent_on() -> None:
         "model": "support:low", "messages": ASK, "temperature": 0.3, "made_up": {"a": [1]}, "n": 1,
         "stream": True, "stream_options": {"include_usage": True},
     }  # fmt: skip
-    asked = Asked.of(body, {"x-cascade-explain": "1", "x-cascade-group": "user-7", "x-cascade-segment": "at"}, CATALOG)
-    assert (asked.name, asked.route, asked.stream, asked.usage, asked.explain) == (
-        "support:low", Route(level="low"), True, True, True,
-    )  # fmt: skip
+    headers = {"x-cascade-explain": "1", "x-cascade-group": "user-7", "x-cascade-segment": "at"}
+    asked = Asked.of(body, headers, CATALOG, CHAT)
+    assert (asked.name, asked.route, asked.stream, asked.explain) == ("support:low", Route(level="low"), True, True)
+    assert CHAT.writer(asked.body, "t").counts
     assert asked.request.body() == {"messages": ASK, "temperature": 0.3, "made_up": {"a": [1]}}
     assert (asked.request.group, asked.request.segment) == ("user-7", "at")
 
 
 @pytest.mark.parametrize("field", [{"stream": "yes"}, {"stream": True, "stream_options": [1]}])
 def test_a_wrong_envelope_is_refused(field: Any) -> None:
-    assert refused(Asked.of, {"model": "support", "messages": ASK, **field}, {}, CATALOG).status == 400
+    assert refused(Asked.of, {"model": "support", "messages": ASK, **field}, {}, CATALOG, CHAT).status == 400
 
 
 @pytest.mark.parametrize("field", [{"n": 2}, {"messages": []}, {"messages": "hi"}, {"tools": "all"}])
 def test_what_is_no_request_is_refused_with_every_problem(field: Any) -> None:
     with pytest.raises(UsageError):
-        Asked.of({"model": "support", "messages": ASK, **field}, {}, CATALOG)
+        Asked.of({"model": "support", "messages": ASK, **field}, {}, CATALOG, CHAT)
 
 
 @pytest.mark.parametrize(

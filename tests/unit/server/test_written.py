@@ -10,7 +10,8 @@ import pytest
 
 from cascade.money import Price
 from cascade.providers.fake import reply
-from cascade.server.completions import DONE, Chunks, event, whole
+from cascade.server.dialects.base import event
+from cascade.server.dialects.completions import DONE, ChatCompletions, Chunks
 from cascade.server.metrics import Metrics
 from cascade.server.receipt import Receipt, flag, header_value
 from cascade.types import Answer
@@ -130,10 +131,10 @@ def test_log_probs_that_an_application_asks_for_come_back_in_openai_s_form() -> 
     script = {"small": [reply("The Danube.", logprobs=[-0.25, float("-inf")])]}
     with orchestrator(script, policy={"kind": "fixed"}) as served:
         answer, plain = served.chat(ASK, logprobs=True), served.chat(ASK)
-    found = whole(answer, "t", None)["choices"][0]["logprobs"]["content"]
+    found = ChatCompletions().whole(answer, {}, "t", None)["choices"][0]["logprobs"]["content"]
     assert [(one["token"], one["logprob"]) for one in found] == [("The", -0.25), ("Danube.", -9999.0)]
     assert found[0]["bytes"] == [84, 104, 101]
-    assert whole(plain, "t", None)["choices"][0]["logprobs"] is None
+    assert ChatCompletions().whole(plain, {}, "t", None)["choices"][0]["logprobs"] is None
 
 
 # --- counts ---

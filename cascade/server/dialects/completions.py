@@ -1,32 +1,17 @@
-"""A chat completion as bytes: whole, or as server-sent events. JSON has no line end, so no text adds an event."""
+"""OpenAI's chat completions: the form that a chat request has by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from cascade.chat import text_of
+from cascade.server.dialects.base import event
+from cascade.server.refusals import Refusal
 from cascade.types import Answer
 
 DONE = b"data: [DONE]\n\n"
-
-
-def encoded(value: object) -> bytes:
-    """Return a value as JSON; what is not finite becomes null."""
-    import orjson
-
-    return orjson.dumps(value)
-
-
-def event(value: object) -> bytes:
-    r"""Return one server-sent event.
-
-    >>> event({"content": "a\n\ndata: [DONE]"})
-    b'data: {"content":"a\\n\\ndata: [DONE]"}\n\n'
-    """
-    return b"data: " + encoded(value) + b"\n\n"
 
 
 def completion_id(trace_id: str) -> str:
@@ -34,26 +19,45 @@ def completion_id(trace_id: str) -> str:
     return f"chatcmpl-{trace_id}"
 
 
-def whole(answer: Answer, trace_id: str, extension: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return an answer as one response. Raises UsageError where nothing is served."""
-    completion = answer.to_openai() | {"id": completion_id(trace_id)}
-    return completion if extension is None else completion | {"cascade": extension}
+class ChatCompletions:
+    """`POST /v1/chat/completions`."""
+
+    path = "/v1/chat/completions"
+
+    def request(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the body as it is."""
+        return body
+
+    def whole(
+        self,
+        answer: Answer,
+        body: Mapping[str, Any],  # noqa: ARG002 - other dialects repeat it
+        trace_id: str,
+        extension: Mapping[str, Any] | None,
+    ) -> dict[str, Any]:
+        """Return an answer as a chat completion."""
+        completion = answer.to_openai() | {"id": completion_id(trace_id)}
+        return completion if extension is None else completion | {"cascade": extension}
+
+    def writer(self, body: Mapping[str, Any], trace_id: str) -> Chunks:
+        """Return what writes the chunks of one answer."""
+        return Chunks(trace_id, usage=bool((body.get("stream_options") or {}).get("include_usage")))
+
+    def refused(self, refusal: Refusal, trace_id: str) -> dict[str, Any]:  # noqa: ARG002 - it is in a header
+        """Return OpenAI's error object."""
+        return refusal.body
 
 
-@dataclass
 class Chunks:
-    """One response as the chunks of a stream, in order: `text` for each piece as it is written, then `ending`.
+    """One answer as chunks.
 
     Args:
         trace_id: what the chunks' id is made from.
         usage: whether the client asked for a last chunk with the usage.
     """
 
-    trace_id: str
-    usage: bool = False
-
-    def __post_init__(self) -> None:
-        """Begin: the first chunk names the role."""
+    def __init__(self, trace_id: str, *, usage: bool = False) -> None:
+        self._trace_id, self.counts = trace_id, usage
         self._created = int(datetime.now(UTC).timestamp())
         self._said = False
 
@@ -62,11 +66,7 @@ class Chunks:
         return self._chunk({"content": text}, model)
 
     def ending(self, answer: Answer, extension: Mapping[str, Any] | None) -> Iterator[bytes]:
-        """Yield what is left of an answer: its text if none was written yet, its tool calls, why it ended.
-
-        Raises:
-            UsageError: nothing is served.
-        """
+        """Yield what is left of an answer."""
         completion = answer.to_openai()
         choice, model = completion["choices"][0], completion["model"]
         rest = {name: value for name, value in choice["message"].items() if name not in {"role", "content"}}
@@ -79,9 +79,13 @@ class Chunks:
             yield self._chunk(rest, model, logprobs=choice["logprobs"])
         more = {} if extension is None else {"cascade": extension}
         yield self._chunk({}, model, finish=choice["finish_reason"], **more)
-        if self.usage:
+        if self.counts:
             yield event({**self._head(model), "choices": [], "usage": completion["usage"]})
         yield DONE
+
+    def broken(self, refusal: Refusal) -> bytes:
+        """Return an event with the error object."""
+        return event(refusal.body)
 
     def _chunk(self, delta: dict[str, Any], model: str, **more: Any) -> bytes:
         finish, logprobs = more.pop("finish", None), more.pop("logprobs", None)
@@ -92,7 +96,7 @@ class Chunks:
 
     def _head(self, model: str) -> dict[str, Any]:
         return {
-            "id": completion_id(self.trace_id),
+            "id": completion_id(self._trace_id),
             "object": "chat.completion.chunk",
             "created": self._created,
             "model": model,

@@ -1,0 +1,186 @@
+"""What a dialect is: a translator between a client library's form and a chat request, for one path of the API.
+
+JSON has no line end, so no text of a model adds a server-sent event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from cascade.chat import calls_of, function_of, parsed, refusal_of, text_of
+from cascade.errors import BadResponseError
+from cascade.server.refusals import Refusal, Refused
+from cascade.types import Answer
+
+
+class Writer(Protocol):
+    """One answer as a stream, in order: `text` for each piece as it is written, then `ending`, or `broken`.
+
+    Attributes:
+        counts: whether the stream ends with counts of tokens, and so with the cost.
+    """
+
+    counts: bool
+
+    def text(self, text: str, model: str) -> bytes:
+        """Return the events of the next piece of the text; before the first, those that begin the stream."""
+        ...
+
+    def ending(self, answer: Answer, extension: Mapping[str, Any] | None) -> Iterator[bytes]:
+        """Yield what is left of an answer: its text if none was written yet, its tool calls, why it ended.
+
+        Raises:
+            UsageError: nothing is served.
+        """
+        ...
+
+    def broken(self, refusal: Refusal) -> bytes:
+        """Return the last event of a stream that fails after its first text."""
+        ...
+
+
+class Dialect(Protocol):
+    """The form of one path of the API.
+
+    Attributes:
+        path: where it is spoken.
+    """
+
+    path: str
+
+    def request(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what a body asks for as the body of a chat completion. Fields without a counterpart are handed on.
+
+        Raises:
+            Refused: it cannot be read, or asks for what a cascade cannot do.
+        """
+        ...
+
+    def whole(
+        self, answer: Answer, body: Mapping[str, Any], trace_id: str, extension: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """Return an answer as one response.
+
+        Args:
+            answer: what is served.
+            body: what the client sent: some responses repeat it.
+            trace_id: what ids are made from.
+            extension: the response's field `cascade`, if it is to have one.
+
+        Raises:
+            UsageError: nothing is served.
+        """
+        ...
+
+    def writer(self, body: Mapping[str, Any], trace_id: str) -> Writer:
+        """Return what writes one answer as a stream."""
+        ...
+
+    def refused(self, refusal: Refusal, trace_id: str) -> dict[str, Any]:
+        """Return the body of an error."""
+        ...
+
+
+def encoded(value: object) -> bytes:
+    """Return a value as JSON; what is not finite becomes null."""
+    import orjson
+
+    return orjson.dumps(value)
+
+
+def event(value: object, name: str | None = None) -> bytes:
+    r"""Return one server-sent event, with a name or without.
+
+    >>> event({"content": "a\n\ndata: [DONE]"})
+    b'data: {"content":"a\\n\\ndata: [DONE]"}\n\n'
+    >>> event({}, "ping")
+    b'event: ping\ndata: {}\n\n'
+    """
+    head = b"" if name is None else b"event: " + name.encode("ascii") + b"\n"
+    return head + b"data: " + encoded(value) + b"\n\n"
+
+
+class Said:
+    """What a served message says, in the parts that every dialect needs.
+
+    Attributes:
+        completion: the answer as a chat completion.
+        text: the message's text, "" where it has none.
+        refusal: why the model refused, "" where it did not.
+        calls: its tool calls: id, name, arguments as they were written.
+        finish: why the message ended, as chat completions have it.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self.completion = answer.to_openai()
+        choice = self.completion["choices"][0]
+        message = choice["message"]
+        self.text = text_of(message.get("content"))
+        self.refusal = refusal_of(message)
+        self.calls = [_call(place, call) for place, call in enumerate(calls_of(message))]
+        self.finish: str = choice["finish_reason"]
+        self.logprobs = choice["logprobs"]
+
+    @property
+    def model(self) -> str:
+        """The model whose message it is."""
+        return str(self.completion["model"])
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Tokens read, of these from a cache, written, of these reasoning; 0 where unknown: the forms need a number."""
+        usage = self.completion["usage"] or {}
+        return {
+            "read": usage.get("prompt_tokens", 0),
+            "cached": usage.get("prompt_tokens_details", {}).get("cached_tokens", 0),
+            "written": usage.get("completion_tokens", 0),
+            "reasoning": usage.get("completion_tokens_details", {}).get("reasoning_tokens", 0),
+        }
+
+
+def _call(place: int, call: Mapping[str, Any]) -> tuple[str, str, str]:
+    function = function_of(call)
+    arguments = function.get("arguments")
+    return (
+        str(call.get("id") or f"call_{place}"),
+        str(function.get("name")),
+        arguments if isinstance(arguments, str) else encoded(arguments or {}).decode(),
+    )
+
+
+def arguments_object(arguments: str) -> dict[str, Any]:
+    """Return a call's arguments as an object, for a form that has no place for others.
+
+    Raises:
+        BadResponseError: they are none.
+    """
+    try:
+        found = parsed(arguments) if arguments.strip() else {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise BadResponseError("The model called a tool with arguments that are not a JSON object.")
+    return found
+
+
+def objects(value: object, where: str) -> list[Mapping[str, Any]]:
+    """Return a list of JSON objects. Raises Refused (400) for anything else."""
+    if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
+        raise Refused(400, f"{where} must be a list of objects.", param=where)
+    return value
+
+
+def text_field(holder: Mapping[str, Any], name: str, where: str) -> str:
+    """Return a text in an object. Raises Refused (400) where there is none."""
+    value = holder.get(name)
+    if not isinstance(value, str):
+        raise Refused(400, f"{where}.{name} must be a text.", param=f"{where}.{name}")
+    return value
+
+
+def content_of(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
+    """Return parts as a message's content: the text itself where it is the only part, None where there is none."""
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return str(parts[0]["text"])
+    return parts or None

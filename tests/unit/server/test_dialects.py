@@ -1,0 +1,325 @@
+"""OpenAI's responses and Anthropic's messages: the official client libraries against the server, and the translation."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cascade.errors import BadResponseError, StreamInterruptedError
+from cascade.providers.fake import FakeProvider, reply
+from cascade.server.dialects.messages import Messages
+from cascade.server.dialects.responses import Responses
+from cascade.server.refusals import Refused, refusal_of
+from cascade.types import Request
+
+from .served import ASK, asgi, listening, orchestrator
+from .test_client_library import INJECTION, KEY, City, ask, script
+
+anthropic = pytest.importorskip("anthropic")
+openai = pytest.importorskip("openai")
+
+PNG = base64.b64encode(b"not really a picture").decode()
+SCHEMA = {"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]}
+CLAUDE_TOOLS = [{"name": "get_weather", "description": "The weather.", "input_schema": SCHEMA}]
+RESPONSE_TOOLS = [{"type": "function", "name": "get_weather", "parameters": SCHEMA, "strict": False}]
+FAKE = FakeProvider(script)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    keys = [{"name": "app", "sha256": KEY.sha256}]
+    with orchestrator(FAKE, server={"keys": keys}) as served, listening(served) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def claude(url: str) -> Iterator[Any]:
+    with anthropic.Anthropic(base_url=url, api_key=KEY.key, max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[Any]:
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY.key, max_retries=0) as made:
+        yield made
+
+
+# --- Anthropic's client ---
+
+
+def test_a_message(claude: Any) -> None:
+    raw = claude.messages.with_raw_response.create(
+        model="cascade", max_tokens=50, messages=ASK, extra_headers={"x-cascade-explain": "1"}
+    )
+    found = raw.parse()
+    assert [block.text for block in found.content] == ["The Danube."]
+    assert (found.model, found.stop_reason, found.role) == ("small", "end_turn", "assistant")
+    assert (found.usage.input_tokens, found.usage.output_tokens) == (100, 10)
+    assert raw.headers["x-cascade-served-by"] == "small"
+    assert found.cascade["served_by"] == "small"
+    assert found.id == f"msg_{raw.headers['x-cascade-trace-id']}"
+
+
+@pytest.mark.parametrize("text", ["easy", "hard", "inject"])
+def test_a_message_as_a_stream(claude: Any, text: str) -> None:
+    with claude.messages.stream(model="cascade", max_tokens=50, messages=ask(text)) as stream:
+        said = "".join(stream.text_stream)
+        found = stream.get_final_message()
+    assert said == (INJECTION if text == "inject" else "The Danube.")
+    assert (found.stop_reason, found.content[0].text) == ("end_turn", said)
+    assert (found.usage.input_tokens, found.usage.output_tokens) != (0, 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_message_that_calls_a_tool(claude: Any, stream: bool) -> None:
+    asked = {"model": "cascade", "max_tokens": 50, "messages": ask("call a tool"), "tools": CLAUDE_TOOLS}
+    if stream:
+        with claude.messages.stream(**asked) as events:
+            found = events.get_final_message()
+    else:
+        found = claude.messages.create(**asked)
+    block = found.content[-1]
+    assert (found.stop_reason, found.model) == ("tool_use", "large")  # the base's call breaks the schema
+    assert (block.type, block.name, block.input) == ("tool_use", "get_weather", {"days": 3})
+
+
+def test_a_message_with_a_json_schema(claude: Any) -> None:
+    found = claude.messages.parse(
+        model="cascade", max_tokens=50, messages=ask("write JSON"), output_format=City
+    )  # fmt: skip
+    assert (found.parsed_output, found.model) == (City(name="Vienna", people=2), "large")
+
+
+async def test_the_asynchronous_client_of_anthropic(url: str) -> None:
+    async with (
+        anthropic.AsyncAnthropic(base_url=url, auth_token=KEY.key, api_key=None) as claude,
+        claude.messages.stream(model="large", max_tokens=50, messages=ASK) as stream,
+    ):
+        assert [text async for text in stream.text_stream] == ["The", " Danube."]
+
+
+@pytest.mark.parametrize(
+    ("kind", "asked"),
+    [
+        ("NotFoundError", {"model": "nope", "messages": ASK}),
+        ("BadRequestError", {"model": "cascade", "messages": []}),
+        ("RateLimitError", {"model": "cascade", "messages": ask("limit")}),
+    ],
+)
+def test_errors_are_those_of_anthropic_s_client(claude: Any, kind: str, asked: Any) -> None:
+    with pytest.raises(getattr(anthropic, kind)) as caught:
+        claude.messages.create(max_tokens=50, **asked)
+    assert caught.value.body["type"] == "error"
+    assert caught.value.body["request_id"] == caught.value.response.headers["x-cascade-trace-id"]
+
+
+def test_a_wrong_key_in_anthropic_s_header(url: str) -> None:
+    with (
+        anthropic.Anthropic(base_url=url, api_key="wrong", max_retries=0) as claude,
+        pytest.raises(anthropic.AuthenticationError),
+    ):
+        claude.messages.create(model="cascade", max_tokens=50, messages=ASK)
+
+
+# --- OpenAI's responses ---
+
+
+def test_a_response(client: Any) -> None:
+    raw = client.responses.with_raw_response.create(model="cascade", input="easy", instructions="Be brief.")
+    found = raw.parse()
+    assert (found.output_text, found.model, found.status) == ("The Danube.", "small", "completed")
+    assert (found.usage.input_tokens, found.usage.total_tokens, found.instructions) == (100, 110, "Be brief.")
+    assert found.id == f"resp_{raw.headers['x-cascade-trace-id']}"
+    assert [one.role for one in FAKE.requests[-1:]] == ["small"]
+
+
+@pytest.mark.parametrize("text", ["easy", "hard", "inject"])
+def test_a_response_as_a_stream(client: Any, text: str) -> None:
+    with client.responses.stream(model="cascade", input=text) as stream:
+        events = list(stream)
+        found = stream.get_final_response()
+    said = "".join(one.delta for one in events if one.type == "response.output_text.delta")
+    assert said == found.output_text == (INJECTION if text == "inject" else "The Danube.")
+    assert [one.sequence_number for one in events] == list(range(len(events)))
+    assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_response_that_calls_a_tool(client: Any, stream: bool) -> None:
+    asked = {"model": "cascade", "input": ask("call a tool"), "tools": RESPONSE_TOOLS}
+    if stream:
+        with client.responses.stream(**asked) as events:
+            found = events.get_final_response()
+    else:
+        found = client.responses.create(**asked)
+    call = found.output[-1]
+    assert (call.type, call.name, json.loads(call.arguments)) == ("function_call", "get_weather", {"days": 3})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_response_with_a_json_schema(client: Any, stream: bool) -> None:
+    if stream:
+        with client.responses.stream(model="cascade", input="write JSON", text_format=City) as events:
+            found = events.get_final_response()
+    else:
+        found = client.responses.parse(model="cascade", input="write JSON", text_format=City)
+    assert found.output_parsed == City(name="Vienna", people=2)
+
+
+async def test_the_asynchronous_client_reads_responses(url: str) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY.key) as client:
+        stream = await client.responses.create(model="large", input=ASK, stream=True)
+        types = [event.type async for event in stream]
+    assert types.count("response.output_text.delta") == 2
+
+
+@pytest.mark.parametrize("asked", [{"previous_response_id": "resp_1"}, {"background": True}])
+def test_what_needs_state_is_refused(client: Any, asked: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"kept between requests|at once only"):
+        client.responses.create(model="cascade", input="easy", **asked)
+
+
+# --- translation ---
+
+
+def test_a_whole_conversation_of_anthropic_s_is_translated() -> None:
+    body = {
+        "model": "cascade", "max_tokens": 9, "stop_sequences": ["END"], "top_k": 5, "temperature": 0.5,
+        "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+        "metadata": {"user_id": "u7"},
+        "tools": CLAUDE_TOOLS,
+        "tool_choice": {"type": "tool", "name": "get_weather", "disable_parallel_tool_use": True},
+        "messages": [
+            {"role": "user", "content": [
+                {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}},
+                {"type": "text", "text": "How long?"},
+            ]},
+            {"role": "assistant", "content": [
+                {"type": "thinking", "thinking": "…", "signature": "s"},
+                {"type": "text", "text": "I look."},
+                {"type": "tool_use", "id": "c1", "name": "get_weather", "input": {"days": 3}},
+            ]},
+            {"role": "user", "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "is_error": True, "content": "no net"},
+                {"type": "text", "text": "Well?"},
+            ]},
+        ],
+    }  # fmt: skip
+    found = Messages().request(body)
+    assert found == {
+        "model": "cascade", "max_tokens": 9, "stop": ["END"], "top_k": 5, "temperature": 0.5, "user": "u7",
+        "tools": [{"type": "function", "function": {
+            "name": "get_weather", "description": "The weather.", "parameters": SCHEMA}}],
+        "tool_choice": {"type": "function", "function": {"name": "get_weather"}},
+        "parallel_tool_calls": False,
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [
+                {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
+                {"type": "text", "text": "How long?"},
+            ]},
+            {"role": "assistant", "content": "I look.", "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"days": 3}'}}]},
+            {"role": "tool", "tool_call_id": "c1", "content": [
+                {"type": "text", "text": "The tool failed:"}, {"type": "text", "text": "no net"}]},
+            {"role": "user", "content": "Well?"},
+        ],
+    }  # fmt: skip
+
+
+def test_a_whole_conversation_of_responses_is_translated() -> None:
+    body = {
+        "model": "cascade", "max_output_tokens": 9, "instructions": "Be brief.", "reasoning": {"effort": "low"},
+        "tools": RESPONSE_TOOLS, "tool_choice": {"type": "function", "name": "get_weather"}, "made_up": 1,
+        "include": ["message.output_text.logprobs"], "top_logprobs": 2, "store": True,
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "How long?"},
+                                         {"type": "input_image", "image_url": "https://x/y.png", "detail": "low"}]},
+            {"type": "reasoning", "id": "r", "summary": []},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look."}]},
+            {"type": "function_call", "call_id": "c1", "name": "get_weather", "arguments": '{"days": 3}'},
+            {"type": "function_call_output", "call_id": "c1", "output": "rain"},
+        ],
+    }  # fmt: skip
+    assert Responses().request(body) == {
+        "model": "cascade", "max_completion_tokens": 9, "reasoning_effort": "low", "made_up": 1,
+        "tools": [{"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA, "strict": False}}],
+        "tool_choice": {"type": "function", "function": {"name": "get_weather"}},
+        "logprobs": True, "top_logprobs": 2,
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "How long?"},
+                                         {"type": "image_url", "image_url": {"url": "https://x/y.png", "detail": "low"}}]},
+            {"role": "assistant", "content": "I look.", "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"days": 3}'}}]},
+            {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+        ],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dialect", "field"),
+    [
+        (Messages(), {"messages": "hi"}),
+        (Messages(), {"messages": [{"role": "user", "content": [{"type": "video"}]}]}),
+        (Messages(), {"messages": [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "1"}]}]}),
+        (Messages(), {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "file"}}]}]}),
+        (Messages(), {"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}),
+        (Messages(), {"messages": ASK, "tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+        (Messages(), {"messages": ASK, "tool_choice": {"type": "some"}}),
+        (Messages(), {"messages": ASK, "output_config": {"format": {"type": "xml"}}}),
+        (Responses(), {"input": 5}),
+        (Responses(), {"input": [{"type": "item_reference", "id": "1"}]}),
+        (Responses(), {"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "https://x"}]}]}),
+        (Responses(), {"input": [{"type": "function_call", "name": "x"}]}),
+        (Responses(), {"input": "hi", "tools": [{"type": "web_search"}]}),
+        (Responses(), {"input": "hi", "instructions": []}),
+    ],
+)
+def test_what_cannot_be_translated_is_refused_and_not_dropped(dialect: Any, field: Any) -> None:
+    with pytest.raises(Refused) as caught:
+        dialect.request({"model": "cascade", **field})
+    assert caught.value.status == 400
+
+
+def test_a_call_without_an_object_is_no_message() -> None:
+    with orchestrator(lambda _: reply("", tool_calls=[("get_weather", "[1]")])) as served:
+        answer = served.chat(ASK, tools=[{"type": "function", "function": {"name": "get_weather", "parameters": {}}}])
+    with pytest.raises(BadResponseError):
+        Messages().whole(answer, {}, "t", None)
+
+
+class Breaks(FakeProvider):
+    """Ends its streams after a word."""
+
+    async def astream(self, request: Request, timeout_s: float) -> Any:
+        async for chunk in super().astream(request, timeout_s):
+            yield chunk
+            raise StreamInterruptedError("gone", partial="The")
+
+
+@pytest.mark.parametrize(
+    ("path", "last"),
+    [
+        ("/v1/messages", b"event: error\ndata: {"),
+        ("/v1/responses", b"event: error\ndata: {"),
+        (None, b'data: {"error"'),
+    ],
+)
+async def test_a_stream_that_breaks_ends_in_the_dialect_s_error(path: str | None, last: bytes) -> None:
+    async with orchestrator(Breaks(script)) as served, asgi(served) as client:
+        body = {"model": "large", "messages": ASK, "input": "Hi", "stream": True}
+        found = await client.post(path or "/v1/chat/completions", json=body)
+    assert found.status_code == 200
+    assert found.content.split(b"\n\n")[-2].startswith(last)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(429, "rate_limit_error"), (418, "invalid_request_error"), (502, "api_error")]
+)
+def test_kinds_of_errors_of_anthropic_s(status: int, kind: str) -> None:
+    assert Messages().refused(refusal_of(Refused(status, "x")), "t")["error"]["type"] == kind
