@@ -208,7 +208,11 @@ def stream(seed: int, broken: float, delta: float | None = None) -> tuple[dict[s
     calibration = questions(chance, CALIBRATED, 0.0)
     kappa = calibrate(critical_kappa(calibration[0], levels(*calibration)), ALPHA, delta=delta)
     parts = questions(chance, QUIET, 0.0), questions(chance, LOUD, broken)
-    steps = StepArrays(*(np.concatenate([getattr(part[0], name) for part in parts]) for name in StepArrays.__slots__))
+    names = ("answer", "correct", "cost", "steps", "complete")
+    answer, correct, cost, many, complete = (
+        np.concatenate([getattr(part[0], name) for part in parts]) for name in names
+    )
+    steps = StepArrays(answer, correct, cost, many, complete)
     scores = ScoreArrays(*(np.concatenate(two) for two in zip(parts[0][1], parts[1][1], strict=True)))
     found = levels(steps, scores)
     critical, plan = critical_kappa(steps, found), AuditPlan(AUDITED, seed=seed)

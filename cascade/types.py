@@ -181,7 +181,8 @@ class Step(NamedTuple):
 
     `forced` is set where the configuration leaves the policy no choice; `final` marks a step that none can follow;
     `audited` one that was run after the decision to stop, to see what it would have brought. `warnings` are what the
-    caller has to know of the step; they become warnings of the answer.
+    caller has to know of the step; they become warnings of the answer. `parents` are the numbers of the steps that its
+    content depends on; None for the step before.
     """
 
     number: int
@@ -194,6 +195,7 @@ class Step(NamedTuple):
     final: bool = False
     audited: bool = False
     warnings: tuple[str, ...] = ()
+    parents: tuple[int, ...] | None = None
 
     @property
     def cost_nano_usd(self) -> int | None:

@@ -33,7 +33,8 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
     first = tables[0]
     if len(tables) == 1:
         return first
-    if len({_cascade(table) for table in tables}) > 1 or _reordered(tables):
+    parents = {table.parents for table in tables}
+    if len({_cascade(table) for table in tables}) > 1 or _reordered(tables) or len(parents) > 1:
         listed = "; ".join(f"{table.dataset}: {_cascade(table)}{_in_order(table)}" for table in tables)
         advice = "Choose data sets of one with --where dataset=NAME"
         raise UsageError(
@@ -49,7 +50,7 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         ids=tuple([f"{table.dataset}/{name}" for table in tables for name in table.ids]),
         groups=tuple([group for table in tables for group in table.groups]),
         sources=first.sources,
-        arrays=StepArrays(*_stacked(StepArrays.__slots__, [table.arrays for table in tables])),
+        arrays=_joined([table.arrays for table in tables]),
         confidence=np.concatenate([table.confidence for table in tables]),
         signals={name: np.concatenate([_signal(table, name) for table in tables]) for name in signals},
         walks={name: Walk(*_stacked(Walk.__slots__, [_walk(table, name) for table in tables])) for name in walks},
@@ -68,7 +69,13 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         echoes=_echoes(tables),
         priced=np.concatenate([table.priced for table in tables]),
         truth=first.truth,
+        parents=first.parents,
     )
+
+
+def _joined(parts: Sequence[StepArrays]) -> StepArrays:
+    answer, correct, cost, steps, complete = _stacked(("answer", "correct", "cost", "steps", "complete"), parts)
+    return StepArrays(answer, correct, cost, steps, complete)
 
 
 def _cascade(table: EpisodeTable) -> str:
@@ -79,8 +86,10 @@ def _cascade(table: EpisodeTable) -> str:
 
 
 def _in_order(table: EpisodeTable) -> str:
-    """Return in what order the models of a ladder answer, in words."""
-    return f", in the order {', '.join(name or 'any' for name in table.step_models)}" if any(table.step_models) else ""
+    """Return in what order the models of a ladder answer, and what steps depend on, in words."""
+    said = f", in the order {', '.join(name or 'any' for name in table.step_models)}" if any(table.step_models) else ""
+    needs = "; ".join(", ".join(map(str, parents)) or "none" for parents in table.parents or ())
+    return said + (f", with the parents {needs}" if needs else "")
 
 
 def _step_models(tables: Sequence[EpisodeTable]) -> tuple[str | None, ...]:
@@ -289,7 +298,8 @@ def data_sha256(table: EpisodeTable, *, separate: bool = False) -> str:
         named = zip(table.questions[some], table.segments[some], strict=True)
         names = [canonical([question, segment if separate else None]) for question, segment in named]
         rows += [hashlib.sha256(name + row.tobytes()).digest() for name, row in zip(names, block, strict=True)]
-    head = canonical([horizon, places, list(columns), table.cost_known])
+    needs = [] if table.parents is None else [list(table.parents[:horizon])]
+    head = canonical([horizon, places, list(columns), table.cost_known, *needs])
     return hashlib.sha256(head + b"".join(sorted(rows))).hexdigest()
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cascade.checks import share_problems
-from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
+from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays, ancestors
 from cascade.conformal.rollout import Levels, hopeless
 from cascade.errors import UsageError
 
@@ -293,8 +293,9 @@ class Clairvoyant(NamedTuple):
 def clairvoyant(steps: StepArrays, alpha: float) -> Clairvoyant:
     """Return the least possible cost where at most ⌊alpha·n⌋ questions that have a right answer are given up.
 
-    It knows each question's first right step and pays up to it; it pays one step where there is none, and where it
-    gives up. It gives up those where finding is dearest. No policy on these steps with as few misses costs less.
+    It knows each question's right steps and pays what the cheapest of them depends on; it pays the first step, and
+    others without parents, where there is none, and where it gives up. It gives up those where finding is dearest. No
+    policy on these steps with as few misses costs less.
 
     Raises:
         UsageError: alpha does not lie in 0..1, or there is no question.
@@ -303,12 +304,14 @@ def clairvoyant(steps: StepArrays, alpha: float) -> Clairvoyant:
     for problem in share_problems(ends=True, alpha=alpha):
         raise UsageError(f"{problem}.")
     solvable = steps.solvable
-    first_right = steps.correct.any(axis=2).argmax(axis=1)  # 0 where there is none
-    spent = np.cumsum(steps.cost, axis=1)[np.arange(steps.n), first_right]
-    beyond = np.sort((spent - steps.cost[:, 0])[solvable])
+    roots = np.array([not parents for parents in steps.nodes])
+    least = steps.cost @ roots
+    up_to = steps.cost @ (ancestors(steps.nodes) | roots).T  # (n, T), what each step costs with all before it
+    spent = np.where(steps.correct.any(axis=2), up_to, np.iinfo(np.int64).max).min(axis=1)
+    beyond = np.sort((spent - least)[solvable])
     may = steps.n - _at_least(1 - alpha, steps.n)
     given_up = min(may, int(np.count_nonzero(beyond)))
-    total = int(steps.cost[:, 0].sum()) + int(beyond[: beyond.size - given_up].sum())
+    total = int(least.sum()) + int(beyond[: beyond.size - given_up].sum())
     covered = int(np.count_nonzero(solvable | hopeless(steps))) - given_up
     return Clairvoyant(total / steps.n, covered / steps.n, given_up)
 

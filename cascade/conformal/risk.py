@@ -23,7 +23,7 @@ from fractions import Fraction
 import numpy as np
 
 from cascade.checks import share_problems
-from cascade.conformal.arrays import Floats, Ints, StepArrays
+from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
 from cascade.conformal.betting import hoeffding_bentkus_p_value, mean_below_p_value
 from cascade.conformal.binomial import as_written
 from cascade.conformal.curves import UNITS, Curve, StepFunctions
@@ -149,8 +149,8 @@ def cost_levels(
     Args:
         steps: the log.
         levels: its levels under a policy.
-        most_nano_usd: what no question can cost more than. An incomplete question costs that much from where the last
-            step on record is reached, for what would have come is unknown.
+        most_nano_usd: what no question can cost more than. An incomplete question costs that much from where the first
+            open end of its record is reached, for what would have come is unknown.
         cost_known: whether all costs of the log are known (`EpisodeTable.cost_known`).
 
     Guarantee: never below the true cost, if that is at most `most_nano_usd`; exact for complete questions.
@@ -167,8 +167,15 @@ def cost_levels(
         if most_nano_usd is None:
             raise UsageError("Some questions are incomplete; give the most that a question can cost, to bound theirs.")
         rest = np.maximum(most_nano_usd - cost.sum(axis=1), 0)
-        cost = cost + np.where(open_end(steps), rest[:, None], 0)
+        cost = cost + np.where(_first_open(steps, levels), rest[:, None], 0)
     return StepFunctions(np.zeros(steps.n, dtype=np.int64), levels.reach, cost)
+
+
+def _first_open(steps: StepArrays, levels: Levels) -> Bools:
+    """Mark the open end that is reached first as kappa falls, bool (n, T): the rest of a cost comes once."""
+    ends = open_end(steps)
+    first = np.where(ends, levels.reach, -np.inf).argmax(axis=1)
+    return np.asarray(ends & (np.arange(steps.horizon) == first[:, None]), dtype=np.bool_)
 
 
 def calibrate_risk(

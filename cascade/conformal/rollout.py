@@ -9,7 +9,13 @@ the log fix, for every kappa at once, how far it goes and what it keeps (`design
 where s̃ is the score, +∞ for the argmax of a step, −∞ where the action is impossible. A level of −∞ is reached at no
 kappa, not even at −∞. The result agrees with `actions.actions` followed step by step.
 
-Where a record ends before the question does (`open_end`), the walk might have gone on from its last step, and whether
+So much for a chain. Where steps name their parents, step t is paid where all its parents are and its own score is at
+least kappa: v_t = min over its parents p of v_p, and s̃(t), and v_t = +∞ without parents. A step is decided on at its
+last parent, the one with the highest number, and the argmax there is among the answers of that parent and the steps
+decided on there. Which step that is does not depend on kappa, so each level is a minimum of numbers that do not either.
+A step with several parents may be the argmax where another parent is not paid: then nothing is kept there.
+
+Where a record ends before the question does (`open_end`), the walk might have gone on from there, and whether
 an answer there is the argmax is unknown. So it is kept for its score alone, s̃ = s: nothing is taken for kept, and no
 question for covered, that would not be were the record complete.
 """
@@ -22,7 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays, StepArrays
+from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays, StepArrays, parents_problems
 from cascade.errors import UsageError
 
 # Questions done at once: each takes some hundred bytes of working memory, which should stay in a processor's cache.
@@ -79,8 +85,8 @@ def levels(steps: StepArrays, scores: ScoreArrays) -> Levels:
     """Return the levels of n questions, in O(nTm).
 
     Args:
-        steps: the log. "next" is impossible at a complete question's last step. At that of one that is not complete it
-            leads off the record, and no answer is kept as the last resort, whatever the scores are.
+        steps: the log. "next" is impossible at a complete question's last step. At an open end of one that is not
+            complete it leads off the record, and no answer is kept as the last resort, whatever the scores are.
         scores: the policy's scores on it. Those of absent candidates and of steps beyond the record are ignored; NaN
             excludes a candidate and includes "next".
 
@@ -148,12 +154,21 @@ def hopeless(steps: StepArrays) -> Bools:
 
 
 def open_end(steps: StepArrays) -> Bools:
-    """Mark where a record ends before the question does, bool (n, T): the last step of what is not complete.
+    """Mark where a record ends before the question does, bool (n, T); nowhere where it is complete.
 
-    What would have come after it is unknown, whatever a policy does there.
+    In a chain that is the last step on record. Elsewhere it is every step at which one that is not on record, though
+    all its parents are, would be decided on, the first for one without parents; and every step on record where all T
+    are. What would have come after it is unknown, whatever a policy does there.
     """
-    last = np.arange(steps.horizon) == steps.steps[:, None] - 1
-    return np.asarray(last & ~steps.complete[:, None], dtype=np.bool_)
+    on_record = np.arange(steps.horizon) < steps.steps[:, None]
+    if steps.parents is None:
+        ends = on_record & (np.arange(steps.horizon) == steps.steps[:, None] - 1)
+    else:
+        ends = on_record & (steps.steps == steps.horizon)[:, None]
+        for child, parents in enumerate(steps.parents):
+            last = max(parents, default=1) - 1
+            ends[:, last] |= (child >= steps.steps) & on_record[:, last]
+    return np.asarray(ends & ~steps.complete[:, None], dtype=np.bool_)
 
 
 def _count(marks: Bools) -> Ints:
@@ -168,15 +183,19 @@ def chunks(n: int) -> Iterator[slice]:
 def fill_levels(reach: Floats, leaf: Floats, steps: StepArrays, scores: ScoreArrays) -> None:
     """Write the levels of some questions into `reach` and `leaf`."""
     leaf[:], onward = _effective(steps, scores)
-    reach[:, 0] = np.inf
-    for t in range(1, onward.shape[1]):
-        np.minimum(reach[:, t - 1], onward[:, t - 1], out=reach[:, t])
+    for step, parents in enumerate(steps.nodes):
+        if not parents:
+            reach[:, step] = np.inf if not step else np.where(step < steps.steps, np.inf, -np.inf)
+            continue
+        np.minimum(reach[:, parents[0] - 1], onward[:, step - 1], out=reach[:, step])
+        for parent in parents[1:]:
+            np.minimum(reach[:, step], reach[:, parent - 1], out=reach[:, step])
     for a in range(leaf.shape[2]):  # a handful: long strided columns are faster than many short rows
         np.minimum(leaf[:, :, a], reach, out=leaf[:, :, a])
 
 
 def _effective(steps: StepArrays, scores: ScoreArrays) -> tuple[Floats, Floats]:
-    """Return s̃ of the candidates (n, T, m) and of "next" (n, T), as `actions.actions` has them."""
+    """Return s̃ of the candidates (n, T, m) and of the steps after the first (n, T), as `actions.actions` has them."""
     present = steps.present
     height = np.where(present & ~np.isnan(scores.candidates), scores.candidates, -np.inf)
     best = np.full(scores.next.shape, -1)  # the argmax of the candidates, −1 where there is none
@@ -187,15 +206,37 @@ def _effective(steps: StepArrays, scores: ScoreArrays) -> tuple[Floats, Floats]:
         np.copyto(best, a, where=better)
         np.copyto(highest, height[:, :, a], where=better)
         np.copyto(told, scores.candidates[:, :, a], where=better)
-    last = np.arange(steps.horizon) >= steps.steps[:, None] - 1
+    off_record = np.arange(steps.horizon) >= steps.steps[:, None] - 1
     onward = np.where(np.isnan(scores.next), np.inf, scores.next)
-    next_is_argmax = ~last & ((best < 0) | ~(onward <= told))
-    onward[next_is_argmax] = np.inf
-    onward[last] = -np.inf
+    if steps.parents is None:
+        next_is_argmax = ~off_record & ((best < 0) | ~(onward <= told))
+        onward[next_is_argmax] = np.inf
+    else:
+        next_is_argmax = _raise_the_argmax(onward, steps, best, told)
+    onward[off_record] = -np.inf
     best[next_is_argmax | open_end(steps)] = -1
     for a in range(height.shape[2]):
         height[:, :, a][best == a] = np.inf
     return height, onward
+
+
+def _raise_the_argmax(onward: Floats, steps: StepArrays, best: Ints, told: Floats) -> Bools:
+    """Raise the scores of steps that are the argmax where they are decided on; return where one is, bool (n, T).
+
+    At an open end none is raised: what is not on record might have been the argmax.
+    """
+    found, ends = np.zeros(best.shape, dtype=np.bool_), open_end(steps)
+    for at in range(steps.horizon):
+        there = [step for step, parents in enumerate(steps.nodes) if parents and parents[-1] == at + 1]
+        chosen, highest = np.full(steps.n, -1), np.full(steps.n, -np.inf)
+        for step in there:  # of equals the first
+            better = (step < steps.steps) & ((chosen < 0) | (onward[:, step - 1] > highest))
+            np.copyto(chosen, step, where=better)
+            np.copyto(highest, onward[:, step - 1], where=better)
+        found[:, at] = (chosen >= 0) & ((best[:, at] < 0) | ~(highest <= told[:, at]))
+        for step in there:
+            onward[found[:, at] & ~ends[:, at] & (chosen == step), step - 1] = np.inf
+    return found
 
 
 def _mark_first(first: Bools, answer: Ints, leaf: Floats) -> None:
@@ -233,5 +274,6 @@ def check_arrays(steps: StepArrays, scores: ScoreArrays) -> None:
             problems.append(f"steps must lie in 1..{shape[1]}")
         if steps.answer.max(initial=-1) >= shape[1] * shape[2] or steps.answer.min(initial=-1) < -1:
             problems.append(f"answers must be numbered 0..{shape[1] * shape[2] - 1} within their question, −1 = none")
+    problems += [] if steps.parents is None else parents_problems(steps.parents, shape[1])
     if problems:
         raise UsageError("; ".join(problems) + ". Score the same questions that the steps are of.")

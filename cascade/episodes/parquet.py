@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from cascade.episodes.lines import Dropped, opened
 from cascade.episodes.rowcheck import (
+    AS_JSON,
     AT_LEAST,
     CHECKS,
     KINDS,
     MAX_WHOLE,
     NUMBER,
-    NUMBERS,
     TEXT,
     TEXTS,
     TRUTH,
@@ -47,7 +47,6 @@ ROWS_A_GROUP = 16_384
 """Rows of a row group and of a batch: a batch of plain rows takes some 30 MB (`benchmarks/parquet.py`)."""
 _READ_BYTES = 1 << 20
 """How much of a column is fetched at once: without it a row group's whole column would be, however large."""
-_JSON_KINDS = (TEXTS, NUMBERS)
 Column: TypeAlias = NDArray[Any]
 
 
@@ -110,7 +109,7 @@ def _packed(name: str, chunk: Sequence[Mapping[str, Any]], first: int) -> Any:
 
 def _typed(name: str, values: list[Any]) -> Any:
     pa, kind = _pyarrow(), _schema().field(name).type
-    if KINDS[name] in _JSON_KINDS:
+    if KINDS[name] in AS_JSON:
         values = [None if value is None else _json_text(value) for value in values]
     elif any(type(value) is float and not math.isfinite(value) for value in values):
         raise OddValueError
@@ -313,7 +312,7 @@ def _plain(name: str, value: Any, decode: Callable[[str], Any]) -> Any:
     if isinstance(value, str):
         if kind == TEXTS:
             return texts_in(value)
-        if kind == NUMBERS:
+        if kind in AS_JSON:
             try:
                 value = decode(value)
             except (ValueError, RecursionError):
@@ -351,8 +350,9 @@ def read_columns(path: Path | str, columns: Sequence[str], batch_rows: int = 1 <
 
     Yields:
         By name, (rows,): float64 for numbers, whole numbers (exact below 2^53: 9 million USD in nano-USD) and truth,
-        NaN = unknown; objects (str or None) for texts. `gold` and `signals` are their JSON texts. A value that its
-        column cannot hold is unknown. Rows are not checked otherwise: use `files.read_rows` for a log that may be bad.
+        NaN = unknown; objects (str or None) for texts. `gold`, `signals` and `parents` are their JSON texts. A value
+        that its column cannot hold is unknown. Rows are not checked otherwise: use `files.read_rows` for a log that may
+        be bad.
 
     Raises:
         UsageError: no such file, no such column, not a log, or damaged.
@@ -378,7 +378,7 @@ def _array(name: str, piece: _Piece, source: _Source) -> Column:
         return np.full(rows, np.nan) if numeric else np.full(rows, None, dtype=object)
     if pa.types.is_dictionary(array.type):
         return _repeated(array)
-    if KINDS[name] not in _JSON_KINDS and not _holds(name, array):
+    if KINDS[name] not in AS_JSON and not _holds(name, array):
         values = _values(name, piece, source)
         return np.array(values, dtype=np.float64 if numeric else object)  # None becomes NaN
     if pa.types.is_boolean(array.type):

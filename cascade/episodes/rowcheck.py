@@ -14,11 +14,13 @@ from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, question_id
 from cascade.errors import UsageError, upgrade_advice
 
 TEXT, WHOLE, NUMBER, TRUTH, TEXTS, NUMBERS = "text", "whole number", "number", "true or false", "texts", "signals"
+WHOLES = "list of step numbers"
 KINDS: Mapping[str, str] = (
     dict.fromkeys(COLUMNS, TEXT)
     | dict.fromkeys(("step", "horizon", "candidate", "cost_nano_usd", "schema_version"), WHOLE)
     | dict.fromkeys(("input_tokens", "cached_input_tokens", "output_tokens", "reasoning_tokens"), WHOLE)
     | {"confidence": NUMBER, "latency_ms": NUMBER, "correct": TRUTH, "kept": TRUTH, "gold": TEXTS, "signals": NUMBERS}
+    | {"parents": WHOLES}
 )
 """What each column holds. A whole number is never negative; every number is finite; null stands for unknown."""
 AT_LEAST: Mapping[str, int] = {"step": 1, "horizon": 1}
@@ -71,6 +73,15 @@ def _texts(name: str, value: Any) -> list[str]:
     return [_text(name, one) for one in value]
 
 
+def _step_numbers(name: str, value: Any) -> list[int]:
+    if not isinstance(value, list | tuple):
+        raise OddValueError
+    found = [_whole(name, one) for one in value]
+    if 0 in found:
+        raise OddValueError
+    return sorted(set(found))
+
+
 def texts_in(given: str) -> list[str]:
     """Return the texts of a JSON list of texts; any other text is one by itself, even if it is some other JSON.
 
@@ -101,7 +112,10 @@ _BY_KIND: Mapping[str, Check] = {
     TRUTH: _truth,
     TEXTS: _texts,
     NUMBERS: _numbers,
+    WHOLES: _step_numbers,
 }
+AS_JSON = frozenset({TEXTS, NUMBERS, WHOLES})
+"""The kinds that files and tables which hold no lists keep as JSON."""
 CHECKS: Mapping[str, Check] = {name: _BY_KIND[kind] for name, kind in KINDS.items()}
 """By column: returns a value as the column holds it, or raises `OddValueError`. Never called with None."""
 
@@ -212,7 +226,7 @@ def checked_where(where: Mapping[str, str] | None) -> dict[str, str]:
     """Return a filter as it is, or raise UsageError naming every column in it that cannot be compared."""
     wanted = dict(where or {})
     checked_columns(wanted)
-    lists = [name for name in wanted if KINDS[name] in {TEXTS, NUMBERS}]
+    lists = [name for name in wanted if KINDS[name] in AS_JSON]
     if lists:
         raise UsageError(f"{' and '.join(lists)} cannot be compared with a text. Filter on another column.")
     return wanted

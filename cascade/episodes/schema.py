@@ -19,8 +19,8 @@ from cascade.chat import output_text
 from cascade.policies.scope import failed_with
 from cascade.types import ALONE, Answer, Call, Completion, Request, Step, Token, Usage
 
-SCHEMA_VERSION = 3
-"""2 added `walk` and `confidence`, 3 added `segment`. A row of an earlier version reads as one that has null there."""
+SCHEMA_VERSION = 4
+"""2 added `walk` and `confidence`, 3 `segment`, 4 `parents`. A row of an earlier version has null there."""
 BASE_ONLY, GUIDE_ONLY, LAST_ONLY = ALONE
 """The walks of one model by itself, as they are called wherever they stand."""
 CARRIED_OVER = "carried over: no call"
@@ -48,6 +48,7 @@ COLUMNS = (
     "context",
     "gold",
     "step",
+    "parents",
     "horizon",
     "candidate",
     "source",
@@ -185,6 +186,7 @@ def _call_columns(step: Step, call: Call, completion: Completion) -> dict[str, A
     usage = completion.usage
     return {
         "step": step.number,
+        "parents": None if step.parents is None else list(step.parents),
         "candidate": made,
         "source": call.request.role,
         "model": call.request.model,

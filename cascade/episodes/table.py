@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
+from cascade.conformal.arrays import Bools, Floats, Ints, Parents, StepArrays
 from cascade.guarantees.questions import Truth
 
 
@@ -95,6 +95,9 @@ class EpisodeTable:
         echoes: by model, the names that its replies bore, sorted; a model of which the log does not say it is left out.
         priced: bool (n,), whether the log has every cost of the question, walks included. By default as `cost_known`.
         truth: what a right answer is compared with (`episodes.reference`); None where labels say what is right.
+        parents: of each of the T steps the numbers of those that its content depends on; None for a chain. `arrays` has
+            the steps in the order in which they are listed, one bought after the other: that is exact for any parents,
+            since they are all earlier. `graph` has them as nodes of their own.
     """
 
     dataset: str
@@ -120,6 +123,7 @@ class EpisodeTable:
     echoes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     priced: Bools = field(default_factory=lambda: np.zeros((0,), dtype=np.bool_))
     truth: Truth | None = None
+    parents: Parents | None = None
 
     def __post_init__(self) -> None:
         if not self.questions:
@@ -148,6 +152,11 @@ class EpisodeTable:
         return self.arrays.n
 
     @property
+    def graph(self) -> StepArrays:
+        """The steps as nodes, each bought where its parents are and its own score says so (`conformal.rollout`)."""
+        return replace(self.arrays, parents=self.parents)
+
+    @property
     def shows_cost(self) -> bool:
         """Whether a cost may be shown: that of the `priced` questions, if they are more than half."""
         return self.cost_known or bool(self.priced.mean() > _MOSTLY if self.n else False)
@@ -172,7 +181,11 @@ class EpisodeTable:
         """Return the same questions as if a ladder had no other steps; numbered from 1, in rising order.
 
         The signal that compares an answer with earlier ones is computed again, from those that remain.
+
+        Raises:
+            UsageError: a chosen step depends on one that is not.
         """
+        parents = None if self.parents is None else self.graph.only(steps).parents
         columns, arrays = np.array(steps, dtype=np.int64) - 1, self.arrays.only(steps)
         signals = {name: values[:, columns] for name, values in self.signals.items()}
         if AGREEMENT in signals:
@@ -186,6 +199,7 @@ class EpisodeTable:
             tokens=self.tokens[:, columns],
             paid=self.paid[:, columns],
             step_models=tuple([self.step_models[at] for at in columns.tolist()]) if self.step_models else (),
+            parents=parents,
         )
 
     def as_walked(self, name: str) -> EpisodeTable:
@@ -210,6 +224,7 @@ class EpisodeTable:
             paid=np.where(walk.known[:, None], cost, np.nan) if self.cost_known else np.full((self.n, 1), np.nan),
             texts_known=np.ones(self.n, dtype=np.bool_),
             step_models=(),
+            parents=None,
         )
 
     def take(self, rows: Ints | Bools) -> EpisodeTable:
@@ -239,4 +254,5 @@ class EpisodeTable:
             self.echoes,
             self.priced[chosen],
             self.truth,
+            self.parents,
         )

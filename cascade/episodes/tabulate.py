@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats, StepArrays
+from cascade.conformal.arrays import Bools, Floats, Parents, StepArrays, chain
+from cascade.episodes.askers import Asker, by_role, by_step
 from cascade.episodes.contents import is_hashed
 from cascade.episodes.identity import identity
 from cascade.episodes.lines import Dropped
@@ -57,6 +58,7 @@ class _Stage:
     tokens: list[int | None] = field(default_factory=list)
     signals: dict[str, float] = field(default_factory=dict)
     replied: set[str] = field(default_factory=set)
+    parents: tuple[int, ...] | None = None
 
 
 @dataclass(slots=True)
@@ -129,6 +131,7 @@ def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None 
     tables = []
     for dataset, episodes in drafts.items():
         whole = {name: draft for name, draft in episodes.items() if _is_whole(name, draft, left_out)}
+        whole = _with_the_same_parents(whole, left_out)
         if whole:
             tables.append(_table(dataset, whole, left_out))
     if not tables:
@@ -138,6 +141,25 @@ def tables_from_rows(rows: Iterable[Mapping[str, Any]], dropped: Dropped | None 
             said += [] if set(left_out.rows) == {_DOUBLED} else [_JUDGED if gold else _NO_GOLD]
         raise UsageError(" ".join(said))
     return tables
+
+
+def _with_the_same_parents(episodes: Mapping[str, _Draft], dropped: Dropped) -> dict[str, _Draft]:
+    """Return the episodes whose steps depend on the same steps as in the first one that has them; count the others."""
+    known: dict[int, tuple[int, ...]] = {}
+    kept = {}
+    for name, draft in episodes.items():
+        found = {number: _parents(number, stage) for number, stage in draft.stages.items()}
+        if any(known.get(number, parents) != parents for number, parents in found.items()):
+            dropped.drop("an episode with a step that depends on other steps than in other episodes", name)
+        else:
+            known |= found
+            kept[name] = draft
+    return kept
+
+
+def _parents(number: int, stage: _Stage) -> tuple[int, ...]:
+    """Return the numbers of the steps that a step depends on; the one before where the log does not say."""
+    return stage.parents if stage.parents is not None else (number - 1,) if number > 1 else ()
 
 
 _JUDGED = "A matcher judges them by the accepted answers that are logged (column gold): --matcher exact."
@@ -180,6 +202,8 @@ def _take_step(row: Mapping[str, Any], made: _Made | None, draft: _Draft) -> Non
         draft.horizon = max(draft.horizon or 1, row["horizon"])
     stage = draft.stages[row["step"]]
     source = _source(row)
+    if stage.parents is None and row.get("parents") is not None:
+        stage.parents = tuple(row["parents"])
     if row["model"]:
         draft.askers.add(Asker(row["step"], source, row["model"]))
     draft.told |= is_told(row)
@@ -235,7 +259,7 @@ def _own(step: int | None, candidate: int) -> str:
 def _is_whole(name: str, draft: _Draft, dropped: Dropped) -> bool:
     """Return whether an episode can be judged; if not, say why."""
     why = "an episode in which the call of a model failed" if draft.failed else None
-    why = why or (_DOUBLED if draft.doubled else _unjudged(draft))
+    why = why or (_DOUBLED if draft.doubled else _misplaced(draft) or _unjudged(draft))
     if why is not None:
         dropped.drop(why, name)
     return why is None
@@ -244,13 +268,20 @@ def _is_whole(name: str, draft: _Draft, dropped: Dropped) -> bool:
 _DOUBLED = "a question that is answered twice in one step: give each run an episode_id of its own"
 
 
-def _unjudged(draft: _Draft) -> str | None:
-    """Return why an episode cannot be judged, None if it can. A lone answer of a step needs no `candidate`."""
+def _misplaced(draft: _Draft) -> str | None:
+    """Return what is wrong with the numbers of an episode's steps and of those that they depend on."""
     numbers = sorted(draft.stages)
     if not numbers:
         return "an episode without a step"
     if numbers != list(range(1, len(numbers) + 1)):
         return "an episode with a step missing in the middle"
+    if any(parent >= number for number in numbers for parent in _parents(number, draft.stages[number])):
+        return "an episode with a step that depends on itself or on a later step"
+    return None
+
+
+def _unjudged(draft: _Draft) -> str | None:
+    """Return why an episode cannot be judged, None if it can. A lone answer of a step needs no `candidate`."""
     for stage in draft.stages.values():
         if len(stage.unplaced) > 1 or (stage.unplaced and stage.made):
             return "an episode with a step of several answers, one of them with a null candidate"
@@ -313,7 +344,16 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
         spelled=tuple([draft.spelled or episode for episode, draft in episodes.items()]),
         echoes=_echoes(drafts),
         priced=priced,
+        parents=_of_each_step(drafts, horizon),
     )
+
+
+def _of_each_step(drafts: Iterable[_Draft], horizon: int) -> Parents | None:
+    """Return what each of T steps depends on; None for a chain."""
+    found = {number: _parents(number, stage) for draft in drafts for number, stage in draft.stages.items()}
+    line = chain(horizon)
+    made = tuple([found.get(number, line[number - 1]) for number in range(1, horizon + 1)])
+    return None if made == line else made
 
 
 def _echoes(drafts: Iterable[_Draft]) -> dict[str, tuple[str, ...]]:
@@ -527,39 +567,3 @@ def _served_is_right(answers: Mapping[tuple[int, int], _Made]) -> bool:
 
     best = max(groups.values(), key=worth, default=None)
     return best is not None and max(best, key=sure)[1].correct is True
-
-
-class Asker(NamedTuple):
-    """A model that was asked in a step, in a role ("base", "guide", a rung)."""
-
-    step: int
-    role: str
-    model: str
-
-
-def by_role(askers: Iterable[Asker]) -> dict[str, tuple[str, ...]]:
-    """Return the names of the models that were asked in each role, sorted.
-
-    >>> by_role([Asker(1, "base", "small"), Asker(2, "base", "tiny")])
-    {'base': ('small', 'tiny')}
-    """
-    found: dict[str, set[str]] = defaultdict(set)
-    for one in askers:
-        found[one.role].add(one.model)
-    return {role: tuple(sorted(found[role])) for role in sorted(found)}
-
-
-def by_step(askers: Iterable[Asker], horizon: int) -> tuple[str | None, ...]:
-    """Return the model that answered each of T steps of a ladder, None where several did; empty of other strategies.
-
-    In a ladder each model is its own role. Elsewhere the roles tell the models apart, whatever step they answer.
-
-    >>> by_step([Asker(1, "small", "small"), Asker(2, "large", "large"), Asker(2, "tiny", "tiny")], 3)
-    ('small', None, None)
-    """
-    found: dict[int, set[str]] = defaultdict(set)
-    for one in askers:
-        if one.role != one.model:
-            return ()
-        found[one.step].add(one.model)
-    return tuple([next(iter(found[step])) if len(found[step]) == 1 else None for step in range(1, horizon + 1)])

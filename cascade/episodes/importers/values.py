@@ -18,6 +18,7 @@ from cascade.episodes.rowcheck import (
     TEXTS,
     TRUTH,
     WHOLE,
+    WHOLES,
     OddValueError,
     texts_in,
 )
@@ -173,7 +174,7 @@ def _read(kind: str, value: Any) -> Any:
         return truth(value)
     if kind == TEXTS:
         return texts_in(value) if isinstance(value, str) else value if isinstance(value, list) else [value]
-    return mapping(value) if kind == NUMBERS else value
+    return mapping(value) if kind == NUMBERS else loaded(value) if kind == WHOLES else value
 
 
 # --- chat messages ---

@@ -15,12 +15,11 @@ from typing import Any
 
 from cascade.checks import did_you_mean
 from cascade.episodes.rowcheck import (
+    AS_JSON,
     CHECKS,
     KINDS,
     MAX_WHOLE,
-    NUMBERS,
     TEXT,
-    TEXTS,
     WHOLE,
     Check,
     OddValueError,
@@ -30,7 +29,7 @@ from cascade.episodes.schema import COLUMNS, CONTENT_COLUMNS, SCHEMA_VERSION
 from cascade.episodes.store.ids import content_id
 from cascade.errors import UsageError
 
-_AS_JSON = frozenset(name for name, kind in KINDS.items() if kind in {TEXTS, NUMBERS})
+_AS_JSON = frozenset(name for name, kind in KINDS.items() if kind in AS_JSON)
 _MAX_SHOWN = 10
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -128,7 +127,7 @@ def _as_json(name: str, value: Any) -> str:
         raise OddValueError from None
 
 
-_BY_KIND: Mapping[str, Check] = {TEXT: _text, WHOLE: _whole, TEXTS: _as_json, NUMBERS: _as_json}
+_BY_KIND: Mapping[str, Check] = {TEXT: _text, WHOLE: _whole} | dict.fromkeys(AS_JSON, _as_json)
 _FIT: Mapping[str, Check] = {name: _BY_KIND.get(kind, CHECKS[name]) for name, kind in KINDS.items()}
 """By column: its value as the table holds it; raises as `CHECKS` do, and ValueError for JSON that is not finite."""
 

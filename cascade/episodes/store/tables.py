@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateColumn
 
-from cascade.episodes.rowcheck import KINDS, NUMBER, NUMBERS, TEXT, TEXTS, TRUTH, WHOLE, checked_where
+from cascade.episodes.rowcheck import AS_JSON, KINDS, NUMBER, TEXT, TRUTH, WHOLE, checked_where
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
 from cascade.episodes.store.address import Address
 from cascade.episodes.store.problems import from_database
@@ -25,10 +25,9 @@ _TYPES: Mapping[str, type[sa.types.TypeEngine[Any]]] = {
     WHOLE: sa.BigInteger,
     NUMBER: sa.Double,
     TRUTH: sa.Boolean,
-    TEXTS: sa.Text,  # JSON as text: PostgreSQL's own types refuse what a model may write, such as \u0000
-    NUMBERS: sa.Text,
+    **dict.fromkeys(AS_JSON, sa.Text),  # PostgreSQL's own types refuse what a model may write, such as \u0000
 }
-_ADDED: Mapping[int, tuple[str, ...]] = {2: ("walk", "confidence"), 3: ("segment",)}
+_ADDED: Mapping[int, tuple[str, ...]] = {2: ("walk", "confidence"), 3: ("segment",), 4: ("parents",)}
 """The columns that came with each version of the schema."""
 _CREATION_LOCK = 0x63617363
 """PostgreSQL's advisory lock for making and changing the tables: "casc" in ASCII, which nobody else should take."""

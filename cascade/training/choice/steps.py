@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from cascade.conformal.arrays import Ints
+from cascade.conformal.arrays import Ints, Parents
 from cascade.episodes.table import EpisodeTable
 from cascade.training.choice.crossfit import Candidate, cross_fitted
 from cascade.training.choice.matched import matched
@@ -47,17 +47,20 @@ def best_steps(
     best = tuple(range(1, table.arrays.horizon + 1))
     least = cost(best)
     while len(best) > 2:
-        figures = {fewer: cost(fewer) for fewer in _fewer(best)}
-        found = min(figures, key=lambda one: figures[one])
-        if not figures[found] < least * (1 - WORTH):
+        figures = {fewer: cost(fewer) for fewer in _fewer(best, table.parents)}
+        found = min(figures, key=lambda one: figures[one], default=best)
+        if not figures.get(found, math.inf) < least * (1 - WORTH):
             break
         best, least = found, figures[found]
     return best
 
 
-def _fewer(steps: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield the steps with one of them left out, for each step but the last."""
-    yield from (steps[:at] + steps[at + 1 :] for at in range(len(steps) - 1))
+def _fewer(steps: tuple[int, ...], parents: Parents | None) -> Iterator[tuple[int, ...]]:
+    """Yield the steps with one of them left out, for each but the last and those that a step depends on."""
+    for at in range(len(steps) - 1):
+        needed = () if parents is None else {p for step in steps if step != steps[at] for p in parents[step - 1]}
+        if steps[at] not in needed:
+            yield steps[:at] + steps[at + 1 :]
 
 
 def _cost(table: EpisodeTable, fold: Ints, terms: Terms, candidate: Candidate | None) -> float:

@@ -54,7 +54,8 @@ def file_url(tmp_path: Path) -> str:
 
 def test_rows_come_back_as_they_went_in_with_every_column_in_order(store: Store) -> None:
     given = [row(1), row(2, walk="guide only", correct=None, confidence=None, gold=None), row(3, signals=None)]
-    assert store.append(given) == 3
+    given += [row(4, parents=[]), row(5, parents=[1, 3])]
+    assert store.append(given) == 5
     found = list(store.read())
     assert found == [whole(one) for one in given]
     assert tuple(found[0]) == COLUMNS
@@ -412,11 +413,12 @@ OLD_ROW = {"episode_id": "e1", "question": "Which river?", "gold": ["Danube"], "
 
 def test_f56_an_older_version_is_brought_up_to_date(version_1: Path, file_url: str) -> None:
     with Store.open(file_url) as store:
-        store.append([row(2, walk="guide only")])
-        assert list(store.read()) == [whole(OLD_ROW), whole(row(2, walk="guide only"))]
+        new = row(2, walk="guide only", segment="river", parents=[1])
+        store.append([new])
+        assert list(store.read()) == [whole(OLD_ROW), whole(new)]
         assert store.integrity() == []
     with closing(sqlite3.connect(version_1)) as file:
-        assert file.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() == ("3",)
+        assert file.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchone() == ("4",)
     Store.open(file_url).close()
 
 
@@ -451,7 +453,7 @@ def test_f56_a_newer_version_is_refused_and_left_alone(store_url: str) -> None:
     with Store.open(store_url) as store, store._transaction() as connection:
         connection.execute(sa.text("UPDATE meta SET value = '7' WHERE key = 'schema_version'"))
     for read_only in (False, True):
-        with pytest.raises(UsageError, match=r"newer version of cascade \(schema 7; this one knows 3\).*Upgrade"):
+        with pytest.raises(UsageError, match=r"newer version of cascade \(schema 7; this one knows 4\).*Upgrade"):
             Store.open(store_url, read_only=read_only)
 
 

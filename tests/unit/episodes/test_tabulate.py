@@ -401,3 +401,29 @@ def test_two_answers_in_one_place_are_refused_where_no_id_tells_runs_apart() -> 
     with pytest.raises(UsageError, match="answered twice in one step") as error:
         tables_from_rows(twice)
     assert "gold" not in str(error.value)
+
+
+def tree(episode: str, *parents: list[int] | None) -> list[Row]:
+    return [row(episode, step, 0, parents=needed) for step, needed in enumerate(parents, 1)]
+
+
+def test_steps_keep_what_they_depend_on_and_a_log_without_it_is_a_chain() -> None:
+    assert one_table(*tree("a", None, None, None)).parents is None
+    assert one_table(*tree("a", [], [1], [2])).parents is None
+    table = one_table(*tree("a", [], [], [1, 2]), *tree("b", [], []))
+    assert table.parents == ((), (), (1, 2))
+    assert table.arrays.parents is None  # walked in the order in which the steps are listed
+    assert table.graph.parents == table.take(np.array([1])).graph.parents == table.parents
+    assert table.only([1, 2]).parents == ((), ())
+    with pytest.raises(UsageError, match="step 3 depends on step 1"):
+        table.only([2, 3])
+
+
+def test_an_episode_whose_steps_depend_on_others_than_elsewhere_is_left_out() -> None:
+    dropped = Dropped()
+    (table,) = tables_from_rows([*tree("a", [], [], [1]), *tree("b", [], [1], [1]), *tree("c", [], [], [3])], dropped)
+    assert table.ids == ("a",)
+    assert dict(dropped.rows) == {
+        "an episode with a step that depends on other steps than in other episodes": 1,
+        "an episode with a step that depends on itself or on a later step": 1,
+    }

@@ -1,0 +1,43 @@
+"""Who was asked in each step, and in which role."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Asker(NamedTuple):
+    """A model that was asked in a step, in a role ("base", "guide", a rung)."""
+
+    step: int
+    role: str
+    model: str
+
+
+def by_role(askers: Iterable[Asker]) -> dict[str, tuple[str, ...]]:
+    """Return the names of the models that were asked in each role, sorted.
+
+    >>> by_role([Asker(1, "base", "small"), Asker(2, "base", "tiny")])
+    {'base': ('small', 'tiny')}
+    """
+    found: dict[str, set[str]] = defaultdict(set)
+    for one in askers:
+        found[one.role].add(one.model)
+    return {role: tuple(sorted(found[role])) for role in sorted(found)}
+
+
+def by_step(askers: Iterable[Asker], horizon: int) -> tuple[str | None, ...]:
+    """Return the model that answered each of T steps of a ladder, None where several did; empty of other strategies.
+
+    In a ladder each model is its own role. Elsewhere the roles tell the models apart, whatever step they answer.
+
+    >>> by_step([Asker(1, "small", "small"), Asker(2, "large", "large"), Asker(2, "tiny", "tiny")], 3)
+    ('small', None, None)
+    """
+    found: dict[int, set[str]] = defaultdict(set)
+    for one in askers:
+        if one.role != one.model:
+            return ()
+        found[one.step].add(one.model)
+    return tuple([next(iter(found[step])) if len(found[step]) == 1 else None for step in range(1, horizon + 1)])
