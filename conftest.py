@@ -10,9 +10,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if find_spec("torch") is None:  # of the extra `train`: without it these modules cannot even be imported
     collect_ignore_glob = [
-        "cascade/training/trust_region.py",
-        "cascade/training/vtrace.py",
-        "cascade/training/constrained/*.py",
+        "cascade/training/networks/*.py",
     ]
 
 gc.disable()  # what is collected here stays to the end: a third of the time went into looking through it

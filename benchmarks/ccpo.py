@@ -44,12 +44,12 @@ from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.constrained.config import CCPOConfig
-from cascade.training.constrained.fitting import fit_constrained
 from cascade.training.dividing import allowed_loss
 from cascade.training.estimators.threads import one_thread
-from cascade.training.osc.net_benefit import fit_net_benefit
-from cascade.training.osc.targets import Asked
+from cascade.training.networks.config import CCPOConfig
+from cascade.training.networks.fitting import fit_network
+from cascade.training.stopping.net_benefit import fit_net_benefit
+from cascade.training.stopping.targets import FitTarget
 
 WORLD, ALPHA, SEEDS, SPLITS = "hotpotqa/llama-2-7b", 0.1, 20, 3
 TRAIN, CALIBRATION, FRESH, MANY = 1_000, 200, 20_000, 150_000
@@ -125,7 +125,7 @@ def pointwise(
 
 
 def _trained(train: EpisodeTable, loss: float, seed: int, method: str, config: CCPOConfig) -> Made:
-    found = fit_constrained(train, Asked("coverage", loss), method=method, config=config, confidences=False, seed=seed)
+    found = fit_network(train, FitTarget("coverage", loss), method=method, config=config, confidences=False, seed=seed)
     policy: LearnedPolicy = found.policy
     kappa = policy.kappa if method == "cpo_online" else None
     return Made(partial(scores_of, policy), kappa, found.trained.diverged is not None)
@@ -133,7 +133,7 @@ def _trained(train: EpisodeTable, loss: float, seed: int, method: str, config: C
 
 def osc(train: EpisodeTable, loss: float, seed: int) -> dict[str, Made]:
     """Fit net benefit with products."""
-    policy = fit_net_benefit(train, Asked("coverage", loss), products=True, confidences=False, seed=seed)
+    policy = fit_net_benefit(train, FitTarget("coverage", loss), products=True, confidences=False, seed=seed)
     return {OSC: Made(partial(scores_of, policy), None)}
 
 

@@ -25,11 +25,11 @@ from fitted.report import head, table
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.guarantees.base import Guarantee
-from cascade.training.constrained.config import CCPOConfig
-from cascade.training.constrained.fitting import fit_constrained, fit_constrained_levels
 from cascade.training.dividing import allowed_loss
 from cascade.training.estimators.threads import one_thread
-from cascade.training.osc.targets import Asked
+from cascade.training.networks.config import CCPOConfig
+from cascade.training.networks.fitting import fit_network, fit_network_levels
+from cascade.training.stopping.targets import FitTarget
 
 LEVELS = {"low": 0.15, "medium": 0.1, "high": 0.05}
 BAR = 1.05
@@ -51,11 +51,11 @@ def on_seed(seed: int, world: str, steps: int | None) -> Mapping[str, Pair]:
     )
     config = CCPOConfig() if steps is None else CCPOConfig(steps=steps)
     losses = {name: allowed_loss(Guarantee("coverage", alpha), calibration.n) for name, alpha in LEVELS.items()}
-    asked = {name: Asked("coverage", loss) for name, loss in losses.items()}
-    shared = fit_constrained_levels(train, asked, config=config, confidences=False, seed=seed).policies
+    asked = {name: FitTarget("coverage", loss) for name, loss in losses.items()}
+    shared = fit_network_levels(train, asked, config=config, confidences=False, seed=seed).policies
     found = {}
     for name, alpha in LEVELS.items():
-        alone = fit_constrained(train, asked[name], config=config, confidences=False, seed=seed).policy
+        alone = fit_network(train, asked[name], config=config, confidences=False, seed=seed).policy
         each = [
             judge(Made(partial(scores_of, one), None), calibration, fresh_of(world), alpha)
             for one in (shared[name], alone)

@@ -34,10 +34,10 @@ from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.split import split_kappa
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
-from cascade.training.constrained.config import CCPOConfig
-from cascade.training.constrained.fitting import fit_constrained
-from cascade.training.constrained.setting import Row
-from cascade.training.osc.targets import Asked
+from cascade.training.networks.config import CCPOConfig
+from cascade.training.networks.fitting import fit_network
+from cascade.training.networks.problem import Row
+from cascade.training.stopping.targets import FitTarget
 
 WORLD, ALPHA = "hotpotqa/llama-2-7b", 0.1
 TRAINED, CALIBRATED, JUDGED, MANY = 1_000, 200, 20_000, 150_000
@@ -126,7 +126,7 @@ def run(name: str, config: CCPOConfig, seed: int, judge: Judge) -> Ran:
     """Train one variant on one draw of questions, and judge it."""
     train, own = (simulate(WORLDS[WORLD], n, seed=first + seed) for n, first in ((TRAINED, 100), (CALIBRATED, 300)))
     started = time.process_time()
-    learned = fit_constrained(train, Asked("coverage", ALPHA), config=config, confidences=False, seed=seed)
+    learned = fit_network(train, FitTarget("coverage", ALPHA), config=config, confidences=False, seed=seed)
     seconds = time.process_time() - started
     test = judge.test.arrays
     scores = scores_of(learned.policy, judge.test)

@@ -20,8 +20,8 @@ from fitted.report import head, table
 
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
-from cascade.training.constrained.config import CCPOConfig
 from cascade.training.estimators.threads import one_thread
+from cascade.training.networks.config import CCPOConfig
 
 EXACT: Mapping[str, Mapping[str, object]] = {
     "the default": {},

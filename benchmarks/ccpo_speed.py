@@ -43,13 +43,13 @@ from torchrl.objectives.value import GAE
 
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
-from cascade.training.constrained.config import CCPOConfig
-from cascade.training.constrained.fitting import fit_constrained
-from cascade.training.constrained.looking import Look, drawn
-from cascade.training.constrained.sampled import roll_out
-from cascade.training.constrained.setting import Setting, start
-from cascade.training.constrained.training import Trained, advance
-from cascade.training.osc.targets import Asked
+from cascade.training.networks.batch import BatchEvaluation, drawn
+from cascade.training.networks.config import CCPOConfig
+from cascade.training.networks.fitting import fit_network
+from cascade.training.networks.problem import TrainingProblem, start
+from cascade.training.networks.sampled import roll_out
+from cascade.training.networks.training import Trained, advance
+from cascade.training.stopping.targets import FitTarget
 
 WORLD, ALPHA, EPISODES, STEPS = "hotpotqa/llama-2-7b", 0.1, 1_000, 2_000
 UPDATES = ("dual", "trust_region")
@@ -91,19 +91,19 @@ class Growth(NamedTuple):
 
 
 @cache
-def questions() -> Setting:
+def questions() -> TrainingProblem:
     """Return the questions as they are trained on."""
-    log, held = simulate(WORLDS[WORLD], EPISODES, seed=0), list[Setting]()
+    log, held = simulate(WORLDS[WORLD], EPISODES, seed=0), list[TrainingProblem]()
 
-    def kept(setting: Setting) -> Trained:
+    def kept(setting: TrainingProblem) -> Trained:
         held.append(setting)
         return Trained(start(setting), [], None)
 
-    fit_constrained(log, Asked("coverage", ALPHA), confidences=False, run=kept)
+    fit_network(log, FitTarget("coverage", ALPHA), confidences=False, run=kept)
     return held[0]
 
 
-def setting_of(**changed: Any) -> Setting:
+def setting_of(**changed: Any) -> TrainingProblem:
     """Return a run of training with some settings of its own."""
     return replace(questions(), config=CCPOConfig(**changed))
 
@@ -118,7 +118,7 @@ def whole(estimator: str, update: str, steps: int) -> Run:
     return Run(estimator, update, setting.config.batch, time.perf_counter() - clock, time.process_time() - worked)
 
 
-def stepping(setting: Setting) -> Callable[[], None]:
+def stepping(setting: TrainingProblem) -> Callable[[], None]:
     """Return what takes one more step of training each time."""
     held = [start(setting)]
 
@@ -131,10 +131,10 @@ def stepping(setting: Setting) -> Callable[[], None]:
 class Ppo:
     """torchrl's PPO on a batch of rollouts of the same questions."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: TrainingProblem) -> None:
         batch = drawn(setting, 1)
         net = setting.net
-        logs = Look(setting, batch, start(setting).kappa[batch.level]).log_policy(
+        logs = BatchEvaluation(setting, batch, start(setting).kappa[batch.level]).log_policy(
             net.forward(net.initial(0), batch.rows).outputs
         )
         rolled = roll_out(logs, batch.walks.onward, 0.0, batch.draws)
@@ -169,7 +169,7 @@ class Ppo:
             self._adam.step()
 
 
-def _layers(setting: Setting, outputs: int) -> nn.Sequential:
+def _layers(setting: TrainingProblem, outputs: int) -> nn.Sequential:
     sizes = (setting.inputs, *setting.config.layers)
     hidden = [part for one, two in pairwise(sizes) for part in (nn.Linear(one, two), nn.Softsign())]
     return nn.Sequential(*hidden, nn.Linear(sizes[-1], outputs))

@@ -43,9 +43,9 @@ from cascade.policies.network import ACTIVATIONS, Action, Network
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.text import remembered
 from cascade.training.fitting import fit_policy
-from cascade.training.osc.net_benefit import fit_net_benefit
-from cascade.training.osc.stages import staged
-from cascade.training.osc.targets import Asked
+from cascade.training.stopping.net_benefit import fit_net_benefit
+from cascade.training.stopping.stages import staged
+from cascade.training.stopping.targets import FitTarget
 from cascade.types import Question, Step
 
 ALPHA, LAMBDA_SET = 0.1, 0.01
@@ -146,7 +146,7 @@ def fitted(tables: Sequence[Any], method: str) -> Policy:
 
 def with_products(questions: EpisodeTable) -> LearnedPolicy:
     """Fit net benefit with products of features."""
-    return fit_net_benefit(questions, Asked("coverage", ALPHA, lambda_set=LAMBDA_SET), products=True)
+    return fit_net_benefit(questions, FitTarget("coverage", ALPHA, lambda_set=LAMBDA_SET), products=True)
 
 
 def with_networks(questions: EpisodeTable, activation: str, *, sure: bool) -> Policy:

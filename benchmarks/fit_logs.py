@@ -13,7 +13,7 @@ and one of five where there are fewer. A policy is fitted on the first, its thre
 conformal. Costs are means over the test questions at a coverage of exactly 1 − alpha (`Frontier.matched`):
 
 * **mixture**: the best coin between two fixed depths, the coin chosen on the test questions;
-* **tuned threshold**: a threshold on the log's measure of doubt, calibrated (`evaluation.contestants.Threshold`);
+* **tuned threshold**: a threshold on the log's measure of doubt, calibrated (`evaluation.methods.Threshold`);
 * **best single**: of all thresholds on one signal, in both directions, the one that is the cheapest on the mean of the
   splits: chosen with hindsight. Where a log has no signals, on one number of the question's text, or on the tokens or
   the price of the first step: forty ways, of which hindsight finds one that was lucky; no demand is made there;

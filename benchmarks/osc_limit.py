@@ -7,7 +7,7 @@
 Cost at a coverage of exactly 1 − alpha (`Frontier.matched`) on fresh questions of a simulated world, in cents for 200
 questions. **The limit** is what backward induction reaches that learns from 150,000 questions, on as many fresh ones:
 the cheapest of net benefit, with and without products, of the index, of boosted trees, and of trees four times as many
-and as large. Another method could only bring it down. The contestants learn from 1,000 and 4,000 questions, several
+and as large. Another method could only bring it down. The methods learn from 1,000 and 4,000 questions, several
 draws each, as `cascade fit` would with a calibration part of 200 and 800. A ratio is their mean cost on 20,000 of the
 fresh questions over that of the limit on the same, with the standard error of the draws.
 
@@ -40,9 +40,9 @@ from cascade.policies.base import Policy
 from cascade.policies.estimators import Scorer as Form
 from cascade.training.estimators.threads import one_thread
 from cascade.training.estimators.trees import boosted
-from cascade.training.osc.net_benefit import induce
-from cascade.training.osc.problem import policy_of, pose
-from cascade.training.osc.targets import Asked
+from cascade.training.stopping.net_benefit import induce
+from cascade.training.stopping.problem import build, policy_of
+from cascade.training.stopping.targets import FitTarget
 
 ALPHAS = (0.1, 0.05)
 USUAL = ("hotpotqa/llama-2-7b", "mmlu/llama-2-7b")
@@ -50,14 +50,14 @@ MANY, JUDGED = 150_000, 20_000
 DRAWS = {1_000: 12, 4_000: 4}
 QUICK = {1_000: 4, 4_000: 1}
 LARGE = "large trees"
-CONTESTANTS = (PORTFOLIO, "net benefit", "net benefit, products", "index2")
+PLAYED = (PORTFOLIO, "net benefit", "net benefit, products", "index2")
 BARS = {0.1: 1.02, 0.05: 1.08}
 """Of net benefit with 1,000 questions, as the better of its two forms: what a prototype reached on its own worlds."""
 CENTS_OF_200 = 100.0 * 200
 
 
 class Ratio(NamedTuple):
-    """What a contestant costs over the limit, mean over the draws, with its standard error."""
+    """What a method costs over the limit, mean over the draws, with its standard error."""
 
     method: str
     questions: int
@@ -73,7 +73,7 @@ class Found(NamedTuple):
         floor: whether the first step alone covers 1 − alpha; then nothing else was worked out.
         limits: of each method that learned from 150,000 questions, on as many fresh ones.
         mixture, clairvoyant: the best coin between two depths, and who knows every answer.
-        ratios: of the contestants, to the cheapest of `limits`.
+        ratios: of the methods, to the cheapest of `limits`.
     """
 
     world: str
@@ -99,7 +99,7 @@ def fitted(method: str, train: EpisodeTable, alpha: float, seed: int) -> Scorer:
 
 def large_trees(train: EpisodeTable, alpha: float, seed: int) -> Policy:
     """Fit net benefit with trees that only so many questions can fill."""
-    problem = pose(train, Asked("coverage", alpha), products=True, confidences=False)
+    problem = build(train, FitTarget("coverage", alpha), products=True, confidences=False)
     induced = induce(problem)
     steps = zip(problem.stages[:-1], induced.targets, problem.prices.tolist(), strict=True)
     forms: list[Form | None] = [
@@ -115,16 +115,16 @@ def large_trees(train: EpisodeTable, alpha: float, seed: int) -> Policy:
 
 @one_thread()
 def measure(world: str, alpha: float, draws: Mapping[int, int]) -> Found:
-    """Work out the limit, and how near the contestants come."""
+    """Work out the limit, and how near the methods come."""
     fresh = simulate(WORLDS[world], MANY, seed=2)
     if float((fresh.arrays.correct[:, 0].any(axis=1) | hopeless(fresh.arrays)).mean()) >= 1 - alpha:
         return Found(world, alpha, floor=True)
     train, some = simulate(WORLDS[world], MANY, seed=1), fresh.take(np.arange(JUDGED))
-    rules = {name: fitted(name, train, alpha, 0) for name in (*CONTESTANTS[1:], "boosted trees", LARGE)}
+    rules = {name: fitted(name, train, alpha, 0) for name in (*PLAYED[1:], "boosted trees", LARGE)}
     limits = {name: cost(rule, fresh, alpha) for name, rule in rules.items()}
     best = cost(rules[min(limits, key=lambda name: limits[name])], some, alpha)
     ratios = []
-    for name in CONTESTANTS:
+    for name in PLAYED:
         for questions, many in draws.items():
             drawn = (simulate(WORLDS[world], questions, seed=100 + number) for number in range(many))
             each = np.array([cost(fitted(name, one, alpha, 0), some, alpha) / best for one in drawn])

@@ -32,9 +32,9 @@ from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.training.estimators.threads import one_thread
-from cascade.training.osc import problem, stages
-from cascade.training.osc.net_benefit import PENALTY, fit_net_benefit
-from cascade.training.osc.targets import Asked
+from cascade.training.stopping import problem, stages
+from cascade.training.stopping.net_benefit import PENALTY, fit_net_benefit
+from cascade.training.stopping.targets import FitTarget
 
 ALPHAS = (0.1, 0.05)
 WORLD, DRAWS, JUDGED = "hotpotqa/llama-2-7b", 6, 20_000
@@ -67,7 +67,7 @@ class Draw(NamedTuple):
 
 def costs(draws: Sequence[Draw], setting: Setting, alpha: float) -> Floats:
     """Return the matched cost of each draw, USD; NaN out of reach."""
-    asked, found = Asked("coverage", alpha), []
+    asked, found = FitTarget("coverage", alpha), []
     with (
         patch.object(stages, "PRODUCTS_TIMES", setting.products),
         patch.object(problem, "_AIM", setting.aim),

@@ -30,7 +30,7 @@ from published.contest import LIMIT, Figures, Settings, play_limit, play_split, 
 from published.pages import into, pages
 from published.printed import TABLES
 
-from cascade.training.constrained.config import CCPOConfig
+from cascade.training.networks.config import CCPOConfig
 
 SPLITS, QUICK_SPLITS, QUICK_STEPS, QUICK_MANY = 20, 3, 500, 20_000
 

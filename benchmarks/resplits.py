@@ -31,8 +31,8 @@ from cascade.conformal.calibrate import calibrate
 from cascade.conformal.critical import critical_kappa
 from cascade.conformal.rollout import levels
 from cascade.conformal.split import pac_rank, split_rank
-from cascade.evaluation.contestants import Threshold
 from cascade.evaluation.logs import open_log
+from cascade.evaluation.methods import Threshold
 from cascade.evaluation.report.figures import save
 
 SPLITS = 1_000

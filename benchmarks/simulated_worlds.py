@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from published.marginals import PUBLISHED, TEST_QUESTIONS, Published, marginals
 
 from cascade.calibration.doubt import doubt_of
 from cascade.conformal.arrays import ScoreArrays
 from cascade.conformal.frontier import Frontier, clairvoyant, frontier
 from cascade.conformal.rollout import levels
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.marginals import PUBLISHED, TEST_QUESTIONS, Published, marginals
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import HIGH, LOW, MEDIUM, WORLDS, YES_IS_NO_ANSWER, World
 

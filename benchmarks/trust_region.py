@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cascade.training.trust_region import Step, conjugate_gradient, trust_region_step
+from cascade.training.networks.trust_region import Step, conjugate_gradient, trust_region_step
 
 Floats = NDArray[np.floating[Any]]
 

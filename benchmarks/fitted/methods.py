@@ -11,14 +11,14 @@ from cascade.conformal.arrays import ScoreArrays
 from cascade.episodes.table import EpisodeTable
 from cascade.guarantees.base import Guarantee
 from cascade.policies.base import Policy
-from cascade.training.choice.measuring import Terms
+from cascade.training.choice.objective import Objective
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.dividing import allowed_loss
 from cascade.training.fitting import choice_on
-from cascade.training.osc.boosting import fit_boosted
-from cascade.training.osc.index2 import fit_index2
-from cascade.training.osc.net_benefit import fit_net_benefit
-from cascade.training.osc.targets import Asked
+from cascade.training.stopping.boosting import fit_boosted
+from cascade.training.stopping.lookahead import fit_lookahead
+from cascade.training.stopping.net_benefit import fit_net_benefit
+from cascade.training.stopping.targets import FitTarget
 
 from .splitting import sizes
 from .trial import Fitted, Method
@@ -34,8 +34,8 @@ def fit(train: EpisodeTable, alphas: Sequence[float], seed: int, *, method: str)
 
 def _fitted(train: EpisodeTable, alpha: float, calibration: int, seed: int, method: str) -> Fitted:
     guarantee = Guarantee("coverage", alpha)
-    terms = Terms.of(train, guarantee, allowed_loss(guarantee, calibration))
-    chosen = choice_on(train, terms, method, seed).chosen
+    objective = Objective.of(train, guarantee, allowed_loss(guarantee, calibration))
+    chosen = choice_on(train, objective, method, seed).chosen
     return Fitted(partial(scores_of, chosen.fit(train)), chosen.name)
 
 
@@ -48,7 +48,7 @@ def alone(train: EpisodeTable, alphas: Sequence[float], seed: int, *, make: Make
     """Fit one learned method, without a choice among several."""
     calibration = sizes(train.n * 5 // 3)[1]
     allowed = {alpha: allowed_loss(Guarantee("coverage", alpha), calibration) for alpha in alphas}
-    asked = {alpha: Asked("coverage", loss) for alpha, loss in allowed.items()}
+    asked = {alpha: FitTarget("coverage", loss) for alpha, loss in allowed.items()}
     return {alpha: Fitted(partial(scores_of, make(train, one, seed=seed))) for alpha, one in asked.items()}
 
 
@@ -56,7 +56,7 @@ Maker: TypeAlias = Callable[..., Policy]
 LEARNED: Mapping[str, Maker] = {
     "net benefit": partial(fit_net_benefit, confidences=False),
     "net benefit, products": partial(fit_net_benefit, products=True, confidences=False),
-    "index2": partial(fit_index2, confidences=False),
+    "index2": partial(fit_lookahead, confidences=False),
     "boosted trees": partial(fit_boosted, confidences=False),
 }
 METHODS: Mapping[str, Method] = {

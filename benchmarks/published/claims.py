@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.evaluation.intervals import student_t_quantile
-from cascade.evaluation.marginals import MONEY_TOLERANCE
+from published.marginals import MONEY_TOLERANCE
 
 from .contest import LIMIT, OSC, SAMPLED, THRESHOLD, Figures
 from .printed import (
@@ -293,7 +293,7 @@ _LEAST: Mapping[str, Callable[[float], float]] = {
     "leaves": lambda _: 0.79 / math.sqrt(QUESTIONS),
 }
 """One standard error of a printed figure: prices vary by 3 %, coverage and counts as 200 questions do, the latter as
-Random's length (`evaluation.marginals`)."""
+Random's length (`published.marginals`)."""
 
 
 def gaps(table: Table, rows: Rows) -> list[Gap]:

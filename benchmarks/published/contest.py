@@ -21,19 +21,19 @@ from cascade.conformal.arrays import ScoreArrays
 from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.conformal.rollout import levels
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.contestants import Chance, Contestant, Depth, Logged, Ready, Threshold, Uala, calibrated
-from cascade.evaluation.network_contestants import PolicyNetwork
+from cascade.evaluation.methods import Chance, Depth, Logged, Method, Ready, Threshold, Uala, calibrated
+from cascade.evaluation.network_methods import PolicyNetwork
 from cascade.evaluation.played import played_at
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.constrained.config import CCPOConfig
 from cascade.training.dividing import allowed_loss
 from cascade.training.estimators.threads import one_thread
-from cascade.training.networks import Networks
-from cascade.training.osc.net_benefit import fit_net_benefit
-from cascade.training.osc.targets import Asked, step_cost
+from cascade.training.networks.config import CCPOConfig
+from cascade.training.networks.trainer import Networks
+from cascade.training.stopping.net_benefit import fit_net_benefit
+from cascade.training.stopping.targets import FitTarget, step_cost
 
 from .printed import (
     BASE_POLICY,
@@ -170,7 +170,7 @@ class Stopping:
 
 def stopping(train: EpisodeTable, alpha: float, seed: int) -> LearnedPolicy:
     """Fit net benefit with products for what 200 calibration questions will allow."""
-    asked = Asked("coverage", allowed_loss(Guarantee("coverage", alpha), QUESTIONS))
+    asked = FitTarget("coverage", allowed_loss(Guarantee("coverage", alpha), QUESTIONS))
     return fit_net_benefit(train, asked, products=True, confidences=False, seed=seed)
 
 
@@ -187,14 +187,14 @@ def sampled(config: CCPOConfig) -> CCPOConfig:
     return CCPOConfig(**(config.model_dump(exclude_unset=True) | {"estimator": "sampled"}))
 
 
-def contestants(table: Table, split: Split, config: CCPOConfig) -> dict[str, Contestant]:
+def methods(table: Table, split: Split, config: CCPOConfig) -> dict[str, Method]:
     """Return who plays a split, by row."""
     doubt = doubt_of(split.train)
     if doubt is None:
         raise SystemExit("a simulated world has verdicts")
     exact = Networks(config)
     uala, charge = Uala(doubt), charge_in_steps(table, split.train)
-    found: dict[str, Contestant] = {
+    found: dict[str, Method] = {
         EXIT_GUIDE: Logged("LLM-exit, guide"),
         EXIT_BASE: Logged("LLM-exit, base"),
         RANDOM: Chance(),
@@ -221,7 +221,7 @@ def play_split(table: Table, number: int, settings: Settings) -> dict[str, Figur
     """Return the rows of one split, but for the limit."""
     split, fresh = draw(table, number), shared(table.world, settings.fresh)
     found: dict[str, Figures] = {}
-    for name, one in contestants(table, split, settings.config).items():
+    for name, one in methods(table, split, settings.config).items():
         ready = one.prepare(split.train, split.calibration, table.alpha, number)
         other = found.get(SAME_DIAL.get(name, ""))
         found[name] = judged(ready if other is None else ready._replace(scores=None), split.test, fresh, table.alpha)
@@ -254,7 +254,7 @@ def shared(world: str, many: int) -> EpisodeTable:
 
 
 def judged(ready: Ready, test: EpisodeTable, fresh: EpisodeTable, alpha: float) -> Figures:
-    """Return what a contestant brings on the test questions, and what its dial costs on the fresh ones."""
+    """Return what a method brings on the test questions, and what its dial costs on the fresh ones."""
     played = ready.play(test)
     means = (played.cost, played.covered, played.length, played.leaves, played.distinct)
     cents, *others = (float(one.mean()) for one in means)

@@ -9,7 +9,6 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
-from cascade.cli.again import Promise, changes, days_held, held_before, lost, prices_held
 from cascade.cli.calibrate_levels import LevelGiven, levels_given, write_and_say_calibrated
 from cascade.cli.certificates import calibrated_document, calibrated_report
 from cascade.cli.logs import open_log, refuse_other_prices, say_pooled, say_questions, tables_for
@@ -39,6 +38,7 @@ from cascade.cli.options import (
 )
 from cascade.cli.output import console, notes, plain, print_json
 from cascade.cli.policies import GivenPolicy, check_target, given_policy
+from cascade.cli.recalibrate import Promise, changes, days_held, held_before, lost, prices_held
 from cascade.config import CascadeConfig, load
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.evaluation.logs import Log

@@ -17,9 +17,9 @@ from cascade.cli.tables import compare_table, evaluation_notes, evaluation_table
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.compare import Comparison, Row, compare
-from cascade.evaluation.contestants import Contestant, Portfolio
 from cascade.evaluation.evaluate import Evaluation, evaluate
 from cascade.evaluation.intervals import Interval
+from cascade.evaluation.methods import Method, Portfolio
 
 _NETWORKS = "Also train policy networks, CPO and CCPO, on each split: far slower than all else. Needs the extra train."
 _STEPS = "Updates of each network; fewer are quicker."
@@ -99,16 +99,16 @@ def evaluate_log(
         out.print()
 
 
-def _others(table: EpisodeTable, *, fit: bool, networks: bool, steps: int | None) -> list[Contestant]:
-    """Return the contestants that are played only where they are asked for."""
+def _others(table: EpisodeTable, *, fit: bool, networks: bool, steps: int | None) -> list[Method]:
+    """Return the methods that are played only where they are asked for."""
     if steps is not None and not networks:
         raise UsageError("--steps says how long networks are trained; give --networks too.")
-    found: list[Contestant] = [Portfolio()] if fit else []
+    found: list[Method] = [Portfolio()] if fit else []
     if networks:
-        from cascade.evaluation.network_contestants import network_contestants
-        from cascade.training.constrained.config import CCPOConfig
+        from cascade.evaluation.network_methods import network_methods
+        from cascade.training.networks.config import CCPOConfig
 
-        found += network_contestants(table, CCPOConfig() if steps is None else CCPOConfig(steps=steps))
+        found += network_methods(table, CCPOConfig() if steps is None else CCPOConfig(steps=steps))
     return found
 
 

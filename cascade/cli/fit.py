@@ -59,7 +59,7 @@ from cascade.training.crossing import fit_crossed
 from cascade.training.embedding import Embedding
 from cascade.training.fitting import Fitted, fit_policy
 from cascade.training.levels import conditioned, fit_levels
-from cascade.training.networks import BARE, CERTIFIABLE
+from cascade.training.networks.trainer import BARE, CERTIFIABLE
 from cascade.training.notes import starts_from
 from cascade.training.uncertified import fit_uncertified
 

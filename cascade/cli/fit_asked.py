@@ -23,9 +23,9 @@ from cascade.policies.artifact import CARD_FILE, POLICY_FILE
 from cascade.policies.cross import as_crossed
 from cascade.policies.embedding import Embedder
 from cascade.policies.learned import as_learned
-from cascade.training.constrained.config import CCPOConfig
 from cascade.training.crossing import check_crossable
-from cascade.training.networks import CERTIFIABLE
+from cascade.training.networks.config import CCPOConfig
+from cascade.training.networks.trainer import CERTIFIABLE
 from cascade.training.notes import Init
 
 

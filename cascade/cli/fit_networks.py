@@ -24,10 +24,10 @@ from cascade.errors import ConfigError, UsageError
 from cascade.policies.files import writable
 from cascade.policies.learned import NETWORKS
 from cascade.training.choice.portfolio import AUTO
-from cascade.training.constrained import progress
-from cascade.training.constrained.config import CCPOConfig
-from cascade.training.constrained.keeping import CALLED, CHECKPOINT_FILE, EVERY, OPTION, Checkpoints
-from cascade.training.networks import BARE, Networks, require_torch
+from cascade.training.networks import progress
+from cascade.training.networks.config import CCPOConfig
+from cascade.training.networks.keeping import CALLED, CHECKPOINT_FILE, EVERY, OPTION, Checkpoints
+from cascade.training.networks.trainer import BARE, Networks, require_torch
 
 Offered = Annotated[
     bool,

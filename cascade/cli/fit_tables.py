@@ -18,8 +18,8 @@ from cascade.evaluation.report import plots
 from cascade.evaluation.report.worth import worth_of
 from cascade.text import capital, counted
 from cascade.training.choice.choosing import Judged
-from cascade.training.constrained.curves import Training
 from cascade.training.fitting import Fitted
+from cascade.training.networks.curves import Training
 from cascade.training.notes import ended_early
 
 _WIDE, _MIDDLE = 118, 100

@@ -12,10 +12,10 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from cascade.cli.blocks import markdown, rendered
 from cascade.cli.logs import parse_where, say_questions
 from cascade.cli.options import METHODS, AsJson, Matched, Seed, Where, method_named, method_written
 from cascade.cli.output import console, notes, plain, print_json
+from cascade.cli.page import markdown, rendered
 from cascade.cli.problems import Problems, check_method, checked_log
 from cascade.cli.progress import Shown
 from cascade.cli.prove_page import AsLadder, Cascade, cascade_document, page
@@ -31,7 +31,7 @@ from cascade.evaluation.proof.strategies import Rivals, holds_both
 from cascade.guarantees.base import DEFAULT, Guarantee, get, kinds_that
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.fitting import fit_policy
-from cascade.training.networks import BARE, CERTIFIABLE, require_torch
+from cascade.training.networks.trainer import BARE, CERTIFIABLE, require_torch
 
 _SINGLE_ALPHA, _SET_ALPHA, _DELTA = 0.05, 0.1, 0.1
 _REPORT_WIDTH = 130

@@ -80,7 +80,8 @@ class EpisodeTable:
             the log does not say it is left out.
         quality: float64 (n, T, m) in 0..1, how good a candidate is (`episodes.quality`), NaN = unknown; None where
             nobody has measured it.
-        asked: float64 (n,) by name, numbers of the question's text (`policies.asked`); NaN where the log lacks it.
+        asked: float64 (n,) by name, numbers of the question's text (`policies.question_features`); NaN where the log
+            lacks it.
         tokens: float64 (n, T), input and output tokens of each step; NaN = unknown, as all are if none are given.
         paid: float64 (n, T), what each step cost in nano-USD, NaN = unknown: `arrays.cost` has 0 there. If it is not
             given, it is `arrays.cost` where `cost_known`, and else unknown.

@@ -34,7 +34,7 @@ from cascade.episodes.schema import (
 )
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
-from cascade.policies.asked import asked_numbers
+from cascade.policies.question_features import asked_numbers
 from cascade.text import normalize_answer
 
 

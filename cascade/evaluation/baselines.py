@@ -20,13 +20,13 @@ from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.evaluation.contestants import Uala
+from cascade.evaluation.methods import Uala
 from cascade.guarantees.base import Kind
 from cascade.guarantees.reference import MOSTLY, REFERENCES
 from cascade.policies.calibrated import EVERYTHING, Threshold
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.choice.rungs import PER_RUNG, rung_doubt, threshold_per_rung
-from cascade.training.osc.targets import Asked
+from cascade.training.stopping.targets import FitTarget
 
 ALL_STEPS = "all steps"
 FIRST_STEP = "first step"
@@ -157,7 +157,7 @@ def rung_thresholds(table: EpisodeTable, kind: Kind, alpha: float) -> LearnedPol
         alpha: the share that may be lost.
     """
     doubt = rung_doubt(table)
-    return None if doubt is None else threshold_per_rung(table, doubt, Asked(kind.name, alpha))
+    return None if doubt is None else threshold_per_rung(table, doubt, FitTarget(kind.name, alpha))
 
 
 def per_rung(table: EpisodeTable, policy: LearnedPolicy) -> Baseline:

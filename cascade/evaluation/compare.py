@@ -24,8 +24,8 @@ from cascade.conformal.rollout import hopeless, levels
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.baselines import ALL_STEPS, CLAIRVOYANT, reference_of
-from cascade.evaluation.contestants import Contestant, Depth, contestants, left_out
 from cascade.evaluation.intervals import Interval, corrected_interval
+from cascade.evaluation.methods import Depth, Method, left_out, methods
 from cascade.evaluation.played import Means, means
 from cascade.evaluation.splits import splits
 
@@ -133,7 +133,7 @@ def compare(
     alpha: float = 0.1,
     count: int = 20,
     seed: int = 0,
-    others: Sequence[Contestant] = (),
+    others: Sequence[Method] = (),
     reference: str | None = None,
     tell: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005 - names are the interface
 ) -> Comparison:
@@ -144,7 +144,7 @@ def compare(
         alpha: the share of questions that may be missed.
         count: how many splits.
         seed: the same seed gives the same figures.
-        others: contestants beside those of every log.
+        others: methods beside those of every log.
         reference: the row that the others are compared with. By default it is what `prove` takes: the guide alone, else
             a ladder's last model alone, where that is on record for most questions, else every step.
         tell: called with (splits done, splits in all).
@@ -158,7 +158,7 @@ def compare(
         raise UsageError("There must be at least 1 split.")
     asked, whole = table.n, _questions(table)
     table = whole.costed()
-    playing = [*contestants(table), *others]
+    playing = [*methods(table), *others]
     against = _reference(table, [one.name for one in playing], reference)
     results = {name: _Results() for name in (*(one.name for one in playing), CLAIRVOYANT)}
     sizes = groups = (0, 0, 0)
@@ -213,9 +213,9 @@ def _reference(table: EpisodeTable, names: Sequence[str], wanted: str | None) ->
 
 
 def _on_split(
-    one: Contestant, train: EpisodeTable, calibration: EpisodeTable, test: EpisodeTable, alpha: float, seed: int
+    one: Method, train: EpisodeTable, calibration: EpisodeTable, test: EpisodeTable, alpha: float, seed: int
 ) -> _SplitResult:
-    """Prepare a contestant and play it on the test questions."""
+    """Prepare a method and play it on the test questions."""
     started = time.perf_counter()
     ready = one.prepare(train, calibration, alpha, seed)
     seconds = time.perf_counter() - started

@@ -2,7 +2,7 @@
 
 `WORLDS` has data sets of a base model each, with GPT-4o as the guide: "hotpotqa/llama-2-7b", "hotpotqa/llama-3.2-3b",
 "mmlu/llama-2-7b", "mmlu/llama-3.2-3b". `YES_IS_NO_ANSWER` has the same four fitted to the second reading of the tables,
-in which a guide that says yes gives no answer of its own. `tools/fit_worlds.py` prints what stands here;
+in which a guide that says yes gives no answer of its own. `benchmarks/fit_worlds.py` prints what stands here;
 `design/simulation.md` says what the tables determine, what is assumed, and what the two readings are.
 """
 

@@ -29,11 +29,11 @@ from cascade.guarantees.certificate import (
     number_of,
     to_document,
 )
+from cascade.policies.atomic_write import write_whole
 from cascade.policies.base import Policy
 from cascade.policies.calibrated import EVERYTHING, CalibratedPolicy, Threshold
 from cascade.policies.files import content, damaged, json_of, there, unwritten
 from cascade.policies.registry import HELD
-from cascade.policies.whole import write_whole
 from cascade.types import Certificate
 
 POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE = "policy.json", "certificate.json", "model.safetensors"

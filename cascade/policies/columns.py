@@ -14,18 +14,18 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints
-from cascade.policies.seen import NAN, NOWHERE, Live, Logged, Looks
+from cascade.policies.views import NAN, NOWHERE, LiveView, LogView, Looks
 from cascade.types import Step
 
 
 class Column(Protocol):
     """One feature, on logged steps and live."""
 
-    def table(self, seen: Logged) -> Floats:
+    def table(self, seen: LogView) -> Floats:
         """Return float64 (n,)."""
         ...
 
-    def live(self, seen: Live) -> float:
+    def live(self, seen: LiveView) -> float:
         """Return the same number of one question."""
         ...
 
@@ -35,14 +35,14 @@ class _Signal(NamedTuple):
 
     name: str
 
-    def of(self, seen: Logged, t: int) -> Floats:
+    def of(self, seen: LogView, t: int) -> Floats:
         return seen.signal(self.name, t)
 
-    def at(self, seen: Live, t: int) -> float:
+    def at(self, seen: LiveView, t: int) -> float:
         value = seen.signals[t].get(self.name)
         return NAN if value is None else value + 0.0
 
-    def known(self, seen: Live) -> list[float]:
+    def known(self, seen: LiveView) -> list[float]:
         name = self.name
         return [value + 0.0 for one in seen.signals if (value := one.get(name)) is not None and value == value]  # noqa: PLR0124
 
@@ -52,14 +52,14 @@ class _Confidence(NamedTuple):
 
     place: int
 
-    def of(self, seen: Logged, t: int) -> Floats:
+    def of(self, seen: LogView, t: int) -> Floats:
         return seen.confidence(self.place, t)
 
-    def at(self, seen: Live, t: int) -> float:
+    def at(self, seen: LiveView, t: int) -> float:
         candidate = seen.placed[t][self.place]
         return NAN if candidate is None or candidate.confidence is None else candidate.confidence + 0.0
 
-    def known(self, seen: Live) -> list[float]:
+    def known(self, seen: LiveView) -> list[float]:
         found = [self.at(seen, t) for t in range(seen.step)]
         return [value for value in found if value == value]  # noqa: PLR0124 - NaN
 
@@ -72,10 +72,10 @@ class _Latest(NamedTuple):
 
     series: Series
 
-    def table(self, seen: Logged) -> Floats:
+    def table(self, seen: LogView) -> Floats:
         return self.series.of(seen, seen.step - 1)
 
-    def live(self, seen: Live) -> float:
+    def live(self, seen: LiveView) -> float:
         return self.series.at(seen, seen.step - 1)
 
 
@@ -85,10 +85,10 @@ class _AtStep(NamedTuple):
     series: Series
     number: int
 
-    def table(self, seen: Logged) -> Floats:
+    def table(self, seen: LogView) -> Floats:
         return self.series.of(seen, self.number - 1) if self.number <= seen.step else seen.unknown()
 
-    def live(self, seen: Live) -> float:
+    def live(self, seen: LiveView) -> float:
         return self.series.at(seen, self.number - 1) if self.number <= seen.step else NAN
 
 
@@ -97,10 +97,10 @@ class _Previous(NamedTuple):
 
     series: Series
 
-    def table(self, seen: Logged) -> Floats:
+    def table(self, seen: LogView) -> Floats:
         return self.series.of(seen, seen.step - 2) if seen.step > 1 else seen.unknown()
 
-    def live(self, seen: Live) -> float:
+    def live(self, seen: LiveView) -> float:
         return self.series.at(seen, seen.step - 2) if seen.step > 1 else NAN
 
 
@@ -109,13 +109,13 @@ class _Change(NamedTuple):
 
     series: Series
 
-    def table(self, seen: Logged) -> Floats:
+    def table(self, seen: LogView) -> Floats:
         if seen.step < 2:
             return seen.unknown()
         with np.errstate(invalid="ignore"):  # of two infinities the difference is unknown
             return self.series.of(seen, seen.step - 1) - self.series.of(seen, seen.step - 2)
 
-    def live(self, seen: Live) -> float:
+    def live(self, seen: LiveView) -> float:
         if seen.step < 2:
             return NAN
         return self.series.at(seen, seen.step - 1) - self.series.at(seen, seen.step - 2)
@@ -127,13 +127,13 @@ class _Extreme(NamedTuple):
     series: Series
     sign: int
 
-    def table(self, seen: Logged) -> Floats:
+    def table(self, seen: LogView) -> Floats:
         best = self.series.of(seen, 0)
         for t in range(1, seen.step):
             best = (np.fmin if self.sign > 0 else np.fmax)(best, self.series.of(seen, t))
         return best
 
-    def live(self, seen: Live) -> float:
+    def live(self, seen: LiveView) -> float:
         known = self.series.known(seen)
         if not known:
             return NAN
@@ -145,12 +145,12 @@ class _Agrees(NamedTuple):
 
     place: int
 
-    def table(self, seen: Logged) -> Floats:
+    def table(self, seen: LogView) -> Floats:
         latest, earlier = seen.answers[:, -1, self.place], seen.answers[:, :-1].reshape(seen.n, -1)
         same = ((earlier == latest[:, None]) & (earlier >= 0)).sum(axis=1)
         return seen.where_texts_are_known(_share(same, (earlier >= 0).sum(axis=1), latest >= 0))
 
-    def live(self, seen: Live) -> float:
+    def live(self, seen: LiveView) -> float:
         latest, earlier = seen.answers[-1][self.place], seen.earlier
         return NAN if latest is None or not earlier else earlier.count(latest) / len(earlier)
 
@@ -172,7 +172,7 @@ class _Equal(NamedTuple):
             return step - 1 - self.back
         return (self.number or 0) - 1 if (self.number or 0) < step else NOWHERE
 
-    def table(self, seen: Logged) -> Floats:
+    def table(self, seen: LogView) -> Floats:
         at = self._step(seen.step)
         if at < 0:
             return seen.unknown()
@@ -180,7 +180,7 @@ class _Equal(NamedTuple):
         equal = np.where((one >= 0) & (other >= 0), (one == other).astype(np.float64), np.nan)
         return seen.where_texts_are_known(equal)
 
-    def live(self, seen: Live) -> float:
+    def live(self, seen: LiveView) -> float:
         at = self._step(seen.step)
         if at < 0:
             return NAN
@@ -191,7 +191,7 @@ class _Equal(NamedTuple):
 class _Votes(NamedTuple):
     """The largest share of all answers so far that are the same; unknown without an answer."""
 
-    def table(self, seen: Logged) -> Floats:
+    def table(self, seen: LogView) -> Floats:
         flat = seen.answers.reshape(seen.n, -1)
         most = np.zeros(seen.n, dtype=np.int64)
         for at in range(flat.shape[1]):
@@ -200,7 +200,7 @@ class _Votes(NamedTuple):
         among = (flat >= 0).sum(axis=1)
         return seen.where_texts_are_known(_share(most, among, among > 0))
 
-    def live(self, seen: Live) -> float:
+    def live(self, seen: LiveView) -> float:
         given = seen.given
         return max(map(given.count, given)) / len(given) if given else NAN
 
@@ -208,7 +208,7 @@ class _Votes(NamedTuple):
 class _Distinct(NamedTuple):
     """How many different answers there are so far."""
 
-    def table(self, seen: Logged) -> Floats:
+    def table(self, seen: LogView) -> Floats:
         flat = seen.answers.reshape(seen.n, -1)
         count = np.zeros(seen.n, dtype=np.float64)
         for at in range(flat.shape[1]):
@@ -216,37 +216,37 @@ class _Distinct(NamedTuple):
             count += (held >= 0) & ~(flat[:, :at] == held[:, None]).any(axis=1)
         return seen.where_texts_are_known(count)
 
-    def live(self, seen: Live) -> float:
+    def live(self, seen: LiveView) -> float:
         return float(len(set(seen.given)))
 
 
 class _AnswersHere(NamedTuple):
     """How many candidates the latest step has."""
 
-    def table(self, seen: Logged) -> Floats:
+    def table(self, seen: LogView) -> Floats:
         return np.asarray((seen.answers[:, -1] >= 0).sum(axis=1), dtype=np.float64)
 
-    def live(self, seen: Live) -> float:
+    def live(self, seen: LiveView) -> float:
         return float(sum([candidate is not None for candidate in seen.placed[-1]]))
 
 
 class _Tokens(NamedTuple):
     """Input and output tokens of all steps so far; unknown where any count is."""
 
-    def table(self, seen: Logged) -> Floats:
+    def table(self, seen: LogView) -> Floats:
         return _sum_so_far(seen.history.tokens, seen.step)
 
-    def live(self, seen: Live) -> float:
+    def live(self, seen: LiveView) -> float:
         return _sum_live(seen.steps, _tokens_of)
 
 
 class _Cost(NamedTuple):
     """Nano-USD of all steps so far; unknown where any cost is."""
 
-    def table(self, seen: Logged) -> Floats:
+    def table(self, seen: LogView) -> Floats:
         return _sum_so_far(seen.history.cost, seen.step)
 
-    def live(self, seen: Live) -> float:
+    def live(self, seen: LiveView) -> float:
         return _sum_live(seen.steps, _cost_of)
 
 
@@ -255,10 +255,10 @@ class _Asked(NamedTuple):
 
     name: str
 
-    def table(self, seen: Logged) -> Floats:
+    def table(self, seen: LogView) -> Floats:
         return seen.asked(self.name)
 
-    def live(self, seen: Live) -> float:
+    def live(self, seen: LiveView) -> float:
         return seen.asked.get(self.name, NAN)
 
 

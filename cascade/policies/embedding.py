@@ -16,7 +16,7 @@ import numpy as np
 
 from cascade.conformal.arrays import Floats
 from cascade.errors import UsageError
-from cascade.policies.asked import AskedNumber
+from cascade.policies.question_features import AskedNumber
 
 PREFIX = "embedding_"
 NUMBER = AskedNumber("length, of 1", -2.0, 2.0, "where it lies along a direction of its sentence embedding")

@@ -15,12 +15,12 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
 from cascade.errors import UsageError
-from cascade.policies import asked, columns, embedding
+from cascade.policies import columns, embedding, question_features
 from cascade.policies.base import SHARED_PLACE, Observation
 from cascade.policies.columns import Column
 from cascade.policies.history import History
-from cascade.policies.seen import Live, Logged, Looks
 from cascade.policies.signals import SIGNALS, Signal, role_free, signal
+from cascade.policies.views import LiveView, LogView, Looks
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class FeatureSet:
         """
         out = np.full((history.n, len(self.names)), np.nan)
         if 1 <= step <= history.horizon:
-            seen = Logged(history, step, self.sources)
+            seen = LogView(history, step, self.sources)
             for index, one in enumerate(self._columns):
                 out[:, index] = one.table(seen)
             out[~seen.reached] = np.nan
@@ -75,9 +75,9 @@ class FeatureSet:
 
         Args:
             observation: the question and its steps.
-            more: numbers of the question beside those of `policies.asked`: its embedding's (`policies.embedding`).
+            more: numbers of the question beside those of `question_features`: its embedding's (`policies.embedding`).
         """
-        seen = Live(observation, self.sources, self._looks, more)
+        seen = LiveView(observation, self.sources, self._looks, more)
         return [one.live(seen) for one in self._columns]
 
 
@@ -129,8 +129,8 @@ def describe(name: str) -> Feature:
         return _PLAIN[name]
     if name.startswith(columns.ASKED):
         bare = name.removeprefix(columns.ASKED)
-        listed = embedding.NUMBER if bare.startswith(embedding.PREFIX) else asked.ASKED.get(bare)
-        said = listed or asked.AskedNumber("unknown", None, None, "a number of the question's text")
+        listed = embedding.NUMBER if bare.startswith(embedding.PREFIX) else question_features.ASKED.get(bare)
+        said = listed or question_features.AskedNumber("unknown", None, None, "a number of the question's text")
         return Feature(name, said.unit, said.low, said.high, f"question: {said.what}")
     if compared := columns.COMPARES.fullmatch(name):
         unit, what = _COMPARED[compared["what"]]
@@ -209,7 +209,7 @@ def _telling(history: History, step: int) -> Iterator[str]:
     yield from _earlier([*tracked[:1], *sure] if sure else tracked[:2], step, ladder)
     yield from ("tokens_so_far", "cost_so_far", "answers_here")
     yield from (columns.ASKED + name for name in ASKED_OFFERED)
-    yield from (columns.ASKED + name for name in sorted(history.asked) if name not in asked.ASKED)
+    yield from (columns.ASKED + name for name in sorted(history.asked) if name not in question_features.ASKED)
 
 
 def _rank(name: str) -> tuple[int, str]:

@@ -19,7 +19,7 @@ class History:
             right answers of a question for one answer: there agreement would leak the truth, and is NaN.
         confidence: float64 (n, T, m), the strategy's own estimate that a candidate is right.
         signals: float64 (n, T) by name (`design/signals.md`).
-        asked: float64 (n,) by name, numbers of the question's text (`policies.asked`).
+        asked: float64 (n,) by name, numbers of the question's text (`policies.question_features`).
         cost: float64 (n, T), nano-USD of each step.
         tokens: float64 (n, T), input and output tokens of each step.
         steps: int64 (n,), how many steps are on record.

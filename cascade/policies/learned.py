@@ -16,7 +16,6 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
 from cascade.errors import UsageError
-from cascade.policies.bank import Bank, banks
 from cascade.policies.base import BatchScores, FittedOn, Observation, Policy, Scores, Takes
 from cascade.policies.columns import column
 from cascade.policies.design import GO_ON, Memo
@@ -24,6 +23,7 @@ from cascade.policies.embedding import Directions, Embedded
 from cascade.policies.estimators import Scorer
 from cascade.policies.features import FeatureSet
 from cascade.policies.history import History
+from cascade.policies.linear_stack import Bank, banks
 from cascade.policies.network import Action, Network, action_problems
 from cascade.policies.ranking import beside, beside_one
 from cascade.types import Step

@@ -32,7 +32,7 @@ from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.cross import CrossPolicy
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.choice.choosing import Choice
-from cascade.training.choice.measuring import Terms
+from cascade.training.choice.objective import Objective
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.dividing import allowed_loss, questions_of
 from cascade.training.estimators.threads import one_thread
@@ -156,8 +156,8 @@ def _members(
     choices, members = [], []
     for number in range(int(fold.max()) + 1):
         training = table.take(np.flatnonzero(fold != number))
-        terms = Terms.of(training, guarantee, allowed_loss(guarantee, table.n))
-        choice = choice_on(training, terms, method, seed)
+        objective = Objective.of(training, guarantee, allowed_loss(guarantee, table.n))
+        choice = choice_on(training, objective, method, seed)
         policy = choice.chosen.fit(training)  # without confidences: the answers are ranked by the strategy's own
         choices.append(choice)
         members.append(policy)
@@ -166,7 +166,7 @@ def _members(
 
 def _notes(choices: Sequence[Choice]) -> Iterator[str]:
     """Yield what else has to be known."""
-    if not choices[0].terms.prices.in_money:
+    if not choices[0].objective.prices.in_money:
         yield "the log does not say what every step cost: policies were compared by their steps"
     if any(one.n < LEAST_TRAINING for one in choices):
         yield "the training questions of a member are too few to choose by: nothing is compared"

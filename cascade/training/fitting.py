@@ -37,15 +37,15 @@ from cascade.policies.learned import LearnedPolicy
 from cascade.training.abstaining import CERTIFIES, bars, has_one_bar, one_bar
 from cascade.training.choice.choosing import Choice, Judged, choose, unchosen
 from cascade.training.choice.crossfit import Candidate
-from cascade.training.choice.measuring import Terms
+from cascade.training.choice.objective import Objective
 from cascade.training.choice.portfolio import AUTO, DEPTH, REFERENCE, on_steps, portfolio
 from cascade.training.choice.simple import reference_alone
 from cascade.training.choice.steps import best_steps, may_leave_out
-from cascade.training.constrained.curves import Training
 from cascade.training.dividing import SHARE, Divided, allowed_budget, allowed_by, divided, questions_of
 from cascade.training.embedding import ROWS_EACH, Embedding
 from cascade.training.estimators.threads import one_thread
-from cascade.training.networks import Networks
+from cascade.training.networks.curves import Training
+from cascade.training.networks.trainer import Networks
 from cascade.training.notes import LEAST_TRAINING, Init, about_training, in_logged, notes
 from cascade.training.shares import SHARES, named_score, share_that_certifies
 
@@ -199,10 +199,10 @@ def _share(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How) -> fl
     parts = divided(tables, guarantee, share=SHARES[-1], seed=how.seed, seen=seen)
     if parts.training.n < LEAST_TRAINING or not parts.calibration.n:
         return SHARES[-1]
-    terms = terms_of(parts, guarantee, how.lambda_set)
+    objective = objective_of(parts, guarantee, how.lambda_set)
     # Trained as the served one will be. "auto" compares no networks here: 14 would be trained for a share.
     networks = None if how.networks is None else Networks(how.networks.config)
-    choice = choice_on(parts.training, terms, how.method, how.seed, networks)
+    choice = choice_on(parts.training, objective, how.method, how.seed, networks)
     return share_that_certifies(parts, choice, guarantee, how.seed)
 
 
@@ -229,18 +229,18 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
     ready = prepared(
         parts, guarantee, config=how.config, lambda_set=how.lambda_set, embedding=how.embedding, before=before
     )
-    parts, terms = ready.parts, ready.terms
+    parts, objective = ready.parts, ready.objective
     if taken is None:
-        choice = choice_on(parts.training, terms, how.method, how.seed, networks)
-        policy = _made(parts.training, terms, choice, how, networks)
+        choice = choice_on(parts.training, objective, how.method, how.seed, networks)
+        policy = _made(parts.training, objective, choice, how, networks)
     else:
-        choice = unchosen(parts.training, taken, [taken], terms)
+        choice = unchosen(parts.training, taken, [taken], objective)
         policy = taken.whole(parts.training)
     learning = networks.training_of(policy)
     made = _cheaper(_Made(ready.attached(policy), choice), parts, guarantee, how)
     sizes = Sizes(parts.questions, parts.training.n, parts.calibration.n)
     calibrated = replace(made.calibrated, repeated=parts.repeated)
-    said = (*notes(parts, terms, how.lambda_set, made.policy, init), *made.notes, *ready.notes)
+    said = (*notes(parts, objective, how.lambda_set, made.policy, init), *made.notes, *ready.notes)
     said = (*said, *about_training(learning))
     bare = Fitted(made.policy, calibrated.artifact, calibrated, made.choice, sizes, parts.training, said, learning)
     return replace(bare, refused=made.refused)
@@ -329,13 +329,13 @@ class Prepared:
 
     Attributes:
         parts: the questions; with embeddings their directions are features.
-        terms: what it is made for, and compared by.
+        objective: what it is made for, and compared by.
         embedding, directions: what questions were embedded with, and how; None where they were not.
         notes: what has to be known of that, in words.
     """
 
     parts: Divided
-    terms: Terms
+    objective: Objective
     embedding: Embedding | None = None
     directions: Directions | None = None
     notes: tuple[str, ...] = ()
@@ -373,9 +373,9 @@ def prepared(
     found = None if embedding is None else embedding.directions(parts.training, before)
     if embedding is None or found is None:
         few = f"embeddings are not offered: fewer than {ROWS_EACH} training questions have a text on record"
-        return Prepared(parts, terms_of(parts, guarantee, lambda_set), notes=() if embedding is None else (few,))
+        return Prepared(parts, objective_of(parts, guarantee, lambda_set), notes=() if embedding is None else (few,))
     parts = parts.of(lambda table: embedded(table, embedding.vectors, found))
-    return Prepared(parts, terms_of(parts, guarantee, lambda_set), embedding, found)
+    return Prepared(parts, objective_of(parts, guarantee, lambda_set), embedding, found)
 
 
 def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | None, lambda_set: float) -> None:
@@ -407,15 +407,15 @@ def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | No
         raise UsageError("; ".join(problems) + ".")
 
 
-def terms_of(parts: Divided, guarantee: Guarantee, lambda_set: float = 0.0) -> Terms:
+def objective_of(parts: Divided, guarantee: Guarantee, lambda_set: float = 0.0) -> Objective:
     """Return what candidates are compared by: the loss that so many calibration questions will allow."""
     n, table = parts.calibration.n, parts.training if parts.training.n else parts.calibration
-    return Terms.of(table, allowed_budget(guarantee, n), allowed_by(parts, guarantee), lambda_set)
+    return Objective.of(table, allowed_budget(guarantee, n), allowed_by(parts, guarantee), lambda_set)
 
 
 @one_thread()
 def choice_on(
-    training: EpisodeTable, terms: Terms, method: str = AUTO, seed: int = 0, networks: Networks | None = None
+    training: EpisodeTable, objective: Objective, method: str = AUTO, seed: int = 0, networks: Networks | None = None
 ) -> Choice:
     """Choose on training questions; where they are too few, take the fixed depth, or the method that was asked for.
 
@@ -425,48 +425,48 @@ def choice_on(
     Raises:
         UsageError: the method does not exist, or the log has nothing that it could look at.
     """
-    candidates = _candidates(training, terms, method, seed, networks=networks)
+    candidates = _candidates(training, objective, method, seed, networks=networks)
     if len(candidates) == 1 or training.n < LEAST_TRAINING or len(set(training.groups)) < 2:
         taken = next((one for one in candidates if one.name == DEPTH), candidates[0])
-        return unchosen(training, taken, candidates, terms)
-    fewer = _on_fewer_steps(training, terms, method, seed)
+        return unchosen(training, taken, candidates, objective)
+    fewer = _on_fewer_steps(training, objective, method, seed)
     if fewer:  # what learns more on all steps pays for those that were found not to be worth it
         candidates = [one for one in candidates if one.complexity <= 2]
-    return choose(training, [*candidates, *fewer], terms, folds(training, FOLDS, seed), seed=seed)
+    return choose(training, [*candidates, *fewer], objective, folds(training, FOLDS, seed), seed=seed)
 
 
-def _on_fewer_steps(table: EpisodeTable, terms: Terms, method: str, seed: int) -> list[Candidate]:
+def _on_fewer_steps(table: EpisodeTable, objective: Objective, method: str, seed: int) -> list[Candidate]:
     """Return candidates without the models of a ladder that cost more than they save; an empty list where all pay."""
-    if not may_leave_out(table, terms):
+    if not may_leave_out(table, objective):
         return []
 
     def learned(steps: tuple[int, ...]) -> Candidate | None:
-        found = on_steps(table, terms, steps, seed=seed)
+        found = on_steps(table, objective, steps, seed=seed)
         return next((one for one in found if one.method == "net_benefit"), None)
 
-    steps = best_steps(table, folds(table, 2, seed), terms, learned)
+    steps = best_steps(table, folds(table, 2, seed), objective, learned)
     if len(steps) == table.arrays.horizon:
         return []
-    return [one for one in on_steps(table, terms, steps, method, seed=seed) if one.method != "depth"]
+    return [one for one in on_steps(table, objective, steps, method, seed=seed) if one.method != "depth"]
 
 
 def _candidates(
     training: EpisodeTable,
-    terms: Terms,
+    objective: Objective,
     method: str,
     seed: int,
     init: LearnedPolicy | None = None,
     networks: Networks | None = None,
 ) -> list[Candidate]:
     # Without a question there is nothing to look at: only what looks at nothing can be fitted.
-    return portfolio(training, terms, method if training.n else "depth", seed=seed, init=init, networks=networks)
+    return portfolio(training, objective, method if training.n else "depth", seed=seed, init=init, networks=networks)
 
 
-def _made(training: EpisodeTable, terms: Terms, choice: Choice, how: How, networks: Networks) -> LearnedPolicy:
+def _made(training: EpisodeTable, objective: Objective, choice: Choice, how: How, networks: Networks) -> LearnedPolicy:
     """Fit the chosen candidate on all training questions, starting from the earlier policy where there is one."""
     chosen = choice.chosen
     if how.init is not None:
-        again = _candidates(training, terms, how.method, how.seed, how.init.policy, networks)
+        again = _candidates(training, objective, how.method, how.seed, how.init.policy, networks)
         chosen = next((one for one in again if one.name == chosen.name), chosen)
     return chosen.whole(training)
 

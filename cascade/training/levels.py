@@ -19,16 +19,16 @@ from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.policies.levels import in_order, name_problems
 from cascade.training.choice.crossfit import Candidate
-from cascade.training.choice.measuring import Terms
+from cascade.training.choice.objective import Objective
 from cascade.training.choice.portfolio import AUTO, asked_of, sees_something
 from cascade.training.dividing import SHARE, Divided, divided, needed_of
 from cascade.training.embedding import Embedding
 from cascade.training.estimators.threads import one_thread
-from cascade.training.fitting import Fitted, How, check_parts, fit_parts, logged_in, terms_of
-from cascade.training.networks import Networks
+from cascade.training.fitting import Fitted, How, check_parts, fit_parts, logged_in, objective_of
+from cascade.training.networks.trainer import Networks
 from cascade.training.notes import Init, in_logged
 
-Conditioned: TypeAlias = Callable[[EpisodeTable, Mapping[str, Terms]], Mapping[str, LearnedPolicy]]
+Conditioned: TypeAlias = Callable[[EpisodeTable, Mapping[str, Objective]], Mapping[str, LearnedPolicy]]
 """Trains one policy for all levels at once, from training questions and what is asked for at each level."""
 
 
@@ -59,7 +59,7 @@ def fit_levels(
         alphas: two levels or more by name, each with the share of questions that may be missed.
         method: as of `fitting.fit_policy`; the choice is made for each level by itself.
         make: trains one policy for all levels at once, which is taken at each without a comparison. It is called once,
-            with the training questions and the terms of each level (`Terms.alpha` is the loss to aim at), and returns
+            with the training questions and the objective of each level (`alpha` is the loss to aim at), and returns
             the policy of each by its name. Where no question is left to train on it is not called, and each level is
             the fixed depth, as without it.
         config: the cascade that will serve, as these all of `fitting.fit_policy`.
@@ -108,8 +108,8 @@ def fit_levels(
 def conditioned(networks: Networks, method: str, seed: int) -> Conditioned:
     """Return what trains one policy network for all levels: each level's policy knows of it in its biases."""
 
-    def make(training: EpisodeTable, terms: Mapping[str, Terms]) -> Mapping[str, LearnedPolicy]:
-        return networks.levels(training, {name: asked_of(one) for name, one in terms.items()}, method, seed=seed)
+    def make(training: EpisodeTable, objective: Mapping[str, Objective]) -> Mapping[str, LearnedPolicy]:
+        return networks.levels(training, {name: asked_of(one) for name, one in objective.items()}, method, seed=seed)
 
     return make
 
@@ -165,8 +165,8 @@ def _trained(make: Conditioned, parts: Divided, wanted: Mapping[str, Guarantee],
         return {}
     if not sees_something(parts.training):
         raise UsageError(f"{parts.training.dataset} has nothing that a policy for all levels could look at.")
-    terms = {name: terms_of(parts, asked, how.lambda_set) for name, asked in wanted.items()}
-    return {name: _taken(policy) for name, policy in make(parts.training, terms).items()}
+    objective = {name: objective_of(parts, asked, how.lambda_set) for name, asked in wanted.items()}
+    return {name: _taken(policy) for name, policy in make(parts.training, objective).items()}
 
 
 def _taken(policy: LearnedPolicy) -> Candidate:

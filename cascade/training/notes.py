@@ -17,10 +17,10 @@ from cascade.policies.artifact import Seen
 from cascade.policies.features import offered
 from cascade.policies.learned import NETWORKS, LearnedPolicy
 from cascade.text import counted
-from cascade.training.choice.measuring import Terms
-from cascade.training.constrained.curves import Training
+from cascade.training.choice.objective import Objective
 from cascade.training.dividing import Divided, needed_of
-from cascade.training.networks import BARE
+from cascade.training.networks.curves import Training
+from cascade.training.networks.trainer import BARE
 
 LEAST_TRAINING = 20
 """Training questions below which there is nothing to choose by: the fixed depth is taken, which learns nothing, or what
@@ -43,25 +43,27 @@ class Init:
     seen: Seen
 
 
-def notes(parts: Divided, terms: Terms, lambda_set: float, policy: LearnedPolicy, init: Init | None) -> Iterator[str]:
+def notes(
+    parts: Divided, objective: Objective, lambda_set: float, policy: LearnedPolicy, init: Init | None
+) -> Iterator[str]:
     """Yield what else has to be known of a fit.
 
     Args:
         parts: the questions.
-        terms: what was compared by.
-        lambda_set: what was asked for; `terms` may not charge it.
+        objective: what was compared by.
+        lambda_set: what was asked for; `objective` may not charge it.
         policy: what was fitted.
         init: what it started from.
     """
-    table, needed = parts.training, needed_of(terms.guarantee)
-    if table.n and not terms.prices.in_money:
+    table, needed = parts.training, needed_of(objective.guarantee)
+    if table.n and not objective.prices.in_money:
         yield "the log lacks what most questions cost: policies were compared by their steps"
     if parts.unpriced:
         lack = f"{counted(parts.unpriced, 'question')} lack{'s' if parts.unpriced == 1 else ''} a cost in the log"
         yield f"{lack}: not used to choose and fit"
-    if lambda_set and terms.guarantee.single:
-        yield f"lambda is without effect: {terms.guarantee.kind} speaks of the one answer served, all are kept"
-    yield from _about_questions(parts, terms, policy)
+    if lambda_set and objective.guarantee.single:
+        yield f"lambda is without effect: {objective.guarantee.kind} speaks of the one answer served, all are kept"
+    yield from _about_questions(parts, objective, policy)
     if parts.calibration.n < needed:
         certify = f"{counted(parts.calibration.n, 'question')} certif{'y' if parts.calibration.n != 1 else 'ies'}"
         yield f"{certify}, and {needed:,} are needed for a threshold: everything is kept"
@@ -73,12 +75,12 @@ def notes(parts: Divided, terms: Terms, lambda_set: float, policy: LearnedPolicy
         yield from _about_init(init, policy, table)
 
 
-def _about_questions(parts: Divided, terms: Terms, policy: LearnedPolicy) -> Iterator[str]:
+def _about_questions(parts: Divided, objective: Objective, policy: LearnedPolicy) -> Iterator[str]:
     """Yield which questions are left out, and why nothing is learned from the others, where that is so."""
     table = parts.training
     if parts.unknown:
-        yield left_out_said(parts.unknown, terms.guarantee).rstrip(".")
-    if not table.n and terms.guarantee.rules.last_is_safe(parts.calibration):
+        yield left_out_said(parts.unknown, objective.guarantee).rstrip(".")
+    if not table.n and objective.guarantee.rules.last_is_safe(parts.calibration):
         yield (
             "nothing is learned: the score was named before the log was read, every threshold is tested from the "
             f"strictest on, and {_all(parts.calibration.n)}"

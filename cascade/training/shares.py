@@ -24,9 +24,9 @@ from cascade.conformal.binomial import most_losses
 from cascade.episodes.table import EpisodeTable
 from cascade.guarantees.base import Guarantee
 from cascade.training.choice.choosing import Choice
+from cascade.training.choice.cost_at_loss import cost_at_loss
 from cascade.training.choice.crossfit import Candidate, cross_fitted
-from cascade.training.choice.matched import matched
-from cascade.training.choice.measuring import Terms, allowed_of, walk_of
+from cascade.training.choice.objective import Objective, allowed_of, curve_of
 from cascade.training.choice.simple import plain_threshold
 from cascade.training.dividing import Divided, allowed_loss, needed_of
 
@@ -96,7 +96,9 @@ def share_that_certifies(parts: Divided, choice: Choice, guarantee: Guarantee, s
     shares = [one for one in SHARES if round(one * groups) >= needed_of(guarantee)] or [SHARES[-1]]
     sizes = [(many - 1) / many * first.n for many in (2, FOLDS)]
     held = [_out_of_fold(first, chosen, folds(first, many, seed)) for many in (2, FOLDS)]
-    costs = {one: [_cost(sample, choice.terms, guarantee, round(one * groups)) for sample in held] for one in shares}
+    costs = {
+        one: [_cost(sample, choice.objective, guarantee, round(one * groups)) for sample in held] for one in shares
+    }
     expected = {one: _at_size(sizes, costs[one], (1 - one) * parts.questions) for one in shares}
     return min(shares, key=lambda one: (expected[one], -one))
 
@@ -116,12 +118,12 @@ def _out_of_fold(first: EpisodeTable, chosen: Candidate, fold: Ints) -> Sample |
     return None if failed else held[chosen.name].sample
 
 
-def _cost(sample: Sample | None, terms: Terms, guarantee: Guarantee, certify: int) -> float:
+def _cost(sample: Sample | None, objective: Objective, guarantee: Guarantee, certify: int) -> float:
     """Return the mean cost at the loss that `certify` certifying questions will allow."""
     if sample is None:
         return math.inf
-    walk = walk_of(sample, guarantee, terms.prices)
-    return matched(walk, allowed_of(sample.table, guarantee, allowed_loss(guarantee, certify)))
+    walk = curve_of(sample, guarantee, objective.prices)
+    return cost_at_loss(walk, allowed_of(sample.table, guarantee, allowed_loss(guarantee, certify)))
 
 
 __all__ = ["SHARES", "named_score", "share_that_certifies"]

@@ -26,12 +26,12 @@ from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.calibrated import Threshold
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.choice.portfolio import asked_of, sees_something
-from cascade.training.constrained.curves import Training
 from cascade.training.dividing import SHARE, divided
 from cascade.training.embedding import Embedding
 from cascade.training.estimators.threads import one_thread
 from cascade.training.fitting import Sizes, prepared
-from cascade.training.networks import BARE, Networks
+from cascade.training.networks.curves import Training
+from cascade.training.networks.trainer import BARE, Networks
 from cascade.training.notes import about_training
 
 DELTA = 0.05
@@ -122,7 +122,7 @@ def fit_uncertified(
     parts = ready.parts
     if not parts.training.n or not sees_something(parts.training):
         raise UsageError(f"{parts.calibration.dataset} has nothing that a network could learn from.")
-    policy = trains.policy(parts.training, asked_of(ready.terms), method, seed=seed)
+    policy = trains.policy(parts.training, asked_of(ready.objective), method, seed=seed)
     learning = trains.training_of(policy)
     assert learning is not None  # noqa: S101 - it was made to be served
     policy = ready.attached(policy)

@@ -25,10 +25,10 @@ from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import write
-from cascade.training.constrained.config import CCPOConfig
-from cascade.training.constrained.keeping import CHECKPOINT_FILE, Checkpoints
 from cascade.training.fitting import fit_policy
-from cascade.training.networks import Networks
+from cascade.training.networks.config import CCPOConfig
+from cascade.training.networks.keeping import CHECKPOINT_FILE, Checkpoints
+from cascade.training.networks.trainer import Networks
 
 ROOT = Path(__file__).parents[2]
 STEPS, EVERY = 160, 4
@@ -36,7 +36,7 @@ CONFIGS = {
     "exact": CCPOConfig(layers=(8, 8), batch=30, steps=STEPS),
     "sampled": CCPOConfig(layers=(8, 8), batch=10, steps=STEPS, estimator="sampled", update="trust_region"),
 }
-LOADED = ["cascade.training.constrained.checkpoint", "cascade.evaluation.report.card", "cascade.evaluation.simulate"]
+LOADED = ["cascade.training.networks.checkpoint", "cascade.evaluation.report.card", "cascade.evaluation.simulate"]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 
 

@@ -21,7 +21,7 @@ from cascade.conformal.rollout import levels
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import CLAIRVOYANT
-from cascade.evaluation.contestants import Threshold
+from cascade.evaluation.methods import Threshold
 from cascade.evaluation.worlds import WORLDS
 
 pytest.importorskip("pyarrow")

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from unit.training.constrained import made  # noqa: E402
+from unit.training.networks import made  # noqa: E402
 
 from cascade.conformal.arrays import ScoreArrays  # noqa: E402
 from cascade.conformal.rollout import levels, rollout  # noqa: E402
-from cascade.training.constrained.mlp import DTYPE  # noqa: E402
-from cascade.training.constrained.recursions import (  # noqa: E402
+from cascade.training.networks.mlp import DTYPE  # noqa: E402
+from cascade.training.networks.recursions import (  # noqa: E402
     at_threshold,
     brought,
     covered,
@@ -22,7 +22,7 @@ from cascade.training.constrained.recursions import (  # noqa: E402
     policy_of,
     soft_mask,
 )
-from cascade.training.constrained.walks import Walks  # noqa: E402
+from cascade.training.networks.walks import Walks  # noqa: E402
 from property.examples import times  # noqa: E402
 
 SEEDS = st.integers(0, 2**32 - 1)

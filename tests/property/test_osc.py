@@ -18,14 +18,14 @@ from cascade.episodes.table import EpisodeTable, Walk
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.osc.index2 import fit_index2
-from cascade.training.osc.net_benefit import fit_net_benefit, induce
-from cascade.training.osc.problem import pose
-from cascade.training.osc.targets import Asked
+from cascade.training.stopping.lookahead import fit_lookahead
+from cascade.training.stopping.net_benefit import fit_net_benefit, induce
+from cascade.training.stopping.problem import build
+from cascade.training.stopping.targets import FitTarget
 from property.examples import times
 
 KINDS = ("coverage", "solvable", "f1", "budget", "error", "regret")
-FITS: tuple[Callable[..., LearnedPolicy], ...] = (fit_net_benefit, fit_index2)
+FITS: tuple[Callable[..., LearnedPolicy], ...] = (fit_net_benefit, fit_lookahead)
 WORLD = WORLDS["hotpotqa/llama-3.2-3b"]
 
 
@@ -43,10 +43,10 @@ def ragged(seed: int, n: int, horizon: int, width: int) -> EpisodeTable:
     )
 
 
-def asked(kind: str, table: EpisodeTable, share: float, charge: float) -> Asked:
+def asked(kind: str, table: EpisodeTable, share: float, charge: float) -> FitTarget:
     if kind != "budget":
-        return Asked(kind, share, lambda_set=charge)
-    return Asked(kind, budget_nano_usd=1.0 + share * float(table.arrays.cost.sum(axis=1).mean()), lambda_set=charge)
+        return FitTarget(kind, share, lambda_set=charge)
+    return FitTarget(kind, budget_nano_usd=1.0 + share * float(table.arrays.cost.sum(axis=1).mean()), lambda_set=charge)
 
 
 @times(0.5)
@@ -100,7 +100,7 @@ def test_the_order_of_the_rows_changes_nothing(seed: int, kind: str) -> None:
 def test_a_stricter_alpha_never_has_a_lower_price(seed: int, alphas: list[float], kind: str) -> None:
     table = ragged(seed, 60, 3, 2)
     prices = [
-        induce(pose(table, Asked(kind, alpha), confidences=False)).price for alpha in sorted(alphas, reverse=True)
+        induce(build(table, FitTarget(kind, alpha), confidences=False)).price for alpha in sorted(alphas, reverse=True)
     ]
     assert prices == sorted(prices)
 
@@ -110,7 +110,7 @@ def test_a_stricter_alpha_never_has_a_lower_price(seed: int, alphas: list[float]
 def test_a_larger_budget_never_has_a_lower_price(seed: int, shares: list[float]) -> None:
     table = replace(ragged(seed, 60, 3, 2), cost_known=True)
     prices = [
-        induce(pose(table, asked("budget", table, share, 0.0), confidences=False)).price for share in sorted(shares)
+        induce(build(table, asked("budget", table, share, 0.0), confidences=False)).price for share in sorted(shares)
     ]
     assert prices == sorted(prices)
 
@@ -118,7 +118,7 @@ def test_a_larger_budget_never_has_a_lower_price(seed: int, shares: list[float])
 def test_price_is_found_for_what_the_kinds_promise() -> None:
     """A sanity check of the properties above: the prices do differ."""
     table = simulate(WORLD, 300, 1)
-    prices = [induce(pose(table, Asked("coverage", alpha), confidences=False)).price for alpha in (0.3, 0.05)]
+    prices = [induce(build(table, FitTarget("coverage", alpha), confidences=False)).price for alpha in (0.3, 0.05)]
     assert prices[1] > 1.5 * prices[0]
     with pytest.raises(Exception, match="no question"):
-        fit_net_benefit(table.take(np.array([], dtype=np.int64)), Asked("coverage", 0.1))
+        fit_net_benefit(table.take(np.array([], dtype=np.int64)), FitTarget("coverage", 0.1))

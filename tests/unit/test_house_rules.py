@@ -24,7 +24,7 @@ ONLY_IN = {
     "litellm": {"providers/litellm.py"},
     "xllamacpp": {"providers/local.py"},
     "tenacity": {"resilience/retry.py"},
-    "torch": {"training/constrained/", "training/trust_region.py", "training/vtrace.py"},
+    "torch": {"training/networks/"},
     "pickle": set(),
     "marshal": set(),
     "shelve": set(),

@@ -24,9 +24,9 @@ from cascade.guarantees.words import percent
 from cascade.policies.artifact import CARD_FILE, CERTIFICATE_FILE, MODEL_FILE, PLOT_FILE, POLICY_FILE
 from cascade.text import capital
 from cascade.training.choice.choosing import RULE, Choice, Judged
-from cascade.training.choice.measuring import Unit
-from cascade.training.constrained.curves import Training
+from cascade.training.choice.objective import Unit
 from cascade.training.fitting import Fitted
+from cascade.training.networks.curves import Training
 from cascade.types import Certificate
 
 _SAID = 3
@@ -97,7 +97,7 @@ def facts_of(fitted: Fitted, settings: Mapping[str, str]) -> Facts:
         settings: what was asked of the fit, in words, by what it is called.
     """
     sizes, done, training, choice = fitted.sizes, fitted.calibrated, fitted.training, fitted.choice
-    baselines = baseline_figures(training, choice.terms.guarantee.rules, choice.alpha) if choice.folds else []
+    baselines = baseline_figures(training, choice.objective.guarantee.rules, choice.alpha) if choice.folds else []
     return Facts(
         method=fitted.policy.method,
         dataset=training.dataset,

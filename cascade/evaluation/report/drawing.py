@@ -13,8 +13,8 @@ from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import CLAIRVOYANT, BaselineFigures, clairvoyant_cost, label
 from cascade.guarantees.base import Kind
 from cascade.training.choice.choosing import Choice, Judged
-from cascade.training.choice.matched import Descent
-from cascade.training.choice.measuring import walk_of
+from cascade.training.choice.cost_at_loss import CostLossCurve
+from cascade.training.choice.objective import curve_of
 
 _POINTS = 200
 """Points of a curve: more cannot be seen."""
@@ -63,32 +63,32 @@ def drawing(choice: Choice, baselines: Sequence[BaselineFigures], certified: Mar
         baselines: the baselines on the same questions.
         certified: the policy at its certified threshold.
     """
-    sample, terms = choice.sample, choice.terms
-    table, kind = sample.table, terms.guarantee.rules
+    sample, objective = choice.sample, choice.objective
+    table, kind = sample.table, objective.guarantee.rules
     matched = [(one.name, one.matched) for one in _told(choice) if one.matched is not None]
-    free = replace(terms.prices, answer=0)  # what answers are charged with is no cost
-    walk, share = walk_of(sample, terms.guarantee, free), float(kind.counted(table).mean())
-    scale = 1e-6 if terms.prices.in_money else 1 / terms.prices.unit
-    budget = terms.guarantee.budget_nano_usd if kind.on_cost else None
+    free = replace(objective.prices, answer=0)  # what answers are charged with is no cost
+    walk, share = curve_of(sample, objective.guarantee, free), float(kind.counted(table).mean())
+    scale = 1e-6 if objective.prices.in_money else 1 / objective.prices.unit
+    budget = objective.guarantee.budget_nano_usd if kind.on_cost else None
     if budget is None:
-        per_unit = 1e-6 if terms.prices.in_money else 1.0
-        marks = [Mark(name, 1 - (terms.alpha or 0.0), cost * per_unit) for name, cost in matched]
+        per_unit = 1e-6 if objective.prices.in_money else 1.0
+        marks = [Mark(name, 1 - (objective.alpha or 0.0), cost * per_unit) for name, cost in matched]
     else:
         marks = [Mark(name, 1 - missed, budget * scale) for name, missed in matched]
     curve = tuple(_curve(walk, share, scale, turned=budget is not None))
-    ways = tuple(_marks(baselines, in_money=terms.prices.in_money))
+    ways = tuple(_marks(baselines, in_money=objective.prices.in_money))
     least = min([kept for kept, _ in curve] + [way.kept for way in ways])  # the bound goes no further to the left
-    bound = _bound(table, kind) if terms.prices.in_money else ()
+    bound = _bound(table, kind) if objective.prices.in_money else ()
     return Drawing(
         title=table.dataset,
         kept=kind.kept,
-        cost="cost, USD per 1,000 questions" if terms.prices.in_money else "steps a question",
+        cost="cost, USD per 1,000 questions" if objective.prices.in_money else "steps a question",
         curve=curve,
         bound=tuple([point for point in bound if point[0] >= least]),
         candidates=tuple(marks),
         baselines=ways,
         certified=certified,
-        target=None if terms.guarantee.alpha is None else 1 - terms.guarantee.alpha,
+        target=None if objective.guarantee.alpha is None else 1 - objective.guarantee.alpha,
     )
 
 
@@ -111,7 +111,7 @@ def _compared(one: Judged) -> float:
     return (one.matched or 0.0) + (one.charge or 0.0)
 
 
-def _curve(walk: Descent, share: float, scale: float, *, turned: bool) -> Iterator[tuple[float, float]]:
+def _curve(walk: CostLossCurve, share: float, scale: float, *, turned: bool) -> Iterator[tuple[float, float]]:
     """Yield points of a walk; `turned` where costs come down and losses are compared, as under a budget."""
     gap = float(walk.gap.sum()) + np.concatenate([[0.0], np.cumsum(walk.gap_jump)])
     value = float(walk.value.sum()) + np.concatenate([[0.0], np.cumsum(walk.value_jump)])

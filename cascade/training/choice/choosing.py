@@ -25,9 +25,9 @@ from cascade.conformal.arrays import Floats, Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.identity import check_identity
+from cascade.training.choice.cost_at_loss import CostLossCurve, Units, Weights, bootstrap, cost_at_loss, draws, units
 from cascade.training.choice.crossfit import Candidate, Held, cross_fitted
-from cascade.training.choice.matched import Descent, Units, Weights, bootstrap, draws, matched, units
-from cascade.training.choice.measuring import Terms, Unit, allowed_of, walk_of
+from cascade.training.choice.objective import Objective, Unit, allowed_of, curve_of
 
 
 class Rule(NamedTuple):
@@ -93,7 +93,7 @@ class Choice:
     Attributes:
         judged: all candidates, in their order.
         chosen: the candidate to be fitted on all training questions.
-        terms: what they were compared by.
+        objective: what they were compared by.
         folds: how many there were; 0 where nothing was compared.
         n, groups: questions and groups that they were compared on.
         sample: the questions with the chosen one's scores, out of fold where there are folds.
@@ -101,7 +101,7 @@ class Choice:
 
     judged: tuple[Judged, ...]
     chosen: Candidate
-    terms: Terms
+    objective: Objective
     folds: int
     n: int
     groups: int
@@ -109,13 +109,13 @@ class Choice:
 
     @property
     def unit(self) -> Unit:
-        """What `matched` is in: nano-USD a question, steps a question, or under a budget the share missed."""
-        return self.terms.unit
+        """What `cost_at_loss` is in: nano-USD a question, steps a question, or under a budget the share missed."""
+        return self.objective.unit
 
     @property
     def alpha(self) -> float | None:
         """The loss at which they were compared; None under a budget."""
-        return self.terms.alpha
+        return self.objective.alpha
 
     def of(self, name: str) -> Judged:
         """Return what was found of a candidate."""
@@ -130,7 +130,7 @@ class Choice:
 def choose(
     table: EpisodeTable,
     candidates: Sequence[Candidate],
-    terms: Terms,
+    objective: Objective,
     fold: Ints,
     *,
     seed: int = 0,
@@ -141,7 +141,7 @@ def choose(
     Args:
         table: training questions, each once; none of them will calibrate.
         candidates: what there is to choose from.
-        terms: what they are compared by.
+        objective: what they are compared by.
         fold: the fold of each question, whole groups (`folds.folds`).
         seed: draws the bootstrap.
         rule: what is as good as the best.
@@ -150,23 +150,23 @@ def choose(
         UsageError: no candidate can be fitted.
     """
     held, failed = cross_fitted(table, candidates, fold)
-    if terms.guarantee.single:
-        failed |= _untold(held, abstain=terms.guarantee.abstain)
+    if objective.guarantee.single:
+        failed |= _untold(held, abstain=objective.guarantee.abstain)
     there = [one for one in candidates if one.name not in failed]
     if not there:
         raise UsageError(_none_fitted(failed))
-    bouts = _bouts({one.name: held[one.name].sample for one in there}, terms, fold)
+    bouts = _bouts({one.name: held[one.name].sample for one in there}, objective, fold)
     figures = {name: bout.figure() for name, bout in bouts.items()}
     best = min(there, key=lambda one: (figures[one.name], one.complexity))
     gaps = _gaps(bouts, best.name, table, seed)
     able = [one for one in there if _as_good(figures[one.name], figures[best.name], gaps[one.name], rule)]
     chosen = min(able, key=lambda one: (one.complexity, figures[one.name]))
-    alone = _costs_alone({name: held[name].sample for name in bouts}, terms, fold)
-    findings = _Findings(figures, alone, gaps, failed, best, chosen, terms, rule)
+    alone = _costs_alone({name: held[name].sample for name in bouts}, objective, fold)
+    findings = _Findings(figures, alone, gaps, failed, best, chosen, objective, rule)
     return Choice(
         judged=tuple([_judged(one, held.get(one.name), findings) for one in candidates]),
         chosen=chosen,
-        terms=terms,
+        objective=objective,
         folds=int(fold.max()) + 1,
         n=table.n,
         groups=len(set(table.groups)),
@@ -174,15 +174,15 @@ def choose(
     )
 
 
-def _costs_alone(samples: Mapping[str, Sample], terms: Terms, fold: Ints) -> dict[str, float]:
+def _costs_alone(samples: Mapping[str, Sample], objective: Objective, fold: Ints) -> dict[str, float]:
     """Return what each candidate costs without what answers are charged with; nothing where nothing is charged.
 
     Where a candidate is matched hangs on its losses alone, so that the same point is found. Under a budget the charge
     is spent with the rest.
     """
-    if not terms.prices.answer or terms.guarantee.rules.on_cost:
+    if not objective.prices.answer or objective.guarantee.rules.on_cost:
         return {}
-    free = terms._replace(prices=replace(terms.prices, answer=0))
+    free = objective._replace(prices=replace(objective.prices, answer=0))
     return {name: bout.figure() for name, bout in _bouts(samples, free, fold).items()}
 
 
@@ -207,7 +207,7 @@ def _none_fitted(failed: Mapping[str, str]) -> str:
     return "No policy can be fitted: " + "; ".join(reasons)
 
 
-def unchosen(table: EpisodeTable, taken: Candidate, candidates: Sequence[Candidate], terms: Terms) -> Choice:
+def unchosen(table: EpisodeTable, taken: Candidate, candidates: Sequence[Candidate], objective: Objective) -> Choice:
     """Return the choice of a candidate without a comparison: there is no other, or too little to compare on.
 
     Its scores are those of the policy fitted on all of the questions.
@@ -218,14 +218,14 @@ def unchosen(table: EpisodeTable, taken: Candidate, candidates: Sequence[Candida
         for one in candidates
     ]
     sample = sample_of(table, taken.whole(table))
-    return Choice(tuple(judged), taken, terms, 0, table.n, len(set(table.groups)), sample)
+    return Choice(tuple(judged), taken, objective, 0, table.n, len(set(table.groups)), sample)
 
 
 class _Part(NamedTuple):
     """Some questions, int64 rows, how a candidate walks over them, and the mean that it is to come down to."""
 
     rows: Ints
-    walk: Descent
+    walk: CostLossCurve
     allowed: float
 
 
@@ -237,7 +237,7 @@ class _Bout:
 
     def figure(self) -> float:
         """Return the matched value, over the parts."""
-        total = sum(part.rows.size * matched(part.walk, part.allowed, coin=_COIN) for part in self.parts)
+        total = sum(part.rows.size * cost_at_loss(part.walk, part.allowed, coin=_COIN) for part in self.parts)
         return float(total / sum(part.rows.size for part in self.parts))
 
     def replicates(self, drawn: Units, weights: Weights) -> Floats:
@@ -250,25 +250,25 @@ class _Bout:
         return total / sum(part.rows.size for part in self.parts)
 
 
-def _bouts(samples: Mapping[str, Sample], terms: Terms, fold: Ints) -> dict[str, _Bout]:
+def _bouts(samples: Mapping[str, Sample], objective: Objective, fold: Ints) -> dict[str, _Bout]:
     """Return each candidate's questions: a part for each fold, or all in one where a fold may not keep the promise."""
-    whole = {name: _bout(sample, terms, [np.arange(fold.size)]) for name, sample in samples.items()}
-    if terms.guarantee.single:
+    whole = {name: _bout(sample, objective, [np.arange(fold.size)]) for name, sample in samples.items()}
+    if objective.guarantee.single:
         return whole
     rows = [np.flatnonzero(fold == number) for number in range(int(fold.max()) + 1)]
-    split = {name: _bout(sample, terms, rows) for name, sample in samples.items()}
+    split = {name: _bout(sample, objective, rows) for name, sample in samples.items()}
     lost = any(math.isinf(split[name].figure()) and math.isfinite(bout.figure()) for name, bout in whole.items())
     return whole if lost else split
 
 
-def _bout(sample: Sample, terms: Terms, rows: Sequence[Ints]) -> _Bout:
-    return _Bout(tuple([_part(sample, terms, some) for some in rows]))
+def _bout(sample: Sample, objective: Objective, rows: Sequence[Ints]) -> _Bout:
+    return _Bout(tuple([_part(sample, objective, some) for some in rows]))
 
 
-def _part(sample: Sample, terms: Terms, rows: Ints) -> _Part:
-    guarantee, alpha, prices, _ = terms
+def _part(sample: Sample, objective: Objective, rows: Ints) -> _Part:
+    guarantee, alpha, prices, _ = objective
     part = sample.take(rows)
-    return _Part(rows, walk_of(part, guarantee, prices), allowed_of(part.table, guarantee, alpha))
+    return _Part(rows, curve_of(part, guarantee, prices), allowed_of(part.table, guarantee, alpha))
 
 
 def _gaps(bouts: dict[str, _Bout], best: str, table: EpisodeTable, seed: int) -> dict[str, Floats]:
@@ -301,7 +301,7 @@ class _Findings(NamedTuple):
     failed: Mapping[str, str]
     best: Candidate
     chosen: Candidate
-    terms: Terms
+    objective: Objective
     rule: Rule
 
 
@@ -315,16 +315,16 @@ def _judged(one: Candidate, held: Held | None, found: _Findings) -> Judged:
     if math.isinf(figure):
         return replace(known, why="keeps the promise at no threshold")
     cost = found.alone.get(one.name, figure)
-    known = replace(known, matched=cost / found.terms.divisor, why=_why(one, found))
+    known = replace(known, matched=cost / found.objective.divisor, why=_why(one, found))
     if one.name in found.alone:
-        known = replace(known, charge=(figure - cost) / found.terms.divisor)
+        known = replace(known, charge=(figure - cost) / found.objective.divisor)
     if one is found.best:
         return known
     # Not between two replicates: in some of them a candidate keeps the promise at no threshold, and costs +∞.
     low, high = np.quantile(found.gaps[one.name], (0.05, 0.95), method="nearest").tolist()
     if not (math.isfinite(low) and math.isfinite(high)):
         return known
-    return replace(known, difference=Difference(low / found.terms.divisor, high / found.terms.divisor))
+    return replace(known, difference=Difference(low / found.objective.divisor, high / found.objective.divisor))
 
 
 def _why(one: Candidate, found: _Findings) -> str:

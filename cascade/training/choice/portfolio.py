@@ -32,7 +32,7 @@ from cascade.policies.base import Takes
 from cascade.policies.features import offered
 from cascade.policies.learned import METHODS, LearnedPolicy
 from cascade.training.choice.crossfit import Candidate
-from cascade.training.choice.measuring import Terms
+from cascade.training.choice.objective import Objective
 from cascade.training.choice.rungs import PER_RUNG, rung_doubt, threshold_per_rung
 from cascade.training.choice.simple import (
     VERDICT,
@@ -42,13 +42,13 @@ from cascade.training.choice.simple import (
     reference_alone,
     signals_of,
 )
-from cascade.training.networks import BARE, CERTIFIABLE, Networks, require_torch
-from cascade.training.osc.boosting import fit_boosted
-from cascade.training.osc.index2 import fit_index2
-from cascade.training.osc.net_benefit import fit_net_benefit
-from cascade.training.osc.problem import Posed, Poser
-from cascade.training.osc.stages import multiplies
-from cascade.training.osc.targets import Asked
+from cascade.training.networks.trainer import BARE, CERTIFIABLE, Networks, require_torch
+from cascade.training.stopping.boosting import fit_boosted
+from cascade.training.stopping.lookahead import fit_lookahead
+from cascade.training.stopping.net_benefit import fit_net_benefit
+from cascade.training.stopping.problem import ProblemBuilder, SharedProblem
+from cascade.training.stopping.stages import multiplies
+from cascade.training.stopping.targets import FitTarget
 
 AUTO = "auto"
 DEPTH = "fixed depth"
@@ -92,25 +92,25 @@ class _OnSteps:
 
 
 def on_steps(
-    table: EpisodeTable, terms: Terms, steps: tuple[int, ...], method: str = AUTO, *, seed: int = 0
+    table: EpisodeTable, objective: Objective, steps: tuple[int, ...], method: str = AUTO, *, seed: int = 0
 ) -> list[Candidate]:
     """Return the candidates that take some steps of a ladder only; its last step is always one of them.
 
     Args:
         table: training questions, with all steps.
-        terms: what will be promised, and what steps cost.
+        objective: what will be promised, and what steps cost.
         steps: their numbers, from 1, rising.
         method: as of `portfolio`.
         seed: as of `portfolio`.
     """
     part = _OnSteps(steps)
-    found = portfolio(part.of(table), terms, method, seed=seed)
+    found = portfolio(part.of(table), objective, method, seed=seed)
     return [part.candidate(one) for one in found if one.method != "reference"]
 
 
 def portfolio(
     table: EpisodeTable,
-    terms: Terms,
+    objective: Objective,
     method: str = AUTO,
     *,
     seed: int = 0,
@@ -121,7 +121,7 @@ def portfolio(
 
     Args:
         table: training questions; what is known and varies in them decides which numbers are looked at.
-        terms: what will be promised, and what steps cost.
+        objective: what will be promised, and what steps cost.
         method: "auto", or one of `policies.learned.METHODS`: the candidates of that method alone.
         seed: draws what the learned ones draw.
         init: an earlier policy that they start from; networks start anew.
@@ -143,7 +143,7 @@ def portfolio(
     many = table.n >= BOOSTED_ROWS and find_spec("sklearn") is not None
     found = [
         one
-        for one in _all(table, terms, seed, init, trains)
+        for one in _all(table, objective, seed, init, trains)
         if one.method == method or (method == AUTO and _tried(one, many=many, networks=trains.offered))
     ]
     if not found:
@@ -157,20 +157,20 @@ def _tried(one: Candidate, *, many: bool, networks: bool) -> bool:
 
 
 def _all(
-    table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy | None, networks: Networks
+    table: EpisodeTable, objective: Objective, seed: int, init: LearnedPolicy | None, networks: Networks
 ) -> Iterator[Candidate]:
-    kind = terms.guarantee.rules
+    kind = objective.guarantee.rules
     yield Candidate(DEPTH, "depth", 0, lambda table: fixed_depth(table, kind))
-    if kind.reference_keeps_it and not terms.guarantee.abstain and has_reference(table):
+    if kind.reference_keeps_it and not objective.guarantee.abstain and has_reference(table):
         yield Candidate(REFERENCE, "reference", 0, reference_alone)
     if table.n and table.arrays.horizon > 1:
-        yield from _thresholds(table, terms)
+        yield from _thresholds(table, objective)
         bare = without_embeddings(table)
-        for one in _learned(bare, terms, seed, init):
+        for one in _learned(bare, objective, seed, init):
             yield one if bare is table else _without_embeddings(one)
-        for one in _learned(table, terms, seed, init) if bare is not table else ():
+        for one in _learned(table, objective, seed, init) if bare is not table else ():
             yield replace(one, name=f"{one.name}, embeddings", complexity=one.complexity + _EMBEDDINGS)
-        yield from _trained(table, terms, seed, networks)
+        yield from _trained(table, objective, seed, networks)
 
 
 def _without_embeddings(one: Candidate) -> Candidate:
@@ -181,14 +181,14 @@ def _without_embeddings(one: Candidate) -> Candidate:
     )
 
 
-def _thresholds(table: EpisodeTable, terms: Terms) -> Iterator[Candidate]:
+def _thresholds(table: EpisodeTable, objective: Objective) -> Iterator[Candidate]:
     for signal in signals_of(table):
-        yield Candidate(f"threshold on {signal}", "threshold", 1, _on(signal, terms.guarantee.rules))
+        yield Candidate(f"threshold on {signal}", "threshold", 1, _on(signal, objective.guarantee.rules))
         if signal == VERDICT:
-            yield Candidate("threshold on the verdict's doubt", "threshold", 1, _on_doubt(terms.guarantee.rules))
+            yield Candidate("threshold on the verdict's doubt", "threshold", 1, _on_doubt(objective.guarantee.rules))
     doubt = rung_doubt(table)
     if doubt is not None:
-        asked = asked_of(terms)
+        asked = asked_of(objective)
         yield Candidate(PER_RUNG, "threshold", 2, lambda table: threshold_per_rung(table, doubt, asked))
 
 
@@ -200,11 +200,11 @@ def _on_doubt(kind: Kind) -> Callable[[EpisodeTable], LearnedPolicy]:
     return lambda table: doubtful_verdict(table, kind)
 
 
-def _learned(table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy | None) -> Iterator[Candidate]:
+def _learned(table: EpisodeTable, objective: Objective, seed: int, init: LearnedPolicy | None) -> Iterator[Candidate]:
     """Yield what is fitted to features. The choice does without confidences where they do not bear on it."""
     if not _most_features(table):
         return
-    asked, shared = asked_of(terms), Posed()
+    asked, shared = asked_of(objective), SharedProblem()
 
     def linear(table: EpisodeTable, **how: Any) -> LearnedPolicy:
         return fit_net_benefit(table, asked, init=init, seed=seed, **how)
@@ -213,7 +213,7 @@ def _learned(table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy |
         return fit_net_benefit(table, asked, products=True, init=init, seed=seed, **how)
 
     def index2(table: EpisodeTable, **how: Any) -> LearnedPolicy:
-        return fit_index2(table, asked, init=init, seed=seed, **how)
+        return fit_lookahead(table, asked, init=init, seed=seed, **how)
 
     def boosted(table: EpisodeTable, **how: Any) -> LearnedPolicy:
         return fit_boosted(table, asked, init=init, seed=seed, **how)
@@ -225,18 +225,18 @@ def _learned(table: EpisodeTable, terms: Terms, seed: int, init: LearnedPolicy |
     yield _candidate("boosted trees", "boosted", 6, boosted, shared)
 
 
-def _trained(table: EpisodeTable, terms: Terms, seed: int, networks: Networks) -> Iterator[Candidate]:
+def _trained(table: EpisodeTable, objective: Objective, seed: int, networks: Networks) -> Iterator[Candidate]:
     """Yield the policy networks; they look at all that there is, embeddings too."""
     if not _most_features(table):
         return
-    asked, shared = asked_of(terms), Posed()
+    asked, shared = asked_of(objective), SharedProblem()
 
     def candidate(method: str, complexity: int) -> Candidate:
         return Candidate(
             method,
             method,
             complexity,
-            lambda table: networks.sketch(table, asked, method, seed=seed, poser=shared),
+            lambda table: networks.sketch(table, asked, method, seed=seed, builder=shared),
             most_rows=_CHOICE_ROWS,
             finish=lambda table: networks.policy(table, asked, method, seed=seed),
         )
@@ -254,18 +254,20 @@ def _most_features(table: EpisodeTable) -> int:
     return max(len(offered(history, step)) for step in range(1, history.horizon))
 
 
-def _candidate(name: str, method: str, complexity: int, fit: Callable[..., LearnedPolicy], shared: Poser) -> Candidate:
+def _candidate(
+    name: str, method: str, complexity: int, fit: Callable[..., LearnedPolicy], shared: ProblemBuilder
+) -> Candidate:
     return Candidate(
         name,
         method,
         complexity,
-        lambda table: fit(table, confidences=False, poser=shared),
+        lambda table: fit(table, confidences=False, builder=shared),
         most_rows=_CHOICE_ROWS,
         finish=fit,
     )
 
 
-def asked_of(terms: Terms) -> Asked:
+def asked_of(objective: Objective) -> FitTarget:
     """Return what a policy is fitted for."""
-    budget = terms.guarantee.budget_nano_usd if terms.guarantee.rules.on_cost else None
-    return Asked(terms.guarantee.kind, terms.alpha, budget, terms.lambda_set)
+    budget = objective.guarantee.budget_nano_usd if objective.guarantee.rules.on_cost else None
+    return FitTarget(objective.guarantee.kind, objective.alpha, budget, objective.lambda_set)

@@ -25,10 +25,10 @@ from cascade.conformal.arrays import Floats, Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.policies.estimators import Constant, Piecewise, Scorer
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.choice.measuring import prices_of
+from cascade.training.choice.objective import prices_of
 from cascade.training.choice.simple import policy_of
-from cascade.training.osc.answers import newest_answers
-from cascade.training.osc.targets import Asked, allowed, decides
+from cascade.training.stopping.answers import newest_answers
+from cascade.training.stopping.targets import FitTarget, allowed, decides
 
 PER_RUNG = "one threshold per rung"
 """What the candidate and the baselines are called."""
@@ -50,7 +50,7 @@ def rung_doubt(table: EpisodeTable) -> Doubt | None:
     return doubt_of(table) if table.n and arrays.horizon > 2 and arrays.answer.shape[2] == 1 else None
 
 
-def threshold_per_rung(table: EpisodeTable, doubt: Doubt, asked: Asked) -> LearnedPolicy:
+def threshold_per_rung(table: EpisodeTable, doubt: Doubt, asked: FitTarget) -> LearnedPolicy:
     """Return the policy that goes on while a step's doubt is above the threshold of that step.
 
     Its own threshold, `kappa`, is the level that was tuned for what is asked.
@@ -95,7 +95,7 @@ class Problem:
     free: float
 
 
-def _problem(table: EpisodeTable, doubt: Doubt, asked: Asked) -> Problem:
+def _problem(table: EpisodeTable, doubt: Doubt, asked: FitTarget) -> Problem:
     rungs = table.arrays.horizon - 1
     values = table.signals[doubt.signal][:, :rungs] * doubt.sign
     values = np.where(decides(table)[:, :rungs] & ~np.isnan(values), values, np.inf)
@@ -105,7 +105,7 @@ def _problem(table: EpisodeTable, doubt: Doubt, asked: Asked) -> Problem:
     loss = asked.rules.loss(table, sure)
     cost = np.cumsum(prices_of(table).of_steps(table), axis=1).astype(np.float64)
     if asked.rules.on_cost:
-        assert asked.budget_nano_usd is not None  # noqa: S101 - `Asked` has checked it
+        assert asked.budget_nano_usd is not None  # noqa: S101 - `FitTarget` has checked it
         return Problem(place, grids, cost, loss, asked.budget_nano_usd * table.n, float(cost[:, -1].sum()))
     return Problem(place, grids, loss, cost, allowed(table, asked) * table.n, 0.0)
 

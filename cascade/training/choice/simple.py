@@ -17,8 +17,8 @@ from cascade.policies.design import Design
 from cascade.policies.estimators import Constant, Linear, Scorer, Signal
 from cascade.policies.features import FeatureSet, offered
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.training.osc.answers import newest_answers
-from cascade.training.osc.targets import decides
+from cascade.training.stopping.answers import newest_answers
+from cascade.training.stopping.targets import decides
 
 VERDICT = "p_yes"
 _SURE = ("p_yes", "logprob", "self_check", "gate", "judge_share", "verdict_mass", "agree", "agrees", "agreement")

@@ -12,29 +12,29 @@ from collections.abc import Callable, Iterator
 
 from cascade.conformal.arrays import Ints, Parents
 from cascade.episodes.table import EpisodeTable
+from cascade.training.choice.cost_at_loss import cost_at_loss
 from cascade.training.choice.crossfit import Candidate, cross_fitted
-from cascade.training.choice.matched import matched
-from cascade.training.choice.measuring import Terms, allowed_of, walk_of
+from cascade.training.choice.objective import Objective, allowed_of, curve_of
 
 WORTH = 0.005
 """A step is left out if that saves at least this share of the cost. A smaller saving is noise."""
 
 
-def may_leave_out(table: EpisodeTable, terms: Terms) -> bool:
+def may_leave_out(table: EpisodeTable, objective: Objective) -> bool:
     """Return whether steps may be left out: in a ladder of three or more whose last answer keeps the promise."""
-    guarantee = terms.guarantee
+    guarantee = objective.guarantee
     return not guarantee.abstain and table.arrays.horizon > 2 and guarantee.rules.last_is_safe(table)
 
 
 def best_steps(
-    table: EpisodeTable, fold: Ints, terms: Terms, candidate_on: Callable[[tuple[int, ...]], Candidate | None]
+    table: EpisodeTable, fold: Ints, objective: Objective, candidate_on: Callable[[tuple[int, ...]], Candidate | None]
 ) -> tuple[int, ...]:
     """Return the steps that are worth their price, found by leaving out one step after another.
 
     Args:
         table: training questions with all steps.
         fold: int64 (n,), the fold of each question, which is scored by a policy fitted on the other folds.
-        terms: what will be promised, and what steps cost.
+        objective: what will be promised, and what steps cost.
         candidate_on: makes a policy for some steps; returns None where these steps give nothing to learn from.
 
     Returns:
@@ -42,7 +42,7 @@ def best_steps(
     """
 
     def cost(steps: tuple[int, ...]) -> float:
-        return _cost(table, fold, terms, candidate_on(steps))
+        return _cost(table, fold, objective, candidate_on(steps))
 
     best = tuple(range(1, table.arrays.horizon + 1))
     least = cost(best)
@@ -63,7 +63,7 @@ def _fewer(steps: tuple[int, ...], parents: Parents | None) -> Iterator[tuple[in
             yield steps[:at] + steps[at + 1 :]
 
 
-def _cost(table: EpisodeTable, fold: Ints, terms: Terms, candidate: Candidate | None) -> float:
+def _cost(table: EpisodeTable, fold: Ints, objective: Objective, candidate: Candidate | None) -> float:
     """Return the mean cost out of fold at the loss that will be allowed; +∞ where no threshold reaches it."""
     if candidate is None:
         return math.inf
@@ -71,5 +71,5 @@ def _cost(table: EpisodeTable, fold: Ints, terms: Terms, candidate: Candidate | 
     if failed:
         return math.inf
     sample = held[candidate.name].sample
-    walk = walk_of(sample, terms.guarantee, terms.prices)
-    return matched(walk, allowed_of(sample.table, terms.guarantee, terms.alpha), coin=0.0)
+    walk = curve_of(sample, objective.guarantee, objective.prices)
+    return cost_at_loss(walk, allowed_of(sample.table, objective.guarantee, objective.alpha), coin=0.0)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cascade.training.constrained.config import CCPOConfig
-from cascade.training.constrained.setting import Row
+from cascade.training.networks.config import CCPOConfig
+from cascade.training.networks.problem import Row
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 

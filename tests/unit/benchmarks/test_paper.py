@@ -16,11 +16,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from cascade.evaluation.marginals import PUBLISHED, marginals
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
-from cascade.training.constrained.config import CCPOConfig
-from cascade.training.osc.targets import step_cost
+from cascade.training.networks.config import CCPOConfig
+from cascade.training.stopping.targets import step_cost
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
@@ -30,6 +29,7 @@ from published import claims as claims_module
 from published import contest, pages, printed
 from published.claims import AGREES, DIFFERS, UNDECIDED, Mean, claims, gaps, ratio, side, verdict
 from published.contest import LIMIT, OSC, Figures, Judged, Settings, draw, play_limit, play_split
+from published.marginals import PUBLISHED, marginals
 from published.printed import CCPO, CHARGED, CPO, CPO_BATCH, EXIT_BASE, EXIT_GUIDE, RANDOM, TABLES, UALA
 
 TINY = Settings(CCPOConfig(steps=20, layers=(8,)), many=500, fresh=400)

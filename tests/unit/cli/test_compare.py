@@ -544,7 +544,7 @@ def test_steps_without_networks_is_an_error(cli: Cli, log: str) -> None:
 
 
 def test_networks_without_torch_name_the_extra(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from cascade.training import networks
+    from cascade.training.networks import trainer as networks
 
     monkeypatch.setattr(networks, "find_spec", lambda name: None)
     ran = cli("compare", log, "--networks")

@@ -18,7 +18,7 @@ from cascade.episodes.files import write_rows
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.proof.proving import Plan, prove
 from cascade.guarantees.base import Guarantee
-from cascade.training import networks
+from cascade.training.networks import trainer as networks
 from unit.cli.certified import Row, hard_rows
 
 Cli = Callable[..., Any]

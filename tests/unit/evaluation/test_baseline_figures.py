@@ -11,7 +11,7 @@ from cascade.calibration.doubt import doubt_of
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.baselines import CLAIRVOYANT, BaselineFigures, baseline_figures
-from cascade.evaluation.contestants import Uala
+from cascade.evaluation.methods import Uala
 from cascade.guarantees import get
 from unit.cli.certified import hard_rows
 from unit.scaled import ladder

@@ -22,11 +22,11 @@ from cascade.episodes.table import EpisodeTable, Walk
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
 from cascade.evaluation import compare as module
-from cascade.evaluation import contestants
+from cascade.evaluation import methods
 from cascade.evaluation.baselines import CLAIRVOYANT, reference_of
 from cascade.evaluation.compare import Comparison, compare
-from cascade.evaluation.contestants import Depth, Ready, Threshold
 from cascade.evaluation.intervals import corrected_interval
+from cascade.evaluation.methods import Depth, Ready, Threshold
 from cascade.evaluation.splits import splits
 from cascade.policies.fixed import FixedPolicy
 from unit.evaluation.plain import Asked, Did, Shown, draw, each, live, table_of
@@ -45,7 +45,7 @@ def made(n: int = 60, horizon: int = 3, width: int = 2, seed: int = 0, **more: A
     return table_of(questions(n, horizon, width, seed), horizon, width, **more)
 
 
-def walk_of(did: list[Did], known: np.ndarray) -> Walk:
+def curve_of(did: list[Did], known: np.ndarray) -> Walk:
     columns = {name: np.array([getattr(one, name) for one in did]) for name in Did._fields}
     flags = [known, columns["in_set"] > 0, columns["right"] > 0]
     return Walk(*flags, *(columns[name].astype(np.int64) for name in ("cost", "length", "leaves", "distinct")))
@@ -64,7 +64,7 @@ def without_seconds(found: Comparison) -> str:
 
 @dataclass(frozen=True)
 class Fixed:
-    """A contestant that does to each question what a function says."""
+    """A method that does to each question what a function says."""
 
     name: str
     does: Callable[[EpisodeTable], Played]
@@ -74,7 +74,7 @@ class Fixed:
 
 
 def paying(name: str, amount: int) -> Fixed:
-    """Return a contestant that covers nothing and pays one amount."""
+    """Return a method that covers nothing and pays one amount."""
 
     def does(table: EpisodeTable) -> Played:
         zero = np.zeros(table.n)
@@ -213,8 +213,8 @@ def test_the_truth_of_the_test_questions_moves_no_threshold(monkeypatch: pytest.
     table = made(100)
     (split,) = splits(table.groups, 1, 0)
     kappas: list[float] = []
-    real = contestants.played_at
-    monkeypatch.setattr(contestants, "played_at", lambda t, s, k: (kappas.append(k), real(t, s, k))[1])
+    real = methods.played_at
+    monkeypatch.setattr(methods, "played_at", lambda t, s, k: (kappas.append(k), real(t, s, k))[1])
 
     def thresholds(changed: EpisodeTable) -> tuple[list[float], Comparison]:
         kappas.clear()
@@ -264,7 +264,7 @@ def test_a_walk_logged_for_a_part_is_judged_and_compared_on_that_part() -> None:
     did = [live(one, FixedPolicy("both", 1), 2) for one in asked]
     known = np.array([not one.covered and one.cost > 3e8 for one in did])
     assert 10 < known.sum() < 60
-    table = with_walks(table_of(asked, 3, 2), part=walk_of(did, known), none=walk_of(did, known & False))
+    table = with_walks(table_of(asked, 3, 2), part=curve_of(did, known), none=curve_of(did, known & False))
     found = compare(table, count=6, reference="all answers, depth 1")
     row = found.row("part")
     assert row.cost_difference == pytest.approx((0, 0, 0), abs=1e-15)
@@ -281,7 +281,7 @@ def test_the_number_of_questions_judged_counts_the_splits_where_all_are_known() 
     did = [live(one, FixedPolicy("both", 1), 2) for one in asked]
     known = np.ones(30, dtype=np.bool_)
     known[:2] = False
-    table = with_walks(table_of(asked, 3, 2), part=walk_of(did, known))
+    table = with_walks(table_of(asked, 3, 2), part=curve_of(did, known))
     judged = [int(known[split.test].sum()) for split in splits(table.groups, 5, 0)]
     assert 6 in judged
     assert compare(table, count=5).row("part").questions == round(sum(judged) / 5)
@@ -291,7 +291,7 @@ def test_a_reference_that_is_known_for_a_part_is_compared_on_that_part() -> None
     asked = questions(100)
     did = [live(one, FixedPolicy("both", 1), 2) for one in asked]
     known = np.array([one.cost > 5e8 for one in did])
-    table = with_walks(table_of(asked, 3, 2), guide_only=walk_of(did, known))
+    table = with_walks(table_of(asked, 3, 2), guide_only=curve_of(did, known))
     found = compare(table, count=4)
     assert found.reference == "guide only"
     assert found.row("all answers, depth 1").cost_difference == pytest.approx((0, 0, 0), abs=1e-15)
@@ -304,7 +304,7 @@ def test_a_walk_known_for_hardly_any_question_is_left_out_where_none_was_drawn()
     (split,) = splits([f"q{k}" for k in range(60)], 1, 0)
     known = np.zeros(60, dtype=np.bool_)
     known[split.train[0]] = True
-    table = with_walks(table_of(asked, 3, 2), rare=walk_of(did, known))
+    table = with_walks(table_of(asked, 3, 2), rare=curve_of(did, known))
     assert "rare" not in [row.policy for row in compare(table, count=1).rows]
     with pytest.raises(UsageError, match="rare was logged for none of the questions that were drawn"):
         compare(table, count=1, reference="rare")
@@ -352,7 +352,7 @@ def test_other_calls_that_cannot_work_say_so() -> None:
         compare(made(), reference="guide")
     asked = questions(20)
     did = [live(one, FixedPolicy("both", 1), 2) for one in asked]
-    table = with_walks(table_of(asked, 3, 2), random=walk_of(did, np.ones(20, dtype=np.bool_)))
+    table = with_walks(table_of(asked, 3, 2), random=curve_of(did, np.ones(20, dtype=np.bool_)))
     with pytest.raises(UsageError, match="Two rows would be called random"):
         compare(table)
 

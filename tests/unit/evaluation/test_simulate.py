@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.evaluation.marginals import PUBLISHED, Published, marginals
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import HIGH, HOTPOTQA, LOW, MMLU, WORLDS, YES_IS_NO_ANSWER, World
+
+sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+
+from published.marginals import PUBLISHED, Published, marginals
 
 N = 20_000
 READINGS = [(WORLDS, False), (YES_IS_NO_ANSWER, True)]

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from cascade.conformal.arrays import Floats
-from cascade.policies.asked import ASKED
 from cascade.policies.columns import place_names
+from cascade.policies.question_features import ASKED
 
 VIEWS = ("", ".first", ".previous", ".change", ".least", ".most", ".at1", ".at2", ".at3", ".at4")
 

@@ -16,7 +16,7 @@ from cascade.guarantees.base import Guarantee
 from cascade.policies import model_file
 from cascade.policies.artifact import Seen
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.choice.measuring import Terms
+from cascade.training.choice.objective import Objective
 from cascade.training.choice.simple import fixed_depth
 from cascade.training.embedding import Embedding
 from cascade.training.fitting import Fitted, fit_policy
@@ -112,11 +112,11 @@ class Conditioned:
     """Trains one policy for all levels: here a fixed depth that only differs in nothing but its threshold."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[EpisodeTable, Mapping[str, Terms]]] = []
+        self.calls: list[tuple[EpisodeTable, Mapping[str, Objective]]] = []
 
-    def __call__(self, table: EpisodeTable, terms: Mapping[str, Terms]) -> Mapping[str, LearnedPolicy]:
-        self.calls.append((table, terms))
-        return dict.fromkeys(terms, fixed_depth(table))
+    def __call__(self, table: EpisodeTable, objective: Mapping[str, Objective]) -> Mapping[str, LearnedPolicy]:
+        self.calls.append((table, objective))
+        return dict.fromkeys(objective, fixed_depth(table))
 
 
 @pytest.mark.parametrize("kind", ["coverage", "error"])
@@ -124,12 +124,12 @@ def test_a_policy_for_all_levels_is_trained_once_and_certified_at_each(kind: str
     make, table = Conditioned(), log(600)
     guarantee = Guarantee(kind, 0.1, None if kind == "coverage" else 0.1)
     found = fit(table, guarantee, alphas={"low": 0.9, "high": 0.8}, make=make)
-    ((seen, terms),) = make.calls
-    assert list(terms) == ["low", "high"]
-    assert [one.guarantee.alpha for one in terms.values()] == [0.9, 0.8]
-    assert terms["low"].alpha is not None
-    assert terms["high"].alpha is not None
-    assert terms["low"].alpha > terms["high"].alpha
+    ((seen, objective),) = make.calls
+    assert list(objective) == ["low", "high"]
+    assert [one.guarantee.alpha for one in objective.values()] == [0.9, 0.8]
+    assert objective["low"].alpha is not None
+    assert objective["high"].alpha is not None
+    assert objective["low"].alpha > objective["high"].alpha
     certify = {question for one in found.values() for question in one.artifact.questions}
     assert not certify & set(seen.questions)
     for one in found.values():

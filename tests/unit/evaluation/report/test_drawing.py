@@ -28,7 +28,7 @@ def fitted(guarantee: Guarantee, *, cost: bool = True) -> Fitted:
 
 def drawn_of(found: Fitted, certified: Mark | None) -> Drawing:
     choice = found.choice
-    baselines = baseline_figures(found.training, choice.terms.guarantee.rules, choice.alpha)
+    baselines = baseline_figures(found.training, choice.objective.guarantee.rules, choice.alpha)
     return drawing(choice, baselines, certified)
 
 

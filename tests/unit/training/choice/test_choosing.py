@@ -23,12 +23,12 @@ from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.training.choice.choosing import Choice, Rule, choose, unchosen
 from cascade.training.choice.crossfit import Candidate, cross_fitted
-from cascade.training.choice.measuring import Terms, prices_of
+from cascade.training.choice.objective import Objective, prices_of
 from cascade.training.choice.simple import doubtful_verdict, fixed_depth, one_threshold
 from unit.calibration.logs import log
 
 TABLE = log(500)
-TERMS = Terms(Guarantee("coverage", 0.1), 0.1, prices_of(TABLE))
+TERMS = Objective(Guarantee("coverage", 0.1), 0.1, prices_of(TABLE))
 FOLD = folds(TABLE, 5, 0)
 DEPTH = Candidate("depth", "depth", 0, fixed_depth)
 VERDICT = Candidate("verdict", "threshold", 1, doubtful_verdict)
@@ -39,9 +39,9 @@ def on(signal: str, complexity: int = 1) -> Candidate:
 
 
 def chosen(
-    *candidates: Candidate, table: EpisodeTable = TABLE, terms: Terms = TERMS, rule: Rule | None = None
+    *candidates: Candidate, table: EpisodeTable = TABLE, objective: Objective = TERMS, rule: Rule | None = None
 ) -> Choice:
-    return choose(table, candidates, terms, folds(table, 5, 0), rule=Rule() if rule is None else rule)
+    return choose(table, candidates, objective, folds(table, 5, 0), rule=Rule() if rule is None else rule)
 
 
 def test_each_question_is_scored_by_a_model_that_has_not_seen_it() -> None:
@@ -199,19 +199,19 @@ def test_a_candidate_whose_answer_votes_decide_is_passed_over_in_a_log_without_t
     """One that is surer of one answer than of the others is not."""
     confidence = np.full(TABLE.confidence.shape, np.nan)
     bare = replace(TABLE, texts_known=np.zeros(TABLE.n, dtype=np.bool_), confidence=confidence)
-    terms = Terms(Guarantee("error", 0.45, 0.1), 0.45, prices_of(bare))
+    objective = Objective(Guarantee("error", 0.45, 0.1), 0.45, prices_of(bare))
 
     def first_is_surest(table: EpisodeTable) -> Policy:
         return _Surest("depth", fixed_depth(table).rules)
 
     surest = Candidate("surest", "depth", 1, first_is_surest)
-    found = chosen(DEPTH, surest, table=bare, terms=terms)
+    found = chosen(DEPTH, surest, table=bare, objective=objective)
     assert found.chosen is surest
     assert found.of("depth").why.startswith("not fitted: Which one answer is served is decided by votes on 500 of 500")
     with pytest.raises(
         UsageError, match=r"fitted: Which one answer is served is decided by votes on 500 of 500 [^;]+$"
     ):
-        chosen(DEPTH, replace(DEPTH, name="again"), table=bare, terms=terms)
+        chosen(DEPTH, replace(DEPTH, name="again"), table=bare, objective=objective)
     assert chosen(DEPTH, table=bare).chosen is DEPTH
 
 
@@ -235,8 +235,8 @@ class _Surest(LearnedPolicy):
     ],
 )
 def test_every_kind_has_its_figures(kind: str, more: dict[str, int], alpha: float | None, unit: str) -> None:
-    terms = Terms(Guarantee(kind, 0.1, **more), alpha, prices_of(TABLE))  # type: ignore[arg-type]  # as given
-    found = chosen(DEPTH, VERDICT, on("p_yes"), terms=terms)
+    objective = Objective(Guarantee(kind, 0.1, **more), alpha, prices_of(TABLE))  # type: ignore[arg-type]  # as given
+    found = chosen(DEPTH, VERDICT, on("p_yes"), objective=objective)
     assert (found.unit, found.alpha, found.folds, found.n) == (unit, alpha, 5, 500)
     figures = [one.matched for one in found.judged]
     assert all(figure is not None and figure > 0 for figure in figures)
@@ -246,8 +246,8 @@ def test_every_kind_has_its_figures(kind: str, more: dict[str, int], alpha: floa
 
 def test_without_costs_steps_are_counted() -> None:
     table = replace(TABLE, cost_known=False)
-    terms = Terms(Guarantee("coverage", 0.1), 0.1, prices_of(table))
-    found = chosen(DEPTH, VERDICT, table=table, terms=terms)
+    objective = Objective(Guarantee("coverage", 0.1), 0.1, prices_of(table))
+    found = chosen(DEPTH, VERDICT, table=table, objective=objective)
     assert found.unit == "steps"
     assert all(one.matched is not None and 1 <= one.matched <= 4 for one in found.judged)
 
@@ -257,8 +257,8 @@ def test_a_fold_that_cannot_keep_the_promise_is_matched_with_the_others() -> Non
     short = np.isin(FOLD, [0]) & ~TABLE.arrays.solvable
     assert short.sum() / (FOLD == 0).sum() > 0.05
     arrays = replace(TABLE.arrays, complete=~short)
-    terms = Terms(Guarantee("coverage", 0.05), 0.05, prices_of(TABLE))
-    found = chosen(DEPTH, VERDICT, table=replace(TABLE, arrays=arrays), terms=terms)
+    objective = Objective(Guarantee("coverage", 0.05), 0.05, prices_of(TABLE))
+    found = chosen(DEPTH, VERDICT, table=replace(TABLE, arrays=arrays), objective=objective)
     assert found.winner.matched is not None
 
 

@@ -18,7 +18,7 @@ from cascade.guarantees.base import Guarantee
 from cascade.policies import model_file
 from cascade.policies.estimators import Constant, Piecewise
 from cascade.training.choice.choosing import choose
-from cascade.training.choice.measuring import Terms
+from cascade.training.choice.objective import Objective
 from cascade.training.choice.portfolio import portfolio
 from cascade.training.choice.rungs import (
     LEVELS,
@@ -31,7 +31,7 @@ from cascade.training.choice.rungs import (
     threshold_per_rung,
     tuned,
 )
-from cascade.training.osc.targets import Asked
+from cascade.training.stopping.targets import FitTarget
 from unit.scaled import ladder
 
 TABLE = ladder(300)
@@ -102,7 +102,7 @@ def test_laxer_thresholds_stop_wherever_stricter_ones_do() -> None:
 def test_the_policy_stops_where_the_thresholds_were_tuned_to(kind: str) -> None:
     """At its own level it keeps what was asked for on the questions that it was tuned on."""
     assert DOUBT is not None
-    asked = Asked(kind, 0.3) if kind != "budget" else Asked(kind, budget_nano_usd=40.0)
+    asked = FitTarget(kind, 0.3) if kind != "budget" else FitTarget(kind, budget_nano_usd=40.0)
     made = threshold_per_rung(TABLE, DOUBT, asked)
     sample = sample_of(TABLE, made)
     found = rollout(TABLE.arrays, sample.levels, made.kappa)
@@ -123,7 +123,7 @@ def test_its_scores_rise_with_the_doubt_and_an_unknown_one_goes_on() -> None:
     values = TABLE.signals["reply_mean_logprob"].copy()
     values[::5, 1] = np.nan
     table = replace(TABLE, signals={"reply_mean_logprob": values})
-    made = threshold_per_rung(table, DOUBT, Asked("coverage", 0.1))
+    made = threshold_per_rung(table, DOUBT, FitTarget("coverage", 0.1))
     onward = sample_of(table, made).scores.next
     assert (onward[::5, 1] == np.inf).all()
     for rung in range(3):
@@ -138,7 +138,7 @@ def test_a_rung_whose_doubt_is_never_known_goes_on() -> None:
     assert DOUBT is not None
     values = TABLE.signals["reply_mean_logprob"].copy()
     values[:, 1] = np.nan
-    made = threshold_per_rung(replace(TABLE, signals={"reply_mean_logprob": values}), DOUBT, Asked("coverage", 0.1))
+    made = threshold_per_rung(replace(TABLE, signals={"reply_mean_logprob": values}), DOUBT, FitTarget("coverage", 0.1))
     first, second, _, _ = (rule.next for rule in made.rules)
     assert isinstance(first, Piecewise)
     assert isinstance(second, Constant)
@@ -148,8 +148,8 @@ def test_a_rung_whose_doubt_is_never_known_goes_on() -> None:
 def test_it_is_tried_on_ladders_of_three_models_and_not_on_pairs() -> None:
     for models, there in ((2, False), (3, True), (4, True)):
         table = ladder(60, models)
-        terms = Terms.of(table, Guarantee("coverage", 0.1), 0.1)
-        found = {one.name: one for one in portfolio(table, terms)}
+        objective = Objective.of(table, Guarantee("coverage", 0.1), 0.1)
+        found = {one.name: one for one in portfolio(table, objective)}
         assert (PER_RUNG in found) == there
         assert (rung_doubt(table) is not None) == there
         if there:
@@ -158,16 +158,16 @@ def test_it_is_tried_on_ladders_of_three_models_and_not_on_pairs() -> None:
             )
             assert shared.complexity < own.complexity < learned.complexity
     blind = replace(TABLE, signals={"likes": TABLE.signals["reply_mean_logprob"]})
-    assert PER_RUNG not in [one.name for one in portfolio(blind, Terms.of(blind, Guarantee("coverage", 0.1), 0.1))]
+    assert PER_RUNG not in [one.name for one in portfolio(blind, Objective.of(blind, Guarantee("coverage", 0.1), 0.1))]
 
 
 @pytest.mark.parametrize("kind", ["coverage", "regret"])
 def test_it_beats_one_shared_threshold_where_models_are_sure_on_different_scales(kind: str) -> None:
     """0.5.0 had no such candidate, so that what it showed as a gain by learning was mostly a gain by scales."""
     table, guarantee = ladder(600), Guarantee(kind, 0.05, 0.1)
-    terms = Terms.of(table, guarantee, 0.05)
-    tried = [one for one in portfolio(table, terms) if one.name in {PER_RUNG, "threshold on reply_mean_logprob"}]
-    found = choose(table, tried, terms, folds(table, 5, 0))
+    objective = Objective.of(table, guarantee, 0.05)
+    tried = [one for one in portfolio(table, objective) if one.name in {PER_RUNG, "threshold on reply_mean_logprob"}]
+    found = choose(table, tried, objective, folds(table, 5, 0))
     own, shared = found.of(PER_RUNG).matched, found.of("threshold on reply_mean_logprob").matched
     assert own is not None
     assert shared is not None

@@ -13,12 +13,12 @@ from cascade.conformal.rollout import rollout
 from cascade.guarantees import get
 from cascade.guarantees.base import Guarantee
 from cascade.policies import model_file
-from cascade.training.choice.measuring import Terms, prices_of
+from cascade.training.choice.objective import Objective, prices_of
 from cascade.training.choice.simple import _meant, doubtful_verdict, fixed_depth, one_threshold, signals_of
 from unit.calibration.logs import log
 
 TABLE = log(300)
-TERMS = Terms(Guarantee("coverage", 0.1), 0.1, prices_of(TABLE))
+TERMS = Objective(Guarantee("coverage", 0.1), 0.1, prices_of(TABLE))
 
 
 def test_a_threshold_on_the_fixed_depth_is_a_depth() -> None:

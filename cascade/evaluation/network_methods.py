@@ -1,0 +1,100 @@
+"""Policy networks as methods: CPO, CPO batch, CPO online and CCPO (`training.networks`).
+
+They need the package torch and longer than all others together, so that they are not among `methods.methods`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from cascade.calibration.scores import scored
+from cascade.conformal.arrays import ScoreArrays
+from cascade.episodes.table import EpisodeTable
+from cascade.evaluation.methods import Method, Ready, Scorer, calibrated
+from cascade.evaluation.played import played_at
+from cascade.guarantees.base import Guarantee
+from cascade.policies.learned import LearnedPolicy
+from cascade.training.dividing import allowed_loss
+from cascade.training.networks.config import CCPOConfig
+from cascade.training.networks.trainer import Networks, require_torch
+from cascade.training.stopping.targets import FitTarget
+
+CPO, CPO_BATCH, CPO_ONLINE, CCPO = "CPO", "CPO batch, conformal", "CPO online", "CCPO, conformal"
+Served = Literal["argmax", "trained", "calibrated"]
+
+
+def network_methods(table: EpisodeTable, config: CCPOConfig | None = None) -> list[Method]:
+    """Return the policy networks that a log can be used to train; none where a question has one step.
+
+    Args:
+        table: one data set's episodes.
+        config: how they are trained.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+        UsageError: torch finds no such device.
+    """
+    networks = Networks(config)
+    require_torch(networks.config.device)
+    if table.arrays.horizon < 2:
+        return []
+    # The first three are one network: CPO online moves a threshold along, which the network does not look at. Who is
+    # prepared first pays for the time.
+    return [
+        PolicyNetwork(CPO, networks, "cpo_online", "argmax"),
+        PolicyNetwork(CPO_BATCH, networks, "cpo_online", "calibrated"),
+        PolicyNetwork(CPO_ONLINE, networks, "cpo_online", "trained"),
+        PolicyNetwork(CCPO, networks),
+    ]
+
+
+def charged_name(charge: str, name: str = CCPO) -> str:
+    """Return what CCPO is called where every answer kept is charged for.
+
+    >>> charged_name("0.5")
+    'CCPO λ = 0.5, conformal'
+    """
+    first, *rest = name.split(", ", 1)
+    return ", ".join([f"{first} λ = {charge}", *rest])
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyNetwork:
+    """A policy network, trained on the training questions.
+
+    Args:
+        name: what it is called in the table.
+        networks: trains it; shared by those that may have the same network.
+        method: as in `fit_network`.
+        served: "argmax": one action a step, the likeliest; "trained": the set at the threshold that training ended
+            with; "calibrated": at the one set on the calibration questions.
+        lambda_set: what each answer kept is charged with, in mean steps.
+    """
+
+    name: str
+    networks: Networks
+    method: str = "ccpo"
+    served: Served = "calibrated"
+    lambda_set: float = 0.0
+
+    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:
+        """Train on the training questions; only "calibrated" looks at the calibration questions."""
+        loss = allowed_loss(Guarantee("coverage", alpha), calibration.n)
+        asked = FitTarget("coverage", loss, lambda_set=self.lambda_set)
+        policy = self.networks.sketch(train, asked, self.method, seed=seed)
+        scores = _scorer(policy)
+        if self.served == "calibrated":
+            return calibrated(scores, calibration, alpha)
+        kappa = math.inf if self.served == "argmax" else policy.kappa
+        # The argmax has no dial: a threshold is what makes sets of its one action.
+        dial = scores if self.served == "trained" else None
+        return Ready(lambda table: played_at(table, scores(table), kappa), dial)
+
+
+def _scorer(policy: LearnedPolicy) -> Scorer:
+    def scores(table: EpisodeTable) -> ScoreArrays:
+        return scored(policy, table)[1]
+
+    return scores

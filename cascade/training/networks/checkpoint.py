@@ -1,0 +1,246 @@
+"""A run of training on the disk, so that it can be stopped at any moment and go on to the very same bytes.
+
+A folder holds the state after some step (`state-500.safetensors`), what the steps up to it showed (`curves.csv`), and
+`checkpoint.json`, which is written last and names both with their SHA-256, beside all that the run hangs on: the
+settings, the seed, what is asked, the training questions, the releases of cascade and torch. A process that is killed
+at any moment leaves the last whole checkpoint: a new state has a name of its own, and a newer `curves.csv` begins with
+the older one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as tensors_of
+from safetensors.torch import save as bytes_of
+from torch import Tensor
+
+from cascade._version import __version__
+from cascade.errors import ConfigError, UsageError
+from cascade.policies.artifact import CURVES_FILE, json_bytes
+from cascade.policies.atomic_write import write_whole
+from cascade.policies.files import content, json_of, there, unwritten
+from cascade.training.networks.curves import csv_of, rows_of
+from cascade.training.networks.keeping import CALLED, CHECKPOINT_FILE, OPTION, Checkpoints
+from cascade.training.networks.problem import Row, State, TrainingProblem, start
+from cascade.training.networks.training import Trained, lost, train
+
+SCHEMA_VERSION = 1
+
+
+class Found(NamedTuple):
+    """A run as it was written."""
+
+    state: State
+    rows: list[Row]
+
+
+def train_kept(setting: TrainingProblem, kept: Checkpoints, tell: Callable[[State, Row], None]) -> Trained:
+    """Train, and write a checkpoint every so many steps, at the end, and where something ends it before.
+
+    Args:
+        setting: what, and how.
+        kept: where, how often, and whether to go on from what is there.
+        tell: called after each step.
+
+    Raises:
+        UsageError: there is a checkpoint, and it was not asked to go on; or it is of another run, and all that differs.
+        ConfigError: the checkpoint is damaged.
+    """
+    folder, identity = Path(kept.folder), identity_of(setting)
+    before = _before(folder, identity, setting, resume=kept.resume)
+    rows = [] if before is None else before.rows
+    if before is not None:
+        kept.say(f"going on from step {len(rows):,} of {setting.config.steps:,}")
+        reason = lost(setting, rows)
+        if reason is not None:
+            return Trained(before.state, rows, reason)
+    run = _Run(folder, identity, rows)
+
+    def told(state: State, row: Row) -> None:
+        run.add(state, row)
+        if row.step % kept.every == 0:
+            run.write()
+        tell(state, row)
+
+    try:
+        return train(setting, None if before is None else before.state, list(rows), told)
+    finally:  # also where it was interrupted: the last whole step is kept
+        run.write()
+
+
+class _Run:
+    """A run that is written now and then."""
+
+    def __init__(self, folder: Path, identity: Mapping[str, Any], rows: list[Row]) -> None:
+        self._folder, self._identity, self._rows = folder, identity, list(rows)
+        self._state: State | None = None
+
+    def add(self, state: State, row: Row) -> None:
+        self._rows.append(row)
+        self._state = state
+
+    def write(self) -> None:
+        """Write what was added since the last time."""
+        if self._state is not None:
+            write(self._folder, self._identity, Found(self._state, self._rows))
+            self._state = None
+
+
+def write(folder: Path, identity: Mapping[str, Any], found: Found) -> None:
+    """Write a checkpoint: all of it, or the one before stays.
+
+    Raises:
+        UsageError: it cannot be written there.
+    """
+    number = int(found.state.step)
+    # Copies: what was never touched, as Adam's moments in a trust region, may be one tensor under several names.
+    held = {name: value.cpu().clone().contiguous() for name, value in found.state._asdict().items()}
+    state, curves = bytes_of(held), csv_of(found.rows)
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "step": number,
+        "state": {"file": _state_file(number), "sha256": _sha256(state)},
+        "curves": {"bytes": len(curves), "sha256": _sha256(curves)},
+        "run": dict(identity),
+    }
+    contents: dict[str, bytes | None] = {_state_file(number): state, CURVES_FILE: curves}
+    contents[CHECKPOINT_FILE] = json_bytes(document)
+    gone = [one.name for one in folder.glob("state-*.safetensors") if one.name != _state_file(number)]
+    try:
+        write_whole(folder, {**contents, **dict.fromkeys(gone)})
+    except OSError as error:
+        raise unwritten(folder, error, CALLED, OPTION) from None
+
+
+def read(folder: Path, setting: TrainingProblem) -> tuple[Found, Mapping[str, Any]]:
+    """Read a checkpoint, and what its run hung on.
+
+    Raises:
+        ConfigError: it is damaged, or of another form.
+    """
+    document = json_of(folder / CHECKPOINT_FILE)
+    problems = _form_problems(document)
+    if problems:
+        raise ConfigError(problems, str(folder / CHECKPOINT_FILE))
+    data = content(folder / document["state"]["file"])
+    curves = content(folder / CURVES_FILE)[: document["curves"]["bytes"]]
+    for name, found, wanted in (
+        (document["state"]["file"], data, document["state"]["sha256"]),
+        (CURVES_FILE, curves, document["curves"]["sha256"]),
+    ):
+        if _sha256(found) != wanted:
+            problems.append(f"{name}: its SHA-256 is not the one in {CHECKPOINT_FILE}: it was changed")
+    if problems:
+        raise ConfigError(problems, str(folder))
+    return Found(_state_of(data, setting, folder), rows_of(curves)), document["run"]
+
+
+def _state_of(data: bytes, setting: TrainingProblem, folder: Path) -> State:
+    """Return the tensors of a state, each where a new run has it."""
+    try:
+        held = tensors_of(data)
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError([f"the state is no safetensors file: {error}"], str(folder)) from None
+    wanted = start(setting)._asdict()
+    if held.keys() != wanted.keys():
+        raise ConfigError([f"the state has other tensors: {', '.join(sorted(held))}"], str(folder))
+    return State(**{name: held[name].to(like.device) for name, like in wanted.items()})
+
+
+def _before(folder: Path, identity: Mapping[str, Any], setting: TrainingProblem, *, resume: bool) -> Found | None:
+    """Return what to go on from; None where there is nothing."""
+    if not there(folder / CHECKPOINT_FILE):
+        return None
+    if not resume:
+        raise UsageError(f"{folder} holds a checkpoint: --resume goes on from it; or choose another --checkpoint.")
+    for rest in folder.glob(".writing.*"):  # of a process that was killed while it wrote
+        with contextlib.suppress(OSError):
+            shutil.rmtree(rest)
+    document = json_of(folder / CHECKPOINT_FILE)
+    if isinstance(document, dict) and isinstance(document.get("run"), dict):
+        differ = list(differences(document["run"], identity))
+        if differ:
+            said = "".join(f"\n  - {one}" for one in differ)
+            raise UsageError(f"The checkpoint in {folder} is of another run, and cannot be gone on with:{said}")
+    return read(folder, setting)[0]
+
+
+def identity_of(setting: TrainingProblem) -> dict[str, Any]:
+    """Return all that the bytes of a run hang on, as plain JSON values."""
+    goal = setting.goal
+    return {
+        "cascade": __version__,
+        "torch": torch.__version__,
+        "threshold": setting.threshold,
+        "seed": setting.seed,
+        "config": setting.config.model_dump(mode="json"),
+        "asked": {"limits": goal.limits.tolist(), "lambda_set": goal.lambda_set, "budget": goal.budget},
+        "questions": {"n": len(setting.walks.counts), "sha256": _walks_sha256(setting)},
+    }
+
+
+def differences(one: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yield where the run of a checkpoint differs from the one that is asked for.
+
+    >>> list(differences({"seed": 0, "config": {"steps": 10}}, {"seed": 1, "config": {"steps": 10}}))
+    ['seed: it is 0, and 1 is asked for']
+    """
+    for name in dict.fromkeys([*one, *other]):
+        held, asked = one.get(name), other.get(name)
+        if isinstance(held, dict) and isinstance(asked, dict):
+            yield from differences(held, asked, f"{path}{name}.")
+        elif held != asked:
+            yield f"{path}{name}: it is {_shown(held)}, and {_shown(asked)} is asked for"
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return f"{text[:16]}…" if len(text) > 60 else text
+
+
+def _walks_sha256(setting: TrainingProblem) -> str:
+    """Return the SHA-256 of all training questions as the network sees them."""
+    total = hashlib.sha256()
+    for name, values in setting.walks._asdict().items():
+        total.update(name.encode())
+        if isinstance(values, Tensor):
+            total.update(str(tuple(values.shape)).encode() + values.cpu().contiguous().numpy().tobytes())
+    return total.hexdigest()
+
+
+_PARTS: Mapping[str, Mapping[str, type]] = {
+    "state": {"file": str, "sha256": str},
+    "curves": {"bytes": int, "sha256": str},
+}
+
+
+def _form_problems(document: Any) -> list[str]:
+    """Return what keeps a document from being a checkpoint's."""
+    if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
+        return [f"it is no checkpoint of the form {SCHEMA_VERSION}"]
+    found = []
+    for name, fields in _PARTS.items():
+        held = document.get(name)
+        if not isinstance(held, dict) or any(not isinstance(held.get(one), kind) for one, kind in fields.items()):
+            found.append(f"{name}: it has {' and '.join(fields)}")
+    if not isinstance(document.get("run"), dict):
+        found.append("run: it says what the run hangs on")
+    if not found and document["state"]["file"] != _state_file(document.get("step")):
+        found.append("state.file: it is named by its step")
+    return found
+
+
+def _state_file(number: object) -> str:
+    return f"state-{number}.safetensors"
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,209 @@
+"""From a log to a policy network as it is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
+from cascade.policies.estimators import Scorer
+from cascade.policies.learned import NETWORKS, LearnedPolicy
+from cascade.policies.network import Action, Network
+from cascade.training.networks.config import CCPOConfig
+from cascade.training.networks.goal import Goal
+from cascade.training.networks.mlp import DTYPE
+from cascade.training.networks.problem import State, TrainingProblem, served_weights
+from cascade.training.networks.training import Trained, train
+from cascade.training.networks.walks import Encoding, encoding_of, walks_of
+from cascade.training.stopping.problem import Problem, ProblemBuilder, build, policy_of
+from cascade.training.stopping.targets import FitTarget, allowed
+
+_THRESHOLDS: Mapping[str, Literal["joint", "online", "none"]] = {
+    "cpo": "none",
+    "cpo_batch": "none",
+    "cpo_online": "online",
+    "ccpo": "joint",
+}
+_LEAST = 1e-300
+"""A probability below which no threshold is served: its logarithm is to be finite."""
+_ARGMAX_ONLY = 1.0
+"""Of log-probabilities: a threshold that none reaches."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A policy network, and how it was trained.
+
+    Attributes:
+        policies: as served, by level; one level is called "".
+        trained: the run.
+        setting: what it was trained on.
+    """
+
+    policies: Mapping[str, LearnedPolicy]
+    trained: Trained
+    setting: TrainingProblem
+
+    @property
+    def policy(self) -> LearnedPolicy:
+        """The policy of the only level, or of the first."""
+        return next(iter(self.policies.values()))
+
+
+def fit_network(
+    table: EpisodeTable,
+    asked: FitTarget,
+    *,
+    method: str = "ccpo",
+    config: CCPOConfig | None = None,
+    confidences: bool = True,
+    seed: int = 0,
+    builder: ProblemBuilder = build,
+    run: Callable[[TrainingProblem], Trained] = train,
+) -> Learned:
+    """Train a policy network.
+
+    Args:
+        table: the training questions.
+        asked: what the policy is for. Of promises on the set of answers each answer has a score of its own; for those
+            on the single answer, and f1, every answer is kept and stopping alone is learned.
+        method: "ccpo" trains policy and threshold together; "cpo" a policy of one action a step, served at its argmax;
+            "cpo_batch" the same, whose threshold is left to calibration; "cpo_online" the same with a threshold that
+            follows the misses of the training questions, and promises nothing.
+        config: how it is trained; the defaults of `CCPOConfig` otherwise.
+        confidences: whether to fit how likely answers are right, as `error` and `regret` always do.
+        seed: draws weights and batches, and the folds of the confidences.
+        builder: makes the problem; `stopping.problem.SharedProblem` shares it with other estimators.
+        run: trains; another one shows progress, or goes on from a checkpoint.
+
+    Guarantee: none; any scores are valid, and the threshold is certified on other questions.
+
+    Raises:
+        UsageError: there is no question, nothing to decide, no such method, or the log lacks what the kind needs.
+    """
+    return fit_network_levels(
+        table, {"": asked}, method=method, config=config, confidences=confidences, seed=seed, builder=builder, run=run
+    )
+
+
+def fit_network_levels(
+    table: EpisodeTable,
+    asked: Mapping[str, FitTarget],
+    *,
+    method: str = "ccpo",
+    config: CCPOConfig | None = None,
+    confidences: bool = True,
+    seed: int = 0,
+    builder: ProblemBuilder = build,
+    run: Callable[[TrainingProblem], Trained] = train,
+) -> Learned:
+    """Train one policy network for several levels, each with a limit of its own, and serve it at each.
+
+    The network sees the level beside the features; what is served at a level has it in its biases. All levels are of
+    one kind of promise. Otherwise as `fit_network`.
+    """
+    if method not in NETWORKS:
+        raise UsageError(f"There is no policy network {method!r}; there are {', '.join(NETWORKS)}.")
+    if len({(one.kind, one.lambda_set) for one in asked.values()}) > 1:
+        raise UsageError("The levels of one network are of one kind of promise, and charge answers alike.")
+    settings = config or CCPOConfig()
+    if settings.update == "trust_region" and len(asked) > 1:
+        raise UsageError("A trust region holds one constraint, and each level has its own: use the update dual.")
+    if table.arrays.horizon < 2:
+        raise UsageError(f"{table.dataset} has one step a question: there is nothing to decide.")
+    first = next(iter(asked.values()))
+    # Which answers are kept is learned with the rest: no probabilities of finds have to be fitted for it.
+    problem = builder(table, replace(first, lambda_set=0.0), confidences=confidences, seed=seed)
+    encoding = encoding_of(problem.stages, len(asked))
+    setting = TrainingProblem(
+        walks_of(problem, encoding, settings.device),
+        _goal(problem, list(asked.values()), settings),
+        settings,
+        _THRESHOLDS[method],
+        seed,
+    )
+    with one_torch_thread():
+        trained = run(setting)
+    return Learned(dict(_served(problem, encoding, setting, trained.state, method, tuple(asked))), trained, setting)
+
+
+def _goal(problem: Problem, asked: Sequence[FitTarget], config: CCPOConfig) -> Goal:
+    """Return what is asked in the units of training: mean losses, mean steps."""
+    limits = [_limit(problem, one) * config.aim for one in asked]
+    charged = asked[0].lambda_set if config.lambda_set is None else config.lambda_set
+    if asked[0].single:  # one answer is served whatever is kept (`FitTarget.lambda_set`)
+        charged = 0.0
+    return Goal(torch.tensor(limits, dtype=DTYPE, device=config.device), charged, asked[0].rules.on_cost)
+
+
+def _limit(problem: Problem, asked: FitTarget) -> float:
+    if asked.budget_nano_usd is None:
+        return allowed(problem.table, asked)
+    return asked.budget_nano_usd / (problem.cost.unit_nano_usd or asked.budget_nano_usd)
+
+
+class _Layers(NamedTuple):
+    """The network's weights and biases, as numpy arrays."""
+
+    weights: list[np.ndarray[tuple[int, ...], np.dtype[np.float64]]]
+    biases: list[np.ndarray[tuple[int, ...], np.dtype[np.float64]]]
+
+
+def _served(
+    problem: Problem, encoding: Encoding, setting: TrainingProblem, state: State, method: str, levels: tuple[str, ...]
+) -> Iterator[tuple[str, LearnedPolicy]]:
+    """Yield the policy of each level."""
+    parts = setting.net.parts(served_weights(setting, state).cpu())
+    layers = _Layers(*([one.numpy().copy() for one in some] for some in parts))
+    for level, name in enumerate(levels):
+        networks = [_network(problem, encoding, setting, layers, step, level) for step in range(len(problem.stages))]
+        onward: list[Scorer | None] = [Action(one, one.outputs - 1) for one in networks[:-1]]
+        include = None
+        if setting.walks.right is not None:
+            places = range(len(problem.table.sources))
+            include = [tuple([Action(one, place) for place in places]) for one in networks]
+        yield name, policy_of(problem, method, onward, include, _kappa(method, setting, float(state.kappa[level])))
+
+
+def _network(
+    problem: Problem, encoding: Encoding, setting: TrainingProblem, layers: _Layers, step: int, level: int
+) -> Network:
+    """Return what is served at a step: its own columns, and what is always there in the biases."""
+    first, places = layers.weights[0], encoding.places[step]
+    bias = layers.biases[0] + first[:, encoding.always(step, level)].sum(axis=1)
+    there = np.ones(setting.walks.actions, dtype=np.bool_)
+    there[-1] = step < len(problem.stages) - 1
+    return Network(
+        problem.stages[step].design,
+        (np.ascontiguousarray(first[:, places]), *layers.weights[1:]),
+        (bias, *layers.biases[1:]),
+        setting.config.activation,
+        there,
+    )
+
+
+def _kappa(method: str, setting: TrainingProblem, trained: float) -> float:
+    """Return the threshold where none is certified, of log-probabilities.
+
+    Where every answer is kept, going on is the likelier of two actions from one half.
+    """
+    if method in {"cpo", "cpo_batch"}:
+        return float(np.log(0.5)) if setting.walks.right is None else _ARGMAX_ONLY
+    return float(np.log(max(trained, _LEAST)))
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Let torch use one thread: sums come in one order, and small batches are no slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,160 @@
+"""What a soft policy brings on logged questions, exactly: soft inclusions, and recursions over the steps.
+
+m_t(a) in (0, 1) says how far action a is in the set at step t; at 0 and 1 everything here is what the hard sets of
+`conformal.rollout` bring (but for the argmax, which is always in). Each result is linear in every m_t(a) alone, so that
+gradients are exact and nothing is sampled. From the last step back, with B_t(a) whether answer a is right:
+
+    covered_t = 1 − Π_a (1 − m_t(a) B_t(a)) · (1 − m_t(n) covered_{t+1})
+    cost_t    = c_t + m_t(n) cost_{t+1}
+    size_t    = Σ_a m_t(a) + m_t(n) size_{t+1}
+
+Two more are the paper's: right leaves counted with repetition, N_t = Σ_a m_t(a) B_t(a) + m_t(n) N_{t+1}, which may
+exceed 1, and the cost of one path drawn uniformly from the set, with S = m/Σm in the place of m.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from cascade.training.networks.walks import Walks
+
+_TINY = 1e-300
+"""Under a division by Σm: all inclusions of a step may round to 0."""
+
+
+def policy_of(logits: Tensor, onward: Tensor) -> Tensor:
+    """Return log π, (B, T, k): "next", the last action, is masked where there is nothing to go on to, bool (B, T)."""
+    masked = logits[..., -1].masked_fill(~onward, -torch.inf)
+    return torch.log_softmax(torch.cat([logits[..., :-1], masked[..., None]], dim=-1), dim=-1)
+
+
+def able(log_policy: Tensor, walks: Walks) -> Tensor:
+    """Return log π, −∞ for what cannot be done: "next" at the end of a question, an answer that its step lacks.
+
+    One is left where a step has no answer and no next step; nothing hangs on it.
+    """
+    answers = torch.zeros_like(log_policy[..., :-1], dtype=torch.bool) if walks.absent is None else walks.absent
+    gone = torch.cat([answers, ~walks.onward[..., None]], dim=-1)
+    gone[..., 0] &= ~gone.all(dim=-1)
+    return log_policy.masked_fill(gone, -torch.inf)
+
+
+def soft_mask(log_policy: Tensor, kappa: Tensor, width: float, space: Literal["probability", "logit"]) -> Tensor:
+    """Return m = σ((π − κ)/ε), or of the logits of both, (B, T, k).
+
+    Args:
+        log_policy: log π.
+        kappa: (B, 1, 1) or a number's tensor, in (0, 1).
+        width: ε.
+        space: what it is a width of.
+    """
+    policy = log_policy.exp()
+    if space == "probability":
+        soft = torch.sigmoid((policy - kappa) / width)
+    else:
+        # log π − log(1 − π), 1 − π from below: at π = 1 the logit is large and finite.
+        logit = log_policy.clamp(min=-1e6) - torch.log1p(-policy.clamp(max=1 - 1e-12))
+        soft = torch.sigmoid((logit - torch.logit(kappa, eps=1e-12)) / width)
+    return torch.where(log_policy == -torch.inf, 0.0, soft)
+
+
+def drawn_from(included: Tensor) -> Tensor:
+    """Return S = m/Σm, the distribution over actions that a soft set is drawn with, (B, T, k)."""
+    return included / included.sum(dim=-1, keepdim=True).clamp(min=_TINY)
+
+
+class Brought(NamedTuple):
+    """What each question brings, (B,) each.
+
+    Attributes:
+        cost: in mean steps.
+        size: leaves kept.
+        loss: of the kind of promise, 0 where it does not count; may be below 0 where leaves are counted.
+    """
+
+    cost: Tensor
+    size: Tensor
+    loss: Tensor
+
+
+def brought(included: Tensor, walks: Walks, *, counted: bool = False, path: bool = False) -> Brought:
+    """Return what soft inclusions bring.
+
+    Args:
+        included: m, (B, T, k), or π itself for a policy that takes one action at a time; 0 for "next" where there is
+            nothing to go on to.
+        walks: the B questions.
+        counted: whether right leaves are counted with repetition, as in the paper's J̄_C.
+        path: whether cost and size are those of one path drawn from the set.
+    """
+    walked = drawn_from(included) if path else included
+    cost, size = _summed(walked, walks)
+    if walks.right is None:
+        return Brought(cost, size, _stopped(included[..., -1], walks))
+    hit = _counted(included, walks.right) if counted else covered(included, walks.right)
+    return Brought(cost, size, walks.counts * (1.0 - hit))
+
+
+def covered(included: Tensor, right: Tensor) -> Tensor:
+    """Return how far a right answer is in the set, (B, T, k) and (B, T, m) -> (B,)."""
+    ahead = torch.zeros_like(included[:, 0, 0])
+    for t in range(included.shape[1] - 1, -1, -1):
+        missed = (1.0 - included[:, t, :-1] * right[:, t]).prod(dim=-1)
+        ahead = 1.0 - missed * (1.0 - included[:, t, -1] * ahead)
+    return ahead
+
+
+def _counted(included: Tensor, right: Tensor) -> Tensor:
+    ahead = torch.zeros_like(included[:, 0, 0])
+    for t in range(included.shape[1] - 1, -1, -1):
+        ahead = (included[:, t, :-1] * right[:, t]).sum(dim=-1) + included[:, t, -1] * ahead
+    return ahead
+
+
+def _summed(walked: Tensor, walks: Walks) -> tuple[Tensor, Tensor]:
+    """Return cost and leaves, (B,) each. Where every answer is kept a step's leaves are its answers."""
+    cost = size = torch.zeros_like(walked[:, 0, 0])
+    kept = walks.leaves if walks.right is None else walked[..., :-1].sum(dim=-1)
+    for t in range(walked.shape[1] - 1, -1, -1):
+        cost = walks.cost[:, t] + walked[:, t, -1] * cost
+        size = kept[:, t] + walked[:, t, -1] * size
+    return cost, size
+
+
+def _stopped(onward: Tensor, walks: Walks) -> Tensor:
+    """Return the loss of where a walk stops, every answer kept, (B, T) -> (B,)."""
+    ahead = walks.stop_loss[:, -1]
+    for t in range(onward.shape[1] - 2, -1, -1):
+        ahead = (1.0 - onward[:, t]) * walks.stop_loss[:, t] + onward[:, t] * ahead
+    return ahead
+
+
+class Hard(NamedTuple):
+    """What the sets at a threshold bring, (B,) each, as in `Brought`."""
+
+    loss: Tensor
+    cost: Tensor
+    size: Tensor
+
+
+def at_threshold(log_policy: Tensor, walks: Walks, kappa: Tensor) -> Hard:
+    """Return what the hard sets {a : π(a) ≥ κ} and the argmax bring, as they are served.
+
+    Args:
+        log_policy: log π, (B, T, k); what cannot be done (`able`) is passed over.
+        walks: the questions.
+        kappa: (B,); above 1 the argmax alone is taken.
+    """
+    possible = able(log_policy, walks)
+    policy = possible.exp()
+    best = possible.argmax(dim=-1, keepdim=True)  # the first of several, as `conformal.actions`
+    kept = ((policy >= kappa[:, None, None]) & (possible > -torch.inf)).scatter(-1, best, value=True)
+    onward = kept[..., -1] & walks.onward
+    if walks.right is None:  # every answer is kept: stopping is never the last resort
+        onward = (policy[..., -1] >= kappa[:, None]) & walks.onward
+    included = torch.cat([kept[..., :-1], onward[..., None]], dim=-1).to(policy.dtype)
+    found = brought(included, walks)
+    return Hard(found.loss, found.cost, found.size)

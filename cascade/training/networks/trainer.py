@@ -1,0 +1,205 @@
+"""Policy networks among the other ways to make a policy: their settings, who is told, and how each was trained.
+
+torch is imported where one is trained, and nowhere before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, NamedTuple
+
+from cascade.conformal.arrays import StepArrays
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import MissingExtraError, UsageError
+from cascade.policies.learned import LearnedPolicy
+from cascade.training.networks.config import CCPOConfig
+from cascade.training.networks.curves import Training, csv_of
+from cascade.training.networks.keeping import Checkpoints
+from cascade.training.networks.progress import Following, Tell, silent
+from cascade.training.stopping.problem import ProblemBuilder, build
+from cascade.training.stopping.targets import FitTarget
+
+if TYPE_CHECKING:
+    from cascade.training.networks.fitting import Learned
+    from cascade.training.networks.problem import TrainingProblem
+    from cascade.training.networks.training import Trained
+
+CERTIFIABLE = ("cpo_batch", "ccpo")
+"""The networks that a certificate is made for, the simpler one first."""
+BARE = ("cpo", "cpo_online")
+"""Those that carry none: one is served at its likeliest action, one at the threshold of its own training."""
+
+
+class _For(NamedTuple):
+    """What a network of one level was trained for, beside its questions."""
+
+    asked: FitTarget
+    method: str
+    seed: int
+    confidences: bool
+
+
+class _Made(NamedTuple):
+    """A network that was made: of which questions, for what (None: for several levels), and how it was trained."""
+
+    arrays: StepArrays
+    made_for: _For | None
+    policy: LearnedPolicy
+    training: Training
+
+
+class Networks:
+    """Trains policy networks, each once, and knows of each that it made to be served how it was trained.
+
+    Args:
+        config: how they are trained.
+        offered: whether "auto" tries them too.
+        checkpoints: where the run is kept on the disk; for one network alone.
+        tell: is told how far training is.
+    """
+
+    def __init__(
+        self,
+        config: CCPOConfig | None = None,
+        *,
+        offered: bool = False,
+        checkpoints: Checkpoints | None = None,
+        tell: Tell = silent,
+    ) -> None:
+        self.config, self.offered = config or CCPOConfig(), offered
+        self._checkpoints, self._tell = checkpoints, tell
+        self._made: list[_Made] = []
+
+    def sketch(
+        self, table: EpisodeTable, asked: FitTarget, method: str, *, seed: int = 0, builder: ProblemBuilder = build
+    ) -> LearnedPolicy:
+        """Train a network to be compared with others: without confidences where they do not bear on it.
+
+        Once for the table that was given last, however often the same is asked for: there are many in a comparison.
+
+        Raises:
+            MissingExtraError, UsageError: as `policy`.
+        """
+        self._made = [one for one in self._made if _to_be_served(one) or one.arrays is table.arrays]
+        return self._once(table, _For(asked, method, seed, confidences=False), builder)
+
+    def policy(
+        self, table: EpisodeTable, asked: FitTarget, method: str, *, seed: int = 0, builder: ProblemBuilder = build
+    ) -> LearnedPolicy:
+        """Train a network to be served; once, however often the same is asked for.
+
+        Raises:
+            MissingExtraError: torch is not installed.
+            UsageError: the log has nothing to learn from, or lacks what is needed; a checkpoint is of another run.
+        """
+        return self._once(table, _For(asked, method, seed, confidences=True), builder)
+
+    def levels(
+        self, table: EpisodeTable, asked: Mapping[str, FitTarget], method: str, *, seed: int = 0
+    ) -> Mapping[str, LearnedPolicy]:
+        """Train one network for several levels, each with what is asked for at it.
+
+        Raises:
+            MissingExtraError, UsageError: as `policy`.
+        """
+        learned = self._learned(table, asked, method, confidences=True, seed=seed, builder=build)
+        told = _training(learned, method)
+        self._made += [_Made(table.arrays, None, policy, told) for policy in learned.policies.values()]
+        return learned.policies
+
+    def training_of(self, policy: LearnedPolicy) -> Training | None:
+        """Return how a policy was trained; None where it is none of those made here to be served."""
+        return next((one.training for one in self._made if one.policy is policy and _to_be_served(one)), None)
+
+    def _once(self, table: EpisodeTable, made_for: _For, builder: ProblemBuilder) -> LearnedPolicy:
+        """Return the network of one level that was made for the same, or train it."""
+        for one in self._made:
+            if one.arrays is table.arrays and one.made_for == made_for:
+                return one.policy
+        asked, method, seed, confidences = made_for
+        learned = self._learned(table, {"": asked}, method, confidences=confidences, seed=seed, builder=builder)
+        self._made.append(_Made(table.arrays, made_for, learned.policy, _training(learned, method)))
+        return learned.policy
+
+    def _learned(
+        self,
+        table: EpisodeTable,
+        asked: Mapping[str, FitTarget],
+        method: str,
+        *,
+        confidences: bool,
+        seed: int,
+        builder: ProblemBuilder,
+    ) -> Learned:
+        require_torch(self.config.device)
+        from cascade.training.networks.fitting import fit_network_levels
+
+        return fit_network_levels(
+            table,
+            asked,
+            method=method,
+            config=self.config,
+            confidences=confidences,
+            seed=seed,
+            builder=builder,
+            run=lambda setting: self._trained(setting, method, whole=confidences),
+        )
+
+    def _trained(self, setting: TrainingProblem, method: str, *, whole: bool) -> Trained:
+        from cascade.training.networks.checkpoint import train_kept
+        from cascade.training.networks.training import train
+
+        _check_start(setting)
+        following = Following(method, setting.config.steps, self._tell)
+        if self._checkpoints is None or not whole:
+            return train(setting, tell=following)
+        return train_kept(setting, self._checkpoints, following)
+
+
+def _check_start(setting: TrainingProblem) -> None:
+    """Refuse a threshold to start from that would be moved at once: the range may hang on the log's actions."""
+    start, (low, high) = setting.config.kappa_start, setting.kappa_range
+    if start is not None and not low <= start <= high:
+        raise UsageError(f"kappa_start: {start:g} is outside what kappa is kept in here, {low:.4g} to {high:.4g}.")
+
+
+def _to_be_served(one: _Made) -> bool:
+    return one.made_for is None or one.made_for.confidences
+
+
+def require_torch(device: str = "cpu") -> None:
+    """Refuse to train where there is nothing to train with.
+
+    Raises:
+        MissingExtraError: torch is not installed.
+        UsageError: torch finds no such device.
+    """
+    if find_spec("torch") is None:
+        raise MissingExtraError("torch", "Training a policy network")
+    if device == "cpu":
+        return
+    from cascade.training.networks.devices import gpus
+
+    there = gpus()
+    number = int(device.partition(":")[2] or 0)
+    if number >= there:
+        found = "finds no GPU" if not there else f"finds {there} of them, counted from 0"
+        raise UsageError(f"Device {device}: torch {found} here. Without --device it is trained on the CPU.")
+
+
+def _training(learned: Learned, method: str) -> Training:
+    """Return how a network was trained, for those who read of it."""
+    setting, trained = learned.setting, learned.trained
+    limit = float(setting.goal.limits.mean())
+    return Training(
+        method=method,
+        settings=setting.config.model_dump(mode="json"),
+        steps=len(trained.rows),
+        questions=len(setting.walks.counts),
+        levels=setting.levels,
+        covered=None if setting.goal.budget else 1.0 - limit,
+        cost=limit if setting.goal.budget else None,
+        diverged=trained.diverged,
+        curves=csv_of(trained.rows),
+    )

@@ -1,0 +1,132 @@
+"""A log as a network is trained on it: questions × steps × numbers, as tensors.
+
+All steps share one network. A feature of the same name is the same input at every step, scaled as that step's own
+design scales it (`training.stopping.stages`); what a step does not have is 0 there, and inputs say which step it is.
+Each step is served with its own columns alone (`fitting`): inputs that are always 0 or 1 there go into the biases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cascade.conformal.arrays import Floats, Ints
+from cascade.episodes.table import EpisodeTable
+from cascade.training.networks.mlp import DTYPE
+from cascade.training.stopping.problem import Problem
+from cascade.training.stopping.stages import Stage
+from cascade.training.stopping.targets import on_record
+
+
+class Encoding(NamedTuple):
+    """Where each step's columns lie among the inputs.
+
+    Attributes:
+        names: what the inputs are that come from features; "p_yes?" marks where p_yes is missing.
+        places: int64 for each step, the input of each of its design's columns.
+        levels: inputs that say which level a policy serves; 0 where there is one.
+    """
+
+    names: tuple[str, ...]
+    places: tuple[Ints, ...]
+    levels: int = 0
+
+    @property
+    def inputs(self) -> int:
+        """All inputs: features, steps, levels."""
+        return len(self.names) + len(self.places) + self.levels
+
+    def always(self, step: int, level: int = 0) -> list[int]:
+        """Return the inputs that are 1 at a step, from 0, and at a level."""
+        found = [len(self.names) + step]
+        return [*found, len(self.names) + len(self.places) + level] if self.levels else found
+
+
+class Walks(NamedTuple):
+    """n questions, T steps, m candidates a step. Float tensors are float64.
+
+    Attributes:
+        inputs: (n, T, inputs), without those of levels.
+        right: (n, T, m), 1 where a candidate is right; None where every answer is kept and stopping alone is decided.
+        stop_loss: (n, T), what stopping after each step loses, every answer kept (`stopping.targets`).
+        counts: (n,), 1 where a question counts as missed if no right answer is kept.
+        cost: (n, T), of each step, in mean steps; 0 beyond a complete record.
+        leaves: (n, T), answers of a step.
+        onward: bool (n, T), whether there is a next step to go on to.
+        absent: bool (n, T, m), which answers a step on record lacks; None where none does, or every answer is kept.
+        there: bool (n, T), which steps are on record; None where all are.
+    """
+
+    inputs: Tensor
+    right: Tensor | None
+    stop_loss: Tensor
+    counts: Tensor
+    cost: Tensor
+    leaves: Tensor
+    onward: Tensor
+    absent: Tensor | None = None
+    there: Tensor | None = None
+
+    def take(self, rows: Tensor) -> Walks:
+        """Return some questions, int64 (r,)."""
+        return Walks(*[None if one is None else one[rows] for one in self])  # type: ignore[arg-type]
+
+    @property
+    def actions(self) -> int:
+        """The actions k of a step: one a candidate and "next", or "stop" and "next"."""
+        return 2 if self.right is None else int(self.right.shape[2]) + 1
+
+
+def encoding_of(stages: Sequence[Stage], levels: int = 0) -> Encoding:
+    """Return where the columns of steps lie."""
+    said = [_names(stage) for stage in stages]
+    names = tuple(dict.fromkeys(name for some in said for name in some))
+    at = {name: place for place, name in enumerate(names)}
+    places = tuple([np.array([at[name] for name in some], dtype=np.int64) for some in said])
+    return Encoding(names, places, levels if levels > 1 else 0)
+
+
+def _names(stage: Stage) -> list[str]:
+    own = list(stage.features.names)
+    return own + [f"{own[place]}?" for place in stage.design.indicators.tolist()]
+
+
+def walks_of(problem: Problem, encoding: Encoding, device: str = "cpu") -> Walks:
+    """Return the questions of a problem (`stopping.problem.build`, without products of features)."""
+    table = problem.table
+    scored = problem.asked.rules.counts_misses  # answers are scored one by one; for the others every answer is kept
+    right = _tensor(table.arrays.correct, device) if scored else None
+    hopeless = table.arrays.complete & ~table.arrays.solvable
+    counts = _tensor(problem.asked.rules.counted(table) & ~hopeless, device)
+    inputs = _tensor(_inputs(table, problem.stages, encoding), device)
+    cost, leaves = _tensor(problem.cost.values, device), _tensor(table.arrays.present.sum(axis=2), device)
+    loss = _tensor(problem.loss, device)
+    held = on_record(table)
+    lacking = ~table.arrays.present & held[:, :, None]
+    absent = torch.from_numpy(lacking).to(device) if scored and lacking.any() else None
+    there = None if held.all() else torch.from_numpy(held).to(device)
+    return Walks(inputs, right, loss, counts, cost, leaves, _onward(table).to(device), absent, there)
+
+
+def _inputs(table: EpisodeTable, stages: Sequence[Stage], encoding: Encoding) -> Floats:
+    width = len(encoding.names) + len(encoding.places)
+    found = np.zeros((table.n, len(stages), width))
+    for t, (stage, places) in enumerate(zip(stages, encoding.places, strict=True)):
+        found[stage.rows[:, None], t, places[None, :]] = stage.columns
+        found[:, t, len(encoding.names) + t] = 1.0
+    return found
+
+
+def _onward(table: EpisodeTable) -> Tensor:
+    """Return where there is a next step: not after the last of a complete question, nor after step T."""
+    number = np.arange(table.arrays.horizon)
+    ends = table.arrays.complete[:, None] & (number >= table.arrays.steps[:, None] - 1)
+    return torch.from_numpy(~ends & (number < table.arrays.horizon - 1))
+
+
+def _tensor(values: np.ndarray[tuple[int, ...], np.dtype[np.generic]], device: str) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float64)).to(DTYPE).to(device)

@@ -1,0 +1,201 @@
+"""Which answer is served, and which are kept: how likely each is right, given all that is known by then.
+
+After each step two things are estimated by logistic regression on the step's features, calibrated by Platt's method on
+questions that the model has not seen: how likely each new answer is right, and how likely the *incumbent* is, the best
+answer of the steps before. An earlier answer's confidence is of its time; what came after may have contradicted it.
+`policies.ranking` puts the new answers on the side of the incumbent where they belong, so that `engine.rank` serves the
+one that is likelier now.
+
+Guarantee: none. Any confidences are valid; what is promised of the answer served is certified by `conformal.ltt`. Where
+the strategy's own confidences, or with a ladder its latest answer, serve the right answer more often out of fold, they
+are left as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.calibration.folds import FOLDS, folds
+from cascade.conformal.arrays import Bools, Floats, Ints
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
+from cascade.guarantees.served_answer import right_after, served_right
+from cascade.policies.design import Design
+from cascade.policies.estimators import Constant, Linear, Logistic, Scorer
+from cascade.policies.learned import LearnedPolicy, StepRule
+from cascade.policies.ranking import beside
+from cascade.training.estimators.irls import logistic, probabilities
+from cascade.training.estimators.platt import Slope, platt
+from cascade.training.estimators.ridge import Weights
+from cascade.training.stopping.stages import Stage, prior_of, rule_before
+from cascade.training.stopping.targets import on_record
+
+PENALTY = 1.0
+"""Of a logistic regression, for each column and column: a logit's variance before any data is then about 1."""
+LEAST_ROWS = 40
+"""Answers of a source at a step below which their rightness is not modelled."""
+
+
+class Answers(NamedTuple):
+    """How likely answers are right, a fit for each step.
+
+    Attributes:
+        confidence: for each step, for each place, P(this answer is right); None = the strategy's own.
+        incumbent: for each step P(the best earlier answer is right); None at step 1.
+        out_of_fold: float64 (n, T, m), the confidences of the training questions, each by a regression that has not
+            seen the question, on the scale (two numbers, Platt's) that all of them gave; the strategy's own where
+            nothing was fitted. They rank as the policy's would.
+        right, own_right: how often the answer served is right, mean over the steps on record, by these confidences out
+            of fold and by the strategy's own; equal where nothing was fitted.
+    """
+
+    confidence: tuple[tuple[Logistic | Constant | None, ...], ...]
+    incumbent: tuple[Logistic | None, ...]
+    out_of_fold: Floats
+    right: float
+    own_right: float
+
+    @property
+    def fitted(self) -> bool:
+        """Whether any was fitted."""
+        return any(one is not None for step in self.confidence for one in step)
+
+
+def own_answers(table: EpisodeTable) -> Answers:
+    """Return the strategy's own confidences: nothing is fitted."""
+    nothing = (None,) * len(table.sources)
+    right = _share(table, table.confidence)
+    horizon = table.arrays.horizon
+    return Answers((nothing,) * horizon, (None,) * horizon, table.confidence, right, right)
+
+
+def newest_answers(table: EpisodeTable) -> Answers:
+    """Return confidences that serve the newest answer: t / T at step t, so that the last step's is sure.
+
+    For a promise that the last step's answer never breaks (`guarantees.base.Kind.last_is_safe`).
+    """
+    horizon, places = table.arrays.horizon, len(table.sources)
+    sure = np.arange(1, horizon + 1) / horizon
+    found = np.where(table.arrays.present, sure[None, :, None], np.nan)
+    confidence = tuple([(Constant(one),) * places for one in sure.tolist()])
+    right = _share(table, found)
+    return Answers(confidence, (None,) * horizon, found, right, _share(table, table.confidence))
+
+
+def fit_answers(
+    table: EpisodeTable, stages: Sequence[Stage], *, seed: int = 0, init: LearnedPolicy | None = None
+) -> Answers:
+    """Fit how likely answers are right, step by step: who the incumbent is hangs on the steps before.
+
+    Args:
+        table: the training questions.
+        stages: their steps (`stages.staged`).
+        seed: draws the folds.
+        init: an earlier policy, whose logits are shrunk towards instead of towards 0.
+    """
+    own = own_answers(table)
+    try:
+        fold = folds(table, FOLDS, seed)
+    except UsageError:  # all questions hang together: nothing could be said of unseen ones
+        return own
+    found = np.where(table.arrays.present, table.confidence, np.nan)
+    confidence: list[tuple[Logistic | None, ...]] = []
+    incumbent: list[Logistic | None] = []
+    for stage in stages:
+        rule = rule_before(init, stage.step, table.sources)
+        made = _of_step(table, stage, found, fold, rule)
+        confidence.append(made.confidence)
+        incumbent.append(made.incumbent)
+        found[stage.rows, stage.step - 1] = made.out_of_fold
+    right = _share(table, found)
+    if right < own.right:
+        return own
+    return Answers(tuple(confidence), tuple(incumbent), found, right, own.right)
+
+
+class _Step(NamedTuple):
+    confidence: tuple[Logistic | None, ...]
+    incumbent: Logistic | None
+    out_of_fold: Floats
+
+
+def _of_step(table: EpisodeTable, stage: Stage, found: Floats, fold: Ints, rule: StepRule | None) -> _Step:
+    """Fit one step; `found` has the confidences of the steps before."""
+    t, rows = stage.step - 1, stage.rows
+    before = found[rows, :t].reshape(rows.size, t * found.shape[2])
+    known: Bools = np.asarray(~np.isnan(before).all(axis=1))
+    best = np.where(known, np.nanmax(np.where(known[:, None], before, 0.0), axis=1, initial=-np.inf), np.nan)
+    chances, models = np.full((rows.size, len(table.sources)), np.nan), list[Logistic | None]()
+    for place in range(len(table.sources)):
+        there = table.arrays.present[rows, t, place]
+        earlier = rule.confidence[place] if rule is not None else None
+        fit = chance(
+            stage, table.arrays.correct[rows, t, place], there, fold[rows], _prior(earlier, rule, stage, table)
+        )
+        models.append(None if fit is None else fit.model)
+        if fit is not None:
+            chances[there, place] = fit.out_of_fold[there]
+    incumbent, rival = None, np.full(rows.size, np.nan)
+    if t and any(model is not None for model in models):
+        right = right_after(table, found, t)[rows]
+        earlier = rule.incumbent if rule is not None else None
+        fit = chance(stage, right, known, fold[rows], _prior(earlier, rule, stage, table))
+        if fit is not None:
+            incumbent, rival = fit.model, np.where(known, fit.out_of_fold, np.nan)
+    made = beside(chances, rival, best)
+    kept = np.array([model is None for model in models], dtype=np.bool_)
+    return _Step(tuple(models), incumbent, np.where(kept, found[rows, t], made))
+
+
+def _prior(scorer: Scorer | None, rule: StepRule | None, stage: Stage, table: EpisodeTable) -> Floats | None:
+    prior = prior_of(scorer, rule, stage, table)
+    return None if prior is None else prior.weights
+
+
+class Chance(NamedTuple):
+    """A calibrated probability of an event at a step.
+
+    Attributes:
+        model: of all rows.
+        out_of_fold: float64 (k,), what regressions said that had not seen the row, on the scale of all rows.
+    """
+
+    model: Logistic
+    out_of_fold: Floats
+
+
+def chance(stage: Stage, event: Bools, counted: Bools, fold: Ints, prior: Floats | None = None) -> Chance | None:
+    """Fit the probability of an event on the rows that count; None where they are too few, or all of one fold.
+
+    Args:
+        stage: the step.
+        event: bool (k,), what happened, of the stage's rows.
+        counted: bool (k,), which rows count.
+        fold: int64 (k,), the fold of each row (`folds`).
+        prior: float64 (D,), the weights to shrink towards.
+    """
+    if np.count_nonzero(counted) < LEAST_ROWS or np.unique(fold[counted]).size < 2:
+        return None
+    y, penalty = event.astype(np.float64), stage.penalty(PENALTY)
+    logit = np.empty(len(y))
+    for which in np.unique(fold):
+        held_out = fold == which
+        seen = counted & ~held_out
+        logit[held_out] = logistic(stage.columns[seen], y[seen], penalty, prior=prior).of(stage.columns[held_out])
+    slope = platt(logit[counted], y[counted])
+    whole = logistic(stage.columns[counted], y[counted], penalty, prior=prior)
+    return Chance(logistic_of(stage.design, whole, slope), probabilities(slope.slope * logit + slope.offset))
+
+
+def logistic_of(design: Design, weights: Weights, slope: Slope | None = None) -> Logistic:
+    """Return a fitted form as it is served."""
+    linear = Linear(design, weights.weights, weights.intercept)
+    return Logistic(linear) if slope is None else Logistic(linear, slope.slope, slope.offset)
+
+
+def _share(table: EpisodeTable, confidence: Floats) -> float:
+    """Return how often the answer served is right, mean over the steps on record."""
+    return float(served_right(table, confidence)[on_record(table)].mean())

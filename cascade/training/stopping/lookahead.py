@@ -1,0 +1,152 @@
+"""Index: what looking ahead finds for its price, whatever the price of a loss is.
+
+After step t, with p = P(stopping here loses), q_k = P(k more steps mend it | it loses) and, where something can be
+lost, r_k = P(k more steps break it | it does not): the score of going on is max over k of (p q_k − (1 − p) r_k) / c_k,
+c_k being what k more steps are expected to cost: a ridge regression on the step's features, since where the next step
+is dear the same chance is worth less. No decision in between is foreseen ("open loop"), and no price is needed:
+the threshold is its inverse. p is fitted on all questions, q_k and r_k on those where stopping loses, or does not.
+
+References: `problem`; Weitzman, Optimal search for the best alternative (1979), for an index of its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.conformal.arrays import Floats, Ints
+from cascade.episodes.table import EpisodeTable
+from cascade.policies.estimators import Gain, Linear, Logistic
+from cascade.policies.learned import LearnedPolicy
+from cascade.training.estimators.irls import logistic
+from cascade.training.estimators.ridge import Ridge
+from cascade.training.stopping.answers import PENALTY, logistic_of
+from cascade.training.stopping.inclusion import per_price
+from cascade.training.stopping.problem import (
+    Outcome,
+    Problem,
+    ProblemBuilder,
+    backward,
+    build,
+    policy_of,
+    price_of_loss,
+)
+from cascade.training.stopping.stages import Prior, Stage, prior_of, rule_before
+from cascade.training.stopping.targets import FitTarget
+
+_PRICE_PENALTY = 1.0
+"""For each column and column: of features that explain half of what steps cost (`net_benefit.PENALTY`)."""
+_LEAST_SHARE = 0.1
+"""Of the mean, what steps ahead are taken to cost at least: a line through prices may cross 0."""
+_LEAST_ROWS = 10
+"""Questions below which a conditional probability is taken to be the same for all: their shares alone."""
+
+
+def fit_lookahead(
+    table: EpisodeTable,
+    asked: FitTarget,
+    *,
+    products: bool = False,
+    penalty: float = PENALTY,
+    confidences: bool = True,
+    init: LearnedPolicy | None = None,
+    seed: int = 0,
+    builder: ProblemBuilder = build,
+) -> LearnedPolicy:
+    """Fit optimal stopping by the index.
+
+    Args:
+        table: the training questions.
+        asked: what the policy is for; alpha sets its default threshold alone.
+        products: whether probabilities depend on squares and products of features too.
+        penalty: of the logistic regressions, for each column and column.
+        confidences: whether to fit how likely answers are right, as `error` and `regret` always do.
+        init: an earlier policy, whose probabilities are shrunk towards where it was one of this method.
+        seed: draws the folds of the confidences.
+        builder: makes the problem; `problem.SharedProblem` shares it with other estimators.
+
+    Guarantee: none; any scores are valid, and the threshold is certified on other questions.
+
+    Raises:
+        UsageError: there is no question, or the log lacks what the kind needs.
+    """
+    problem = builder(table, asked, products=products, confidences=confidences, init=init, seed=seed)
+    gains = [_gain(problem, stage, penalty, init) for stage in problem.stages[:-1]]
+    include = None if problem.inclusion is None else per_price(problem.inclusion)
+    scores = _scores(problem, gains)
+    price = price_of_loss(problem, lambda one: _brings(problem, scores, 1.0 / one))
+    return policy_of(problem, "index2", gains, include, kappa=1.0 / price)
+
+
+class _Shown(NamedTuple):
+    """What a step's probabilities are fitted on: rows that decide."""
+
+    stage: Stage
+    rows: Ints
+    columns: Floats
+    penalty: Floats
+
+    def fit(self, y: Floats, weights: Floats, prior: Prior | None = None) -> Logistic:
+        """Fit the probability of y, a share, on rows that count by their weights."""
+        penalty = self.penalty
+        counted = weights > 0
+        if np.count_nonzero(counted) < _LEAST_ROWS:
+            flat = logistic(np.zeros((len(y), 1)), y, 0.0, weights=None if not counted.any() else weights)
+            return logistic_of(self.stage.design, flat._replace(weights=np.zeros(self.columns.shape[1])))
+        some = self.columns[counted] if not counted.all() else self.columns
+        share = None if (weights[counted] == 1.0).all() else weights[counted]
+        found = logistic(some, y[counted], penalty, weights=share, prior=None if prior is None else prior.weights)
+        return logistic_of(self.stage.design, found)
+
+
+def _gain(problem: Problem, stage: Stage, penalty: float, init: LearnedPolicy | None) -> Gain | None:
+    """Fit one step's index; None where no question decides."""
+    rows, t = stage.rows[stage.deciding], stage.step - 1
+    if not rows.size:
+        return None
+    shown = _Shown(stage, rows, stage.columns[stage.deciding], stage.penalty(penalty))
+    now, later = problem.loss[rows, t], problem.loss[rows, t + 1 :]
+    rule = rule_before(init, stage.step, problem.table.sources)
+    before = rule.next if rule is not None and isinstance(rule.next, Gain) else None
+
+    def prior(one: Logistic | None) -> Prior | None:
+        return prior_of(one, rule, stage, problem.table)
+
+    loss = shown.fit(now, np.ones(rows.size), prior(None if before is None else before.loss))
+    gained, lost, paid = [], list[Logistic | None](), []
+    for k in range(later.shape[1]):
+        ahead = before is not None and k < len(before.gained)
+        mended, broken = np.maximum(now - later[:, k], 0.0), np.maximum(later[:, k] - now, 0.0)
+        gained.append(shown.fit(_share(mended, now), now, prior(before.gained[k] if before and ahead else None)))
+        kept = 1.0 - now
+        earlier = prior(before.lost[k] if before and ahead else None)
+        lost.append(shown.fit(_share(broken, kept), kept, earlier) if broken.any() else None)
+        paid.append(problem.cost.values[rows, t + 1 : t + 2 + k].sum(axis=1))
+    least = [max(_LEAST_SHARE * float(one.mean()), float(problem.prices[t]) * _LEAST_SHARE) for one in paid]
+    return Gain(loss, tuple(gained), tuple(lost), np.array(least), _prices(shown, paid))
+
+
+def _prices(shown: _Shown, paid: Sequence[Floats]) -> tuple[Linear, ...]:
+    """Fit what steps ahead cost, float64 (k,) for each number of them."""
+    ridge = Ridge.prepare(shown.columns, shown.stage.penalty(_PRICE_PENALTY))
+    found = [ridge.solve(one) for one in paid]
+    return tuple([Linear(shown.stage.design, one.weights, one.intercept) for one in found])
+
+
+def _share(part: Floats, whole: Floats) -> Floats:
+    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
+
+
+def _scores(problem: Problem, gains: list[Gain | None]) -> Floats:
+    """Return the scores of going on of the training questions, float64 (n, T − 1); −inf where nothing is decided."""
+    found = np.full((problem.table.n, len(gains)), -np.inf)
+    for t, (stage, gain) in enumerate(zip(problem.stages[:-1], gains, strict=True)):
+        if gain is not None:
+            found[stage.rows[stage.deciding], t] = gain.values(stage.raw[stage.deciding])
+    return found
+
+
+def _brings(problem: Problem, scores: Floats, kappa: float) -> Outcome:
+    return backward(problem.loss, problem.cost.values, lambda t, _: scores[:, t] >= kappa)

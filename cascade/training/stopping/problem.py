@@ -1,0 +1,244 @@
+"""Optimal stopping: what its estimators have in common.
+
+A policy that keeps every answer only decides when to stop (`design/osc.md`): it minimises the mean cost under a bound
+on the mean loss. With a price μ on the loss the best rule goes on where
+
+    Q_t(h) = E[ μ · (loss of stopping now − loss of stopping later) − cost of going on | h ] > 0,
+
+later decisions being as good. The estimators differ in how they estimate that: `net_benefit` by ridge regressions,
+`boosting` by trees, `index2` by probabilities of finding something for its price.
+
+All scores are benefit per price: divided, at each step, by the mean cost of the next. At kappa = 0 that changes
+nothing. Elsewhere it makes a threshold on the score act as another price on the loss would: near Q = 0 a change of μ by
+dμ moves Q by dμ · E[loss removed] = dμ/μ · E[cost], so that Q / E[cost] shifts by the same amount at all steps.
+
+Guarantee of every policy made here: none. Any scores are valid; what is promised is certified on questions that the fit
+has not seen (`calibration`).
+
+Reference: Longstaff & Schwartz, Valuing American options by simulation (2001), for regressions on realised values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from cascade.conformal.arrays import Bools, Floats
+from cascade.episodes.table import EpisodeTable
+from cascade.policies.design import GO_ON
+from cascade.policies.estimators import Constant, Scorer
+from cascade.policies.learned import LearnedPolicy, StepRule
+from cascade.training.stopping.answers import Answers, fit_answers, newest_answers, own_answers
+from cascade.training.stopping.inclusion import Inclusion, fit_inclusion
+from cascade.training.stopping.stages import Stage, staged
+from cascade.training.stopping.targets import FitTarget, StepCost, allowed, step_cost
+
+_LEAST_PRICE = 0.01
+"""What a step is taken to cost at least where scores are divided by it, in mean steps: one may be free."""
+LOW, HIGH, HALVINGS = -6.0, 14.0, 12
+"""The prices of a loss that are tried, in powers of two of a mean step's cost, to 0.3 %: a step a loss of 1 in 64 would
+pay for, to one that 1 loss in 16,000 pays for."""
+_AIM = 0.75
+"""The share of the allowed loss that is aimed at. Where a step is worth its price for all questions alike, the loss
+drops there by more than is asked for, and the least price at which it is low enough knows nothing of what comes next.
+Elsewhere it hardly matters: from 0.5 to 1 costs differ by 1.5 % or less (`benchmarks/osc_settings.py`)."""
+_LEAST_SHARE = 0.1
+"""Of what going on can cost, what a budget is taken to leave for it at least: else scores would only say what is
+cheap."""
+
+
+class Problem(NamedTuple):
+    """What an estimator is given.
+
+    Attributes:
+        table: the training questions.
+        asked: what the policy is for.
+        stages: their steps, T of them.
+        loss: float64 (n, T), of stopping after each step (`guarantees.base.Kind.loss`).
+        cost: of the steps.
+        answers: how likely each answer is right.
+        inclusion: how likely each answer is a find; None where every answer is kept.
+    """
+
+    table: EpisodeTable
+    asked: FitTarget
+    stages: tuple[Stage, ...]
+    loss: Floats
+    cost: StepCost
+    answers: Answers
+    inclusion: Inclusion | None
+
+    @property
+    def prices(self) -> Floats:
+        """Return what going on after each step but the last costs at once, mean over those that decide: (T − 1,)."""
+        following = [self.cost.values[stage.rows[stage.deciding], stage.step] for stage in self.stages[:-1]]
+        means = [float(some.mean()) if some.size else 1.0 for some in following]
+        return np.maximum(np.array(means, dtype=np.float64), _LEAST_PRICE)
+
+    def multiplied(self) -> Problem:
+        """Return the problem whose designs for going on have products of features (`stages.Stage.multiplied`)."""
+        return self._replace(stages=tuple([stage.multiplied() for stage in self.stages]))
+
+
+def build(
+    table: EpisodeTable,
+    asked: FitTarget,
+    *,
+    products: bool = False,
+    confidences: bool = True,
+    init: LearnedPolicy | None = None,
+    seed: int = 0,
+) -> Problem:
+    """Return the problem that a table poses.
+
+    Args:
+        table: the training questions; for regret those alone of which the reference is on record.
+        asked: what the policy is for.
+        products: whether the designs for going on have products of features.
+        confidences: whether to fit how likely answers are right; for the single answer it always is, since what it
+            loses hangs on which one is served.
+        init: an earlier policy to start from.
+        seed: draws the folds.
+
+    Raises:
+        UsageError: there is no question, or the log lacks what the kind needs.
+    """
+    cost, stages = step_cost(table), tuple(staged(table))
+    if asked.rules.last_is_safe(table):
+        answers = newest_answers(table)
+    elif confidences or asked.single:
+        answers = fit_answers(table, stages, seed=seed, init=init)
+    else:
+        answers = own_answers(table)
+    loss = asked.rules.loss(table, answers.out_of_fold)
+    inclusion = fit_inclusion(table, stages, asked, seed=seed) if asked.includes else None
+    bare = Problem(table, asked, stages, loss, cost, answers, inclusion)
+    return bare.multiplied() if products else bare
+
+
+ProblemBuilder: TypeAlias = Callable[..., Problem]
+"""`build`, or something that is called as it is."""
+
+
+class SharedProblem:
+    """A `build` for several estimators in turn: what they have in common on one table is made once.
+
+    The problem of the last table is kept, and of no other; it has to be the same object.
+    """
+
+    def __init__(self) -> None:
+        self._last: tuple[EpisodeTable, tuple[object, ...], Problem] | None = None
+
+    def __call__(self, table: EpisodeTable, asked: FitTarget, *, products: bool = False, **more: Any) -> Problem:
+        """Return what `build` does."""
+        key = (asked, *sorted(more.items()))
+        if self._last is None or self._last[0] is not table or self._last[1] != key:
+            self._last = table, key, build(table, asked, **more)
+        bare = self._last[2]
+        return bare.multiplied() if products else bare
+
+
+def policy_of(
+    problem: Problem,
+    method: str,
+    onward: Sequence[Scorer | None],
+    include: Sequence[Sequence[Scorer | None]] | None = None,
+    kappa: float = 0.0,
+) -> LearnedPolicy:
+    """Return the policy of these scores.
+
+    Args:
+        problem: what it was fitted on.
+        method: one of `policies.learned.METHODS`.
+        onward: the scores of going on, T − 1; None where no question was there to fit one: go on.
+        include: the scores of the answers, T times m; None keeps them all.
+        kappa: the threshold where none is certified.
+    """
+    nothing = (None,) * len(problem.table.sources)
+    rules = []
+    for t, stage in enumerate(problem.stages):
+        last = t == len(problem.stages) - 1
+        following = None if last else onward[t] or Constant(GO_ON)
+        kept = nothing if include is None else tuple(include[t])
+        answers = problem.answers
+        rules.append(StepRule(stage.features, following, kept, answers.confidence[t], answers.incumbent[t]))
+    return LearnedPolicy(method, tuple(rules), kappa)
+
+
+class Outcome(NamedTuple):
+    """What the rules fitted at a price bring on the training questions, means."""
+
+    loss: float
+    cost: float
+
+
+def price_of_loss(problem: Problem, brings: Callable[[float], Outcome]) -> float:
+    """Return the least price μ at which the rules lose what is allowed, or the highest that the budget pays for.
+
+    By bisection in the logarithm along fixed points: a stricter demand never gives a lower price. Where no price
+    reaches what is allowed, it is the least that loses as little as the highest. A little less is aimed at than is
+    allowed (`_AIM`), and less than the first step alone loses, so that the scores tell what going on is worth where the
+    threshold will come to lie.
+
+    Args:
+        problem: what is to be fitted.
+        brings: what the rules of a price bring, in mean steps.
+    """
+    enough = _enough(problem, brings)
+    low, high = LOW, HIGH
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if enough(brings(2.0**middle)):
+            high = middle
+        else:
+            low = middle
+    return float(2.0 ** (low if problem.asked.rules.on_cost else high))
+
+
+def _enough(problem: Problem, brings: Callable[[float], Outcome]) -> Callable[[Outcome], bool]:
+    """Return the test whether a price is as high as need be."""
+    asked, cost = problem.asked, problem.cost
+    if asked.rules.on_cost:
+        assert asked.budget_nano_usd is not None  # noqa: S101 - `FitTarget` has checked it
+        spent = cost.values.sum(axis=1)
+        least, most = float(cost.values[:, 0].mean()), float(spent.mean())
+        unit = cost.unit_nano_usd or math.inf
+        affordable = max(asked.budget_nano_usd / unit, least + _LEAST_SHARE * (most - least))
+        return lambda outcome: outcome.cost > affordable
+    aim = _AIM * min(allowed(problem.table, asked), float(problem.loss[:, 0].mean()))
+    aim = max(aim, brings(2.0**HIGH).loss)
+    return lambda outcome: outcome.loss <= aim
+
+
+class Walked(NamedTuple):
+    """What going on brings at each step, the later rules followed: float64 (n,) each.
+
+    Attributes:
+        loss: of where the walk then stops.
+        cost: of the steps from the next one on.
+    """
+
+    loss: Floats
+    cost: Floats
+
+
+def backward(loss: Floats, cost: Floats, decide: Callable[[int, Walked], Bools]) -> Outcome:
+    """Walk back from the last step to the first.
+
+    Args:
+        loss: float64 (n, T), of stopping after each step.
+        cost: float64 (n, T), of each step.
+        decide: given t, from T − 2 down to 0, and what going on after step t + 1 brings, where to go on: bool (n,).
+
+    Returns:
+        What the decisions bring from the first step on.
+    """
+    horizon = loss.shape[1]
+    ahead = Walked(loss[:, -1], cost[:, -1])
+    for t in range(horizon - 2, -1, -1):
+        onward = decide(t, ahead)
+        ahead = Walked(np.where(onward, ahead.loss, loss[:, t]), np.where(onward, ahead.cost, 0.0) + cost[:, t])
+    return Outcome(float(ahead.loss.mean()), float(ahead.cost.mean()))

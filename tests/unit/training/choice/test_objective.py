@@ -1,0 +1,136 @@
+"""What a walk counts is what the guarantees count: losses against the rules that certify, costs against the rollout."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cascade.calibration.scores import Sample, sample_of
+from cascade.conformal.critical import covered_at
+from cascade.conformal.rollout import levels, rollout
+from cascade.conformal.served import PathPoint, served
+from cascade.errors import UsageError
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.error import Error
+from cascade.guarantees.regret import Regret
+from cascade.training.choice.cost_at_loss import cost_at_loss
+from cascade.training.choice.objective import Prices, allowed_of, curve_of, prices_of
+from unit.calibration.logs import POLICY, log
+from unit.conformal.brute import batches, pack, telling_kappas
+
+FREE = Prices(in_money=True)
+
+
+def sample(n: int = 400, seed: int = 0) -> Sample:
+    return sample_of(log(n, seed), POLICY)
+
+
+def at(one: Sample, kind: str, allowed: float, **more: object) -> float:
+    return cost_at_loss(curve_of(one, Guarantee(kind, **more), FREE), allowed, coin=0.0)  # type: ignore[arg-type]  # as given
+
+
+def kappas(one: Sample) -> np.ndarray:
+    """Return every threshold at which something changes, falling."""
+    found = one.levels.reach[np.isfinite(one.levels.reach)]
+    return np.append(np.inf, np.unique(found)[::-1])
+
+
+def test_coverage_costs_what_the_first_threshold_that_keeps_it_costs() -> None:
+    one = sample()
+    for allowed in (0.05, 0.1, 0.2):
+        for kappa in kappas(one).tolist():
+            if (~covered_at(one.critical(), kappa)).mean() <= allowed:
+                expected = rollout(one.table.arrays, one.levels, kappa).cost.mean()
+                break
+        assert at(one, "coverage", allowed) == pytest.approx(expected)
+
+
+def test_solvable_is_allowed_its_share_of_the_questions_it_speaks_of() -> None:
+    one = sample()
+    solvable = one.table.arrays.solvable
+    asked = Guarantee("solvable", 0.1)
+    allowed = allowed_of(one.table, asked, 0.1)
+    assert allowed == pytest.approx(0.1 * solvable.mean())
+    for kappa in kappas(one).tolist():
+        if (~covered_at(one.critical(), kappa))[solvable].mean() <= 0.1:
+            expected = rollout(one.table.arrays, one.levels, kappa).cost.mean()
+            break
+    assert at(one, "solvable", allowed) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", ["error", "regret"])
+def test_the_single_answer_counts_as_served_does(kind: str) -> None:
+    one = sample(300)
+    held = {"error": Error(), "regret": Regret()}[kind].served(one)
+    for allowed in (0.1, 0.3, 0.5):
+        losses = [(held.at(PathPoint(kappa)).loss.mean(), kappa) for kappa in kappas(one).tolist()]
+        first = next((kappa for loss, kappa in losses if loss <= allowed), None)
+        expected = math.inf if first is None else rollout(one.table.arrays, one.levels, first).cost.mean()
+        assert at(one, kind, allowed, delta=0.1) == pytest.approx(expected)
+
+
+def test_single_losses_are_those_of_random_questions_at_every_threshold() -> None:
+    rng = np.random.default_rng(0)
+    checked = 0
+    for cases, horizon, width in batches(seed=7, per_shape=40):
+        steps, scores, confidence = pack(cases, horizon, width)
+        held = served(steps, levels(steps, scores), confidence)
+        losses = held.losses()
+        for row, case in enumerate(cases):
+            for kappa in telling_kappas(case, rng, 6):
+                assert int(losses.at(kappa)[row]) == int(held.at(PathPoint(kappa)).loss[row])
+                checked += 1
+    assert checked > 1_000
+
+
+def test_a_budget_is_spent_exactly_and_what_counts_is_who_is_missed() -> None:
+    one = sample(500)
+    budget = int(one.table.arrays.cost.sum(axis=1).mean() * 0.4)
+    asked = Guarantee("budget", budget_nano_usd=budget, most_nano_usd=10**9)
+    missed = cost_at_loss(curve_of(one, asked, FREE), allowed_of(one.table, asked, None))
+    costs = [(rollout(one.table.arrays, one.levels, kappa).cost.mean(), kappa) for kappa in kappas(one).tolist()]
+    below = [kappa for cost, kappa in costs if cost <= budget][-1]
+    above = next(kappa for cost, kappa in costs if cost >= budget)
+    shares = [(~covered_at(one.critical(), kappa)).mean() for kappa in (above, below)]
+    assert shares[0] - 1e-12 <= missed <= shares[1] + 1e-12
+    cheaper = Guarantee("budget", budget_nano_usd=budget // 2, most_nano_usd=10**9)
+    assert cost_at_loss(curve_of(one, cheaper, FREE), allowed_of(one.table, cheaper, None)) >= missed
+
+
+def test_f1_is_what_is_lacking_to_the_best_on_record() -> None:
+    one = sample(200)
+    quality = one.table.arrays.correct.astype(np.float64)
+    graded = replace(one, table=replace(one.table, quality=quality))
+    assert at(graded, "f1", 0.1) == pytest.approx(at(one, "coverage", 0.1))
+    with pytest.raises(UsageError, match="how good each answer is"):
+        curve_of(one, Guarantee("f1"), FREE)
+
+
+def test_costs_that_are_not_known_count_in_steps() -> None:
+    table = replace(log(300), cost_known=False)
+    one = sample_of(table, POLICY)
+    prices = prices_of(table)
+    assert (prices.in_money, prices.answer) == (False, 0)
+    found = cost_at_loss(curve_of(one, Guarantee("coverage", 0.1), prices), 0.1, coin=0.0) / prices.unit
+    for kappa in kappas(one).tolist():
+        if (~covered_at(one.critical(), kappa)).mean() <= 0.1:
+            assert found == pytest.approx(rollout(table.arrays, one.levels, kappa).length.mean())
+            return
+    raise AssertionError
+
+
+def test_further_answers_are_charged_with_lambda() -> None:
+    one = sample(300)
+    prices = prices_of(one.table, 0.25)
+    mean = one.table.arrays.cost.sum() / one.table.arrays.steps.sum()
+    assert prices.answer == round(0.25 * mean)
+    free = at(one, "coverage", 0.1)
+    charged = cost_at_loss(curve_of(one, Guarantee("coverage", 0.1), prices), 0.1, coin=0.0)
+    for kappa in kappas(one).tolist():
+        if (~covered_at(one.critical(), kappa)).mean() <= 0.1:
+            sizes = rollout(one.table.arrays, one.levels, kappa).distinct.mean()
+            break
+    assert charged == pytest.approx(free + prices.answer * sizes)

@@ -1,0 +1,80 @@
+"""Runs that are not worth going on with are ended, and said to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from cascade.training.networks.goal import Goal  # noqa: E402
+from cascade.training.networks.mlp import DTYPE  # noqa: E402
+from cascade.training.networks.problem import Row, TrainingProblem, start  # noqa: E402
+from cascade.training.networks.training import lost, train  # noqa: E402
+from cascade.training.networks.walks import Walks  # noqa: E402
+from unit.training.networks import made  # noqa: E402
+
+
+def setting(changes: dict[str, Any] | None = None, *, walks: Walks | None = None, **more: Any) -> TrainingProblem:
+    config = made.SMALL.model_copy(update=changes or {})
+    return made.setting(made.random_walks(60, 3, 2, seed=1) if walks is None else walks, config, **more)
+
+
+def row(number: int, coverage: float) -> Row:
+    return Row(number, 1.0, coverage, 0.0, 0.9, 1.0, 0.0, 0.0, 0.0, "dual")
+
+
+def test_a_run_that_misses_far_too_much_for_long_is_said_to_be_lost() -> None:
+    whole, goal = setting(), Goal(torch.tensor([1.5], dtype=DTYPE), budget=True)
+    missing, poor = [row(one, 0.25) for one in range(1, 401)], [row(one, 0.35) for one in range(1, 401)]
+    assert "25 % were covered, where 80 % are asked for" in str(lost(whole, missing[:200]))
+    assert lost(whole, missing[:199]) is None
+    assert lost(whole, poor) is None
+    assert "step 400" in str(lost(whole, poor[:200] + missing[200:]))
+    assert lost(whole, missing[:200] + poor[200:]) is None
+    assert lost(setting(goal=goal), missing) is None
+
+
+def test_a_run_ends_where_it_is_lost() -> None:
+    """As it is printed κ rises after each miss: of questions whose right answer "next" alone leads to, all are missed."""
+    walks = made.random_walks(40, 2, 1, seed=3, ragged=False)
+    right = torch.tensor([[0.0], [1.0]], dtype=DTYPE).expand(40, -1, -1)
+    walks = walks._replace(right=right, counts=torch.ones(40, dtype=DTYPE))
+    changes = {"kappa_sign": "printed", "kappa_range": (0.0, 1.0), "eta": 1.0, "steps": 250, "learning_rate": 1e-9}
+    whole = setting(changes, walks=walks)
+    state = start(whole)
+    weights = state.weights.clone()
+    whole.net.parts(weights)[1][-1][:] = torch.tensor([1.0, 0.0], dtype=DTYPE)  # the first answer is likelier
+    found = train(whole, state._replace(weights=weights))
+    assert len(found.rows) == 200
+    assert found.diverged is not None
+    assert "step 200" in found.diverged
+    assert found.rows[-1].kappa == 1.0
+    assert (
+        train(setting({**changes, "kappa_sign": "corrected"}, walks=walks), state._replace(weights=weights)).diverged
+        is None
+    )
+
+
+def test_weights_that_are_no_numbers_end_a_run_before_them() -> None:
+    whole = setting({"learning_rate": 1e308, "steps": 20})
+    found = train(whole)
+    assert "not finite" in str(found.diverged)
+    assert bool(torch.isfinite(found.state.weights).all())
+    assert len(found.rows) == int(found.state.step) < 20
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"update": "trust_region", "damping": 1e-18, "layers": (6,)},
+        {"estimator": "sampled", "critic_rate": 1e200},
+        {"update": "trust_region", "solver": "cg", "delta": 1e308, "damping": 1e-300},
+    ],
+    ids=["singular", "critics", "region"],
+)
+def test_numbers_that_fail_end_a_run_with_what_to_change(changes: dict[str, Any]) -> None:
+    found = train(setting({"steps": 20, **changes}))
+    assert "lower learning_rate" in str(found.diverged)
+    assert bool(torch.isfinite(found.state.weights).all())

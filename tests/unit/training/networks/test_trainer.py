@@ -1,0 +1,378 @@
+"""Policy networks among the candidates, in levels, and without a certificate."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import date
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from cascade.calibration.realised import play
+from cascade.calibration.scores import sample_of
+from cascade.cli.fit_uncertified import uncertified_document
+from cascade.conformal.binomial import lower_bound, upper_bound
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import MissingExtraError, UsageError
+from cascade.evaluation.report.card import card_files, facts_of
+from cascade.evaluation.report.uncertified_card import found_in_words, uncertified_files
+from cascade.guarantees import get
+from cascade.guarantees.base import Guarantee
+from cascade.policies.artifact import CARD_FILE, CURVES_FILE, MODEL_FILE, write
+from cascade.policies.calibrated import Threshold
+from cascade.policies.learned import NETWORKS
+from cascade.training.choice.portfolio import asked_of, portfolio
+from cascade.training.dividing import divided
+from cascade.training.embedding import Embedding
+from cascade.training.fitting import Fitted, fit_policy, objective_of
+from cascade.training.levels import conditioned, fit_levels
+from cascade.training.networks import devices, training
+from cascade.training.networks import trainer as module
+from cascade.training.networks.config import CCPOConfig
+from cascade.training.networks.curves import rows_of
+from cascade.training.networks.progress import Progress
+from cascade.training.networks.trainer import BARE, CERTIFIABLE, Networks, require_torch
+from cascade.training.notes import Init, about_training, ended_early
+from cascade.training.uncertified import fit_uncertified, kept_at
+from unit.calibration.logs import log
+from unit.embedder import Embedder
+
+DAY = date(2026, 11, 21)
+SMALL = CCPOConfig(layers=(6,), batch=20, steps=20)
+COVERAGE = Guarantee("coverage", 0.1)
+
+
+def fit(table: EpisodeTable, guarantee: Guarantee = COVERAGE, **more: Any) -> Fitted:
+    given = {"method": "ccpo", "today": DAY, "networks": Networks(SMALL)} | more
+    return fit_policy([table], guarantee, **given)
+
+
+def objective(table: EpisodeTable, guarantee: Guarantee = COVERAGE) -> Any:
+    return objective_of(divided([table], guarantee), guarantee)
+
+
+# --- as candidates
+
+
+def test_a_network_is_trained_once_and_certified(tmp_path: Path) -> None:
+    told: list[Progress] = []
+    found = fit(log(300), networks=Networks(SMALL, tell=told.append))
+    assert [one.step for one in told] == list(range(1, 21))  # once, though the choice asks for it too
+    assert {one.method for one in told} == {"ccpo"}
+    assert found.policy.method == found.choice.winner.method == "ccpo"
+    assert found.choice.folds == 0
+    assert found.artifact.certificates[0].n == found.sizes.calibration
+    assert found.learning is not None
+    assert (found.learning.steps, found.learning.questions, found.learning.levels) == (20, found.sizes.training, 1)
+    rows = rows_of(found.learning.curves)
+    assert told[-1].coverage == pytest.approx(np.mean([row.coverage for row in rows]))
+    again = fit(log(300))
+    assert again.artifact == found.artifact
+    assert again.learning == found.learning
+    assert fit(log(300), seed=1).artifact.files != found.artifact.files
+
+
+@pytest.mark.parametrize("method", CERTIFIABLE)
+@pytest.mark.parametrize(
+    "guarantee",
+    [
+        COVERAGE,
+        Guarantee("solvable", 0.2),
+        Guarantee("f1", 0.3),
+        Guarantee("error", 0.5, 0.2),
+        Guarantee("regret", 0.4, 0.2),
+        Guarantee("budget", budget_nano_usd=800_000, most_nano_usd=10_000_000),
+        Guarantee("coverage", 0.3, by_group=True),
+    ],
+)
+def test_every_kind_of_promise_can_be_asked_of_a_network(method: str, guarantee: Guarantee) -> None:
+    told: list[Progress] = []
+    networks = Networks(SMALL.model_copy(update={"steps": 5}), tell=told.append)
+    found = fit(promised(guarantee), guarantee, method=method, networks=networks, allow_everything=True)
+    assert found.policy.method == method
+    assert {one.kind for one in found.artifact.certificates} == {guarantee.kind}
+    assert len(told) == 5
+
+
+def test_the_share_that_certifies_a_regret_is_found_with_the_settings_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Networks that were only to find the share had 1,000 steps, whatever was asked for."""
+    trained: list[int] = []
+    train = training.train
+    monkeypatch.setattr(
+        training, "train", lambda setting, **more: trained.append(setting.config.steps) or train(setting, **more)
+    )
+    fit(log(150), Guarantee("regret", 0.4, 0.2), networks=Networks(SMALL.model_copy(update={"steps": 5})))
+    assert len(trained) > 7  # those of two and of five folds, and the one that is served
+    assert set(trained) == {5}
+
+
+def promised(guarantee: Guarantee) -> EpisodeTable:
+    """Return a log that has what a kind of promise needs."""
+    table = log(400, groups=["law", "medicine"] * 200) if guarantee.by_group else log(400)
+    return replace(table, quality=table.arrays.correct * 0.9) if guarantee.kind == "f1" else table
+
+
+def test_auto_tries_networks_where_they_are_offered_and_not_otherwise() -> None:
+    table = log(120)
+    plain = [one.name for one in portfolio(table, objective(table))]
+    offered = portfolio(table, objective(table), networks=Networks(SMALL, offered=True))
+    assert not set(plain) & set(NETWORKS)
+    assert [one.name for one in offered] == [*plain, *CERTIFIABLE]
+    assert all(one.complexity > offered[-3].complexity for one in offered[-2:])
+    found = fit(table, method="auto", networks=Networks(SMALL, offered=True))
+    assert found.choice.folds == 5
+    assert {"ccpo", "cpo_batch"} <= {one.name for one in found.choice.judged}
+    assert all(found.choice.of(name).matched is not None for name in CERTIFIABLE)
+    assert (found.learning is not None) == (found.policy.method in NETWORKS)
+
+
+def test_a_network_out_of_fold_is_that_of_the_fold_without_confidences() -> None:
+    table = log(120)
+    network = Networks(SMALL)
+    (one,) = portfolio(table, objective(table), "ccpo", networks=network)
+    sketch, whole = one.fit(table), one.whole(table)
+    assert not sketch.judges  # type: ignore[attr-defined]
+    assert whole.judges  # type: ignore[attr-defined]
+    assert network.training_of(sketch) is None  # type: ignore[arg-type]
+    assert np.array_equal(sample_of(table, sketch).scores.next, sample_of(table, whole).scores.next)
+
+
+def test_the_same_sketch_is_trained_once_while_its_table_is_looked_at() -> None:
+    ended: list[int] = []
+    quick = SMALL.model_copy(update={"steps": 2})
+    network = Networks(quick, tell=lambda now: ended.append(now.step) if now.step == now.steps else None)
+    table, other = log(60), log(60, 7)
+    asked = asked_of(objective(table))
+    served = network.policy(table, asked, "ccpo")
+    sketch = network.sketch(table, asked, "ccpo")
+    assert network.sketch(table, asked, "ccpo") is sketch
+    assert len(ended) == 2  # the sketch is another than what is served: it has no confidences
+    network.sketch(table, asked, "ccpo", seed=1)
+    network.sketch(other, asked, "ccpo")
+    assert len(ended) == 4
+    assert network.sketch(table, asked, "ccpo") is not sketch  # that of an earlier table was let go
+    assert network.policy(table, asked, "ccpo") is served
+    assert len(ended) == 5
+
+
+def test_an_earlier_policy_is_not_started_from_and_that_is_said() -> None:
+    table = log(300)
+    first = fit(table)
+    later = fit(log(600, 7), init=Init(first.policy, first.artifact.seen))
+    assert any("a policy network is trained anew" in one for one in later.notes)
+    assert not any("weights start from" in one for one in later.notes)
+
+
+@pytest.mark.parametrize("method", BARE)
+def test_what_carries_no_certificate_is_no_candidate(method: str) -> None:
+    with pytest.raises(UsageError, match=r"carries no certificate.*--policy cpo.*cpo-batch"):
+        fit(log(100), method=method)
+
+
+# --- several levels
+
+
+def test_one_network_serves_all_levels_and_each_is_certified_by_itself() -> None:
+    told: list[Progress] = []
+    networks, alphas = Networks(SMALL, tell=told.append), {"low": 0.3, "high": 0.1}
+    make = conditioned(networks, "ccpo", 0)
+    found = fit_levels([log(300)], Guarantee("coverage"), alphas, make=make, networks=networks, today=DAY)
+    assert len(told) == SMALL.steps
+    assert [one.calibrated.guarantee.alpha for one in found.values()] == [0.3, 0.1]
+    low, high = found["low"], found["high"]
+    assert low.learning is high.learning
+    assert low.learning is not None
+    assert low.learning.levels == 2
+    layers = [one.policy.rules[0].network.weights for one in (low, high)]  # type: ignore[union-attr]
+    assert all(np.array_equal(one, other) for one, other in zip(*layers, strict=True))
+    assert low.artifact.files[MODEL_FILE] != high.artifact.files[MODEL_FILE]  # the level is in the biases
+
+
+# --- how it was trained
+
+
+def test_the_card_says_how_a_network_was_trained() -> None:
+    found = fit(log(300))
+    files = card_files(facts_of(found, {}), None, b"<svg/>")
+    card = files[CARD_FILE].decode()
+    assert "## How it was trained" in card
+    assert f"On {found.sizes.training} training questions: 20 steps of 20 questions each, on cpu." in card
+    assert "| `layers` | \\[6\\] |" in card
+    assert "![Learning curves](curves.svg)" in card
+    assert files[CURVES_FILE] == found.learning.curves  # type: ignore[union-attr]
+    assert "![Learning curves]" not in card_files(facts_of(found, {}), None)[CARD_FILE].decode()
+    assert "How it was trained" not in card_files(facts_of(fit(log(300), method="depth"), {}), None)[CARD_FILE].decode()
+
+
+def test_training_that_was_ended_early_is_said_and_certified_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_WINDOW", 8)
+    monkeypatch.setattr(training, "_LOST", -2.0)
+    found = fit(log(300))
+    assert found.learning is not None
+    assert found.learning.steps == 8
+    (said,) = ended_early(found.learning)
+    assert said in found.notes
+    assert said.startswith("the training of the network was ended early, at step 8: over the last 8 steps")
+    assert found.artifact.certificates[0].alpha == 0.1
+    card = card_files(facts_of(found, {}), None)[CARD_FILE].decode()
+    assert "8 of 20 steps" in card
+    assert "**Training was ended early: step 8: over the last" in card
+    bare = fit_uncertified([log(300)], COVERAGE, method="cpo", networks=Networks(SMALL))
+    assert bare.notes == tuple(ended_early(bare.learning))
+    assert "What is certified holds all the same" in said
+    assert "certified" not in bare.notes[0]  # nothing is
+    assert bare.notes[0].endswith("It will miss more, or cost more, than it need")
+
+
+def test_a_network_of_a_gpu_is_said_to_be_none_of_the_same_bytes() -> None:
+    learning = fit(log(60)).learning
+    assert learning is not None
+    assert list(about_training(learning)) == []
+    (said,) = about_training(learning._replace(settings={**learning.settings, "device": "cuda:1"}))
+    assert said.startswith("trained on cuda:1, where sums come in no fixed order")
+    assert list(about_training(None)) == []
+
+
+def test_the_curves_of_another_policy_go_where_a_new_one_is_written(tmp_path: Path) -> None:
+    found = fit(log(300))
+    write(tmp_path, found.artifact, files=card_files(facts_of(found, {}), None, b"<svg/>"))
+    assert {"curves.csv", "curves.svg"} <= {one.name for one in tmp_path.iterdir()}
+    write(tmp_path, fit(log(300), method="depth").artifact)
+    assert not {"curves.csv", "curves.svg"} & {one.name for one in tmp_path.iterdir()}
+
+
+# --- without a certificate
+
+
+@pytest.mark.parametrize("method", BARE)
+@pytest.mark.parametrize(
+    "guarantee",
+    [COVERAGE, Guarantee("error", 0.5, 0.2), Guarantee("solvable", 0.2), Guarantee("regret", 0.4, 0.2)],
+    ids=lambda one: one.kind,
+)
+def test_a_network_without_a_certificate_is_judged_on_questions_that_it_has_not_seen(
+    method: str, guarantee: Guarantee
+) -> None:
+    table = log(400)
+    found = fit_uncertified([table], guarantee, method=method, networks=Networks(SMALL))
+    assert found.artifact.certificates == ()
+    assert found.policy.method == method
+    unseen = np.array([one not in found.artifact.seen.all for one in table.questions])
+    assert (found.sizes.training, found.sizes.calibration) == (int((~unseen).sum()), int(unseen.sum()))
+    rest = table.take(np.flatnonzero(unseen))
+    sample = sample_of(rest, found.policy)
+    played = play(sample.table, sample.scores, Threshold(found.policy.kappa))
+    assert found.realised.coverage == pytest.approx(played.covered.mean())
+    kept = found.kept
+    counted = {"coverage": played.covered, "error": played.right}.get(guarantee.kind)
+    if counted is not None:
+        assert kept.share == pytest.approx(counted.mean())
+        missed = round((1 - counted).sum())
+        assert (kept.low, kept.high) == (
+            1 - upper_bound(missed, kept.n, 0.025),
+            1 - lower_bound(missed, kept.n, 0.025),
+        )
+    assert kept.low < kept.share < kept.high or kept.share in {0.0, 1.0}
+
+
+def test_cpo_takes_its_likeliest_action_also_where_every_answer_is_kept() -> None:
+    found = fit_uncertified([log(400)], Guarantee("error", 0.5, 0.2), method="cpo", networks=Networks(SMALL))
+    assert found.policy.kappa == np.log(0.5)
+    sample = sample_of(log(50, 9), found.policy)
+    played = play(sample.table, sample.scores, Threshold(found.policy.kappa))
+    first = np.exp(sample.scores.next[:, 0]) > 0.5
+    assert np.array_equal(played.length > 1, first & (sample.table.arrays.steps > 1))
+
+
+def test_graded_losses_have_hoeffdings_interval() -> None:
+    table = promised(Guarantee("f1", 0.3))
+    found = fit_uncertified([table], Guarantee("f1", 0.3), method="cpo", networks=Networks(SMALL))
+    half = np.sqrt(np.log(40.0) / (2 * found.kept.n))
+    assert found.kept.low == pytest.approx(max(0.0, found.kept.share - half))
+    assert found.kept.high == pytest.approx(min(1.0, found.kept.share + half))
+
+
+def test_of_no_question_the_share_is_unknown_and_is_said_so() -> None:
+    found = fit_uncertified([log(300)], Guarantee("solvable", 0.2), method="cpo", networks=Networks(SMALL))
+    table = log(100)
+    hopeless = np.flatnonzero(~table.arrays.solvable & table.arrays.complete)
+    none = kept_at(sample_of(table.take(hopeless), found.policy), get("solvable"), 0.0)
+    assert none == (0, None, 0.0, 1.0)
+    bare = replace(found, kept=none)
+    assert f"On {found.realised.n} questions that it has not seen, what was asked for speaks of none" in found_in_words(
+        bare
+    )
+    assert (
+        json.loads(json.dumps(uncertified_document(bare, "o", drawn=False), allow_nan=False))["kept"]["share"] is None
+    )
+
+
+def test_embeddings_that_are_not_offered_are_said_of_a_network_without_a_certificate_too() -> None:
+    asked = {"guarantee": COVERAGE, "networks": Networks(SMALL), "embedding": Embedding(Embedder(), {})}
+    (said,) = fit_uncertified([log(120)], method="cpo", **asked).notes
+    assert said.startswith("embeddings are not offered: fewer than 100 training questions have a text")
+    assert said in fit_policy([log(120)], method="ccpo", **asked).notes
+
+
+def test_the_card_of_a_network_without_a_certificate_promises_nothing(tmp_path: Path) -> None:
+    found = fit_uncertified([log(400)], COVERAGE, method="cpo_online", networks=Networks(SMALL))
+    files = uncertified_files(found, {"seed": "0"}, None)
+    card = files[CARD_FILE].decode()
+    assert "Nothing: it has no certificate." in card
+    assert found_in_words(found) in card
+    assert "where 90 % were asked for" in card
+    assert "## How it was trained" in card
+    assert "## What it looks at" in card
+    write(tmp_path, found.artifact, files=files)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["README.md", "curves.csv", MODEL_FILE, "policy.json"]
+
+
+@pytest.mark.parametrize("update", ["dual", "trust_region"])
+def test_the_card_names_the_update_that_trained_a_network_and_no_other(update: str) -> None:
+    networks = Networks(SMALL.model_copy(update={"steps": 3, "update": update}))
+    found = fit_uncertified([log(120)], COVERAGE, method="cpo", networks=networks)
+    card = uncertified_files(found, {}, None)[CARD_FILE].decode()
+    assert ("within a trust region" in card) == (update == "trust_region")
+    assert ("a multiplier times the violation" in card) == (update == "dual")
+
+
+def test_what_has_a_certificate_is_not_made_without() -> None:
+    with pytest.raises(UsageError, match="cpo and cpo_online, not ccpo"):
+        fit_uncertified([log(100)], COVERAGE, method="ccpo", networks=Networks(SMALL))
+
+
+# --- without torch, without a GPU
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda: fit(log(60)),
+        lambda: fit(log(60), method="auto", networks=Networks(SMALL, offered=True)),
+        lambda: fit_uncertified([log(60)], COVERAGE, method="cpo", networks=Networks(SMALL)),
+    ],
+)
+def test_without_torch_the_error_says_what_to_install(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = util.find_spec
+    monkeypatch.setattr(module, "find_spec", lambda name: None if name == "torch" else find(name))
+    with pytest.raises(MissingExtraError, match=r"Training a policy network needs the package torch.*\[train\]"):
+        run()
+    assert fit(log(60), method="depth").policy.method == "depth"
+
+
+def test_a_gpu_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "gpus", lambda: 0)
+    with pytest.raises(UsageError, match="Device cuda: torch finds no GPU here"):
+        fit(log(60), networks=Networks(SMALL.model_copy(update={"device": "cuda"})))
+    monkeypatch.setattr(devices, "gpus", lambda: 2)
+    require_torch("cuda:1")
+    with pytest.raises(UsageError, match="finds 2 of them, counted from 0"):
+        require_torch("cuda:2")

@@ -1,0 +1,54 @@
+"""The problem that several estimators are given: made once for one table, and the same as made alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cascade.evaluation.simulate import simulate
+from cascade.evaluation.worlds import WORLDS
+from cascade.policies import model_file
+from cascade.training.stopping import problem
+from cascade.training.stopping.lookahead import fit_lookahead
+from cascade.training.stopping.net_benefit import fit_net_benefit
+from cascade.training.stopping.problem import SharedProblem, build
+from cascade.training.stopping.targets import FitTarget
+
+TABLE = simulate(WORLDS["hotpotqa/llama-2-7b"], 300, seed=1)
+ASKED = FitTarget("error", 0.2)
+
+
+def test_estimators_that_share_a_problem_give_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = 0
+
+    def counted(*args: object, **more: object) -> problem.Problem:
+        nonlocal made
+        made += 1
+        return build(*args, **more)  # type: ignore[arg-type]
+
+    alone = [
+        fit_net_benefit(TABLE, ASKED),
+        fit_net_benefit(TABLE, ASKED, products=True),
+        fit_lookahead(TABLE, ASKED),
+    ]
+    monkeypatch.setattr(problem, "build", counted)
+    shared = SharedProblem()
+    together = [
+        fit_net_benefit(TABLE, ASKED, builder=shared),
+        fit_net_benefit(TABLE, ASKED, products=True, builder=shared),
+        fit_lookahead(TABLE, ASKED, builder=shared),
+    ]
+    assert [model_file.dumps(one) for one in together] == [model_file.dumps(one) for one in alone]
+    assert made == 1
+
+
+def test_another_table_or_demand_is_another_problem() -> None:
+    shared, other = SharedProblem(), TABLE.take(np.arange(200))
+    assert shared(TABLE, ASKED).table is TABLE
+    assert shared(other, ASKED).table is other
+    assert shared(other, FitTarget("coverage", 0.1)).asked.kind == "coverage"
+    first = shared(TABLE, FitTarget("coverage", 0.1), confidences=False)
+    assert shared(TABLE, FitTarget("coverage", 0.1), confidences=False) is first
+    assert shared(TABLE, FitTarget("coverage", 0.1), confidences=True) is not first
+    assert shared(TABLE, FitTarget("coverage", 0.1), confidences=True, products=True).stages[0].design.pairs.size
+    assert not shared(TABLE, FitTarget("coverage", 0.1), confidences=True).stages[0].design.pairs.size
