@@ -25,6 +25,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from chat_overhead import chat, http
+
 from cascade import MissingExtraError, Orchestrator
 from cascade.calibration.fingerprint import made_for
 from cascade.config import load
@@ -163,6 +165,9 @@ LIMITS: dict[str, tuple[str, float]] = {
     "ask_p99_us": ("at most", 1_000),
     "litellm_ratio": ("at least", 10),
     "certified_extra_us": ("at most", 20),
+    "chat_median_us": ("at most", 400),
+    "http_ratio": ("at most", 1.5),
+    "http_async_ratio": ("at most", 1.5),
     "concurrent_errors": ("at most", 0),
     "memory_growth_percent": ("at most", 5),
 }
@@ -177,6 +182,7 @@ def main() -> None:
         found["import_litellm_s"] = import_s("import litellm", 3)
         found["import_ratio"] = found["import_litellm_s"] / found["import_cascade_s"]
     found |= certified()
+    found |= chat() | http()
     found |= asyncio.run(concurrent(1_000))
     found |= memory(100_000 if long else 10_000)
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"

@@ -7,9 +7,9 @@ that of OpenAI's chat completions, which most servers and client libraries share
 from __future__ import annotations
 
 import json
+import marshal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, TypeAlias
 
 from cascade.errors import UsageError
@@ -46,19 +46,23 @@ class ChatRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     group: str | None = None
     segment: str | None = None
+    canonical: str = field(init=False, repr=False, compare=False)
+    """The request as JSON, always the same for the same request: what ids and digests are made from."""
 
     def __post_init__(self) -> None:
         """Check the request, and copy it, so that no later change of the caller's objects reaches it."""
         problems = list(_problems(self.messages, self.options))
         if not problems:
             try:
-                copied = json.loads(json.dumps([list(self.messages), dict(self.options)], allow_nan=False))
+                messages, options = _copied([list(self.messages), dict(self.options)])
+                canonical = _encode_strictly({"messages": messages, **options})
             except (TypeError, ValueError, RecursionError) as error:
                 problems.append(f"it cannot be written as JSON: {error}")
         if problems:
             raise UsageError("\n  - ".join(["The chat request cannot be sent:", *problems]))
-        object.__setattr__(self, "messages", tuple(copied[0]))
-        object.__setattr__(self, "options", copied[1])
+        object.__setattr__(self, "messages", tuple(messages))
+        object.__setattr__(self, "options", options)
+        object.__setattr__(self, "canonical", canonical)
 
     def __hash__(self) -> int:
         """Hash what is asked; the fields themselves are dicts."""
@@ -85,11 +89,6 @@ class ChatRequest:
     def body(self) -> dict[str, Any]:
         """Return the request's body without a model."""
         return {"messages": list(self.messages), **self.options}
-
-    @cached_property
-    def canonical(self) -> str:
-        """The request as JSON, always the same for the same request: what ids and digests are made from."""
-        return encode_sorted(self.body())
 
     @property
     def tools(self) -> tuple[Mapping[str, Any], ...]:
@@ -136,6 +135,17 @@ class ChatRequest:
         """The text of the last message of the user, or of the last message at all where no user speaks."""
         users = [message for message in self.messages if message.get("role") == "user"]
         return text_of((users or list(self.messages))[-1].get("content"))
+
+
+_encode_strictly = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of a JSON value. Of plain dicts and lists `marshal` makes it in a fifth of the time."""
+    try:
+        return marshal.loads(marshal.dumps(value))  # noqa: S302 - what was dumped here
+    except ValueError:
+        return json.loads(json.dumps(value, allow_nan=False))
 
 
 Chat: TypeAlias = ChatRequest | Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -279,7 +289,7 @@ def _problems(messages: object, options: object) -> Iterable[str]:
 
 
 def _message_problems(where: str, message: object) -> Iterable[str]:
-    if not isinstance(message, Mapping):
+    if type(message) is not dict and not isinstance(message, Mapping):  # what is a dict is quickly seen
         yield f"{where} must be a dict with a role and content, not {type(message).__name__}"
         return
     if message.get("role") not in ROLES:

@@ -437,7 +437,7 @@ def judged_fields(chat: ChatRequest, candidate: Candidate) -> dict[str, str]:
 
 def _shown(content: Any) -> Any:
     """Return a message's content with a mark in the place of each part that is no text, such as an image."""
-    if not isinstance(content, list):
+    if not isinstance(content, list | tuple):
         return content
     return [part if text is not None else _MARK for part, text in zip(content, part_texts(content), strict=True)]
 
