@@ -17,6 +17,7 @@ import asyncio
 import json
 import os
 import platform
+import secrets
 import socket
 import statistics
 import subprocess
@@ -32,6 +33,8 @@ from typing import Any, NamedTuple, cast
 import uvloop
 
 CONNECTIONS = (1, 16, 64)
+KEY = f"sk-{secrets.token_hex(32)}"
+"""LiteLLM's proxy starts with no key that others may know."""
 MESSAGES = [{"role": "user", "content": "Which river flows through Vienna?"}]
 _USAGE = {"prompt_tokens": 20, "completion_tokens": 8, "total_tokens": 28}
 _SAID = "The Danube flows through Vienna."
@@ -197,7 +200,7 @@ class Target(NamedTuple):
         """Return a target that is asked for a model."""
         body = json.dumps({"model": model, "messages": MESSAGES, "max_tokens": 100, "stream": stream}).encode()
         head = (
-            "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-1234\r\n"
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         return cls(port, head.encode() + body, calls)
@@ -256,7 +259,7 @@ def litellm_config(folder: str, behind: int) -> str:
     parameters = {"model": "openai/small", "api_base": f"http://127.0.0.1:{behind}/v1", "api_key": "none"}
     config = {
         "model_list": [{"model_name": "small", "litellm_params": parameters}],
-        "general_settings": {"master_key": "sk-1234"},
+        "general_settings": {"master_key": KEY},
     }
     path = Path(folder) / "litellm.yaml"
     path.write_text(json.dumps(config), "utf-8")

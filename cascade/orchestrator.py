@@ -440,6 +440,10 @@ class Orchestrator:
         """Make one call to one of the models, guarded as any other. Raises as `ask` does."""
         return self._guard(request).complete(request, self._deadline(), self._halt)
 
+    def flush_traces(self, timeout_s: float = 10.0) -> bool:
+        """Wait until the traces of all answers so far are written; return whether they are. Without traces, True."""
+        return self._traces is None or self._traces.flush(timeout_s)
+
     def close(self) -> None:
         """Give back connections and memory, and write what traces wait. May be called twice.
 

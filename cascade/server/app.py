@@ -19,6 +19,7 @@ from cascade.server.dialects.completions import ChatCompletions
 from cascade.server.dialects.messages import Messages
 from cascade.server.dialects.responses import Responses
 from cascade.server.edge import Edge
+from cascade.server.feedback import FeedbackEndpoint
 from cascade.server.metrics import Metrics
 from cascade.server.openapi import document
 
@@ -62,9 +63,11 @@ def application(orchestrator: Orchestrator) -> Edge:
 
     guide = orchestrator.config.prices()[catalog.guide]
     dialects = {one.path: one for one in (ChatCompletions(), Responses(), Messages())}
-    chats = [ChatEndpoint(one, orchestrator, settings, catalog, counts, guide) for one in dialects.values()]
+    told = FeedbackEndpoint(orchestrator, settings)
+    chats = [ChatEndpoint(one, orchestrator, settings, catalog, counts, guide, told.hold) for one in dialects.values()]
     routes = [
         *(Route(one.dialect.path, one, methods=["POST"]) for one in chats),
+        Route("/v1/feedback", told, methods=["POST"]),
         Route("/v1/models", models),
         Route("/v1/models/{name:path}", model),
         Route("/healthz", healthz),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -37,6 +37,7 @@ class ChatEndpoint:
         catalog: the models that a client can name.
         metrics: what is under way.
         guide: the guide's price, None where it is not known.
+        answered: is told of each answer, with its trace's id.
     """
 
     dialect: Dialect
@@ -45,6 +46,7 @@ class ChatEndpoint:
     catalog: Catalog
     metrics: Metrics
     guide: Price | None
+    answered: Callable[[str, Answer], None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         """Answer one request."""
@@ -112,6 +114,7 @@ class ChatEndpoint:
         )
 
     def _receipt(self, asked: Asked, exchange: Exchange, answer: Answer) -> Receipt:
+        self.answered(exchange.trace_id, answer)
         return Receipt.of(answer, exchange.trace_id, self.guide, cascaded=asked.route.cascaded)
 
 

@@ -54,6 +54,7 @@ _REFUSED = {
     403: "The server has no keys, and the host is not this machine.",
     404: "There is no such model.",
     408: "The request did not arrive in time.",
+    409: "Traces are off.",
     413: "The request is too large.",
     415: "The request is not JSON.",
     422: "The call would pass the cap, or no answer is sure enough to be served.",
@@ -73,6 +74,7 @@ def document(catalog: Catalog) -> dict[str, Any]:
             "/v1/chat/completions": {"post": _answered(catalog, "messages", "choices")},
             "/v1/responses": {"post": _answered(catalog, "input", "output")},
             "/v1/messages": {"post": _answered(catalog, "messages", "content", error="ClaudeError")},
+            "/v1/feedback": {"post": _FEEDBACK},
             "/v1/models": {"get": _get("All models.", {"type": "object"}, _refused(401, 403))},
             "/v1/models/{name}": {"get": _get("One model.", _MODEL, _refused(401, 403, 404), "name")},
             "/healthz": {"get": _get("The process is alive.", {"type": "object"}, {})},
@@ -147,3 +149,29 @@ def _get(
 def _refused(*statuses: int, error: str = "Error") -> dict[str, Any]:
     content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{error}"}}}
     return {str(status): {"description": _REFUSED[status], "content": content} for status in statuses}
+
+
+_FEEDBACK = {
+    "summary": "Say what became known of an answer.",
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["trace_id"],
+                    "properties": {
+                        "trace_id": {"type": "string", "minLength": 1, "maxLength": 100},
+                        "right": {"type": ["boolean", "null"]},
+                        "score": {"type": ["number", "null"], "minimum": 0, "maximum": 1},
+                        "better": {"type": ["string", "null"]},
+                    },
+                }
+            }
+        },
+    },
+    "responses": {
+        "200": {"description": "It is kept.", "content": {"application/json": {"schema": {"type": "object"}}}},
+        **_refused(400, 401, 403, 404, 408, 409, 413, 415, 503),
+    },
+}

@@ -129,6 +129,39 @@ class Store:
         wanted = conditions(where, self._columns)
         return (row_of(record) for record in self._records(wanted, self._columns))
 
+    def add_feedback(self, row: Mapping[str, Any]) -> None:
+        """Write what somebody said of an answer later. Raises as `append` does.
+
+        Args:
+            row: `episode_id`, `right`, `score`, `better`, `reviewer`, `created_at`; what was not said is None.
+        """
+        from cascade.episodes.store.tables import insert_feedback
+
+        with self._transaction() as connection:
+            insert_feedback(connection, row)
+
+    def feedback(self) -> list[dict[str, Any]]:
+        """Return all feedback in the order it came. Raises as `read` does."""
+        import sqlalchemy as sa
+
+        from cascade.episodes.store.tables import feedback
+
+        with self._transaction(reading=True) as connection:
+            if not sa.inspect(connection).has_table(feedback.name):
+                return []
+            rows = connection.execute(sa.select(feedback).order_by(feedback.c.id)).mappings()
+            return [{name: value for name, value in row.items() if name != "id"} for row in rows]
+
+    def models_of(self, episode_id: str) -> list[str]:
+        """Return the models that were asked in an episode, in order; none where there is no such episode."""
+        import sqlalchemy as sa
+
+        from cascade.episodes.store.tables import episodes
+
+        query = sa.select(episodes.c.model).where(episodes.c.episode_id == episode_id).order_by(episodes.c.id)
+        with self._transaction(reading=True) as connection:
+            return list(dict.fromkeys(connection.scalars(query)))
+
     def count(self, where: Mapping[str, str] | None = None, before: datetime | None = None) -> int:
         """Return how many rows there are, or match and were made before a time. Raises as `read` does."""
         import sqlalchemy as sa
@@ -156,6 +189,8 @@ class Store:
         if self.read_only:
             raise UsageError(f"The trace store {self.address.shown} was opened for reading only.")
         removed = self._empty(_older(before)) if content_only else self._remove(_older(before))
+        if not content_only:
+            self._remove_feedback(before)
         self._shrink()
         return removed
 
@@ -317,6 +352,16 @@ class Store:
             with self._transaction() as connection:
                 removed += connection.execute(sa.delete(episodes).where(episodes.c.id.in_(batch))).rowcount
         return removed
+
+    def _remove_feedback(self, before: datetime | None) -> None:
+        import sqlalchemy as sa
+
+        from cascade.episodes.store.tables import feedback
+
+        with self._transaction() as connection:
+            if sa.inspect(connection).has_table(feedback.name):
+                old = [] if before is None else [feedback.c.created_at < before.astimezone(UTC).isoformat()]
+                connection.execute(sa.delete(feedback).where(*old))
 
     def _empty(self, old: list[sa.ColumnElement[bool]]) -> int:
         import sqlalchemy as sa

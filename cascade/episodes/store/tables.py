@@ -48,6 +48,26 @@ meta = sa.Table(
     sa.Column("value", sa.Text, nullable=False),
 )
 
+feedback = sa.Table(
+    "feedback",
+    sa.MetaData(),  # made with the first row, so that a store without feedback stays as older versions know it
+    sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True, autoincrement=True),
+    sa.Column("episode_id", sa.Text, nullable=False, index=True),
+    sa.Column("right", sa.Boolean),
+    sa.Column("score", sa.Double),
+    sa.Column("better", sa.Text),
+    sa.Column("reviewer", sa.Text),
+    sa.Column("created_at", sa.Text, nullable=False),
+)
+
+
+def insert_feedback(connection: sa.Connection, row: Mapping[str, Any]) -> None:
+    """Write one row of feedback; make its table if it is the first."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
+    feedback.create(connection, checkfirst=True)
+    connection.execute(sa.insert(feedback), row)
+
 
 def insert_new(connection: sa.Connection, batch: Sequence[Mapping[str, Any]]) -> int:
     """Write records and leave those alone that are there; return how many are new."""

@@ -249,7 +249,7 @@ async def test_the_openapi_document_names_every_path_that_is_served() -> None:
         document = (await client.get("/openapi.json")).json()
     assert document["openapi"].startswith("3.1")
     assert set(document["paths"]) == {
-        "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/models", "/v1/models/{name}", "/healthz", "/readyz", "/metrics",
+        "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/feedback", "/v1/models", "/v1/models/{name}", "/healthz", "/readyz", "/metrics",
     }  # fmt: skip
     assert document["paths"]["/v1/chat/completions"]["post"]["responses"].keys() >= {"200", "400", "401", "429", "504"}
 

@@ -1,0 +1,131 @@
+"""`POST /v1/feedback`: what a client learns of an answer later. It is kept beside the traces.
+
+An audited answer with a certificate is held here until its feedback comes: the certificate's monitor counts it, once.
+Another process, or this one after a restart, keeps the feedback and cannot count it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from starlette.datastructures import Headers
+
+from cascade.config import traces_url
+from cascade.config.schema import ServerConfig
+from cascade.episodes.store import Store
+from cascade.orchestrator import Orchestrator
+from cascade.server import access
+from cascade.server.bodies import Receive, read_object
+from cascade.server.dialects.base import encoded
+from cascade.server.edge import Exchange, Scope, Send
+from cascade.server.refusals import Refused
+from cascade.serving.audits import Outcome
+from cascade.types import Answer
+
+MOST_HELD = 1_000
+"""Audited answers that wait for feedback: the oldest goes first."""
+_FLUSH_S = 10.0
+"""How long feedback waits for its trace, which is written some 50 ms after the response."""
+_NEITHER = frozenset({"equal", "neither"})
+
+
+class Feedback(NamedTuple):
+    """What a client says of an answer.
+
+    Attributes:
+        trace_id: which one.
+        right: whether it is right.
+        score: how good it is, in [0, 1].
+        better: of two models that answered, the name of the one that answered better; or "equal", or "neither".
+    """
+
+    trace_id: str
+    right: bool | None = None
+    score: float | None = None
+    better: str | None = None
+
+    @classmethod
+    def of(cls, body: Mapping[str, Any]) -> Feedback:
+        """Read feedback.
+
+        Raises:
+            Refused: it says nothing, or not so.
+
+        >>> Feedback.of({"trace_id": "0197", "right": True}).right
+        True
+        """
+        trace_id, right, score, better = (body.get(name) for name in cls._fields)
+        if not isinstance(trace_id, str) or not 0 < len(trace_id) <= 100:
+            raise Refused(400, "trace_id must be the x-cascade-trace-id of a response.", param="trace_id")
+        if right is None and score is None and better is None:
+            raise Refused(400, "Say right (true or false), score (0 to 1), or better (a model).", param="right")
+        if right is not None and not isinstance(right, bool):
+            raise Refused(400, "right must be true or false.", param="right")
+        number = isinstance(score, int | float) and not isinstance(score, bool)
+        if score is not None and not (number and math.isfinite(score) and 0 <= score <= 1):
+            raise Refused(400, "score must be a number from 0 to 1.", param="score")
+        if better is not None and not isinstance(better, str):
+            raise Refused(400, "better must be a model's name, equal, or neither.", param="better")
+        return cls(trace_id, right, score, better)
+
+
+class FeedbackEndpoint:
+    """Takes feedback.
+
+    Args:
+        orchestrator: whose answers they are.
+        settings: the limits, and the keys.
+    """
+
+    def __init__(self, orchestrator: Orchestrator, settings: ServerConfig) -> None:
+        self._orchestrator, self._settings = orchestrator, settings
+        self._url = traces_url(orchestrator.config.traces)
+        self._held: OrderedDict[str, Answer] = OrderedDict()
+
+    def hold(self, trace_id: str, answer: Answer) -> None:
+        """Keep an answer whose outcome would be counted."""
+        if answer.audited and answer.certificate is not None:
+            self._held[trace_id] = answer
+            while len(self._held) > MOST_HELD:
+                self._held.popitem(last=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
+        """Take one."""
+        exchange: Exchange = scope["exchange"]
+        headers = Headers(scope=scope)
+        said = Feedback.of(await read_object(receive, headers.get("content-type", ""), self._settings))
+        if self._url is None:
+            raise Refused(409, "Traces are off, so feedback has nowhere to go: traces.", code="no_traces")
+        await asyncio.to_thread(self._kept, said, access.check(headers, self._settings), self._url)
+        counted, reason = self._counted(said)
+        data = {"object": "feedback", "trace_id": said.trace_id, "counted": counted, "reason": reason}
+        await exchange.respond(200, encoded(data), [])
+
+    def _kept(self, said: Feedback, reviewer: str | None, url: str) -> None:
+        row = {**said._asdict(), "episode_id": said.trace_id, "reviewer": reviewer}
+        del row["trace_id"]
+        self._orchestrator.flush_traces(_FLUSH_S)
+        with Store.open(url) as store:
+            models = store.models_of(said.trace_id)
+            if not models:
+                raise Refused(404, "There is no such trace.", code="trace_not_found", param="trace_id")
+            if said.better is not None and said.better not in {*models, *_NEITHER}:
+                known = ", ".join([*models, *sorted(_NEITHER)])
+                raise Refused(400, f"better: of this answer it can be {known}.", param="better")
+            store.add_feedback({**row, "created_at": datetime.now(UTC).isoformat(timespec="milliseconds")})
+
+    def _counted(self, said: Feedback) -> tuple[bool, str]:
+        """Tell the certificate's monitor, where it is to know."""
+        if said.right is None:
+            return False, "it does not say whether the answer is right"
+        answer = self._held.pop(said.trace_id, None)
+        if answer is None:
+            return False, "the answer was not audited here, or was counted before"
+        text, right = answer.text, said.right
+        found: Outcome = self._orchestrator.record_outcome(answer, lambda one: right if one == text else None)
+        return found.counted, found.reason

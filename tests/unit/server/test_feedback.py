@@ -1,0 +1,86 @@
+"""`POST /v1/feedback`: kept beside the traces, and counted by the monitor of a certificate where it may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.episodes.store import Store
+from cascade.server.feedback import MOST_HELD, Feedback, FeedbackEndpoint
+from cascade.server.refusals import Refused
+from cascade.types import Answer, Certificate, Question
+
+from .served import ASK, asgi, orchestrator
+from .test_written import SURE, UNSURE
+
+SCRIPT = {"small": [UNSURE], "large": [SURE]}
+
+
+async def said(folder: Path, *bodies: dict[str, Any]) -> tuple[list[Any], list[dict[str, Any]]]:
+    """Send feedback on one answer; return the responses, and what is kept."""
+    store = f"sqlite:///{folder}/traces.db"
+    async with orchestrator(SCRIPT, traces={"store": store}) as served, asgi(served) as client:
+        asked = await client.post("/v1/chat/completions", json={"model": "cascade", "messages": ASK})
+        trace = asked.headers["x-cascade-trace-id"]
+        found = [await client.post("/v1/feedback", json={"trace_id": trace, **body}) for body in bodies]
+    with Store.open(store) as kept:
+        assert {row["episode_id"] for row in kept.feedback()} <= {trace}
+        return found, kept.feedback()
+
+
+async def test_feedback_of_each_kind_is_kept(tmp_path: Path) -> None:
+    bodies: list[Any] = [{"right": False}, {"score": 0.25}, {"better": "small"}, {"better": "equal"}]
+    found, kept = await said(tmp_path, *bodies)
+    assert [one.status_code for one in found] == [200] * 4
+    assert [one.json()["counted"] for one in found] == [False] * 4
+    assert [(row["right"], row["score"], row["better"]) for row in kept] == [
+        (False, None, None), (None, 0.25, None), (None, None, "small"), (None, None, "equal"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 400), ({"right": 1}, 400), ({"score": 1.5}, 400), ({"score": True}, 400), ({"better": 1}, 400),
+        ({"better": "other"}, 400), ({"trace_id": "nope", "right": True}, 404), ({"trace_id": 7, "right": True}, 400),
+    ],
+)  # fmt: skip
+async def test_what_is_no_feedback_is_refused_and_not_kept(tmp_path: Path, body: Any, status: int) -> None:
+    found, kept = await said(tmp_path, body)
+    assert ([one.status_code for one in found], kept) == ([status], [])
+
+
+async def test_without_traces_there_is_nowhere_to_keep_it() -> None:
+    async with orchestrator(SCRIPT) as served, asgi(served) as client:
+        found = await client.post("/v1/feedback", json={"trace_id": "x", "right": True})
+    assert (found.status_code, found.json()["error"]["code"]) == (409, "no_traces")
+
+
+async def test_it_is_purged_with_the_traces(tmp_path: Path) -> None:
+    await said(tmp_path, {"right": True})
+    with Store.open(f"sqlite:///{tmp_path}/traces.db") as store:
+        store.purge()
+        assert store.feedback() == []
+
+
+def test_only_what_would_be_counted_is_held_and_never_more_than_so_much() -> None:
+    with orchestrator(SCRIPT) as served:
+        endpoint = FeedbackEndpoint(served, served.config.server)
+        plain = served.chat(ASK)
+        endpoint.hold("plain", plain)
+        certificate = Certificate("coverage", 0.1, 0.05, "c", 100, 0.0)
+        for number in range(MOST_HELD + 5):
+            endpoint.hold(
+                str(number),
+                Answer(Question("?"), "a", ("a",), (), "policy", 0.1, audited=True, certificate=certificate),
+            )
+        assert len(endpoint._held) == MOST_HELD
+        assert "plain" not in endpoint._held
+        assert "0" not in endpoint._held
+
+
+def test_nan_is_no_score() -> None:
+    with pytest.raises(Refused):
+        Feedback.of({"trace_id": "x", "score": float("nan")})
