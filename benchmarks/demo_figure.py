@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade.cli.prove import fit_for
+from cascade.api.proving import fit_for
 from cascade.demo import JUDGING
 from cascade.evaluation.baselines import reference_of, walked
 from cascade.evaluation.evaluate import play_policy

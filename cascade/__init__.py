@@ -5,6 +5,15 @@
     orchestrator = Orchestrator.from_config("cascade.yaml")
     answer = orchestrator.ask("Which river runs through Vienna?")
 
+What the command line does, a function does: `collect`, `compare`, `evaluate`, `prove`, `fit`, `calibrate`, `verify`
+and `monitor` return objects that print as the command does.
+
+    import cascade
+
+    found = cascade.fit("episodes.parquet", guarantee="regret", alpha=0.05)
+    print(found)
+    found.save("policy")
+
 Names are loaded when they are first used; importing the package runs nothing else.
 """
 
@@ -16,6 +25,18 @@ from typing import TYPE_CHECKING, Any
 from cascade._version import __version__
 
 if TYPE_CHECKING:
+    from cascade.api.calibrating import calibrate
+    from cascade.api.collecting import collect
+    from cascade.api.comparing import compare
+    from cascade.api.evaluating import evaluate
+    from cascade.api.fit_networks import NetworkOptions
+    from cascade.api.fitting import fit
+    from cascade.api.logs import open_log
+    from cascade.api.monitoring import monitor
+    from cascade.api.policy import Policy
+    from cascade.api.proving import prove
+    from cascade.api.telling import CascadeWarning
+    from cascade.api.verifying import verify
     from cascade.chat import ChatRequest
     from cascade.config import CascadeConfig
     from cascade.errors import (
@@ -29,11 +50,27 @@ if TYPE_CHECKING:
         ProviderError,
         UsageError,
     )
+    from cascade.guarantees.base import Guarantee
     from cascade.money import Price, PriceTable, Usage
     from cascade.orchestrator import Orchestrator
+    from cascade.providers.fake import FakeProvider
     from cascade.types import Answer, Candidate, Certificate, Question, Step, TextDelta
 
 _HOMES = {
+    "collect": "api.collecting",
+    "compare": "api.comparing",
+    "evaluate": "api.evaluating",
+    "prove": "api.proving",
+    "fit": "api.fitting",
+    "calibrate": "api.calibrating",
+    "verify": "api.verifying",
+    "monitor": "api.monitoring",
+    "open_log": "api.logs",
+    "Policy": "api.policy",
+    "Guarantee": "guarantees.base",
+    "FakeProvider": "providers.fake",
+    "CascadeWarning": "api.telling",
+    "NetworkOptions": "api.fit_networks",
     "Answer": "types",
     "BatchError": "errors",
     "BudgetExceededError": "errors",
@@ -64,13 +101,18 @@ __all__ = [
     "Candidate",
     "CascadeConfig",
     "CascadeError",
+    "CascadeWarning",
     "Certificate",
     "ChatRequest",
     "ConfigError",
+    "FakeProvider",
+    "Guarantee",
     "MissingExtraError",
     "ModelFileError",
+    "NetworkOptions",
     "NotCertifiedError",
     "Orchestrator",
+    "Policy",
     "Price",
     "PriceTable",
     "ProviderError",
@@ -80,6 +122,15 @@ __all__ = [
     "Usage",
     "UsageError",
     "__version__",
+    "calibrate",
+    "collect",
+    "compare",
+    "evaluate",
+    "fit",
+    "monitor",
+    "open_log",
+    "prove",
+    "verify",
 ]
 
 

@@ -8,7 +8,7 @@ It runs offline, with the fake provider.
 import tempfile
 from pathlib import Path
 
-from cascade.collect import collect
+from cascade.collection import collect
 from cascade.config import load
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import read_questions

@@ -8,8 +8,9 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
+from cascade.api.output import dollars, plain
 from cascade.checks import MAX_QUESTION_CHARS
-from cascade.cli.output import console, dollars, notes, plain, print_json
+from cascade.cli.output import console, notes, print_json
 from cascade.orchestrator import Orchestrator
 from cascade.safety.files import read_bounded
 from cascade.text import counted

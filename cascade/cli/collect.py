@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import typer
 from rich.console import Console
@@ -12,20 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from cascade import demo as demonstration
+from cascade.api.collecting import collect, money_said
 from cascade.cli.models import fetch
-from cascade.cli.output import console, dollars, notes, plain, print_json
-from cascade.cli.tables import rounds_table
-from cascade.collect import Collected, Progress, collect, journal_of
-from cascade.collect.baselines import BASELINES, recorded_baselines
-from cascade.config import CascadeConfig, load
-from cascade.episodes.files import read_rows
-from cascade.episodes.lines import Dropped
-from cascade.episodes.questions import AskedQuestion, read_questions
-from cascade.episodes.schema import GUIDE_ONLY
-from cascade.episodes.tabulate import tables_from_rows
-from cascade.errors import ProviderError, UsageError
-from cascade.matching import get_matcher
-from cascade.money import nano_usd, usd
+from cascade.cli.output import notes, print_result, say
+from cascade.collection import Progress
+from cascade.collection.baselines import BASELINES
+from cascade.config import CascadeConfig
+from cascade.episodes.questions import AskedQuestion
 from cascade.providers import weights
 
 DEMO = "demo"
@@ -62,60 +56,38 @@ def collect_log(
 
     Example: cascade collect questions.jsonl -o episodes.parquet --max-cost 5
     """
-    cap, judge = _cap(max_cost), None if matcher is None else get_matcher(matcher)
-    settings, asked = _what(questions, config)
-    baselines = recorded_baselines(settings, _wanted(walk))
+    asked: str | Sequence[AskedQuestion] = questions
+    settings: Path | CascadeConfig = config
+    if questions == DEMO:
+        asked, settings = _demo()
     with _Shown(as_json=as_json) as shown:
-        done = collect(
-            settings,
-            asked[:limit],
+        found = collect(
+            asked,
             output,
-            baselines=baselines,
-            matcher=judge,
-            dataset=dataset or Path(questions).stem,
+            config=settings,
             resume=resume,
             concurrency=concurrency,
-            max_cost_nano_usd=cap,
-            tell=shown.tell,
+            max_cost_usd=max_cost,
+            walks=walk,
+            matcher=matcher,
+            dataset=dataset or Path(questions).stem,
+            limit=limit,
+            show=shown.tell,
+            tell=say,
         )
-    _report(done, output, as_json=as_json)
-    if done.stopped is not None:
-        raise done.stopped
-    if done.failures:
-        raise ProviderError(
-            f"{len(done.failures)} of {done.progress.total} questions failed, first {done.failures[0][0]}: "
-            f"{done.failures[0][1]}. The others are logged; ask for these again with --resume."
-        )
+    print_result(found, as_json=as_json)
+    if found.error is not None:
+        raise found.error
 
 
-def _cap(max_cost: float | None) -> int | None:
-    if max_cost is None:
-        return None
-    if not 0 < max_cost < 1e9:
-        raise UsageError(f"--max-cost is an amount in USD above 0, not {max_cost}.")
-    return nano_usd(max_cost)
-
-
-def _wanted(walk: list[str] | None) -> list[str]:
-    if walk is None:
-        return [GUIDE_ONLY]
-    return [] if walk == ["none"] else list(BASELINES) if walk == ["all"] else walk
-
-
-def _what(questions: str, config: Path) -> tuple[CascadeConfig, list[AskedQuestion]]:
-    """Return the configuration and the questions: the demo's own, or those of files."""
-    if questions != DEMO:
-        settings, odd = load(config), Dropped()
-        asked = read_questions(Path(questions), odd)
-        if odd.describe():  # before anything is paid: a misspelt field leaves a question without its answer
-            notes().print(odd.describe(), style="yellow", soft_wrap=True, markup=False)
-        return settings, asked
+def _demo() -> tuple[list[AskedQuestion], CascadeConfig]:
+    """Return the demo's own questions and configuration."""
     fetch([weights.known(name) for name in demonstration.PAIR])
     asked = [
         AskedQuestion(q.question_id, q.question, q.answers, q.question_id, q.split, q.kind)
         for q in demonstration.demo_questions("log")
     ]
-    return demonstration.demo_config(*demonstration.PAIR), asked
+    return asked, demonstration.demo_config(*demonstration.PAIR)
 
 
 class _Shown:
@@ -142,70 +114,7 @@ class _Shown:
     def tell(self, progress: Progress) -> None:
         """Show how far it is."""
         if self._bar is not None:
-            self._bar.update(self._task, total=progress.total, completed=progress.done, money=_money(progress))
+            self._bar.update(self._task, total=progress.total, completed=progress.done, money=money_said(progress))
         elif time.monotonic() - self._said >= _QUIET_S or progress.done == progress.total:
             self._said = time.monotonic()
-            self._out.print(f"{progress.done}/{progress.total} questions, {_money(progress)}", soft_wrap=True)
-
-
-def _money(progress: Progress) -> str:
-    eta = "" if progress.eta_s is None or progress.done == progress.total else f", {_duration(progress.eta_s)} to go"
-    failed = f", {progress.failed} failed" if progress.failed else ""
-    known = "" if progress.cost_known else " as far as is known"
-    return f"{dollars(usd(progress.spent_nano_usd))} spent{known}{eta}{failed}"
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration in words.
-
-    >>> _duration(59), _duration(150), _duration(9_000)
-    ('59 s', '2 min', '2.5 h')
-    """
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
-
-
-def _report(done: Collected, output: Path, *, as_json: bool) -> None:
-    progress = done.progress
-    if as_json:
-        print_json(_document(done, output))
-        return
-    out = console()
-    out.print(
-        f"{done.questions} questions logged: {progress.made_calls} calls made, "
-        f"{progress.reused_calls} answered from the record, "
-        f"{_money(progress)}",
-        soft_wrap=True,
-    )
-    if done.rows:
-        out.print(f"{done.rows} rows in {plain(str(output))}", soft_wrap=True)
-        _show_steps(out, output)
-    if done.unused_calls:
-        kept_in = plain(journal_of(output).name)
-        out.print(f"{done.unused_calls} calls on record are not in this log; they stay in {kept_in}", soft_wrap=True)
-
-
-def _show_steps(out: Console, output: Path) -> None:
-    try:
-        tables = tables_from_rows(read_rows(output))
-    except UsageError:  # the log is written all the same
-        out.print("Nothing to judge: of no question is it known which answers are right.")
-        return
-    for table in tables:
-        out.print(rounds_table(table))
-
-
-def _document(done: Collected, output: Path) -> dict[str, Any]:
-    progress = done.progress
-    return {
-        "output": str(output),
-        "questions": done.questions,
-        "rows": done.rows,
-        "made_calls": progress.made_calls,
-        "reused_calls": progress.reused_calls,
-        "spent_usd": usd(progress.spent_nano_usd) if progress.cost_known else None,
-        "unused_calls": done.unused_calls,
-        "failures": [{"question": name, "error": said} for name, said in done.failures],
-        "stopped": None if done.stopped is None else str(done.stopped),
-    }
+            self._out.print(f"{progress.done}/{progress.total} questions, {money_said(progress)}", soft_wrap=True)

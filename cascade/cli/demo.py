@@ -12,9 +12,10 @@ from rich.console import Console
 from rich.table import Table
 
 from cascade import demo as demonstration
-from cascade.cli.certificates import calibrated_document
+from cascade.api.certificates import calibrated_document
+from cascade.api.output import dollars, plain
 from cascade.cli.models import fetch
-from cascade.cli.output import console, dollars, notes, plain, print_json
+from cascade.cli.output import console, notes, print_json
 from cascade.demo import BASE_ALONE, FITTED, GUIDE_ALONE, PAIR, TINY, DemoQuestion, Outcome, Row
 from cascade.errors import UsageError
 from cascade.guarantees.certificate import statement

@@ -12,7 +12,8 @@ from typing import Annotated, NamedTuple
 import typer
 from rich.table import Table
 
-from cascade.cli.output import console, dollars, plain, print_json
+from cascade.api.output import dollars, plain
+from cascade.cli.output import console, print_json
 from cascade.config import CascadeConfig, default_traces_url, environment, load, traces_url
 from cascade.config.schema import GuaranteeConfig
 from cascade.episodes.store import Store, parse, sqlite

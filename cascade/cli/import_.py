@@ -13,7 +13,8 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
-from cascade.cli.output import console, notes, plain, print_json
+from cascade.api.output import plain
+from cascade.cli.output import console, notes, print_json
 from cascade.episodes.files import Dropped, is_there, write_rows
 from cascade.episodes.importers import IMPORTERS, import_rows, known
 from cascade.errors import UsageError

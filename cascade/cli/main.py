@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from cascade._version import __version__
+from cascade.api.output import plain
 from cascade.cli import (
     ask,
     calibrate,
@@ -32,7 +33,7 @@ from cascade.cli import (
     traces,
     verify,
 )
-from cascade.cli.output import LogFormatter, notes, plain
+from cascade.cli.output import LogFormatter, notes
 from cascade.errors import CascadeError
 
 app = typer.Typer(

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from cascade.cli.output import console, notes, plain, print_json
+from cascade.api.output import plain
+from cascade.cli.output import console, notes, print_json
 from cascade.errors import ModelFileError
 from cascade.providers import weights
 

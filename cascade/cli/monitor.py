@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from cascade.calibration.monitoring import Watch, Watched, logged, watch
-from cascade.cli.logs import open_log, say_pooled, tables_for
+from cascade.api.monitoring import monitor
 from cascade.cli.options import AsJson, Episodes, Matched, Where
-from cascade.cli.output import console, notes, plain, print_json
-from cascade.cli.policies import certified_directory
+from cascade.cli.output import print_result, say
 from cascade.errors import NotCertifiedError
-from cascade.factory import read_levels
-from cascade.guarantees.base import Kind, get
-from cascade.text import counted
 
 Directory = Annotated[Path, typer.Argument(help="A policy directory with its certificates.")]
 
@@ -35,149 +29,10 @@ def monitor_log(
 
     Example: cascade monitor policy audits.jsonl
     """
-    given = certified_directory(directory)
-    levels = read_levels(directory)
-    each = {"": given} if levels is None else levels.policies
-    log = open_log(episodes, where or (), matcher)
-    say_pooled(log.tables)
-    about = logged(log.rows())
-    found = {
-        name: watch(one.artifact, one.policy, tables_for(log, None, one.policy), about, level / len(each))
-        for name, one in each.items()
-    }
-    for said in dict.fromkeys(said for one in found.values() for said in _besides(one)):
-        notes().print(said, style="yellow", soft_wrap=True, markup=False)
-    if as_json:
-        print_json({"level": level, **_document(found, None if levels is None else levels.levels.default)})
-    else:
-        for name, result in found.items():
-            for one in result.watched:
-                console().print(plain(f"{name and f'level {name}: '}{says(one)}"), soft_wrap=True)
-        for said in dict.fromkeys(said for one in found.values() for said in _beyond(one)):
-            console().print(said, soft_wrap=True)
-    alarmed = sum(len(one.alarmed) for one in found.values())
-    if alarmed:
-        many = sum(len(one.watched) for one in found.values())
+    found = monitor(directory, episodes, level=level, where=where, matcher=matcher, tell=say)
+    print_result(found, as_json=as_json)
+    if found.alarmed:
         raise NotCertifiedError(
-            f"{alarmed} of {many} certificates no longer hold by these audits. Serve with "
+            f"{found.alarmed} of {found.watched} certificates no longer hold by these audits. Serve with "
             f"another policy, and calibrate on newer questions: cascade calibrate EPISODES --policy {directory}"
         )
-
-
-def _document(found: Mapping[str, Watch], default: str | None) -> dict[str, Any]:
-    """Return a document of one policy; with levels that of the default one, and of each by its name."""
-    if default is None:
-        return watch_document(found[""])
-    each = {name: watch_document(one) for name, one in found.items()}
-    alarmed = any(one.alarmed for one in found.values())
-    return {**each[default], "alarmed": alarmed, "default": default, "levels": each}
-
-
-def says(one: Watched) -> str:
-    """Return the state of one monitor in words."""
-    monitor, name = one.monitor, one.certificate.name
-    whom = "small segments together: " if one.certificate.pool else "" if name is None else f"segment {name}: "
-    if not one.audits:
-        return f"{whom}no audit yet"
-    rate = f"{one.misses} of {one.audits} audits missed ({one.misses / one.audits:.1%})"
-    if monitor is None:
-        return f"{whom}{rate}, reported only: audits mix the segments in other shares than the calibration did"
-    needed = f"evidence against it {monitor.e_value:.3g}, an alarm needs {1 / monitor.level:.3g}"
-    state = "no alarm" if monitor.alarmed_after is None else f"ALARM after {monitor.alarmed_after} audits"
-    return f"{whom}{state}: {rate}, α is {monitor.alpha:.1%}; {needed}"
-
-
-def _besides(found: Watch) -> list[str]:
-    """Return what has to be known beside the result."""
-    said = [f"{one}: it holds for that cascade alone" for one in found.changed]
-    if found.again:
-        said.append(f"{found.again} audits are of groups that were counted before: a group counts once")
-    if found.others:
-        said.append(f"{found.others} episodes were not audited (split is not audit) and are left out")
-    if found.missing:
-        said.append(
-            f"{counted(found.missing, 'audit')} missing: a call of a model failed, or a step was of a kind that no "
-            "calibration question showed. They count neither as missed nor as not missed"
-        )
-    if found.more_odd:
-        before, n = found.odd_before
-        said.append(
-            f"a step of {found.odd} in {counted(found.audits, 'audit')} lacks an answer or a signal, and of {before} "
-            f"in {n} at calibration: surely more. Look at the models"
-        )
-    if found.undated:
-        said.append(f"{found.undated} audits have no date; they are taken first, in the order of the log")
-    if found.calibrated:
-        said.append(
-            f"{found.calibrated} audited questions are among those that the certificate was made from: they bear it "
-            "out whatever has changed"
-        )
-    if found.trained:
-        said.append(
-            f"{found.trained} audited questions were used to make the policy, which does better on them than on fresh "
-            "ones: they hide misses"
-        )
-    if found.more_unanswered and not _rules(found).counts_unanswered:
-        said.append(
-            "there are surely more questions than at calibration on which no step is right, and the promise, so the "
-            "alarm, speaks of the others: look at the models, and at what is asked"
-        )
-    if found.uncounted:
-        said.append(f"{found.uncounted} audits {_rules(found).unspoken}, and the promise does not speak of them")
-    return said
-
-
-def _rules(found: Watch) -> Kind:
-    return get(found.watched[0].certificate.kind)
-
-
-def _beyond(found: Watch) -> Iterator[str]:
-    """Yield of how many audits the promise says nothing, since no step is right: an error counts whoever makes it."""
-    if not found.unanswered or _rules(found).counts_unanswered:
-        return
-    shares = [f"{found.unanswered} of {found.audits} audits ({found.unanswered / found.audits:.1%})"]
-    if found.unanswered_before is not None:
-        many, n = found.unanswered_before
-        shares.append(f"at calibration {many} of {n} ({many / n:.1%})")
-    yield f"no step is right on {'; '.join(shares)}"
-
-
-def watch_document(found: Watch) -> dict[str, Any]:
-    """Return what audits say as plain values: the contract of `monitor --json`."""
-    return {
-        "alarmed": bool(found.alarmed),
-        "audits": found.audits,
-        "not_audited": found.others,
-        "undated": found.undated,
-        "calibration_questions": found.calibrated,
-        "training_questions": found.trained,
-        "unanswered": found.unanswered,
-        "unanswered_at_calibration": _share(found.unanswered_before),
-        "uncounted": found.uncounted,
-        "missing": found.missing,
-        "lacking": found.odd,
-        "lacking_at_calibration": list(found.odd_before) if found.odd_before[1] else None,
-        "changed": list(found.changed),
-        "certificates": [_watched_document(one) for one in found.watched],
-    }
-
-
-def _share(counted: tuple[int, int] | None) -> float | None:
-    return None if counted is None else counted[0] / counted[1]
-
-
-def _watched_document(one: Watched) -> dict[str, Any]:
-    monitor = one.monitor
-    return {
-        "segment": one.certificate.name,
-        "pool": one.certificate.pool,
-        "calibration_id": one.certificate.calibration_id,
-        "says": says(one),
-        "alarmed": monitor is not None and monitor.alarmed,
-        "audits": one.audits,
-        "misses": one.misses,
-        "alpha": one.certificate.alpha,
-        "e_value": None if monitor is None else monitor.e_value,
-        "alarm_at": None if monitor is None else 1 / monitor.level,
-        "alarmed_after": None if monitor is None else monitor.alarmed_after,
-    }

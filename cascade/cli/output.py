@@ -1,51 +1,17 @@
-"""What the command line prints with: text for people on stdout, or one JSON document with everything else on stderr.
-
-Nothing that a log, a model or a file holds can steer the terminal: `shown` stands where text is put out, for consoles,
-JSON and log lines alike. `plain` is for text that goes into markup.
-"""
+"""What the command line prints with: text for people on stdout, or one JSON document with everything else on stderr."""
 
 from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
-from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.markup import escape
-from rich.segment import Segment
+from rich.console import Console
 
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
-
-def shown(text: str) -> str:
-    r"""Return text without what steers a terminal: control and escape codes, and marks that turn its direction (F69).
-
-    >>> shown("a\x1b[31mb\x9d0;title\x07")
-    'a[31mb0;title'
-    """
-    return text if text.isascii() and text.isprintable() else _CONTROL.sub("", text)
-
-
-def spelled(text: str) -> str:
-    r"""Return text with what steers a terminal spelt out by its number, so that whoever reads it sees that it is there.
-
-    >>> spelled("a\x1b[31mb")
-    'a\\u001b[31mb'
-    """
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-class _Console(Console):
-    """A console whose texts hold no codes; its own colours and cursor movements are segments of another kind."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield what a renderable puts out, its texts as `shown`."""
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(shown(segment.text), segment.style)
+from cascade.api.output import SafeConsole, plain, shown, spelled
+from cascade.api.result import Result
 
 
 class LogFormatter(logging.Formatter):
@@ -58,21 +24,27 @@ class LogFormatter(logging.Formatter):
 
 def console() -> Console:
     """Return the console for results."""
-    return _Console(highlight=False, soft_wrap=False)
+    return SafeConsole(highlight=False, soft_wrap=False)
 
 
 def notes() -> Console:
     """Return the console for what is not the result: progress, warnings, errors."""
-    return _Console(stderr=True, highlight=False)
+    return SafeConsole(stderr=True, highlight=False)
 
 
-def plain(text: str) -> str:
-    r"""Return foreign text fit for a console's markup: no control or escape codes, and no markup of its own.
+def say(text: str) -> None:
+    """Print a sentence that the reader of a result must know, on stderr."""
+    notes().print(plain(text), style="yellow", soft_wrap=True)
 
-    >>> plain("a\x1b[31mb [bold]")
-    'a[31mb \\[bold]'
-    """
-    return escape(shown(text))
+
+def print_result(result: Result, *, as_json: bool) -> None:
+    """Print a result, as text for this terminal or as one JSON document."""
+    if as_json:
+        print_json(result.to_dict())
+        return
+    out = console()
+    for part in result.parts(out.width):
+        out.print(part, crop=False)  # a command that is cut could not be run
 
 
 def print_json(document: Any) -> None:
@@ -85,17 +57,3 @@ def _number(value: Any) -> Any:
     if isinstance(value, Decimal):
         return float(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-def dollars(amount: Decimal | None) -> str:
-    """Return an amount in USD with three significant digits, or "unknown".
-
-    >>> dollars(Decimal("0.000123456")), dollars(None), dollars(Decimal(0))
-    ('$0.000123', 'unknown', '$0')
-    """
-    if amount is None:
-        return "unknown"
-    if amount == 0:
-        return "$0"
-    rounded = Decimal(f"{amount:.3g}")
-    return f"${rounded:f}"

@@ -7,7 +7,8 @@ from typing import Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from cascade.cli.output import notes, plain
+from cascade.api.output import plain
+from cascade.cli.output import notes
 
 _QUIET_S = 10.0
 """How long to be silent between two lines where there is no terminal."""

@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cascade.cli.logs import open_rows
+from cascade.api.logs import open_rows
+from cascade.api.output import plain, spelled
 from cascade.cli.options import AsJson, Episodes, Matched, Where
-from cascade.cli.output import console, notes, plain, print_json, spelled
+from cascade.cli.output import console, notes, print_json, say
 from cascade.cli.review_terminal import ENDED, Keys, barred, page
 from cascade.conformal.labels import is_drawn
 from cascade.episodes.files import is_url
@@ -104,7 +105,7 @@ def _terms(path: Path, ask: str, matcher: str | None, rate: float | None, seed: 
 
 def _read_pairs(episodes: str, where: Sequence[str] | None, matcher: str | None) -> list[Pair]:
     """Return a log's pairs; say of how many requests nobody can tell."""
-    found = episodes_of(open_rows(episodes, where or ()), matcher or AUTO)
+    found = episodes_of(open_rows(episodes, where, say), matcher or AUTO)
     lacking = without_reference(found)
     if lacking:
         said = f"{counted(len(lacking), 'request')} of the log have no output of the reference, and are not shown"

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from cascade.cli.output import console, notes, plain
+from cascade.api.output import plain
+from cascade.cli.output import console, notes
 from cascade.config import CascadeConfig, load
 
 

@@ -15,8 +15,9 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from cascade.cli.logs import parse_where
-from cascade.cli.output import console, dollars, notes, plain, print_json
+from cascade.api.logs import parse_where
+from cascade.api.output import dollars, plain
+from cascade.cli.output import console, notes, print_json
 from cascade.config import default_traces_url, load, traces_url
 from cascade.episodes.files import is_there, write_rows
 from cascade.episodes.store import Store, StoreError

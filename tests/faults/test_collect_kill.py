@@ -24,8 +24,8 @@ from typing import Any, Protocol, Self
 
 import pytest
 
-from cascade.collect import collect, journal_of
-from cascade.collect.baselines import BASELINES, recorded_baselines
+from cascade.collection import collect, journal_of
+from cascade.collection.baselines import BASELINES, recorded_baselines
 from cascade.config import load
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion

@@ -20,8 +20,8 @@ import numpy as np
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.monitoring import watch
 from cascade.calibration.verifying import verify_held
-from cascade.collect import collect
-from cascade.collect.baselines import recorded_baselines
+from cascade.collection import collect
+from cascade.collection.baselines import recorded_baselines
 from cascade.config import CascadeConfig, load, policy_section
 from cascade.episodes.files import read_rows
 from cascade.episodes.quality import qualities

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from cascade.calibration.scores import table_scores
-from cascade.collect import collect
-from cascade.collect.baselines import BASELINES, recorded_baselines
+from cascade.collection import collect
+from cascade.collection.baselines import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.conformal.rollout import levels
 from cascade.conformal.single import single

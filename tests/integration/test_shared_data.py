@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import cascade
+from cascade.api.logs import open_log
 from cascade.calibration.doubt import doubt_of
 from cascade.cli import compare as module
-from cascade.cli.logs import open_log
 from cascade.conformal.frontier import depth_mixture, frontier
 from cascade.conformal.rollout import levels
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY

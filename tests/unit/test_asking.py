@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cascade.calibration.fingerprint import made_for
-from cascade.collect import collect
+from cascade.collection import collect
 from cascade.config import load
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion

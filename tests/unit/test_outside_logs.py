@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cascade.api.monitoring import _besides, watch_document
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.monitoring import logged, watch
 from cascade.calibration.shown import outside, shown
-from cascade.cli.monitor import _besides, watch_document
 from cascade.config import policy_section
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import rows

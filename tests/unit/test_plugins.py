@@ -14,7 +14,7 @@ import pytest
 
 from cascade import Orchestrator
 from cascade.calibration.calibrating import calibrate_policy
-from cascade.collect import collect
+from cascade.collection import collect
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion

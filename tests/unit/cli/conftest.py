@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 import typer.main
 
-from cascade.cli import fit_levels, fit_uncertified
+from cascade.api import fit_report, fit_uncertified
 from cascade.cli.main import main
 from cascade.evaluation.report import plots
 
@@ -46,7 +46,7 @@ def _drawn_as_text(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """Write what would be drawn as text where a test does not ask for `plotted`: a drawing costs more than a fit."""
     if "plotted" in request.fixturenames:
         return
-    for place, name in ((plots, "plot_fit"), (fit_levels, "plot_learning"), (fit_uncertified, "plot_learning")):
+    for place, name in ((plots, "plot_fit"), (fit_report, "plot_learning"), (fit_uncertified, "plot_learning")):
         monkeypatch.setattr(place, name, lambda what: f"<?xml {what!r}".encode())
 
 

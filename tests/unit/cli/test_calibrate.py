@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cascade.cli.options import Asked, wanted_guarantee
+from cascade.api.guarantee_options import GuaranteeOptions, wanted_guarantee
 from cascade.episodes.files import write_rows
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
@@ -19,7 +19,7 @@ from unit.cli.certified import LADDER_POLICY, POLICY, Row, hard_rows, ladder_row
 
 Cli = Callable[..., Any]
 Write = Callable[..., str]
-NOTHING = Asked(None, None, None, None, None, by_group=False, abstain=False)
+NOTHING = GuaranteeOptions()
 
 
 @pytest.fixture
@@ -510,17 +510,17 @@ def test_the_cap_on_a_question_is_the_configurations(cli: Cli, ladder: str, tmp_
 
 
 def test_options_become_a_guarantee() -> None:
-    assert wanted_guarantee(NOTHING, None) == Guarantee("coverage", 0.1)
+    assert wanted_guarantee(NOTHING, None, print) == Guarantee("coverage", 0.1)
     asked = NOTHING._replace(kind="regret", delta=0.05, budget=0.25, most=1.5)
-    assert wanted_guarantee(asked, None) == Guarantee(
+    assert wanted_guarantee(asked, None, print) == Guarantee(
         "regret", 0.1, 0.05, budget_nano_usd=250_000_000, most_nano_usd=1_500_000_000
     )
-    assert wanted_guarantee(NOTHING._replace(budget=0.1, most=1.0), None).kind == "budget"
+    assert wanted_guarantee(NOTHING._replace(budget=0.1, most=1.0), None, print).kind == "budget"
 
 
 def test_an_alpha_of_0_is_not_taken_for_none() -> None:
     with pytest.raises(UsageError, match=r"alpha is 0\.0"):
-        wanted_guarantee(NOTHING._replace(alpha=0.0), None)
+        wanted_guarantee(NOTHING._replace(alpha=0.0), None, print)
 
 
 # --- evaluate ---
@@ -528,9 +528,9 @@ def test_an_alpha_of_0_is_not_taken_for_none() -> None:
 
 def test_evaluate_plays_a_directory_at_its_threshold(cli: Cli, log: str) -> None:
     cli("calibrate", log, "--policy", POLICY, "-o", "policy")
-    found = document(cli("evaluate", log, "--policy", "policy", "--json"))
+    found = document(cli("evaluate", log, "--policy", "policy", "--json"))["datasets"][0]
     assert found["rows"][0]["coverage"] == pytest.approx(90 / 99)
     cli("calibrate", log, "--policy", POLICY, "-o", "all", "--alpha", "0.001", "--allow-everything")
-    found = document(cli("evaluate", log, "--policy", "all", "--json"))
+    found = document(cli("evaluate", log, "--policy", "all", "--json"))["datasets"][0]
     assert found["rows"][0]["coverage"] == 1
     assert found["rows"][0]["avg_length"] == 2

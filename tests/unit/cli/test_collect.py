@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from cascade.api.collecting import money_said
 from cascade.cli import collect as module
-from cascade.collect import Progress
-from cascade.collect.baselines import BASELINES
+from cascade.collection import Progress
+from cascade.collection.baselines import BASELINES
 from cascade.episodes.files import read_rows
 from cascade.errors import AuthenticationError
 from cascade.providers.fake import FakeProvider, reply
@@ -312,7 +313,7 @@ def test_an_interrupt_leaves_what_was_paid_on_record(cli: Cli, scripted: Any, mo
     ],
 )
 def test_money_and_time_in_words(progress: Progress, said: str) -> None:
-    assert module._money(progress) == said
+    assert money_said(progress) == said
 
 
 def test_it_is_in_the_help_with_an_example(cli: Cli) -> None:

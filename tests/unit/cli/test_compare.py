@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from cascade.cli import compare as module
-from cascade.cli.tables import compare_table, evaluation_table, legend, rounds_table
+from cascade.api import comparing as module
+from cascade.api.evaluating import evaluation_document
+from cascade.api.tables import compare_table, evaluation_table, legend, rounds_table
 from cascade.episodes.files import write_rows
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.compare import Comparison, compare
@@ -74,6 +75,7 @@ def log(written: Callable[[Sequence[Row]], str]) -> str:
 def documents(ran: Any) -> dict[str, Any]:
     assert ran.code == 0, ran.err
     found: dict[str, Any] = json.loads(ran.out)
+    found |= found["datasets"][0] if len(found["datasets"]) == 1 else {}
     return found
 
 
@@ -431,7 +433,7 @@ def test_what_cannot_be_drawn_is_2_before_anything_is_computed(
     name: str,
     says: str,
 ) -> None:
-    monkeypatch.setattr(module, "compare", lambda *_, **__: pytest.fail("it compared first"))
+    monkeypatch.setattr(module.comparing, "compare", lambda *_, **__: pytest.fail("it compared first"))
     ran = cli("compare", written(rows), "--plot", name)
     assert (ran.code, ran.out) == (2, "")
     assert says in " ".join(ran.err.split())
@@ -510,7 +512,7 @@ def test_unknown_costs_are_said_to_be_unknown(cli: Cli, written: Callable[[Seque
 
 def test_a_policy_with_an_infinite_threshold_has_a_document() -> None:
     (table,) = tables_from_rows(log_rows())
-    found = module.evaluation_document(evaluate(table, replace(FixedPolicy(), kappa=float("inf")), resamples=5), "p")
+    found = evaluation_document(evaluate(table, replace(FixedPolicy(), kappa=float("inf")), resamples=5), "p")
     assert json.loads(json.dumps(found, allow_nan=False))["rows"][0]["kappa"] == "inf"
 
 
@@ -519,7 +521,7 @@ def test_what_fit_would_choose_is_a_row_where_it_is_asked_for(cli: Cli, log: str
     for more in ([], ["--fit"]):
         ran = cli("compare", log, "--splits", "2", "--json", *more)
         assert ran.code == 0, ran.err
-        rows[bool(more)] = [row["policy"] for row in json.loads(ran.out)["rows"]]
+        rows[bool(more)] = [row["policy"] for row in json.loads(ran.out)["datasets"][0]["rows"]]
     assert [one for one in rows[True] if one not in rows[False]] == ["cascade fit, conformal"]
     assert rows[True][-2:] == ["cascade fit, conformal", "clairvoyant bound"]
 

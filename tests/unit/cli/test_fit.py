@@ -76,7 +76,7 @@ def test_a_directory_is_written_that_serves(cli: Cli, log: str, tmp_path: Path) 
     assert found["segments"][0]["certificate"]["n"] == 60
     assert found["realised"]["coverage"] >= 0.9
     assert cli("verify", "policy", log).code == 0
-    assert json.loads(cli("evaluate", log, "--policy", "policy", "--json").out)["n"] == 200
+    assert json.loads(cli("evaluate", log, "--policy", "policy", "--json").out)["datasets"][0]["n"] == 200
 
 
 def test_the_readme_of_a_project_is_not_written_over(cli: Cli, log: str, tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ def sentences(monkeypatch: pytest.MonkeyPatch) -> list[Embedder]:
         return made[-1]
 
     monkeypatch.setattr("cascade.strategies.embedding.sentence_model", make)
-    monkeypatch.setattr("cascade.cli.fit.sentence_model", make)
+    monkeypatch.setattr("cascade.api.fitting.sentence_model", make)
     return made
 
 
@@ -394,7 +394,7 @@ def test_with_embed_what_questions_are_about_is_offered_and_played_by_every_comm
     assert found
     assert document(cli("verify", policy, log, "--json"))["ok"] is True
     fresh = written(logged(300, 500), "fresh.jsonl")
-    assert document(cli("evaluate", fresh, "--policy", policy, "--json"))["rows"][0]["avg_length"] < 1.8
+    assert document(cli("evaluate", fresh, "--policy", policy, "--json"))["datasets"][0]["rows"][0]["avg_length"] < 1.8
     assert cli("calibrate", fresh, "--policy", policy, "-o", str(tmp_path / "again")).code == 0
     assert read(tmp_path / "again").policy["embedding"] == "fake:1"
     assert len(sentences) >= 4
@@ -403,7 +403,7 @@ def test_with_embed_what_questions_are_about_is_offered_and_played_by_every_comm
 def test_embed_without_the_sentence_model_says_how_to_get_it(
     cli: Cli, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cascade.cli.fit.sentence_model", SentenceModel)
+    monkeypatch.setattr("cascade.api.fitting.sentence_model", SentenceModel)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     ran = cli("fit", log, "--embed", "-o", str(tmp_path / "policy"))
     assert ran.code == 2

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cascade.cli.fit_levels import parsed
+from cascade.api.fit_levels import parsed
 from cascade.episodes.files import write_rows
 from cascade.errors import UsageError
 from cascade.evaluation.report import plots
@@ -249,7 +249,7 @@ def test_levels_of_any_promise_with_an_alpha_are_fitted_and_verified(
 
 def test_levels_look_at_what_questions_are_about(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cascade.strategies.embedding.sentence_model", Embedder)
-    monkeypatch.setattr("cascade.cli.fit.sentence_model", Embedder)
+    monkeypatch.setattr("cascade.api.fitting.sentence_model", Embedder)
     write_rows(tmp_path / "log.jsonl", logged(400))
     asked = ("--levels", "0.2,0.1", "--guarantee", "regret", "--delta", "0.1", "--embed", "--policy", "net_benefit")
     ran = cli("fit", "log.jsonl", *asked, "-o", "policy")
@@ -359,8 +359,8 @@ def test_calibrate_refuses_what_is_no_promise_of_all_levels(cli: Cli, log: str, 
 
 
 def test_the_default_level_is_what_other_commands_read(cli: Cli, log: str, policy: str) -> None:
-    own = json.loads(cli("evaluate", log, "--policy", policy, "--json").out)
-    low = json.loads(cli("evaluate", log, "--policy", "policy/levels/low", "--json").out)
+    own = json.loads(cli("evaluate", log, "--policy", policy, "--json").out)["datasets"][0]
+    low = json.loads(cli("evaluate", log, "--policy", "policy/levels/low", "--json").out)["datasets"][0]
     assert own["n"] == low["n"] == 200
     assert own["rows"][0]["coverage"] > low["rows"][0]["coverage"]
 

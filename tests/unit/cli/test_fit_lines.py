@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from cascade.cli.fit_tables import Found, fitted_report
-from cascade.evaluation.baselines import baseline_figures
-from cascade.guarantees import get
+from cascade.api.fit_report import PolicyFit, fitted_report
+from cascade.evaluation.report.card import facts_of
 from cascade.guarantees.base import Guarantee
+from cascade.policies.artifact import PLOT_FILE
 from cascade.training.fitting import Fitted, fit_policy
 from unit.calibration.logs import log
 
@@ -22,10 +22,10 @@ def fitted() -> Fitted:
 
 def said(fitted: Fitted) -> str:
     """Return the page of a fit, its blanks as one."""
-    figures = baseline_figures(fitted.training, get("coverage"), fitted.choice.alpha)
+    facts = facts_of(fitted, {})
     out = Console(width=200, record=True, quiet=False, file=None)
     with out.capture() as page:
-        for part in fitted_report(Found(fitted, figures, (), "policy", drawn=True), 200):
+        for part in fitted_report(PolicyFit(fitted, facts, {PLOT_FILE: b""}, "policy"), 200):
             out.print(part)
     return " ".join(page.get().split())
 

@@ -16,7 +16,7 @@ from rich.console import Console
 pytest.importorskip("torch")
 
 from cascade.cli import fit_networks
-from cascade.cli.fit_networks import NetworksAsked, Showing, ended_gently
+from cascade.cli.fit_networks import Showing, ended_gently
 from cascade.episodes.files import write_rows
 from cascade.evaluation.report import plots
 from cascade.factory import read_levels, read_policy
@@ -69,7 +69,7 @@ def test_a_network_is_written_that_is_certified_and_serves(
     assert len(rows_of((tmp_path / "policy" / "curves.csv").read_bytes())) == 12
     assert read(tmp_path / "policy").policy["method"] == policy.replace("-", "_")
     assert cli("verify", "policy", log).code == 0
-    assert json.loads(cli("evaluate", log, "--policy", "policy", "--json").out)["n"] == 200
+    assert json.loads(cli("evaluate", log, "--policy", "policy", "--json").out)["datasets"][0]["n"] == 200
 
 
 def test_json_says_how_it_was_trained_and_nothing_else_is_on_stdout(cli: Cli, log: str) -> None:
@@ -94,7 +94,7 @@ def test_a_network_without_a_certificate_is_written_and_said_to_have_none(
     assert "next: cascade calibrate NEW_EPISODES --policy policy certifies a threshold for it" in said
     held = read_policy(str(tmp_path / "policy"))
     assert held.deciding is held.policy
-    found = json.loads(cli("evaluate", log, "--policy", "policy", "--json").out)
+    found = json.loads(cli("evaluate", log, "--policy", "policy", "--json").out)["datasets"][0]
     assert found["n"] == 200
     document = json.loads(fit(cli, log, "--json", "--force", policy=policy).out)
     assert (document["certified"], document["method"]) == (False, policy.replace("-", "_"))
@@ -196,9 +196,9 @@ def test_sigterm_leaves_a_checkpoint_of_the_last_step(
 
 def test_without_a_checkpoint_signals_are_left_alone() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with ended_gently(NetworksAsked()):
+    with ended_gently(None):
         assert signal.getsignal(signal.SIGTERM) is before
-    with ended_gently(NetworksAsked(checkpoint=Path("ck"))):
+    with ended_gently(Path("ck")):
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -297,7 +297,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> tuple[Console, 
     out, clock = Console(record=True, force_terminal=terminal, width=120, file=io.StringIO()), [0.0]
     monkeypatch.setattr(fit_networks, "notes", lambda: out)
     monkeypatch.setattr(fit_networks.time, "monotonic", lambda: clock[0])
-    return out, Showing(), clock
+    return out, Showing("choosing, fitting and certifying"), clock
 
 
 def test_a_line_now_and_then_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from cascade.cli.output import LogFormatter, console, dollars, notes, plain, print_json
+from cascade.api.output import dollars, plain
+from cascade.cli.output import LogFormatter, console, notes, print_json
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_it_is_calibrated_verified_evaluated_and_monitored(cli: Cli, tmp_path: P
     lost = np.array([_avoidable(log, row, certificate.kappa) for row in range(log.n)])
     verified = cli("verify", "policy", LOG)
     assert (verified.code, "alpha 0.3 is not refuted" in verified.out) == (0, True), verified.out
-    evaluated = json.loads(cli("evaluate", LOG, "--policy", "policy", "--json").out)
+    evaluated = json.loads(cli("evaluate", LOG, "--policy", "policy", "--json").out)["datasets"][0]
     assert evaluated["rows"][0]["promise"]["risk"] == pytest.approx(lost.mean())
     watched = json.loads(cli("monitor", "policy", LOG, "--json").out)["certificates"][0]
     assert (watched["alpha"], watched["alarmed"]) == (0.3, False)

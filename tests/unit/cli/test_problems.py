@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cascade.cli.problems import Problems
+from cascade.api.problems import Problems
 from cascade.episodes.files import write_rows
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from unit.cli.certified import hard_rows
@@ -115,7 +115,7 @@ def test_an_empty_output_is_refused_and_the_folder_stays_empty(cli: Cli, log: st
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_fitted(
     cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
-    monkeypatch.setattr("cascade.cli.fit.fit_policy", lambda *_, **__: pytest.fail("it was fitted"))
+    monkeypatch.setattr("cascade.api.fitting.fit_policy", lambda *_, **__: pytest.fail("it was fitted"))
     refused(cli("fit", log, "-o", output))
 
 

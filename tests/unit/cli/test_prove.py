@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cascade.cli.prove import fit_for
+from cascade.api.proving import fit_for
 from cascade.episodes.files import write_rows
 from cascade.evaluation.logs import open_log
 from cascade.evaluation.proof.proving import Plan, prove
@@ -146,11 +146,11 @@ def test_the_next_command_says_what_was_proved_and_runs_as_printed(
 
 
 def test_the_method_is_said_where_it_is_not_what_fit_does(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cascade.cli.prove._FAST", "threshold")
+    monkeypatch.setattr("cascade.api.proving.FAST", "threshold")
     many = ("prove", log, "--splits", "4", "--guarantee", "coverage", "--alpha", "0.1")
-    monkeypatch.setattr("cascade.cli.prove._MANY", 239)
+    monkeypatch.setattr("cascade.api.proving.MANY", 239)
     assert next_command(cli(*many).out)[-4:] == ["--policy", "threshold", "-o", "policy"]
-    monkeypatch.setattr("cascade.cli.prove._MANY", 240)
+    monkeypatch.setattr("cascade.api.proving.MANY", 240)
     assert "--policy" not in next_command(cli(*many).out)
 
 

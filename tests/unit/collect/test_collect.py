@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from cascade.budget.ledger import most_nano_usd
-from cascade.collect import MAX_FAILURES_IN_A_ROW, Collected, Progress, collect
-from cascade.collect.baselines import BASELINES, RecordedBaseline, recorded_baselines
+from cascade.collection import MAX_FAILURES_IN_A_ROW, Collected, Progress, collect
+from cascade.collection.baselines import BASELINES, RecordedBaseline, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.files import read_rows, write_rows
 from cascade.episodes.journal import Journal

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cascade.api.comparing import comparison_document
+from cascade.api.tables import compare_table, legend
 from cascade.calibration.doubt import KNOWN
 from cascade.calibration.realised import Played
-from cascade.cli.compare import comparison_document
-from cascade.cli.tables import compare_table, legend
 from cascade.conformal.frontier import frontier
 from cascade.conformal.rollout import levels
 from cascade.episodes.table import EpisodeTable, Walk

@@ -14,9 +14,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+from cascade.api.fit_uncertified import UncertifiedFit
 from cascade.calibration.realised import play
 from cascade.calibration.scores import sample_of
-from cascade.cli.fit_uncertified import uncertified_document
 from cascade.conformal.binomial import lower_bound, upper_bound
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import MissingExtraError, UsageError
@@ -310,9 +310,7 @@ def test_of_no_question_the_share_is_unknown_and_is_said_so() -> None:
     assert f"On {found.realised.n} questions that it has not seen, what was asked for speaks of none" in found_in_words(
         bare
     )
-    assert (
-        json.loads(json.dumps(uncertified_document(bare, "o", drawn=False), allow_nan=False))["kept"]["share"] is None
-    )
+    assert json.loads(json.dumps(UncertifiedFit(bare, {}, "o").to_dict(), allow_nan=False))["kept"]["share"] is None
 
 
 def test_embeddings_that_are_not_offered_are_said_of_a_network_without_a_certificate_too() -> None:

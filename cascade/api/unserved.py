@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 
 import numpy as np
 
-from cascade.cli.output import notes, plain
+from cascade.api.telling import Tell
 from cascade.config import CascadeConfig
 from cascade.episodes.table import EpisodeTable
 from cascade.policies.base import SHARED_PLACE
@@ -28,16 +28,15 @@ def unserved(names: Iterable[str], sources: Sequence[str], config: CascadeConfig
     return sorted(set(names) - _given(sources, config))
 
 
-def say_unserved(tables: Iterable[EpisodeTable], config: CascadeConfig | None) -> None:
-    """Print on stderr which signals of a log no strategy gives, each with the most similar name that one does give."""
+def tell_unserved(tables: Iterable[EpisodeTable], config: CascadeConfig | None, tell: Tell) -> None:
+    """Tell which signals of a log no strategy gives, each with the most similar name that one does give."""
     for table in tables:
         there = [name for name, values in table.signals.items() if not np.isnan(values).all()]
         for name in unserved(there, table.sources, config):
-            said = (
+            tell(
                 f"{table.dataset}: no strategy gives the signal {name}, so a policy that looks at it cannot be served. "
                 f"{_advice(name, _given(table.sources, config))}"
             )
-            notes().print(plain(said), style="yellow", soft_wrap=True)
 
 
 def next_step(reads: Iterable[str], sources: Sequence[str], path: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cascade.budget.ledger import SharedBudget
-from cascade.collect.baselines import RecordedBaseline
+from cascade.collection.baselines import RecordedBaseline
 from cascade.config import CascadeConfig
 from cascade.engine import drive, failed_call, paid_call, run
 from cascade.episodes.journal import Journal

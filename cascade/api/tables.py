@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from cascade.cli.output import dollars, plain
+from cascade.api.output import dollars, plain
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.compare import Comparison, Row
 from cascade.evaluation.evaluate import Evaluation

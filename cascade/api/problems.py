@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from cascade.checks import did_you_mean
-from cascade.cli.logs import open_log
-from cascade.cli.options import METHODS, method_written
+from cascade.api.logs import LogAsked, read_log
+from cascade.api.telling import Tell
 from cascade.errors import CascadeError, ConfigError, UsageError
 from cascade.evaluation.logs import Log
 from cascade.matching import get_matcher
@@ -64,18 +63,12 @@ def _set_in(error: CascadeError) -> str:
     return str(error).replace("\n", "\n  ")
 
 
-def checked_log(problems: Problems, episodes: str, where: Sequence[str], matcher: str | None) -> Log | None:
+def checked_log(problems: Problems, asked: LogAsked, tell: Tell) -> Log | None:
     """Return a log; None, and all that is wrong with how it was asked for noted, where it cannot be read."""
-    log = problems.of(lambda: open_log(episodes, where, matcher))
+    episodes, where, matcher = asked
+    log = problems.of(lambda: read_log(episodes, where, matcher, tell))
     if log is None and (where or matcher is not None):
-        problems.of(lambda: open_log(episodes))
+        problems.of(lambda: read_log(episodes, None, None, tell))
         if matcher is not None:
             problems.of(lambda: get_matcher(matcher))
     return log
-
-
-def check_method(method: str) -> None:
-    """Refuse a method that there is none of."""
-    if method not in METHODS:
-        meant = did_you_mean(method_written(method), map(method_written, METHODS))
-        raise UsageError(f"There is no policy {method_written(method)!r} to fit{meant}.")

@@ -9,11 +9,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cascade.api.output import plain_text
+from cascade.api.tables import per_thousand
 from cascade.calibration.calibrating import Calibrated, SegmentResult
 from cascade.calibration.fingerprint import unknown
 from cascade.calibration.realised import Realised
-from cascade.cli.output import plain
-from cascade.cli.tables import per_thousand
 from cascade.guarantees.certificate import number, statement, to_document
 from cascade.text import capital, counted
 
@@ -70,11 +70,6 @@ def calibrated_report(done: Calibrated, width: int) -> Iterator[RenderableType]:
         yield Text(said, style="yellow")
     yield ""
     yield _assumptions(done)
-
-
-def plain_text(text: str) -> str:
-    """Return foreign text for one line of a `Text`, which reads no markup: without control codes."""
-    return " ".join(Text.from_markup(plain(text)).plain.split())
 
 
 def _besides(done: Calibrated) -> str:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from datetime import date
 from typing import Any, NamedTuple
 
+from cascade.api.policies import GivenPolicy
 from cascade.calibration.fingerprint import unknown
-from cascade.cli.policies import GivenPolicy
 from cascade.errors import ConfigError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.words import dollars

@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from cascade.checks import fitted_question
-from cascade.collect.baselines import RecordedBaseline
-from cascade.collect.collector import MAX_FAILURES_IN_A_ROW, Collected, Collector, Progress
+from cascade.collection.baselines import RecordedBaseline
+from cascade.collection.collector import MAX_FAILURES_IN_A_ROW, Collected, Collector, Progress
 from cascade.config import CascadeConfig
 from cascade.episodes.files import WRITTEN_AS, is_there, read_rows, write_rows
 from cascade.episodes.journal import Journal, is_call

@@ -6,25 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from cascade.calibration.calibrating import Calibrated
-from cascade.cli.certificates import calibrated_document
-from cascade.cli.fit_levels import certified_levels, refuse_foreign
-from cascade.cli.options import Asked
-from cascade.cli.output import console, plain, print_json
-from cascade.cli.policies import GivenPolicy
+from cascade.api.fit_levels import refuse_foreign
+from cascade.api.guarantee_options import GuaranteeOptions
+from cascade.api.policies import GivenPolicy
 from cascade.errors import UsageError
 from cascade.factory import HeldLevels, read_levels
 from cascade.guarantees.base import get
 from cascade.policies.artifact import LEVELS_FOLDER
-from cascade.policies.levels import write
-from cascade.text import counted
 
 
 class LevelGiven(NamedTuple):
     """One level to calibrate: its policy, and what is asked for, its own alpha among it."""
 
     given: GivenPolicy
-    asked: Asked
+    asked: GuaranteeOptions
 
 
 class LevelsGiven(NamedTuple):
@@ -34,7 +29,7 @@ class LevelsGiven(NamedTuple):
     each: Mapping[str, LevelGiven]
 
 
-def levels_given(given: GivenPolicy, asked: Asked, target: Path, *, force: bool) -> LevelsGiven | None:
+def levels_given(given: GivenPolicy, asked: GuaranteeOptions, target: Path, *, force: bool) -> LevelsGiven | None:
     """Return the levels of a policy directory, each with what is asked for; None where it has none.
 
     Args:
@@ -70,17 +65,3 @@ def _of_level(given: GivenPolicy, held: HeldLevels, name: str) -> GivenPolicy:
     assert given.directory is not None  # noqa: S101 - the levels were read from there
     policy = held.policies[name]
     return GivenPolicy(policy.section, given.config, given.directory / held.levels.directory(name), policy)
-
-
-def write_and_say_calibrated(done: Mapping[str, Calibrated], default: str, target: Path, *, as_json: bool) -> None:
-    """Write all levels, and print what is certified at each."""
-    write(target, {name: one.artifact for name, one in done.items()}, default)
-    if as_json:
-        each = {name: {"alpha": one.guarantee.alpha, **calibrated_document(one)} for name, one in done.items()}
-        print_json({"output": str(target), "default": default, "levels": each})
-        return
-    out = console()
-    out.print(f"{counted(done[default].n, 'calibration question')}, the same for all levels", style="bold")
-    for part in certified_levels(done, default, out.width):
-        out.print(part)
-    out.print(f"written: {plain(str(target))}", soft_wrap=True)

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cascade.cli.certificates import plain_text
+from cascade.api.output import plain_text
 
 _COMMAND_WIDTH = 72
 """A line of a command; with the mark that it goes on it fits on a terminal of 80 columns."""

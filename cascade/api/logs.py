@@ -1,15 +1,15 @@
-"""How every command that reads a log opens it, and says what was left out."""
+"""How every act that reads a log opens it, and tells what was left out."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
+from cascade.api.telling import Tell, warn
 from cascade.calibration.remarks import about_questions, about_reference
 from cascade.calibration.repricing import mispriced
-from cascade.cli.output import notes, plain
 from cascade.episodes.embeddings import embedded, vectors_of
 from cascade.episodes.lines import Dropped
 from cascade.episodes.quality import qualities
@@ -22,22 +22,55 @@ from cascade.money import Price
 from cascade.policies.base import Policy
 from cascade.text import capital
 
+Where: TypeAlias = Mapping[str, str] | Iterable[str] | None
+"""Which rows are read: values by column, or COLUMN=VALUE pairs."""
 
-def open_log(given: str, where: Iterable[str] = (), matcher: str | None = None) -> Log:
-    """Read a log and say on stderr what was left out of it. Raises as `evaluation.logs.open_log` does."""
+
+class LogAsked(NamedTuple):
+    """A log as it is named, which rows of it are read, and the matcher that judges its answers anew."""
+
+    source: str | Log
+    where: Where = None
+    matcher: str | None = None
+
+
+def open_log(source: str, *, where: Where = None, matcher: str | None = None, tell: Tell = warn) -> Log:
+    """Read a log once, for several acts.
+
+    Args:
+        source: a file (.jsonl, .parquet), a store's URL, "demo", "demo-ladder", or "simulated:" and a world's name.
+        where: only rows that have these values in these columns are read.
+        matcher: judges every answer anew that has gold answers beside it.
+        tell: takes what was left out of the log, in words.
+
+    Raises:
+        UsageError: there is no such log, column or matcher, or no episode is left.
+
+    >>> open_log("simulated:mmlu/llama-2-7b,50").tables[0].n
+    50
+    """
+    return read_log(source, where, matcher, tell)
+
+
+def read_log(source: str | Log, where: Where, matcher: str | None, tell: Tell) -> Log:
+    """Read a log, or return the one that is given. Raises as `open_log`."""
+    if isinstance(source, Log):
+        if where or matcher is not None:
+            raise UsageError("A log that is open was read already: give where and matcher to open_log.")
+        return source
     dropped = Dropped()
-    log = logs.open_log(given, parse_where(where), matcher, dropped)
+    log = logs.open_log(str(source), parse_where(where or ()), matcher, dropped)
     if dropped.describe():
-        notes().print(dropped.describe(), style="yellow", soft_wrap=True, markup=False)
+        tell(dropped.describe())
     return log
 
 
-def open_rows(given: str, where: Iterable[str] = ()) -> Iterator[Mapping[str, Any]]:
-    """Yield a log's rows as they are, and say at their end what was left out. Raises as `open_log` does."""
+def open_rows(source: str, where: Where, tell: Tell) -> Iterator[Mapping[str, Any]]:
+    """Yield a log's rows as they are, and tell at their end what was left out. Raises as `open_log` does."""
     dropped = Dropped()
-    yield from logs.rows_of(given, parse_where(where), dropped)
+    yield from logs.rows_of(source, parse_where(where or ()), dropped)
     if dropped.describe():
-        notes().print(dropped.describe(), style="yellow", soft_wrap=True, markup=False)
+        tell(dropped.describe())
 
 
 def tables_for(log: Log, kind: str | None, policy: Policy | None = None) -> tuple[EpisodeTable, ...]:
@@ -59,22 +92,18 @@ def tables_for(log: Log, kind: str | None, policy: Policy | None = None) -> tupl
     return tables
 
 
-def say_questions(tables: Sequence[EpisodeTable], *, reference: bool = False) -> None:
-    """Say on stderr which questions count as one; with `reference` also which model is the reference."""
+def tell_questions(tables: Sequence[EpisodeTable], tell: Tell, *, reference: bool = False) -> None:
+    """Tell which questions count as one; with `reference` also which model is the reference."""
     said = [*about_questions(tables), *(one for table in tables[:1] if reference for one in about_reference(table))]
     for one in said:
-        notes().print(plain(capital(one)), style="yellow", soft_wrap=True)
+        tell(capital(one))
 
 
-def say_pooled(tables: Sequence[EpisodeTable]) -> None:
-    """Say on stderr which data sets are taken as one, where there are several."""
+def tell_pooled(tables: Sequence[EpisodeTable], tell: Tell) -> None:
+    """Tell which data sets are taken as one, where there are several."""
     if len(tables) > 1:
         listed = ", ".join(f"{table.dataset} ({table.n})" for table in tables)
-        notes().print(
-            plain(f"{len(tables)} data sets are taken as one: {listed}; --where dataset=NAME chooses one"),
-            style="yellow",
-            soft_wrap=True,
-        )
+        tell(f"{len(tables)} data sets are taken as one: {listed}; --where dataset=NAME chooses one")
 
 
 def other_prices(log: Log, prices: Mapping[str, Price | None]) -> list[str]:
@@ -99,12 +128,14 @@ def refuse_other_prices(log: Log, prices: Mapping[str, Price | None], whose: str
         raise UsageError(f"the log was costed at other prices than {whose}: {'; '.join(found)}; {advice}")
 
 
-def parse_where(where: Iterable[str]) -> dict[str, str]:
-    """Return COLUMN=VALUE pairs as a mapping.
+def parse_where(where: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
+    """Return COLUMN=VALUE pairs as a mapping; a mapping is returned as it is.
 
     >>> parse_where(["split=test"])
     {'split': 'test'}
     """
+    if isinstance(where, Mapping):
+        return dict(where)
     pairs = [one.partition("=") for one in where]
     bad = [column for column, equals, _ in pairs if not equals or not column]
     if bad:

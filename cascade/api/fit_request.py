@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cascade.cli.fit_levels import Wanted, check_places, levels_asked
-from cascade.cli.fit_networks import NetworksAsked, bare_conflicts, wanted_config
-from cascade.cli.logs import refuse_other_prices, say_pooled, say_questions, tables_for
-from cascade.cli.options import Asked, wanted_guarantee
-from cascade.cli.policies import check_target, policy_directory
-from cascade.cli.problems import Problems, check_method, checked_log
-from cascade.cli.unserved import say_unserved
+from cascade.api.fit_levels import LevelsWanted, check_places, levels_asked
+from cascade.api.fit_networks import NetworkOptions, bare_conflicts, wanted_config
+from cascade.api.guarantee_options import GuaranteeOptions, wanted_guarantee
+from cascade.api.logs import LogAsked, refuse_other_prices, tables_for, tell_pooled, tell_questions
+from cascade.api.methods import check_method
+from cascade.api.policies import check_target, policy_directory
+from cascade.api.problems import Problems, checked_log
+from cascade.api.telling import Tell
+from cascade.api.unserved import tell_unserved
 from cascade.config import CascadeConfig, load
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
@@ -29,8 +31,8 @@ from cascade.training.networks.trainer import CERTIFIABLE
 from cascade.training.notes import Init
 
 
-class Given(NamedTuple):
-    """How it is to be fitted, as given."""
+class FitOptions(NamedTuple):
+    """How a policy is to be fitted, as given."""
 
     policy: str
     calibration_share: float | None
@@ -41,7 +43,7 @@ class Given(NamedTuple):
     everything: bool
     levels: str | None = None
     default_level: str | None = None
-    networks: NetworksAsked = NetworksAsked()
+    networks: NetworkOptions = NetworkOptions()
 
     def check(self) -> Iterator[str]:
         """Yield what is wrong with it."""
@@ -63,7 +65,7 @@ class Given(NamedTuple):
         network = [f"--policy {self.policy.replace('_', '-')}"] if self.policy in CERTIFIABLE else []
         return [*(name for name, one in there.items() if one), *network, *self.networks.options]
 
-    def besides(self, promise: Asked, expires_days: int | None) -> dict[str, bool]:
+    def besides(self, promise: GuaranteeOptions, expires_days: int | None) -> dict[str, bool]:
         """Return the options that are of a certificate, and whether they were given."""
         there = {"--cross-calibrate": self.cross, "--levels": self.levels is not None, "--init": self.init is not None}
         there |= {
@@ -75,13 +77,11 @@ class Given(NamedTuple):
         return there | {"--allow-everything": self.everything, "--expires-days": expires_days is not None}
 
 
-class Reading(NamedTuple):
-    """The log and the configuration, as given."""
+class Place(NamedTuple):
+    """Where a policy is to be written, and whether over another one."""
 
-    episodes: str
-    where: Sequence[str]
-    matcher: str | None
-    config: Path | None
+    output: str | None
+    force: bool
 
 
 class Ready(NamedTuple):
@@ -93,33 +93,41 @@ class Ready(NamedTuple):
     tables: Sequence[EpisodeTable]
     init: Init | None
     embedder: Embedder | None
-    levels: Wanted | None = None
+    levels: LevelsWanted | None = None
     network: CCPOConfig | None = None
 
 
 def checked(
-    given: Given, promise: Asked, reading: Reading, output: str, *, force: bool, expires_days: int | None = None
+    given: FitOptions,
+    promise: GuaranteeOptions,
+    log_asked: LogAsked,
+    place: Place,
+    tell: Tell,
+    *,
+    config: Path | None = None,
+    expires_days: int | None = None,
 ) -> Ready:
     """Return what a fit starts from, or refuse, with everything that is wrong."""
     problems = Problems()
-    _check_output(problems, output, force=force)
+    if place.output is not None:
+        _check_output(problems, place.output, force=place.force)
     with problems.noted():
         check_method(given.policy)
     for said in (*given.check(), *bare_conflicts(given.policy, given.besides(promise, expires_days))):
         problems.add(said)
     network = wanted_config(problems, given.networks, given.policy)
-    config = reading.config
     settings = None if config is None else problems.of(lambda: load(config))
     levels = levels_asked(problems, given.levels, given.default_level, promise)
-    check_places(problems, Path(output), levels, force=force)
-    wanted = problems.of(lambda: wanted_guarantee(_at_default(promise, levels), settings))
+    if place.output is not None:
+        check_places(problems, Path(place.output), levels, force=place.force)
+    wanted = problems.of(lambda: wanted_guarantee(_at_default(promise, levels), settings, tell))
     if given.cross:
         with problems.noted():
             _check_crossable(wanted, promise, given.uncrossed())
     directory = given.init
     started = None if directory is None else problems.of(lambda: _init(directory))
     embedder = None if given.sentences is None else problems.of(given.sentences)
-    log = checked_log(problems, reading.episodes, reading.where, reading.matcher)
+    log = checked_log(problems, log_asked, tell)
     tables: Sequence[EpisodeTable] | None = None
     if log is not None:
         with problems.noted():
@@ -129,13 +137,13 @@ def checked(
     assert wanted is not None  # noqa: S101 - else there were problems
     assert log is not None  # noqa: S101 - the same
     assert tables is not None  # noqa: S101 - the same
-    say_pooled(tables)
-    say_questions(tables, reference=wanted.rules.needs_reference)
-    say_unserved(tables, settings)
+    tell_pooled(tables, tell)
+    tell_questions(tables, tell, reference=wanted.rules.needs_reference)
+    tell_unserved(tables, settings, tell)
     return Ready(wanted, settings, log, tables, started, embedder, levels, network)
 
 
-def _at_default(promise: Asked, levels: Wanted | None) -> Asked:
+def _at_default(promise: GuaranteeOptions, levels: LevelsWanted | None) -> GuaranteeOptions:
     """Return what is promised at the default level, where there are levels."""
     return promise if levels is None else promise._replace(alpha=levels.alphas[levels.default])
 
@@ -151,7 +159,7 @@ def _check_output(problems: Problems, output: str, *, force: bool) -> None:
         _refuse_other_pages(Path(output), force=force)
 
 
-def _check_crossable(wanted: Guarantee | None, promise: Asked, besides: list[str]) -> None:
+def _check_crossable(wanted: Guarantee | None, promise: GuaranteeOptions, besides: list[str]) -> None:
     """Refuse what does not go with --cross-calibrate; of a promise that is none by itself its options are named."""
     if wanted is not None:
         check_crossable(wanted, besides)

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cascade.cli.certificates import calibrated_document, calibrated_report, plain_text
-from cascade.cli.tables import per_thousand
-from cascade.cli.unserved import next_step
+from cascade.api.certificates import calibrated_document, calibrated_report
+from cascade.api.output import plain_text
+from cascade.api.result import Result
+from cascade.api.tables import per_thousand
+from cascade.api.unserved import next_step
 from cascade.errors import install_command
 from cascade.evaluation.baselines import CLAIRVOYANT, MIXTURE, NAMES, BaselineFigures, label
 from cascade.evaluation.report import plots
+from cascade.evaluation.report.card import Facts, card_files, facts_of
+from cascade.evaluation.report.learning_plot import plot_learning
 from cascade.evaluation.report.worth import worth_of
+from cascade.policies.artifact import PLOT_FILE, write
+from cascade.policies.base import Policy
 from cascade.text import capital, counted
 from cascade.training.choice.choosing import Judged
 from cascade.training.fitting import Fitted
 from cascade.training.networks.curves import Training
 from cascade.training.notes import ended_early
+from cascade.types import Certificate
 
 _WIDE, _MIDDLE = 118, 100
 _LEAST_NAME = 22
@@ -28,14 +37,72 @@ _THRESHOLDS = 3
 """As many thresholds stand in the table; the document and the card have all."""
 
 
-class Found(NamedTuple):
-    """A fit, the baselines on its training questions, which of them are left out, and where it was written."""
+@dataclass(frozen=True, slots=True)
+class PolicyFit(Result):
+    """A policy learned from a log, chosen among others, and certified.
+
+    Attributes:
+        fitted: the policy, how it was chosen, and its certificates.
+        facts: what its model card says.
+        files: the files beside the policy, by name: the model card, plots.
+        output: the directory that it was written into; None where it was not.
+    """
 
     fitted: Fitted
-    baselines: Sequence[BaselineFigures]
-    left_out: Sequence[str]
-    output: str
-    drawn: bool
+    facts: Facts
+    files: Mapping[str, bytes]
+    output: str | None = None
+
+    @property
+    def policy(self) -> Policy:
+        """The policy, at its certified thresholds."""
+        return self.fitted.artifact.calibrated(self.fitted.policy)
+
+    @property
+    def certificates(self) -> tuple[Certificate, ...]:
+        """What is promised, a certificate for each segment."""
+        return tuple(self.fitted.artifact.certificates)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether there is a plot among the files."""
+        return PLOT_FILE in self.files
+
+    @property
+    def baselines(self) -> Sequence[BaselineFigures]:
+        """What the simple ways cost on the training questions."""
+        return self.facts.baselines
+
+    def save(self, directory: str | Path) -> Self:
+        """Write the policy directory with its model card; return the same result with where it stands.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        write(Path(directory), self.fitted.artifact, files=self.files)
+        return replace(self, output=str(directory))
+
+    def parts(self, width: int) -> Iterator[RenderableType]:
+        """Yield what is printed, for a terminal of so many columns."""
+        return fitted_report(self, width)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document of `fit --json`. Costs in USD per question."""
+        return fitted_document(self)
+
+
+def policy_fit(fitted: Fitted, asked: Mapping[str, str]) -> PolicyFit:
+    """Return a fit as a result; `asked` says in the model card what was asked for."""
+    facts = facts_of(fitted, asked)
+    drawn = plots.available()
+    plot = plots.plot_fit(facts.drawing) if facts.drawing is not None and drawn else None
+    learning = plot_learning(facts.learning) if facts.learning is not None and drawn else None
+    return PolicyFit(fitted, facts, card_files(facts, plot, learning))
+
+
+def not_written() -> str:
+    """Return what is said of a fit that no directory holds."""
+    return "not written yet: save(DIRECTORY) writes the policy directory"
 
 
 class _Line(NamedTuple):
@@ -59,7 +126,7 @@ class _Column(NamedTuple):
     cell: Callable[[_Line], str]
 
 
-def fitted_report(found: Found, width: int) -> Iterator[RenderableType]:
+def fitted_report(found: PolicyFit, width: int) -> Iterator[RenderableType]:
     """Yield what is said about a fit, for a terminal of so many columns."""
     fitted = found.fitted
     yield Text(_divided(fitted), style="bold")
@@ -70,7 +137,7 @@ def fitted_report(found: Found, width: int) -> Iterator[RenderableType]:
     if fitted.choice.folds:
         yield _table(found, width)
         yield Text(_legend(found, width), style="dim")
-        yield from (Text(plain_text(said)) for said in found.left_out)
+        yield from (Text(plain_text(said)) for said in found.facts.left_out)
         yield ""
     yield Text(plain_text(_chosen(found)), style="bold")
     yield ""
@@ -79,6 +146,9 @@ def fitted_report(found: Found, width: int) -> Iterator[RenderableType]:
     compared = _on_calibration(found)
     if compared:
         yield from (Text(plain_text(compared), style="bold"), "")
+    if found.output is None:
+        yield Text(not_written())
+        return
     output = plain_text(found.output)
     undrawn = "" if found.drawn or plots.available() else f" No plot: it needs matplotlib: {install_command('report')}"
     yield Text(f"written: {output}, what it is and how it was chosen in {output}/README.md.{undrawn}")
@@ -87,12 +157,12 @@ def fitted_report(found: Found, width: int) -> Iterator[RenderableType]:
     yield Text(plain_text(served)) if against is None else Text(plain_text(against), style="bold yellow")
 
 
-def _reference(found: Found) -> str:
+def _reference(found: PolicyFit) -> str:
     """Return what the calibration questions' reference is called."""
     return _called(found.baselines[0]) if found.baselines else "the guide, or a ladder's last model, alone"
 
 
-def _on_calibration(found: Found) -> str:
+def _on_calibration(found: PolicyFit) -> str:
     """Return what the certified policy costs on the questions that set its threshold; "" where it is not known."""
     done = found.fitted.calibrated
     cost, reference = done.realised.cost_nano_usd, done.reference_cost_nano_usd
@@ -123,7 +193,7 @@ def _divided(fitted: Fitted) -> str:
 # --- the candidates ---
 
 
-def _lines(found: Found) -> Iterator[_Line]:
+def _lines(found: PolicyFit) -> Iterator[_Line]:
     choice = found.fitted.choice
     for one in found.baselines:
         cost = one.cost_usd if choice.unit == "nano_usd" else one.length if choice.unit == "steps" else None
@@ -138,7 +208,7 @@ def _lines(found: Found) -> Iterator[_Line]:
         yield _Line(judged.name, shown, kept if shown is not None else None, judged=judged)
 
 
-def _columns(found: Found) -> Sequence[_Column]:
+def _columns(found: PolicyFit) -> Sequence[_Column]:
     unit = found.fitted.choice.unit
     reference = next((line.cost for line in _lines(found) if line.judged is None), None)
     cost = {"nano_usd": "cost/1k", "steps": "len", "missed": "missed"}[unit]
@@ -165,7 +235,7 @@ def _columns(found: Found) -> Sequence[_Column]:
     )
 
 
-def _charged(found: Found) -> bool:
+def _charged(found: PolicyFit) -> bool:
     """Whether candidates are charged for the answers that they keep."""
     return any(one.charge is not None for one in found.fitted.choice.judged)
 
@@ -182,7 +252,7 @@ def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def _table(found: Found, width: int) -> Table:
+def _table(found: PolicyFit, width: int) -> Table:
     columns = [one for one in _columns(found) if one.from_width <= width]
     lines, hidden = _told(list(_lines(found)))
     cells = [[column.cell(line) for column in columns] for line in lines]
@@ -226,7 +296,7 @@ def _is_chosen(line: _Line) -> bool:
     return line.judged is not None and line.judged.chosen
 
 
-def _legend(found: Found, width: int) -> str:
+def _legend(found: PolicyFit, width: int) -> str:
     choice = found.fitted.choice
     costs = {"nano_usd": "cost/1k: USD per 1,000 questions", "steps": "len: steps a question"}
     said = [costs.get(choice.unit, "missed: the share of questions missed at the budget")]
@@ -263,7 +333,7 @@ def _legend(found: Found, width: int) -> str:
 # --- what was chosen ---
 
 
-def _chosen(found: Found) -> str:
+def _chosen(found: PolicyFit) -> str:
     choice = found.fitted.choice
     winner = choice.winner
     if not choice.folds:
@@ -271,7 +341,7 @@ def _chosen(found: Found) -> str:
     return f"Chosen: {winner.name}. {capital(_reason(found, winner))}.{_ahead(found, winner)}"
 
 
-def _reason(found: Found, winner: Judged) -> str:
+def _reason(found: PolicyFit, winner: Judged) -> str:
     if winner.matched is None:
         return "no candidate keeps the promise at any threshold on the training questions, and it is the simplest"
     if winner.method == "reference":  # `why` is a sentence of its own
@@ -281,7 +351,7 @@ def _reason(found: Found, winner: Judged) -> str:
     return f"{what} {winner.why}{together}" if winner.why == "the least" else f"it is {winner.why}{together}"
 
 
-def _ahead(found: Found, winner: Judged) -> str:
+def _ahead(found: PolicyFit, winner: Judged) -> str:
     """Return how far the chosen one is ahead of the simplest ways."""
     choice = found.fitted.choice
     lines = list(_lines(found))
@@ -302,8 +372,8 @@ def _ahead(found: Found, winner: Judged) -> str:
 # --- as plain values ---
 
 
-def fitted_document(found: Found) -> dict[str, Any]:
-    """Return a fit as plain values: the contract of `fit --json`. Costs in USD per question."""
+def fitted_document(found: PolicyFit) -> dict[str, Any]:
+    """Return a fit as plain values. Costs in USD per question."""
     fitted = found.fitted
     choice = fitted.choice
     return {
@@ -320,7 +390,7 @@ def fitted_document(found: Found) -> dict[str, Any]:
         "folds": choice.folds,
         "candidates": [_judged_document(one, choice.unit) for one in choice.judged],
         "baselines": [one._asdict() for one in found.baselines],
-        "left_out": list(found.left_out),
+        "left_out": list(found.facts.left_out),
         **calibrated_document(fitted.calibrated),
     }
 

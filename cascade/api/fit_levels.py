@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
-import typer
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cascade.api.fit_report import PolicyFit, not_written
+from cascade.api.guarantee_options import GuaranteeOptions
+from cascade.api.output import plain_text
+from cascade.api.problems import Problems
+from cascade.api.result import Result
+from cascade.api.tables import per_thousand
 from cascade.calibration.calibrating import Calibrated
-from cascade.cli.certificates import plain_text
-from cascade.cli.fit_tables import Found, fitted_document
-from cascade.cli.options import Asked
-from cascade.cli.output import console, print_json
-from cascade.cli.problems import Problems
-from cascade.cli.tables import per_thousand
 from cascade.errors import UsageError
-from cascade.evaluation.report import plots
-from cascade.evaluation.report.card import Facts, card_files, facts_of
-from cascade.evaluation.report.learning_plot import plot_learning
 from cascade.evaluation.report.worth import worth_of
 from cascade.guarantees.base import default_kind, get, is_known
 from cascade.guarantees.certificate import statement
-from cascade.policies.artifact import PLOT_FILE
 from cascade.policies.levels import foreign, in_order, write
 from cascade.text import capital, counted
 from cascade.training.fitting import Fitted
@@ -39,28 +35,17 @@ APART = (
     "question may cost, not by what it looks like: asked hard questions only, a level promises nothing about them."
 )
 
-LevelsAsked = Annotated[
-    str | None,
-    typer.Option(
-        "--levels",
-        metavar="NAME=ALPHA,…",
-        help="Several levels in one directory, each certified, to choose from for each question: low=0.2,high=0.05.",
-    ),
-]
-DefaultLevel = Annotated[
-    str | None,
-    typer.Option("--default-level", metavar="NAME", help="The level where none is named. By default the middle one."),
-]
 
-
-class Wanted(NamedTuple):
+class LevelsWanted(NamedTuple):
     """The levels that are asked for: their alphas by name, the cheapest first, and the default one."""
 
     alphas: Mapping[str, float]
     default: str
 
 
-def levels_asked(problems: Problems, given: str | None, default: str | None, promise: Asked) -> Wanted | None:
+def levels_asked(
+    problems: Problems, given: str | None, default: str | None, promise: GuaranteeOptions
+) -> LevelsWanted | None:
     """Return what levels are asked for; None where none are, or all that is wrong with them is noted."""
     if given is None:
         if default is not None:
@@ -77,10 +62,10 @@ def levels_asked(problems: Problems, given: str | None, default: str | None, pro
         found.append(f"--default-level is {default!r}, and --levels has {', '.join(alphas)}.")
     for said in found:
         problems.add(said)
-    return None if found else Wanted(alphas, middle(alphas) if default is None else default)
+    return None if found else LevelsWanted(alphas, middle(alphas) if default is None else default)
 
 
-def _conflicts(promise: Asked) -> Iterator[str]:
+def _conflicts(promise: GuaranteeOptions) -> Iterator[str]:
     if promise.alpha is not None:
         yield "--alpha is one share for all questions, and --levels has one for each level; leave one of them out."
     kind = promise.kind or default_kind(budget=promise.budget is not None)
@@ -124,7 +109,7 @@ def _number(text: str) -> float | None:
         return None
 
 
-def check_places(problems: Problems, output: Path, wanted: Wanted | None, *, force: bool) -> None:
+def check_places(problems: Problems, output: Path, wanted: LevelsWanted | None, *, force: bool) -> None:
     """Note what stands where a level is to be written and is none of this directory's."""
     if wanted is not None and not force:
         with problems.noted():
@@ -146,66 +131,67 @@ def refuse_foreign(output: Path, names: Iterable[str], default: str) -> None:
 # --- what is written and printed ---
 
 
-class LevelsFound(NamedTuple):
-    """Levels as they were fitted, by name, which is the default one, and where they were written."""
+@dataclass(frozen=True, slots=True)
+class LevelsFit(Result):
+    """Levels as they were fitted.
 
-    found: Mapping[str, Found]
+    Attributes:
+        fits: each level by its name, the cheapest first.
+        default: the level that serves where none is named.
+        output: the directory that they were written into; None where they were not.
+    """
+
+    fits: Mapping[str, PolicyFit]
     default: str
-    output: str
+    output: str | None = None
 
     @property
     def fitted(self) -> dict[str, Fitted]:
         """The levels, the cheapest first."""
-        return {name: one.fitted for name, one in self.found.items()}
+        return {name: one.fitted for name, one in self.fits.items()}
 
+    def save(self, directory: str | Path) -> Self:
+        """Write the directory with a model card for each level; return the same result with where it stands."""
+        place = Path(directory)
+        artifacts = {name: one.fitted.artifact for name, one in self.fits.items()}
+        levels = write(place, artifacts, self.default, files={name: one.files for name, one in self.fits.items()})
+        fits = {name: replace(one, output=str(place / levels.directory(name))) for name, one in self.fits.items()}
+        return replace(self, fits=fits, output=str(directory))
 
-def write_and_say_levels(
-    fitted: Mapping[str, Fitted], default: str, output: Path, asked: Mapping[str, Mapping[str, str]], *, as_json: bool
-) -> None:
-    """Write the directory with a model card for each level, and print what is in it."""
-    facts = {name: facts_of(one, {"level": name, **asked[name]}) for name, one in fitted.items()}
-    files = {name: cards(one) for name, one in facts.items()}
-    levels = write(output, {name: one.artifact for name, one in fitted.items()}, default, files=files)
-    places = {name: output / levels.directory(name) for name in fitted}
-    found = {
-        name: Found(one, facts[name].baselines, facts[name].left_out, str(places[name]), drawn=PLOT_FILE in files[name])
-        for name, one in fitted.items()
-    }
-    done = LevelsFound(found, default, str(output))
-    if as_json:
-        print_json(levels_document(done))
-        return
-    out = console()
-    for part in levels_report(done, out.width):
-        out.print(part)
+    def parts(self, width: int) -> Iterator[RenderableType]:
+        """Yield what is printed, for a terminal of so many columns."""
+        fitted = self.fitted
+        sizes = fitted[self.default].sizes
+        asked = f"{counted(sizes.questions, 'question')}: {sizes.training:,} to choose and fit on"
+        yield Text(f"{asked}, {sizes.calibration:,} to certify, the same for all levels", style="bold")
+        for note in dict.fromkeys([*level_notes(fitted), *(said for one in fitted.values() for said in one.notes)]):
+            yield Text(plain_text(f"{capital(note)}."))
+        yield ""
+        chosen = {name: one.choice.chosen.name for name, one in fitted.items()}
+        yield from certified_levels({name: one.calibrated for name, one in fitted.items()}, self.default, width, chosen)
+        if self.output is None:
+            yield Text(not_written())
+            return
+        output = plain_text(self.output)
+        yield Text(f"written: {output}, and {output}/levels: what each level is in its README.md")
+        for name, one in fitted.items():
+            against = worth_of(one.calibrated).describe("the guide, or a ladder's last model, alone")
+            if against is not None:
+                yield Text(plain_text(f"{name}: {against}"), style="bold yellow")
+        path = output if output.startswith(("/", ".")) else f"./{output}"
+        yield Text(f'next: policy: {path} in cascade.yaml; ask(question, level="{next(iter(fitted))}")')
 
-
-def cards(facts: Facts) -> dict[str, bytes]:
-    """Return the model card, how a network learned and, where they can be drawn, the plots of both."""
-    drawn = plots.available()
-    plot = plots.plot_fit(facts.drawing) if facts.drawing is not None and drawn else None
-    return card_files(facts, plot, plot_learning(facts.learning) if facts.learning is not None and drawn else None)
-
-
-def levels_report(done: LevelsFound, width: int) -> Iterator[RenderableType]:
-    """Yield what is said about levels, for a terminal of so many columns."""
-    fitted = done.fitted
-    sizes = fitted[done.default].sizes
-    asked = f"{counted(sizes.questions, 'question')}: {sizes.training:,} to choose and fit on"
-    yield Text(f"{asked}, {sizes.calibration:,} to certify, the same for all levels", style="bold")
-    for note in dict.fromkeys([*level_notes(fitted), *(said for one in fitted.values() for said in one.notes)]):
-        yield Text(plain_text(f"{capital(note)}."))
-    yield ""
-    chosen = {name: one.choice.chosen.name for name, one in fitted.items()}
-    yield from certified_levels({name: one.calibrated for name, one in fitted.items()}, done.default, width, chosen)
-    output = plain_text(done.output)
-    yield Text(f"written: {output}, and {output}/levels: what each level is in its README.md")
-    for name, one in fitted.items():
-        against = worth_of(one.calibrated).describe("the guide, or a ladder's last model, alone")
-        if against is not None:
-            yield Text(plain_text(f"{name}: {against}"), style="bold yellow")
-    path = output if output.startswith(("/", ".")) else f"./{output}"
-    yield Text(f'next: policy: {path} in cascade.yaml; ask(question, level="{next(iter(fitted))}")')
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document of `fit --levels --json`, each level as `fit --json` has it."""
+        return {
+            "output": self.output,
+            "default": self.default,
+            "level_notes": list(level_notes(self.fitted)),
+            "levels": {
+                name: {"alpha": one.fitted.calibrated.guarantee.alpha, **one.to_dict()}
+                for name, one in self.fits.items()
+            },
+        }
 
 
 def certified_levels(
@@ -257,16 +243,3 @@ def _legend(*, priced: bool) -> str:
         "right answer is kept, or no step has one. Cost and cover are those of the calibration questions themselves. "
         "*: serves where no level is named."
     )
-
-
-def levels_document(done: LevelsFound) -> dict[str, Any]:
-    """Return levels as plain values: the contract of `fit --levels --json`, each level as `fit --json` has it."""
-    return {
-        "output": done.output,
-        "default": done.default,
-        "level_notes": list(level_notes(done.fitted)),
-        "levels": {
-            name: {"alpha": one.fitted.calibrated.guarantee.alpha, **fitted_document(one)}
-            for name, one in done.found.items()
-        },
-    }

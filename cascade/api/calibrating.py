@@ -1,0 +1,254 @@
+"""`calibrate`: a threshold with a guarantee, from a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from cascade.api.calibrate_levels import LevelGiven, levels_given
+from cascade.api.certificates import calibrated_document, calibrated_report
+from cascade.api.fit_levels import certified_levels
+from cascade.api.guarantee_options import GuaranteeOptions, nano_of, wanted_guarantee
+from cascade.api.logs import Where, read_log, refuse_other_prices, tables_for, tell_pooled, tell_questions
+from cascade.api.output import plain_text
+from cascade.api.policies import GivenPolicy, check_target, given_policy
+from cascade.api.recalibrate import Promise, changes, days_held, held_before, lost, prices_held
+from cascade.api.result import Result
+from cascade.api.telling import Tell, warn
+from cascade.calibration.calibrating import Calibrated, calibrate_policy
+from cascade.config import CascadeConfig, load
+from cascade.errors import NotCertifiedError, UsageError
+from cascade.evaluation.logs import Log
+from cascade.guarantees.base import Guarantee
+from cascade.policies import levels as level_files
+from cascade.policies.artifact import PolicyArtifact, write
+from cascade.text import counted
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationResult(Result):
+    """A policy, or each of its levels, certified on a log.
+
+    Attributes:
+        calibrated: what was found for each level by its name; without levels for the policy, called "".
+        output: the directory that was written.
+        default: the level that serves where none is named; None where there are no levels.
+    """
+
+    calibrated: Mapping[str, Calibrated]
+    output: str
+    default: str | None = None
+
+    def parts(self, width: int) -> Iterator[RenderableType]:
+        """Yield what is printed, for a terminal of so many columns."""
+        if self.default is None:
+            yield from calibrated_report(self.calibrated[""], width)
+        else:
+            asked = counted(self.calibrated[self.default].n, "calibration question")
+            yield Text(f"{asked}, the same for all levels", style="bold")
+            yield from certified_levels(self.calibrated, self.default, width)
+        yield Text(f"written: {plain_text(self.output)}", no_wrap=True, overflow="ignore")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document of `calibrate --json`. Costs in USD per question."""
+        if self.default is None:
+            return {"output": self.output, **calibrated_document(self.calibrated[""])}
+        each = {
+            name: {"alpha": one.guarantee.alpha, **calibrated_document(one)} for name, one in self.calibrated.items()
+        }
+        return {"output": self.output, "default": self.default, "levels": each}
+
+
+def calibrate(
+    log: str | Log,
+    policy: str,
+    *,
+    output: str | Path | None = None,
+    guarantee: str | Guarantee | None = None,
+    alpha: float | None = None,
+    delta: float | None = None,
+    budget_usd: float | None = None,
+    most_usd: float | None = None,
+    by_segment: bool = False,
+    together: bool = False,
+    by_group: bool = False,
+    abstain: bool = False,
+    config: str | Path | None = None,
+    expires_days: int | None = None,
+    where: Where = None,
+    matcher: str | None = None,
+    seed: int = 0,
+    allow_everything: bool = False,
+    force: bool = False,
+    tell: Tell = warn,
+) -> CalibrationResult:
+    """Set a policy's threshold on a log so that a promise about fresh questions holds, and certify it.
+
+    Of a policy with levels all are calibrated, each with the alpha that it has.
+
+    Args:
+        log: a log, or what `open_log` takes.
+        policy: a policy directory, a policy as YAML, or a configuration file.
+        output: the directory to write; by default that of the policy.
+        guarantee: the kind of promise, or the whole of it. Without it a directory keeps what it promised.
+        alpha: the share of questions that may break the promise.
+        delta: for all but this share of calibrations.
+        budget_usd: what a question may cost on average, in USD.
+        most_usd: what no question can cost more than, in USD.
+        by_segment: a promise for each segment of questions.
+        together: with `by_segment` and `delta`: delta for all segments at once.
+        by_group: until 0.7, as `by_segment` of the column group.
+        abstain: serve no answer where the best one is not sure enough.
+        config: the configuration of the cascade that will serve.
+        expires_days: how many days the certificates hold.
+        where: which rows of the log are read.
+        matcher: judges the answers anew.
+        seed: which random draws.
+        allow_everything: with too few questions, keep every answer of every step.
+        force: write over another policy there.
+        tell: takes what must be known of the log or the call, in words.
+
+    Raises:
+        UsageError: with what is wrong with what is asked for.
+        NotCertifiedError: the log cannot certify the promise; the error says how many questions would.
+    """
+    given = given_policy(policy, certificates=False)
+    target = _target(given, None if output is None else Path(output), force=force)
+    settings = given.config if config is None else load(Path(config))
+    others = (alpha, delta, budget_usd, most_usd, by_group, abstain, by_segment, together)
+    asked = GuaranteeOptions.of(guarantee, others)
+    levels = levels_given(given, asked, target, force=force)
+    each = {"": LevelGiven(given, asked)} if levels is None else levels.each
+    how = _How(settings, seed, allow_everything, tell)
+    parts = {name: _part(one, expires_days, how, name) for name, one in each.items()}
+    opened = read_log(log, where, matcher, tell)
+    tell_pooled(opened.tables, tell)
+    tell_questions(opened.tables, tell)
+    done = {name: _calibrated(part, opened, how, name) for name, part in parts.items()}
+    first = next(iter(parts))  # all levels are of one cascade
+    _tell_lost(parts[first].before, done[first].artifact, tell)
+    if levels is None:
+        write(target, done[""].artifact)
+    else:
+        level_files.write(target, {name: one.artifact for name, one in done.items()}, levels.default)
+    return CalibrationResult(done, str(target), None if levels is None else levels.default)
+
+
+class _Part(NamedTuple):
+    """A policy to calibrate, what its directory held before, and what is to be promised."""
+
+    given: GivenPolicy
+    before: PolicyArtifact | None
+    wanted: Promise
+
+
+class _How(NamedTuple):
+    """What all levels of a policy have in common when they are calibrated."""
+
+    settings: CascadeConfig | None
+    seed: int
+    allow_everything: bool
+    tell: Tell
+
+
+def _part(one: LevelGiven, days: int | None, how: _How, level: str) -> _Part:
+    """Return what is to be calibrated; tell what is promised, and what of it changes."""
+    before = held_before(one.given, anew=one.asked.kind is not None)
+    return _Part(one.given, before, _promise(one.asked, days, before, how, level))
+
+
+def _calibrated(part: _Part, log: Log, how: _How, level: str) -> Calibrated:
+    """Calibrate one policy. The level is named where that fails, if it is one."""
+    given, before, wanted = part
+    _demand_prices(log, how.settings, before)
+    try:
+        done = calibrate_policy(
+            tables_for(log, wanted.asked.kind, given.bare),
+            given.bare,
+            given.section,
+            wanted.asked,
+            config=how.settings,
+            seed=how.seed,
+            expires_days=wanted.days,
+            held=before or given.artifact,
+            allow_everything=how.allow_everything,
+        )
+    except NotCertifiedError as error:
+        if not level:
+            raise
+        raise NotCertifiedError(f"Level {level!r}: {error}", needed_n=error.needed_n, chance=error.chance) from None
+    return done
+
+
+def _target(given: GivenPolicy, output: Path | None, *, force: bool) -> Path:
+    """Return the directory to write; refuse to write over another policy."""
+    target = given.directory if output is None else output
+    if target is None:
+        raise UsageError("Say where the policy directory is to be written: -o policy")
+    same = given.directory is not None and target.resolve() == given.directory.resolve()
+    check_target(target, same=same, force=force, otherwise=f"Calibrate that one with --policy {target}, choose")
+    return target
+
+
+def _promise(
+    asked: GuaranteeOptions, days: int | None, before: PolicyArtifact | None, how: _How, level: str
+) -> Promise:
+    """Return what is to be promised: what a directory promised before, but for what was given; tell what changes."""
+    config, tell = how.settings, how.tell
+    if before is None or before.asked is None:
+        return Promise(wanted_guarantee(asked, config, tell), days)
+    was = Promise(before.asked, days_held(before))
+    if asked.kind is not None:
+        now = Promise(wanted_guarantee(asked, config, tell), days)
+    else:
+        now = Promise(_taken_over(asked, before.asked, config), was.days if days is None else days)
+    tell(f"{level and f'{level}: '}{changes(was, now)}")
+    return now
+
+
+def _taken_over(asked: GuaranteeOptions, held: Guarantee, config: CascadeConfig | None) -> Guarantee:
+    """Return a promise with the parts that were given in the place of those it had."""
+    if held.rules.on_cost and asked.alpha is not None:
+        raise UsageError("--alpha is a share of questions, and a budget promises none; leave it out.")
+    bounded = held.budget_nano_usd is not None or asked.budget is not None
+    cap = config.budget.per_question if config is not None and bounded else None
+    given: dict[str, Any] = {
+        "alpha": asked.alpha,
+        "delta": asked.delta,
+        "budget_nano_usd": nano_of("--budget", asked.budget),
+        "most_nano_usd": nano_of("--most", cap if asked.most is None else asked.most),
+        "by_group": asked.by_group or None,
+        "by_segment": asked.by_segment or None,
+        "together": asked.together or None,
+        "abstain": asked.abstain or None,
+    }
+    try:
+        return replace(held, **{name: value for name, value in given.items() if value is not None})
+    except UsageError as error:
+        told = f"The directory promises {held.kind}; --guarantee KIND asks for another promise, all of it anew."
+        raise UsageError(f"{error} {told}") from None
+
+
+def _tell_lost(before: PolicyArtifact | None, now: PolicyArtifact, tell: Tell) -> None:
+    """Tell what was on record of the cascade before, and is no longer."""
+    gone = None if before is None else lost(before.certificates[0].made_for, now.certificates[0].made_for)
+    if gone is not None:
+        tell(gone)
+
+
+def _demand_prices(log: Log, config: CascadeConfig | None, before: PolicyArtifact | None) -> None:
+    """Refuse a log that was costed at other prices than those the certificate will be made for."""
+    if config is not None:
+        prices, whose = config.prices(), "the configuration"
+        advice = "collect anew, or configure the prices of the log"
+    elif before is not None:
+        prices, whose = prices_held(before.certificates[0].made_for), "the certificate was made for"
+        advice = "collect anew, or say with --config what will serve"
+    else:
+        return
+    refuse_other_prices(log, prices, whose, advice)

@@ -1,0 +1,194 @@
+"""`collect`: every step of every question is run and logged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from cascade.api.output import dollars, plain_text
+from cascade.api.result import Result
+from cascade.api.tables import rounds_table
+from cascade.api.telling import Tell, warn
+from cascade.collection import Collected, Progress, journal_of
+from cascade.collection import collect as collecting
+from cascade.collection.baselines import BASELINES, recorded_baselines
+from cascade.config import CascadeConfig, load
+from cascade.episodes.files import read_rows
+from cascade.episodes.lines import Dropped
+from cascade.episodes.questions import AskedQuestion, read_questions
+from cascade.episodes.schema import GUIDE_ONLY
+from cascade.episodes.tabulate import tables_from_rows
+from cascade.errors import CascadeError, ProviderError, UsageError
+from cascade.matching import get_matcher
+from cascade.money import nano_usd, usd
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionResult(Result):
+    """A log that was collected.
+
+    Attributes:
+        collected: how many questions are in it, what it cost, and which failed.
+        output: the log.
+    """
+
+    collected: Collected
+    output: Path
+
+    @property
+    def error(self) -> CascadeError | None:
+        """Why it ended early, or that questions failed; None where all are logged."""
+        done = self.collected
+        if done.stopped is not None or not done.failures:
+            return done.stopped
+        return ProviderError(
+            f"{len(done.failures)} of {done.progress.total} questions failed, first {done.failures[0][0]}: "
+            f"{done.failures[0][1]}. The others are logged; ask for these again with --resume."
+        )
+
+    def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - its tables are narrow
+        """Yield what is printed, for a terminal of so many columns."""
+        done, progress = self.collected, self.collected.progress
+        yield _line(
+            f"{done.questions} questions logged: {progress.made_calls} calls made, "
+            f"{progress.reused_calls} answered from the record, {money_said(progress)}"
+        )
+        if done.rows:
+            yield _line(f"{done.rows} rows in {self.output}")
+            yield from _steps(self.output)
+        if done.unused_calls:
+            kept_in = journal_of(self.output).name
+            yield _line(f"{done.unused_calls} calls on record are not in this log; they stay in {kept_in}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document of `collect --json`."""
+        done, progress = self.collected, self.collected.progress
+        return {
+            "output": str(self.output),
+            "questions": done.questions,
+            "rows": done.rows,
+            "made_calls": progress.made_calls,
+            "reused_calls": progress.reused_calls,
+            "spent_usd": usd(progress.spent_nano_usd) if progress.cost_known else None,
+            "unused_calls": done.unused_calls,
+            "failures": [{"question": name, "error": said} for name, said in done.failures],
+            "stopped": None if done.stopped is None else str(done.stopped),
+        }
+
+
+def collect(
+    questions: str | Path | Sequence[AskedQuestion],
+    output: str | Path,
+    *,
+    config: str | Path | CascadeConfig = "cascade.yaml",
+    resume: bool = False,
+    concurrency: int = 8,
+    max_cost_usd: float | None = None,
+    walks: Sequence[str] | None = None,
+    matcher: str | None = None,
+    dataset: str | None = None,
+    limit: int | None = None,
+    show: Callable[[Progress], None] = lambda _: None,
+    tell: Tell = warn,
+) -> CollectionResult:
+    """Run all T steps of every question and log them, so that any policy can be judged on the log exactly.
+
+    Every answer is on the disk before it is used. Questions that fail, and a cap that ends it early, are part of the
+    result: see `error`.
+
+    Args:
+        questions: a JSONL, CSV or JSON file of questions or requests, or the questions themselves.
+        output: the log: .jsonl, .jsonl.gz or .parquet.
+        config: the configuration, or its file.
+        resume: go on with what is on record.
+        concurrency: how many questions at a time.
+        max_cost_usd: the most that the log may cost, in USD.
+        walks: other ways to answer that are logged too; ("all",) for all of them, () for none; by default the guide
+            alone.
+        matcher: how answers are judged; by default as the form of the request asks.
+        dataset: what the questions are called in the log.
+        limit: ask only the first so many.
+        show: told how far it is.
+        tell: takes what was left out of the questions, in words.
+
+    Raises:
+        UsageError: the questions or the log cannot be read or written, or what is asked for does not exist.
+        ConfigError: the configuration is wrong.
+    """
+    cap, judge = _cap(max_cost_usd), None if matcher is None else get_matcher(matcher)
+    settings = config if isinstance(config, CascadeConfig) else load(Path(config))
+    named = isinstance(questions, (str, Path))
+    asked = _questions(Path(questions), tell) if isinstance(questions, (str, Path)) else list(questions)
+    done = collecting(
+        settings,
+        asked[:limit],
+        Path(output),
+        baselines=recorded_baselines(settings, _wanted(walks)),
+        matcher=judge,
+        dataset=dataset or (Path(str(questions)).stem if named else "questions"),
+        resume=resume,
+        concurrency=concurrency,
+        max_cost_nano_usd=cap,
+        tell=show,
+    )
+    return CollectionResult(done, Path(output))
+
+
+def _questions(path: Path, tell: Tell) -> list[AskedQuestion]:
+    odd = Dropped()
+    asked = read_questions(path, odd)
+    if odd.describe():  # before anything is paid: a misspelt field leaves a question without its answer
+        tell(odd.describe())
+    return asked
+
+
+def _cap(max_cost: float | None) -> int | None:
+    if max_cost is None:
+        return None
+    if not 0 < max_cost < 1e9:
+        raise UsageError(f"--max-cost is an amount in USD above 0, not {max_cost}.")
+    return nano_usd(max_cost)
+
+
+def _wanted(walks: Sequence[str] | None) -> list[str]:
+    if walks is None:
+        return [GUIDE_ONLY]
+    return [] if list(walks) == ["none"] else list(BASELINES) if list(walks) == ["all"] else list(walks)
+
+
+def money_said(progress: Progress) -> str:
+    """Return what was paid so far, how many failed, and how long it will still take."""
+    eta = "" if progress.eta_s is None or progress.done == progress.total else f", {_duration(progress.eta_s)} to go"
+    failed = f", {progress.failed} failed" if progress.failed else ""
+    known = "" if progress.cost_known else " as far as is known"
+    return f"{dollars(usd(progress.spent_nano_usd))} spent{known}{eta}{failed}"
+
+
+def _duration(seconds: float) -> str:
+    """Return a duration in words.
+
+    >>> _duration(59), _duration(150), _duration(9_000)
+    ('59 s', '2 min', '2.5 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
+
+
+def _line(said: str) -> Text:
+    """Return a sentence with a path in it, which no terminal may break."""
+    return Text(plain_text(said), no_wrap=True, overflow="ignore")
+
+
+def _steps(output: Path) -> Iterator[RenderableType]:
+    try:
+        tables = tables_from_rows(read_rows(output))
+    except UsageError:  # the log is written all the same
+        yield "Nothing to judge: of no question is it known which answers are right."
+        return
+    yield from map(rounds_table, tables)

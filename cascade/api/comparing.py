@@ -1,0 +1,196 @@
+"""`compare`: every way to answer, on the same splits of a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from cascade.api.logs import Where, read_log
+from cascade.api.output import plain_text
+from cascade.api.result import Result
+from cascade.api.tables import compare_table, legend, rounds_table
+from cascade.api.telling import Tell, warn
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
+from cascade.evaluation import compare as comparing
+from cascade.evaluation.breakeven import BreakEven
+from cascade.evaluation.compare import Comparison, Row
+from cascade.evaluation.intervals import Interval
+from cascade.evaluation.logs import Log
+from cascade.evaluation.methods import Method, Portfolio
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonResult(Result):
+    """Policies compared on a log.
+
+    Attributes:
+        alpha: the share of questions that may be missed.
+        splits: how many random splits.
+        datasets: what was found, a comparison for each data set of the log.
+        tables: the data sets, in the same order.
+        break_evens: of each data set that has the numbers for it, when judging pays.
+        rounds: whether the summary also says what each step brought.
+    """
+
+    alpha: float
+    splits: int
+    datasets: tuple[Comparison, ...]
+    tables: tuple[EpisodeTable, ...]
+    break_evens: Mapping[str, BreakEven]
+    rounds: bool = False
+
+    def parts(self, width: int) -> Iterator[RenderableType]:
+        """Yield what is printed, for a terminal of so many columns."""
+        for table, one in zip(self.tables, self.datasets, strict=True):
+            if self.rounds:
+                yield from (rounds_table(table), "")
+            yield compare_table(one, width)
+            yield Text.from_markup(legend(one), style="dim")
+            yield from (Text(plain_text(said), style="yellow") for said in one.left_out)
+            if one.dataset in self.break_evens:
+                yield self.break_evens[one.dataset].describe()
+            yield ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document of `compare --json`. Costs in USD per question."""
+        found = [comparison_document(one) for one in self.datasets]
+        return {"alpha": self.alpha, "splits": self.splits, "datasets": found}
+
+    def plot(self, path: str | Path) -> None:
+        """Draw cost against coverage into a .svg, .png or .pdf file.
+
+        Raises:
+            UsageError: the log has several data sets or no costs, or the file cannot be written.
+            MissingExtraError: matplotlib is not installed.
+        """
+        from cascade.evaluation.report.plots import plot
+
+        _check_plot(self.tables, Path(path))
+        plot(self.datasets[0], Path(path))
+
+
+def compare(
+    log: str | Log,
+    *,
+    alpha: float = 0.1,
+    splits: int = 20,
+    reference: str | None = None,
+    fit: bool = False,
+    networks: bool = False,
+    steps: int | None = None,
+    rounds: bool = False,
+    plot: str | Path | None = None,
+    where: Where = None,
+    matcher: str | None = None,
+    seed: int = 0,
+    tell: Tell = warn,
+) -> ComparisonResult:
+    """Compare every way to answer on the same random splits of a log.
+
+    Args:
+        log: a log, or what `open_log` takes.
+        alpha: the share of questions that may be missed.
+        splits: how many random splits.
+        reference: the row that the others are held against; by default the one that asks for most.
+        fit: also choose and fit a policy on each split as `fit` does.
+        networks: also train policy networks on each split; needs the extra train.
+        steps: updates of each network.
+        rounds: let the summary say what each step brought.
+        plot: draws cost against coverage into this file; refused before anything is computed.
+        where: which rows of the log are read.
+        matcher: judges the answers anew.
+        seed: which random splits.
+        tell: takes what must be known of the log, in words.
+
+    Raises:
+        UsageError: what is asked for cannot be had from this log.
+
+    >>> found = compare("simulated:mmlu/llama-2-7b,60", splits=2)
+    >>> found.datasets[0].n
+    60
+    """
+    opened = read_log(log, where, matcher, tell)
+    if plot is not None:
+        _check_plot(opened.tables, Path(plot))
+    others = [_others(one, fit=fit, networks=networks, steps=steps) for one in opened.tables]
+    found = tuple(
+        comparing.compare(one, alpha=alpha, count=splits, seed=seed, others=more, reference=reference)
+        for one, more in zip(opened.tables, others, strict=True)
+    )
+    result = ComparisonResult(alpha, splits, found, opened.tables, opened.break_evens(), rounds)
+    if plot is not None:
+        result.plot(plot)
+    return result
+
+
+def _others(table: EpisodeTable, *, fit: bool, networks: bool, steps: int | None) -> list[Method]:
+    """Return the methods that are played only where they are asked for."""
+    if steps is not None and not networks:
+        raise UsageError("--steps says how long networks are trained; give --networks too.")
+    found: list[Method] = [Portfolio()] if fit else []
+    if networks:
+        from cascade.evaluation.network_methods import network_methods
+        from cascade.training.networks.config import CCPOConfig
+
+        found += network_methods(table, CCPOConfig() if steps is None else CCPOConfig(steps=steps))
+    return found
+
+
+def _check_plot(tables: Sequence[EpisodeTable], path: Path) -> None:
+    """Refuse a plot that cannot be drawn before anything is computed."""
+    from cascade.evaluation.report.plots import check
+
+    if len(tables) > 1:
+        names = ", ".join(one.dataset for one in tables)
+        raise UsageError(f"The log holds {len(tables)} data sets; draw one with --where dataset=NAME of: {names}")
+    check(path, tables[0].dataset, cost_known=tables[0].cost_known)
+
+
+def comparison_document(found: Comparison) -> dict[str, Any]:
+    """Return a comparison as plain values. Costs in USD per question."""
+    train, calibration, test = found.sizes
+    return {
+        "dataset": found.dataset,
+        "alpha": found.alpha,
+        "n": found.n,
+        "repeated": found.repeated,
+        "horizon": found.horizon,
+        "splits": found.splits,
+        "seed": found.seed,
+        "sizes": {"train": train, "calibration": calibration, "test": test},
+        "groups": dict(zip(("train", "calibration", "test"), found.groups, strict=True)),
+        "left_out": list(found.left_out),
+        "unsolvable": found.unsolvable,
+        "coverage_sd_expected": found.coverage_sd,
+        "reference": found.reference,
+        "rows": [_row_document(row) for row in found.rows],
+    }
+
+
+def _row_document(row: Row) -> dict[str, Any]:
+    mean = asdict(row.mean)
+    sd = dict.fromkeys(mean) if row.sd is None else asdict(row.sd)
+    return {
+        "policy": row.policy,
+        **mean,
+        **{f"{name.removesuffix('_usd')}_sd": value for name, value in sd.items()},
+        "matched_cost_usd": row.matched_cost_usd,
+        "matched_cost_sd": row.matched_cost_sd,
+        "fit_seconds": row.fit_seconds,
+        "questions": row.questions,
+        "against_reference": {
+            "cost_usd": _interval(row.cost_difference),
+            "coverage": _interval(row.coverage_difference),
+            "matched_cost_usd": _interval(row.matched_difference),
+        },
+    }
+
+
+def _interval(found: Interval | None) -> dict[str, Any] | None:
+    return None if found is None else {**found._asdict(), "more_than_chance": found.excludes_zero}

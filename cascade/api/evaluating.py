@@ -1,0 +1,107 @@
+"""`evaluate`: exactly what one policy does on a log, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from cascade.api.logs import Where, read_log, tables_for
+from cascade.api.output import plain_text
+from cascade.api.policies import given_policy
+from cascade.api.result import Result
+from cascade.api.tables import evaluation_notes, evaluation_table
+from cascade.api.telling import Tell, warn
+from cascade.evaluation import evaluate as evaluating
+from cascade.evaluation.evaluate import Evaluation
+from cascade.evaluation.logs import Log
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult(Result):
+    """What a policy does on each data set of a log.
+
+    Attributes:
+        policy: the policy, as it was named.
+        datasets: what was found, an evaluation for each data set of the log.
+    """
+
+    policy: str
+    datasets: tuple[Evaluation, ...]
+
+    def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - its table is narrow
+        """Yield what is printed, for a terminal of so many columns."""
+        for one in self.datasets:
+            yield evaluation_table(one)
+            yield from (Text(plain_text(said), style="bold yellow") for said in evaluation_notes(one))
+            yield ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document of `evaluate --json`. Costs in USD per question."""
+        return {"policy": self.policy, "datasets": [evaluation_document(one, self.policy) for one in self.datasets]}
+
+
+def evaluate(
+    log: str | Log,
+    policy: str,
+    *,
+    where: Where = None,
+    matcher: str | None = None,
+    seed: int = 0,
+    tell: Tell = warn,
+) -> EvaluationResult:
+    """Say exactly what one policy does on a log, with intervals.
+
+    Args:
+        log: a log, or what `open_log` takes.
+        policy: a policy directory, a policy as YAML, or a configuration file.
+        where: which rows of the log are read.
+        matcher: judges the answers anew.
+        seed: which random draws of the intervals.
+        tell: takes what must be known of the log, in words.
+
+    Raises:
+        UsageError: there is no such log or policy.
+        ConfigError: the policy cannot be read.
+
+    >>> found = evaluate("simulated:mmlu/llama-2-7b,60", "{kind: threshold, threshold: 0.3}")
+    >>> found.datasets[0].n
+    60
+    """
+    given = given_policy(policy)
+    deciding = given.deciding
+    tables = tables_for(read_log(log, where, matcher, tell), None, deciding)
+    found = tuple(evaluating.evaluate(table, deciding, artifact=given.artifact, seed=seed) for table in tables)
+    return EvaluationResult(policy, found)
+
+
+def evaluation_document(found: Evaluation, policy: str) -> dict[str, Any]:
+    """Return an evaluation as plain values, in the form of a comparison of one row. Costs in USD per question.
+
+    What only a comparison has is null: nothing is fitted, and there are no splits to have a standard deviation over.
+    """
+    mean = asdict(found.mean)
+    row = {
+        "policy": policy,
+        "kappa": found.kappa if abs(found.kappa) != float("inf") else str(found.kappa),
+        **mean,
+        **{f"{name.removesuffix('_usd')}_sd": None for name in mean},
+        "fit_seconds": None,
+        "intervals": {name: list(bounds) for name, bounds in found.intervals.items()},
+        "promise": None if found.promise is None else asdict(found.promise),
+        "reference": found.reference,
+        "times_reference": found.times_reference,
+        "seen": None if found.seen is None else asdict(found.seen),
+    }
+    return {
+        "dataset": found.dataset,
+        "alpha": None,
+        "n": found.n,
+        "episodes": found.episodes,
+        "horizon": found.horizon,
+        "splits": None,
+        "rows": [row],
+    }

@@ -1,0 +1,98 @@
+"""What `fit --cross-calibrate` prints: the members, the certificate, and what it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cascade.api.certificates import calibrated_document, calibrated_report
+from cascade.api.fit_report import not_written
+from cascade.api.output import plain_text
+from cascade.api.result import Result
+from cascade.calibration.crossing import bound
+from cascade.evaluation.report.crossed_card import crossed_files
+from cascade.evaluation.report.worth import worth_of
+from cascade.policies.artifact import write
+from cascade.text import counted
+from cascade.training.crossing import Crossed
+
+
+@dataclass(frozen=True, slots=True)
+class CrossedFit(Result):
+    """A cross-calibrated policy.
+
+    Attributes:
+        crossed: its members, and what is certified of them.
+        asked: what its model card says was asked for.
+        output: the directory that it was written into; None where it was not.
+    """
+
+    crossed: Crossed
+    asked: Mapping[str, str]
+    output: str | None = None
+
+    def save(self, directory: str | Path) -> Self:
+        """Write the policy directory with its model card; return the same result with where it stands."""
+        write(Path(directory), self.crossed.artifact, files=crossed_files(self.crossed, self.asked))
+        return replace(self, output=str(directory))
+
+    def parts(self, width: int) -> Iterator[RenderableType]:
+        """Yield what is printed, for a terminal of so many columns."""
+        done = self.crossed
+        steps, many = done.training.arrays.horizon, len(done.choices)
+        repeated = done.calibrated.repeated
+        besides = f" ({repeated:,} more episodes of the same ones left out)" if repeated else ""
+        said = f"{counted(done.training.n, 'question')} of {counted(steps, 'step')}{besides}"
+        yield Text(f"{said}, in {many} folds: all fit, and all certify", style="bold")
+        for note in done.notes:
+            yield Text(plain_text(f"{note[:1].upper()}{note[1:]}."))
+        yield ""
+        yield _members(done)
+        yield ""
+        yield from calibrated_report(done.calibrated, width)
+        yield ""
+        yield Text("The figures are those of each question under the one member that has not seen it.", style="dim")
+        yield ""
+        if self.output is None:
+            yield Text(not_written())
+            return
+        output = plain_text(self.output)
+        yield Text(f"written: {output}, what it is and how it was chosen in {output}/README.md")
+        path = output if output.startswith(("/", ".")) else f"./{output}"
+        against = worth_of(done.calibrated).describe("the guide, or a ladder's last model, alone")
+        served = Text(f"next: policy: {path} in cascade.yaml serves it")
+        yield served if against is None else Text(plain_text(against), style="bold yellow")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document of `fit --cross-calibrate --json`."""
+        done = self.crossed
+        return {
+            "output": self.output,
+            "alpha_asked": done.alpha,
+            "bound": bound(done.alpha),
+            "questions": done.training.n,
+            "fit_notes": list(done.notes),
+            "worth": worth_of(done.calibrated)._asdict(),
+            "members": [
+                {"chosen": choice.chosen.name, "training": choice.n, "calibration": critical.size}
+                for choice, critical in zip(done.choices, done.policy.critical, strict=True)
+            ],
+            **calibrated_document(done.calibrated),
+        }
+
+
+def _members(done: Crossed) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("member", justify="right")
+    table.add_column("chosen", no_wrap=True, overflow="ellipsis")
+    for head in ("fitted on", "certifies with"):
+        table.add_column(head, justify="right")
+    for number, (choice, critical) in enumerate(zip(done.choices, done.policy.critical, strict=True)):
+        table.add_row(str(number), Text(plain_text(choice.chosen.name)), f"{choice.n:,}", f"{critical.size:,}")
+    return table

@@ -1,0 +1,129 @@
+"""What is asked of policy networks, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from cascade.api.methods import method_written
+from cascade.api.problems import Problems
+from cascade.api.telling import Tell
+from cascade.config.problems import problems_behind, problems_in
+from cascade.config.yamlfile import read_yaml
+from cascade.errors import ConfigError, UsageError
+from cascade.policies.files import writable
+from cascade.policies.learned import NETWORKS
+from cascade.training.choice.portfolio import AUTO
+from cascade.training.networks import progress
+from cascade.training.networks.config import CCPOConfig
+from cascade.training.networks.keeping import CALLED, CHECKPOINT_FILE, EVERY, OPTION, Checkpoints
+from cascade.training.networks.trainer import BARE, Networks, require_torch
+
+
+class NetworkOptions(NamedTuple):
+    """What is asked of policy networks, as given.
+
+    Attributes:
+        offered: whether `auto` also tries networks.
+        config: a file of settings, YAML or JSON.
+        steps: updates of each network.
+        device: where they are trained: "cpu" or "cuda".
+        checkpoint: a folder in which the training of one network is kept.
+        every: steps between checkpoints.
+        resume: whether to go on from the checkpoint.
+    """
+
+    offered: bool = False
+    config: Path | None = None
+    steps: int | None = None
+    device: str | None = None
+    checkpoint: Path | None = None
+    every: int | None = None
+    resume: bool = False
+
+    @property
+    def options(self) -> list[str]:
+        """The options that were given."""
+        there = {"--networks": self.offered, "--network-config": self.config is not None}
+        there |= {"--steps": self.steps is not None, "--device": self.device is not None}
+        there |= {"--checkpoint": self.checkpoint is not None, "--checkpoint-every": self.every is not None}
+        return [name for name, one in (there | {"--resume": self.resume}).items() if one]
+
+    def networks(self, config: CCPOConfig | None, show: progress.Tell, tell: Tell) -> Networks:
+        """Return what trains them; `show` is told how far it is, `tell` what becomes of checkpoints."""
+        kept = None
+        if self.checkpoint is not None:
+            kept = Checkpoints(self.checkpoint, self.every or EVERY, self.resume, tell)
+        return Networks(config, offered=self.offered, checkpoints=kept, tell=show)
+
+
+def wanted_config(problems: Problems, given: NetworkOptions, method: str) -> CCPOConfig | None:
+    """Return how networks are to be trained; None where none are, or all that is wrong with it is noted."""
+    used = method in NETWORKS or (method == AUTO and given.offered)
+    for said in _conflicts(given, method, used=used):
+        problems.add(said)
+    config = problems.of(lambda: _config(given))
+    if used and config is not None:
+        problems.of(lambda: require_torch(config.device))
+    if given.checkpoint is not None:
+        with problems.noted():
+            _check_checkpoint(given.checkpoint, resume=given.resume)
+    return config if used else None
+
+
+def _conflicts(given: NetworkOptions, method: str, *, used: bool) -> Iterator[str]:
+    """Yield which options do not go with each other."""
+    if given.offered and method in NETWORKS:
+        named = method_written(method)
+        yield f"--networks offers networks to --policy auto, and --policy {named} is one; leave it out."
+    elif given.options and not used:
+        several = f"{', '.join(given.options)} {'is' if len(given.options) == 1 else 'are'}"
+        named = ", ".join(map(method_written, NETWORKS))
+        yield f"{several} of policy networks: --policy {named}, or auto with --networks."
+    if given.checkpoint is not None and method == AUTO:
+        yield "--checkpoint keeps the training of one network, and auto trains several: name one, as --policy ccpo."
+    if given.checkpoint is None and (given.resume or given.every is not None):
+        yield "--resume and --checkpoint-every go with --checkpoint DIR."
+
+
+def _check_checkpoint(folder: Path, *, resume: bool) -> None:
+    """Refuse a folder that cannot be written, or where the checkpoint of another run stands."""
+    writable(folder, CALLED, OPTION)
+    if not resume and (folder / CHECKPOINT_FILE).exists():
+        raise UsageError(f"{folder} holds a checkpoint: --resume goes on from it; or choose another --checkpoint.")
+
+
+def _config(given: NetworkOptions) -> CCPOConfig:
+    """Return the settings: those of the file, and those that were given beside it.
+
+    Raises:
+        ConfigError: everything that is wrong with them.
+    """
+    document: dict[str, Any] = {} if given.config is None else dict(_document(given.config))
+    document |= {} if given.steps is None else {"steps": given.steps}
+    document |= {} if given.device is None else {"device": given.device}
+    try:
+        return CCPOConfig.model_validate(document)
+    except ValidationError as error:
+        found = [*problems_in(CCPOConfig, document, error), *problems_behind(CCPOConfig, document, error)]
+        source = "the settings of networks" if given.config is None else str(given.config)
+        raise ConfigError(dict.fromkeys(found), source) from None
+
+
+def _document(path: Path) -> Any:
+    if not path.is_file():
+        raise UsageError(f"There is no file {path} with settings of networks.")
+    return read_yaml(path, "docs/networks.md has an example")
+
+
+def bare_conflicts(method: str, there: dict[str, bool]) -> Iterator[str]:
+    """Yield what does not go with a network that carries no certificate, by the names of the options."""
+    besides = [name for name, given in there.items() if given]
+    if method in BARE and besides:
+        yield (
+            f"--policy {method_written(method)} carries no certificate, and {', '.join(besides)} "
+            f"{'is' if len(besides) == 1 else 'are'} of one; leave out, or take --policy cpo-batch or ccpo."
+        )

@@ -1,0 +1,92 @@
+"""What `fit` writes and prints of a policy network that carries no certificate."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from cascade.api.certificates import realised_document
+from cascade.api.fit_report import not_written, training_document
+from cascade.api.output import plain_text
+from cascade.api.result import Result
+from cascade.evaluation.report import plots
+from cascade.evaluation.report.learning_plot import plot_learning
+from cascade.evaluation.report.uncertified_card import found_in_words, uncertified_files
+from cascade.policies.artifact import write
+from cascade.text import capital
+from cascade.training.notes import ended_early
+from cascade.training.uncertified import Uncertified
+
+
+@dataclass(frozen=True, slots=True)
+class UncertifiedFit(Result):
+    """A policy network that carries no certificate.
+
+    Attributes:
+        done: the network, and what it does.
+        asked: what its model card says was asked for.
+        output: the directory that it was written into; None where it was not.
+    """
+
+    done: Uncertified
+    asked: Mapping[str, str]
+    output: str | None = None
+
+    @property
+    def drawn(self) -> bool:
+        """Whether how it learned can be drawn."""
+        return plots.available()
+
+    def save(self, directory: str | Path) -> Self:
+        """Write the policy directory with its model card; return the same result with where it stands."""
+        plot = plot_learning(self.done.learning) if self.drawn else None
+        write(Path(directory), self.done.artifact, files=uncertified_files(self.done, self.asked, plot))
+        return replace(self, output=str(directory))
+
+    def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - sentences
+        """Yield what is printed, for a terminal of so many columns."""
+        done, sizes = self.done, self.done.sizes
+        said = f"{sizes.questions:,} questions: {sizes.training:,} to train on, {sizes.calibration:,} to judge it on"
+        yield Text(said, style="bold")
+        loud = set(ended_early(done.learning))
+        for note in done.notes:
+            yield Text(plain_text(f"{capital(note)}."), style="bold yellow" if note in loud else "")
+        yield ""
+        yield Text(plain_text(found_in_words(done)))
+        yield ""
+        yield Text(
+            "not certified: what comes next may fare worse. --policy cpo-batch calibrates the same network.",
+            style="bold yellow",
+        )
+        if self.output is None:
+            yield Text(not_written())
+            return
+        shown = plain_text(self.output)
+        yield Text(f"written: {shown}, what it is and how it was trained in {shown}/README.md")
+        named = plain_text(shlex.quote(self.output))
+        yield Text(f"next: cascade calibrate NEW_EPISODES --policy {named} certifies a threshold for it")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document of `fit --policy cpo --json`."""
+        done = self.done
+        reference = done.reference_cost_nano_usd
+        return {
+            "output": self.output,
+            "certified": False,
+            "plot": self.drawn,
+            "method": done.policy.method,
+            "kappa": done.policy.kappa,
+            "sizes": done.sizes._asdict(),
+            "fit_notes": list(done.notes),
+            "asked": {"kind": done.wanted.kind, "alpha": done.wanted.alpha},
+            "kept": done.kept._asdict(),
+            "realised": realised_document(done.realised),
+            "reference_cost_usd": None if reference is None else reference / 1e9,
+            "training": training_document(done.learning),
+        }

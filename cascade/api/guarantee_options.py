@@ -1,0 +1,143 @@
+"""What is to be promised, as a caller gives it, and the guarantee that it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from cascade.api.telling import Tell
+from cascade.checks import did_you_mean
+from cascade.config import CascadeConfig
+from cascade.errors import UsageError
+from cascade.guarantees.base import DEFAULT, KINDS, Guarantee, default_kind, get, is_known
+from cascade.money import nano_usd
+
+_SHARE = 0.1
+"""Alpha where none is given, and delta where none is given for a kind that does not exist without."""
+
+BY_GROUP_GOES = (
+    "--by-group makes certificates for the values of the column group, and treats the questions of one as unrelated. "
+    "0.7 removes it: log what they are for (a tenant, a task) in the column segment, and use --by-segment."
+)
+
+
+class GuaranteeOptions(NamedTuple):
+    """The options that say what is to be promised, as given. None and False: not given. Money in USD a question."""
+
+    kind: str | None = None
+    alpha: float | None = None
+    delta: float | None = None
+    budget: float | None = None
+    most: float | None = None
+    by_group: bool = False
+    abstain: bool = False
+    by_segment: bool = False
+    together: bool = False
+
+    @classmethod
+    def of(cls, guarantee: str | Guarantee | None, others: Sequence[Any]) -> GuaranteeOptions:
+        """Return the options; `others` are those after the kind, in their order.
+
+        Raises:
+            UsageError: a whole guarantee is given, and parts of one beside it.
+        """
+        return _of(guarantee, others) if isinstance(guarantee, Guarantee) else cls(guarantee, *others)
+
+
+def _of(guarantee: Guarantee, besides: Sequence[float | bool | None]) -> GuaranteeOptions:
+    """Return a whole guarantee as options; nothing else of it may be given beside it."""
+    if any(besides):
+        raise UsageError("The guarantee is given as a whole: give alpha, delta and the like in it, not beside it.")
+    budget, most = (None if one is None else one / 1e9 for one in (guarantee.budget_nano_usd, guarantee.most_nano_usd))
+    alpha = None if guarantee.rules.on_cost else guarantee.alpha
+    return GuaranteeOptions(
+        guarantee.kind,
+        alpha,
+        guarantee.delta,
+        budget,
+        most,
+        guarantee.by_group,
+        guarantee.abstain,
+        guarantee.by_segment,
+        guarantee.together,
+    )
+
+
+def wanted_guarantee(asked: GuaranteeOptions, config: CascadeConfig | None, tell: Tell) -> Guarantee:
+    """Return what is to be promised; tell what is not as it was asked for.
+
+    Raises:
+        UsageError: everything that is wrong with it.
+    """
+    kind, problems = asked.kind or default_kind(budget=asked.budget is not None), list[str]()
+    if is_known(kind) and get(kind).on_cost and asked.alpha is not None:
+        problems.append("--alpha is a share of questions, and a budget promises none; leave it out.")
+    needs_delta = is_known(kind) and get(kind).needs_delta and asked.delta is None
+    cap = config.budget.per_question if config is not None and asked.budget is not None else None
+    alpha = _SHARE if asked.alpha is None else asked.alpha
+    parts = GuaranteeOptions(kind, alpha, _SHARE if needs_delta else asked.delta, asked.budget,
+                  cap if asked.most is None else asked.most, *asked[5:])  # fmt: skip
+    wanted = _guarantee(parts, problems)
+    if asked.by_group:
+        tell(BY_GROUP_GOES)
+    if wanted is None or problems:
+        raise UsageError(" ".join(problems))
+    if needs_delta:
+        tell(f"{kind} is promised with a delta; it is {_SHARE:g} unless --delta says otherwise")
+    return wanted
+
+
+def _guarantee(parts: GuaranteeOptions, problems: list[str]) -> Guarantee | None:
+    """Return the promise; None, and all that is wrong with it noted, where it is none."""
+    kind = parts.kind or ""
+    if not is_known(kind):
+        problems.append(f"There is no guarantee {kind!r}{did_you_mean(kind, KINDS.names)}.")
+        # what is left
+        parts = GuaranteeOptions(DEFAULT, parts.alpha, parts.delta, None, None, by_group=False, abstain=False)
+    amounts = []
+    for option, amount in (("--budget", parts.budget), ("--most", parts.most)):
+        try:
+            amounts.append(nano_of(option, amount))
+        except UsageError as error:
+            problems.append(str(error))
+            amounts.append(1)  # it was given, and that much is to be judged with the rest
+    budget, most = amounts
+    try:
+        return Guarantee(
+            parts.kind or "",
+            parts.alpha,
+            parts.delta,
+            budget_nano_usd=budget,
+            most_nano_usd=most,
+            by_group=parts.by_group,
+            abstain=parts.abstain,
+            by_segment=parts.by_segment,
+            together=parts.together,
+        )
+    except UsageError as error:
+        problems += [str(error), *_options_for_money(parts)]
+    return None
+
+
+def _options_for_money(asked: GuaranteeOptions) -> list[str]:
+    """Return which options say what a promise on money lacks."""
+    said = []
+    on_cost = asked.kind is not None and is_known(asked.kind) and get(asked.kind).on_cost
+    if on_cost and asked.budget is None:
+        said.append("Give the bound in USD a question, as in --budget 0.01.")
+    if on_cost or asked.budget is not None:
+        said += ["Give --most USD, or --config with budget.per_question."] if asked.most is None else []
+    return said
+
+
+def nano_of(option: str, amount: float | None) -> int | None:
+    """Return an amount that was given in USD as nano-USD.
+
+    Raises:
+        UsageError: it is not above 0.
+    """
+    if amount is None:
+        return None
+    if not 0 < amount < 1e9:
+        raise UsageError(f"{option} is an amount in USD above 0, not {amount}.")
+    return nano_usd(amount)

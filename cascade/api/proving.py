@@ -1,0 +1,280 @@
+"""`prove`: what logs say that a cascade would save. It makes no model calls."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from rich.console import RenderableType
+
+from cascade.api.logs import LogAsked, Where, parse_where, read_log, tell_questions
+from cascade.api.methods import check_method, method_written
+from cascade.api.page import markdown, rendered
+from cascade.api.problems import Problems, checked_log
+from cascade.api.prove_page import AsLadder, Cascade, cascade_document, page
+from cascade.api.result import Result
+from cascade.api.telling import Tell, warn
+from cascade.episodes.ladders import ladder_dataset
+from cascade.episodes.schema import GUIDE_ONLY
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
+from cascade.evaluation.baselines import ALL, GUIDE
+from cascade.evaluation.logs import SIMULATED, Log, ladder_of
+from cascade.evaluation.proof import proving
+from cascade.evaluation.proof.diagnosis import default_kind
+from cascade.evaluation.proof.proving import Fit, Plan, Proof, provable
+from cascade.evaluation.proof.strategies import Rivals, holds_both
+from cascade.guarantees.base import DEFAULT, Guarantee, get, kinds_that
+from cascade.training.choice.portfolio import AUTO
+from cascade.training.fitting import fit_policy
+from cascade.training.networks.trainer import BARE, CERTIFIABLE, require_torch
+
+_SINGLE_ALPHA, _SET_ALPHA, _DELTA = 0.05, 0.1, 0.1
+_REPORT_WIDTH = 130
+FAST, MANY = "net_benefit", 2_000
+"""Beyond so many questions one method stands for all: boosted trees, which start there, would take minutes."""
+_OPEN = "the log"
+"""How a log is named on a page that was given open."""
+
+Show: TypeAlias = Callable[[str, int, int], None]
+"""Takes the name of what is done, how many of its parts are done, and how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProofResult(Result):
+    """What a cascade would save on logs.
+
+    Attributes:
+        splits: how many random splits.
+        seed: which ones.
+        cascades: what was found, one for each data set of each log.
+    """
+
+    splits: int
+    seed: int
+    cascades: tuple[Cascade, ...]
+
+    def parts(self, width: int) -> Iterator[RenderableType]:
+        """Yield what is printed, for a terminal of so many columns."""
+        for one in self.cascades:
+            yield rendered(page(one, width))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document of `prove --json`. Costs in USD per question."""
+        found = [cascade_document(one) for one in self.cascades]
+        return {"splits": self.splits, "seed": self.seed, "cascades": found}
+
+    def markdown(self) -> str:
+        """Return the same as Markdown."""
+        head = "# What a cascade would save\n\nMade by `cascade prove`: no model was asked.\n\n"
+        return head + "\n".join(markdown(page(one, _REPORT_WIDTH)) for one in self.cascades)
+
+
+def prove(
+    logs: str | Log | Sequence[str | Log],
+    *,
+    guarantee: str | None = None,
+    alpha: float | Sequence[float] | None = None,
+    delta: float | None = None,
+    against: str | None = None,
+    splits: int = 20,
+    policy: str | None = None,
+    where: Where = None,
+    matcher: str | None = None,
+    seed: int = 0,
+    report: str | Path | None = None,
+    show: Show = lambda _name, _done, _total: None,
+    tell: Tell = warn,
+) -> ProofResult:
+    """Say what a cascade would save on logs that exist: at which promise, how sure that is, and why.
+
+    Everything is fitted and certified anew on random splits of the questions, and judged on those left out.
+
+    Args:
+        logs: one log or several, or what `open_log` takes.
+        guarantee: the kind of promise. By default regret where the guide alone is on record, else coverage.
+        alpha: the share of questions that may break the promise; of several the first is the headline.
+        delta: for all but this share of calibrations.
+        against: what is paid today: "guide" or "all".
+        splits: how many random splits.
+        policy: the method to fit; by default all that `fit` tries.
+        where: which rows of the logs are read.
+        matcher: judges the answers anew.
+        seed: which random splits.
+        report: writes the same as Markdown into this file.
+        show: told how far it is.
+        tell: takes what must be known of a log, in words.
+
+    Raises:
+        UsageError: with everything that is wrong with what is asked for, or why nothing can be said of any log.
+
+    >>> found = prove("simulated:mmlu/llama-2-7b,200", alpha=0.2, splits=2, policy="threshold")
+    >>> found.to_dict()["cascades"][0]["proofs"][0]["questions"]
+    200
+    """
+    several = [logs] if isinstance(logs, (str, Log)) else list(logs)
+    alphas = () if alpha is None else (alpha,) if isinstance(alpha, (int, float)) else tuple(alpha)
+    wanted = _Wanted(guarantee, alphas, delta, policy, Plan(splits, seed, against))
+    asked = [LogAsked(one, where, matcher) for one in several]
+    opened = _checked(asked, wanted, None if report is None else Path(report), tell)
+    for log in opened:
+        tell_questions(log.tables, tell, reference=True)
+    found = [one for given, log in zip(asked, opened, strict=True) for one in _proved(_named(given), log, wanted, show)]
+    if all(one.failed for one in found):
+        raise UsageError("; ".join(dict.fromkeys(f"{one.dataset}: {one.failed}" for one in found)))
+    result = ProofResult(splits, seed, tuple(found))
+    if report is not None:
+        _write(Path(report), result.markdown())
+    return result
+
+
+def _named(asked: LogAsked) -> _Named:
+    """Return how a log is named on a command line, and how it is opened under another name."""
+    where, matcher = parse_where(asked.where or ()), asked.matcher
+    chosen = [("--where", f"{column}={value}") for column, value in where.items()]
+    chosen += [] if matcher is None else [("--matcher", matcher)]
+    options = tuple(f"{option} {shlex.quote(one)}" for option, one in chosen)
+    name = asked.source if isinstance(asked.source, str) else None
+    return _Named(name, options, lambda other: read_log(other, asked.where, matcher, lambda _: None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is to be proved, as given, and how."""
+
+    kind: str | None
+    alphas: tuple[float, ...]
+    delta: float | None
+    method: str | None
+    plan: Plan
+
+    def check(self, problems: Problems) -> None:
+        """Note what can be asked of no log."""
+        if self.method is not None:
+            with problems.noted():
+                _check_provable(self.method)
+        if self.kind is not None:
+            with problems.noted():
+                if not provable(get(self.kind)):
+                    raise UsageError(f"A saving is shown at {kinds_that(provable)}, not at {self.kind}.")
+        for alpha in dict.fromkeys(self.alphas):
+            with problems.noted():
+                Guarantee(DEFAULT, alpha)
+        if self.delta is not None:
+            with problems.noted():
+                Guarantee(DEFAULT, delta=self.delta)
+        if self.plan.against not in {None, GUIDE, ALL}:
+            problems.add(f"--against is {GUIDE} or {ALL}, not {self.plan.against}.")
+
+    def guarantees(self, kind: str) -> list[Guarantee]:
+        """Return the promises to look at, the headline's first."""
+        single = get(kind).needs_delta
+        alphas = self.alphas or (_SINGLE_ALPHA if single else _SET_ALPHA,)
+        delta = _DELTA if single and self.delta is None else self.delta
+        return [Guarantee(kind, one, delta) for one in dict.fromkeys(alphas)]
+
+    def tried(self, table: EpisodeTable) -> str:
+        """Return what is fitted on a log of so many questions."""
+        return self.method or (AUTO if table.n <= MANY else FAST)
+
+
+def _check_provable(method: str) -> None:
+    """Refuse a method that there is none of, or that promises nothing, or cannot be fitted here."""
+    check_method(method)
+    if method in BARE:
+        raise UsageError(
+            f"A saving is shown of what is certified, and --policy {method_written(method)} carries no certificate; "
+            "cpo-batch calibrates the same network."
+        )
+    if method in CERTIFIABLE:
+        require_torch()
+
+
+def _checked(asked: Sequence[LogAsked], wanted: _Wanted, report: Path | None, tell: Tell) -> list[Log]:
+    """Return the logs, or refuse, with everything that is wrong, before anything is fitted."""
+    problems = Problems()
+    wanted.check(problems)
+    if report is not None:
+        with problems.noted():
+            _check_report(report)
+    opened = [checked_log(problems, one, tell) for one in asked]
+    problems.refuse()
+    return [one for one in opened if one is not None]
+
+
+def _check_report(path: Path) -> None:
+    """Refuse a place where no report can be written."""
+    try:
+        where = path if path.exists() else path.parent
+    except OSError as error:  # a name of 300 characters
+        raise UsageError(f"--report {path} cannot be written: {error.strerror or error}.") from None
+    if path.is_dir() or not where.exists() or not os.access(where, os.W_OK):
+        why = "it is a folder" if path.is_dir() else "no such folder" if not where.exists() else "permission denied"
+        raise UsageError(f"--report {path} cannot be written: {why}.")
+
+
+class _Named(NamedTuple):
+    """A log as it was named, the options that chose of it, and how another name of it is opened with the same ones."""
+
+    name: str | None
+    options: tuple[str, ...]
+    open: Callable[[str], Log]
+
+
+def _proved(asked: _Named, log: Log, wanted: _Wanted, show: Show) -> Iterator[Cascade]:
+    judging = log.break_evens()
+    for table in log.tables:
+        chosen = () if len(log.tables) == 1 else (f"--where {shlex.quote(f'dataset={table.dataset}')}",)
+        options = (*asked.options, *chosen)
+        said = (_OPEN if asked.name is None else shlex.quote(asked.name), *options)
+        try:
+            proofs = tuple(_proofs(table, wanted, show))
+            method = None if wanted.tried(table) == AUTO else wanted.tried(table)
+            ladder = _as_ladder(asked, table, proofs[0], options, wanted, show)
+            judged = judging.get(table.dataset)
+            yield Cascade(said, table.dataset, proofs, judged, method=method, as_ladder=ladder)
+        except UsageError as error:
+            yield Cascade(said, table.dataset, failed=str(error))
+
+
+def _as_ladder(
+    asked: _Named, table: EpisodeTable, rounds: Proof, options: tuple[str, ...], wanted: _Wanted, show: Show
+) -> AsLadder | None:
+    """Return what the same questions bring as a ladder, at the same promise; None where the log cannot be read so."""
+    if asked.name is None or asked.name.startswith(SIMULATED):
+        return None
+    if not holds_both(table) or rounds.reference.name != GUIDE_ONLY:
+        return None
+    name = ladder_of(asked.name)
+    ladder = next(one for one in asked.open(name).tables if one.dataset == ladder_dataset(table.dataset))
+    told = partial(show, f"{ladder.dataset}, {rounds.guarantee.kind}, alpha {rounds.guarantee.alpha:g}")
+    proof = proving.prove(ladder, rounds.guarantee, partial(fit_for, wanted.tried(ladder)), wanted.plan, told)
+    return AsLadder((shlex.quote(name), *options), Rivals(rounds, proof))
+
+
+def _proofs(table: EpisodeTable, wanted: _Wanted, show: Show) -> Iterator[Proof]:
+    kind = wanted.kind or default_kind(table, wanted.plan.against)
+    for guarantee in wanted.guarantees(kind):
+        told = partial(show, f"{table.dataset}, {kind}, alpha {guarantee.alpha:g}")
+        yield proving.prove(table, guarantee, partial(fit_for, wanted.tried(table)), wanted.plan, told)
+
+
+def fit_for(method: str, table: EpisodeTable, guarantee: Guarantee, seed: int) -> Fit:
+    """Fit and certify as `cascade fit` does."""
+    found = fit_policy([table], guarantee, method=method, seed=seed)
+    if found.refused is not None:
+        raise found.refused
+    return Fit(found.artifact.calibrated(found.policy), found.choice.chosen.name)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write the report."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from None

@@ -1,0 +1,143 @@
+"""`verify`: certificates checked against a log, without trusting their files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cascade.api.logs import Where, other_prices, read_log, tables_for, tell_pooled
+from cascade.api.output import plain_text
+from cascade.api.policies import policy_directory
+from cascade.api.result import Result
+from cascade.api.telling import Tell, warn
+from cascade.calibration.verifying import Check, Verdict, not_whole, verify_held
+from cascade.config import CascadeConfig, load
+from cascade.errors import ConfigError
+from cascade.evaluation.logs import Log
+from cascade.factory import HeldPolicy, read_levels
+from cascade.policies.levels import Levels
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationResult(Result):
+    """The checks of a policy's certificates.
+
+    Attributes:
+        verdicts: the checks of each level by its name; without levels those of the policy, called "".
+        levels: the levels of the policy; None where it has none.
+    """
+
+    verdicts: Mapping[str, Verdict]
+    levels: Levels | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check of every level holds."""
+        return all(one.ok for one in self.verdicts.values())
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The checks that do not hold, in words."""
+        said = (
+            f"{check.name} of {name}" if name else check.name
+            for name, one in self.verdicts.items()
+            for check in one.checks
+            if not check.ok
+        )
+        return tuple(dict.fromkeys(said))
+
+    def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - its table is narrow
+        """Yield what is printed, for a terminal of so many columns."""
+        for name, verdict in self.verdicts.items():
+            if self.levels is not None:
+                yield Text(f"level {name}, alpha {self.levels.by_name[name].alpha:g}", style="bold")
+            yield _table(verdict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document of `verify --json`; with levels the checks are those of the default level."""
+        each = {name: _document(one) for name, one in self.verdicts.items()}
+        if self.levels is None:
+            return each[""]
+        return {
+            "ok": self.ok,
+            "checks": each[self.levels.default]["checks"],
+            "default": self.levels.default,
+            "levels": each,
+        }
+
+
+def verify(
+    directory: str | Path,
+    log: str | Log,
+    *,
+    config: str | Path | None = None,
+    where: Where = None,
+    matcher: str | None = None,
+    tell: Tell = warn,
+) -> VerificationResult:
+    """Check a policy's certificates on a log: hashes, dates, models, the same threshold from the same data.
+
+    On questions that the policy was not made from, it counts the misses and says whether they refute the promise. Of
+    a policy with levels every level is checked. Checks that fail are part of the result: see `ok`.
+
+    Args:
+        directory: a policy directory.
+        log: a log, or what `open_log` takes.
+        config: the cascade that will serve.
+        where: which rows of the log are read.
+        matcher: judges the answers anew.
+        tell: takes what must be known of the log, in words.
+
+    Raises:
+        UsageError: there is no such log or directory.
+        ConfigError: the configuration cannot be read.
+    """
+    settings = None if config is None else load(Path(config))
+    opened = read_log(log, where, matcher, tell)
+    place = Path(directory)
+    try:
+        held = policy_directory(place)
+        several = read_levels(place)
+    except ConfigError as error:
+        return VerificationResult({"": not_whole(error)})
+    tell_pooled(opened.tables, tell)
+    each = {"": held} if several is None else several.policies
+    verdicts = {name: _verdict(one, opened, settings) for name, one in each.items()}
+    return VerificationResult(verdicts, None if several is None else several.levels)
+
+
+def _verdict(held: HeldPolicy, log: Log, settings: CascadeConfig | None) -> Verdict:
+    kind = held.artifact.certificates[0].kind if held.artifact.certificates else None
+    verdict = verify_held(held, tables_for(log, kind, held.policy), config=settings)
+    return verdict if settings is None else Verdict((*verdict.checks, prices_check(log, settings)))
+
+
+def prices_check(log: Log, config: CascadeConfig) -> Check:
+    """Return whether the log was costed at the prices of the configuration."""
+    found = other_prices(log, config.prices())
+    if found:
+        said = f"the log was costed at other prices than the configuration: {'; '.join(found)}"
+        return Check("prices", ok=False, said=said)
+    return Check("prices", ok=True, said="no call of the log costs otherwise at the configured prices")
+
+
+def _table(verdict: Verdict) -> Table:
+    """Return the checks as a table."""
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for head in ("check", "", "found"):
+        table.add_column(head)
+    for check in verdict.checks:
+        shown = Text("ok", style="green") if check.ok else Text("no", style="bold red")
+        table.add_row(plain_text(check.name), shown, Text(plain_text(check.said)))
+    return table
+
+
+def _document(verdict: Verdict) -> dict[str, Any]:
+    """Return the checks as plain values."""
+    return {"ok": verdict.ok, "checks": [check._asdict() for check in verdict.checks]}
