@@ -13,6 +13,7 @@ STRATEGIES: Registry[type[StrategyConfig]] = Registry(
         "base_guide": "cascade.strategies.base_guide:BaseGuideConfig",
         "ladder": "cascade.strategies.ladder:LadderConfig",
         "exit": "cascade.strategies.exit:ExitConfig",
+        "offers": "cascade.strategies.offers:OffersConfig",
     },
     subclass_of(StrategyConfig),
     by_place=True,

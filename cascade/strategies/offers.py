@@ -1,0 +1,364 @@
+"""A strategy as data: a list of offers, each one call to one model for one purpose.
+
+A ladder, two cheap opinions, self-consistency with an adaptive stop, rounds that are judged, and panels of judges are
+lists of offers. A step is one offer, in the order of the list, and has at most one candidate, so that a policy decides
+before each call whether it is worth its price. What an offer brings depends on its parents alone, never on the policy:
+a log of all offers tells exactly how any policy would have fared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from pydantic import Field, model_validator
+
+from cascade.errors import ConfigError, ProviderError, UsageError
+from cascade.policies.base import Takes
+from cascade.policies.signals import OF_ANSWERS, OF_REQUESTS
+from cascade.section import Section
+from cascade.strategies import reply
+from cascade.strategies import verdict as verdicts
+from cascade.strategies.base import ModelUse, Plan, Strategy
+from cascade.strategies.config import StrategyConfig
+from cascade.strategies.form import Form, form_of
+from cascade.strategies.ladder import Ladder
+from cascade.strategies.prompts import Prompts, load, question_text
+from cascade.strategies.verdict import Verdict
+from cascade.text import agreement, data_block, defuse
+from cascade.types import Candidate, Completion, Message, Question, Request, Step
+
+Purpose: TypeAlias = Literal["answer", "sample", "judge", "verify", "outright"]
+JUDGING = frozenset({"judge", "verify"})
+VERDICT_ALTERNATIVES = 20
+"""What hosted interfaces allow at most: enough to find Yes and No wherever they rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One call that can be bought.
+
+    Attributes:
+        name: what it is called in logs and answers.
+        use: the model and how it is asked.
+        purpose: "answer": the model answers, after its parents' answer and verdict where it has parents. "sample":
+            the same prompt drawn again. "judge": it says whether its parent's answer is right. "verify": it also gives
+            its own answer after a no. "outright": the model that the others save; an answer like any other.
+        parents: the numbers of the offers that it reads, from 1.
+    """
+
+    name: str
+    use: ModelUse
+    purpose: Purpose = "answer"
+    parents: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Bought:
+    """What an offer brought: its candidate, the reply that gave it, and the verdict, where it judges."""
+
+    offer: Offer
+    candidate: Candidate | None = None
+    said: str | None = None
+    reasoning: str = ""
+    verdict: Verdict = verdicts.NO_VERDICT
+
+
+_Making: TypeAlias = Generator[Request, Completion, Step]
+
+
+@dataclass(frozen=True, slots=True)
+class Offers(Strategy):
+    """The strategy of a list of offers.
+
+    Args:
+        offers: in the order in which they are bought; the last is the reference.
+        prompts: the prompts; `answer`, `again` and `judge` are used.
+    """
+
+    offers: tuple[Offer, ...]
+    prompts: Prompts = field(default_factory=load)
+
+    @property
+    def horizon(self) -> int:
+        """T, the number of offers."""
+        return len(self.offers)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models, each once."""
+        return tuple(dict.fromkeys(offer.use.name for offer in self.offers))
+
+    @property
+    def ends_with_reference(self) -> bool:
+        """The last offer is the reference."""
+        return True
+
+    def only(self, takes: Takes) -> Strategy:
+        """Return some of the offers, or the model of the last one alone.
+
+        Raises:
+            UsageError: there are not so many offers, or a chosen one reads another.
+        """
+        if takes.reference:
+            return Ladder((self.offers[-1].use,), self.prompts)
+        if not takes.steps or max(takes.steps) > self.horizon:
+            listed = ", ".join(map(str, takes.steps))
+            raise UsageError(
+                f"The policy takes the steps {listed} of a list of offers, and this one has {self.horizon}."
+            )
+        place = {step: number for number, step in enumerate(takes.steps, 1)}
+        chosen = [self.offers[step - 1] for step in takes.steps]
+        lacking = [offer.name for offer in chosen if not place.keys() >= {*offer.parents}]
+        if lacking:
+            raise UsageError(f"The policy leaves out what {', '.join(lacking)} must see.")
+        kept = [replace(offer, parents=tuple([place[parent] for parent in offer.parents])) for offer in chosen]
+        return replace(self, offers=tuple(kept))
+
+    def plan(self, question: Question) -> Plan:
+        """Plan one call a step.
+
+        Raises:
+            UsageError: a chat request is to be judged, which this strategy cannot.
+        """
+        if question.chat is not None and any(offer.purpose in JUDGING or offer.parents for offer in self.offers):
+            raise UsageError(
+                "Offers that read other offers answer no chat requests: use offers of the purposes answer, sample and "
+                "outright without parents, kind: ladder or kind: base_guide."
+            )
+        form, bought = form_of(question, self.prompts), list[_Bought]()
+        for number, offer in enumerate(self.offers, 1):
+            last = number == self.horizon and not any(one.candidate for one in bought)
+            one = _Bought(offer)
+            try:
+                if offer.purpose in JUDGING:
+                    step = yield from self._judges(question, number, one, bought)
+                else:
+                    step = yield from self._answers(form, question, number, one, bought, last=last)
+            except ProviderError as error:
+                if error.shown or last:
+                    raise
+                step = Step(number, (), {}, (f"{offer.name} failed: {type(error).__name__}: {error}",))
+            bought.append(one)
+            yield step._replace(parents=offer.parents)
+
+    def _answers(
+        self, form: Form, question: Question, number: int, one: _Bought, bought: Sequence[_Bought], *, last: bool
+    ) -> _Making:
+        """Ask a model for an answer, after what its parents brought."""
+        offer = one.offer
+        request = form.request(self._drawn(number), offer.name, number)
+        read = [bought[parent - 1] for parent in offer.parents]
+        if any(parent.said is None for parent in read):
+            return Step(number, (), {}, (f"{offer.name} is not asked: what it reads is missing",))
+        if read:
+            request = request._replace(messages=self._again(question, read))
+        completion = yield request
+        reading = form.read(completion, request, last=last)
+        numbers, warnings = dict(reading.signals), () if reading.warning is None else (reading.warning,)
+        one.said, one.candidate = completion.text, reading.candidate
+        if self._judged:
+            numbers["p_yes"] = None  # the answers of a table without it are taken to be sure for their log-probs
+        if one.candidate is None:
+            notes = (f"the reply of {offer.name} holds no whole answer",)
+            return Step(number, (), numbers, notes, warnings=warnings)
+        if question.chat is None:
+            one.reasoning = reply.split_reply(completion.text)[0]
+        numbers["agrees_with_earlier"] = agreement(one.candidate.text, _answered(bought))
+        if offer.purpose == "sample":
+            alike = _answered(bought, offer.use.name)
+            numbers["answer_share"] = agreement(one.candidate.text, [*alike, one.candidate.text]) if alike else None
+        return Step(number, (one.candidate,), numbers, warnings=warnings)
+
+    def _drawn(self, number: int) -> ModelUse:
+        """Return how the model of an offer is asked: a later sample has another seed, where there is one."""
+        offer = self.offers[number - 1]
+        if offer.purpose != "sample" or offer.use.seed is None:
+            return offer.use
+        before = sum(one.use.name == offer.use.name for one in self.offers[: number - 1])
+        return replace(offer.use, seed=offer.use.seed + before)
+
+    def _again(self, question: Question, read: Sequence[_Bought]) -> tuple[Message, ...]:
+        """Return the question, the earlier reply, and what was said of it.
+
+        A small model repeats the word that it is told as its next answer, so it is told the verifier's answer and not
+        its yes or no.
+        """
+        answered = next(one for one in read if one.offer.purpose not in JUDGING)
+        judged = [one.verdict.correction for one in read if one.offer.purpose == "verify"]
+        suggested = next((said for said in judged if said is not None), None)
+        fields = {"opinion": "doubtful"} if suggested is None else {"suggested_answer": suggested}
+        return (
+            *self.prompts.answer.fill(question_text(question)),
+            Message("assistant", defuse(answered.said or "")),
+            *self.prompts.again.fill(data_block(fields)),
+        )
+
+    def _judges(self, question: Question, number: int, one: _Bought, bought: Sequence[_Bought]) -> _Making:
+        """Ask a model whether its parent's answer is right; the step offers that answer again, now judged."""
+        offer, judged = one.offer, bought[one.offer.parents[0] - 1]
+        answer = judged.said if judged.candidate is None else judged.candidate.text
+        if answer is None:
+            return Step(number, (), {"p_yes": None}, (f"{offer.name} has no answer to judge",))
+        fields = {"question": question.text, "reasoning": judged.reasoning, "answer": answer}
+        block = data_block({"text": question.context, **fields} if question.context else fields)
+        use = offer.use
+        request = Request(
+            use.name,
+            self.prompts.judge.fill(block),
+            offer.name,
+            "judge",
+            number,
+            question,
+            use.max_tokens,
+            use.temperature,
+            VERDICT_ALTERNATIVES,
+            use.seed,
+        )
+        completion = yield request
+        found = verdicts.read(completion, answer)
+        if verdicts.without_alternatives(completion):
+            found = verdicts.combine([completion], answer)
+        one.verdict = found = verdicts.sensible(found, answer)
+        one.said = completion.text
+        numbers = {"p_yes": found.p_yes, "verdict_mass": found.mass, "judge_share": _share(one, bought)}
+        notes = (
+            () if found.p_yes is not None else (f"no verdict: {offer.name} said neither a clear yes nor a clear no",)
+        )
+        one.candidate = _as_judged(one, judged)
+        return Step(number, () if one.candidate is None else (one.candidate,), numbers, notes)
+
+    @property
+    def _judged(self) -> bool:
+        return any(offer.purpose in JUDGING for offer in self.offers)
+
+
+def _as_judged(one: _Bought, judged: _Bought) -> Candidate | None:
+    """Return the judged answer, as likely right as the judge says; of a verifier that said no, its own answer."""
+    verdict, offer = one.verdict, one.offer
+    if offer.purpose == "verify" and verdict.correction is not None:
+        doubt = None if verdict.p_yes is None else 1.0 - verdict.p_yes
+        return Candidate(verdict.correction, offer.name, offer.use.name, doubt)
+    if judged.candidate is None:
+        return None
+    return judged.candidate._replace(source=offer.name, confidence=verdict.p_yes)
+
+
+def _answered(bought: Sequence[_Bought], model: str | None = None) -> list[str]:
+    """Return the answers so far, of one model or of all; what judges offer again counts once."""
+    return [
+        one.candidate.text
+        for one in bought
+        if one.candidate is not None
+        and one.offer.purpose not in JUDGING
+        and (model is None or one.offer.use.name == model)
+    ]
+
+
+def _share(one: _Bought, bought: Sequence[_Bought]) -> float | None:
+    """Return the share of the judges of one answer, this one included, that said yes; None where none said either."""
+    same = [other for other in bought if other.offer.purpose in JUDGING and other.offer.parents == one.offer.parents]
+    said = [judge.verdict.says_yes for judge in (*same, one) if judge.verdict.says_yes is not None]
+    return sum(said) / len(said) if said else None
+
+
+class OfferConfig(Section):
+    """One offer: what it is called, which entry under `models` is asked, what for, and which offers it reads."""
+
+    name: str = Field(min_length=1)
+    model: str
+    purpose: Purpose = "answer"
+    parents: tuple[str, ...] = ()
+
+
+class OffersConfig(StrategyConfig):
+    """A list of offers, each one call, bought one after another for as long as the policy wants more."""
+
+    kind: Literal["offers"]
+    offers: tuple[OfferConfig, ...] = Field(min_length=1)
+
+    signals = OF_ANSWERS | OF_REQUESTS | {"p_yes", "verdict_mass", "judge_share", "answer_share"}
+    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "reply_logprob"}
+    has_reference = True
+    has_parts = True
+    answers_chat = True
+
+    @model_validator(mode="after")
+    def _can_be_bought(self) -> OffersConfig:
+        problems = list(_problems(self.offers))
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The entries under `models` that it needs, the reference's last."""
+        last = self.offers[-1].model
+        return (*dict.fromkeys(one.model for one in self.offers if one.model != last), last)
+
+    @property
+    def horizon(self) -> int:
+        """T, the number of offers."""
+        return len(self.offers)
+
+    def build(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Offers:
+        """Return the strategy.
+
+        Raises:
+            ConfigError: a model is to be sampled at temperature 0, where each sample is the same.
+        """
+        fixed = [one.name for one in self.offers if one.purpose == "sample" and not uses[one.model].temperature]
+        if fixed:
+            raise ConfigError(
+                [f"strategy.offers: {', '.join(fixed)}: a sample needs a model with a temperature above 0"]
+            )
+        number = {one.name: place for place, one in enumerate(self.offers, 1)}
+        made = [
+            Offer(one.name, uses[one.model], one.purpose, tuple(sorted(number[parent] for parent in one.parents)))
+            for one in self.offers
+        ]
+        return Offers(tuple(made), prompts)
+
+    def role(self, place: str, model: str) -> str:  # noqa: ARG002 - as in a ladder
+        """Return the model's own name: a table of steps with one answer knows models by it."""
+        return model
+
+    def sources(self, roles: Sequence[str]) -> tuple[frozenset[str], ...]:
+        """Return the one place of a step's candidates, which every offer and every model may fill."""
+        (shared,) = super().sources(roles)
+        return (shared | {one.name for one in self.offers},)
+
+    def described(self, roles: Sequence[str]) -> dict[str, Any]:
+        """Return the settings with the models by their own names."""
+        known = dict(zip(self.places, roles, strict=True))
+        offers = [{**one.model_dump(mode="json"), "model": known[one.model]} for one in self.offers]
+        return {**super().described(roles), "offers": offers}
+
+    def step_roles(self, roles: Sequence[str]) -> list[str]:
+        """Return the model of each offer."""
+        known = dict(zip(self.places, roles, strict=True))
+        return [known[one.model] for one in self.offers]
+
+
+def _problems(offers: Sequence[OfferConfig]) -> Iterator[str]:
+    """Yield what keeps offers from being bought in their order."""
+    earlier: dict[str, OfferConfig] = {}
+    for one in offers:
+        if one.name in earlier:
+            yield f"{one.name} stands more than once"
+        unknown = [parent for parent in one.parents if parent not in earlier]
+        if unknown:
+            yield f"{one.name}: {', '.join(unknown)} must stand before it"
+        else:
+            read = [earlier[parent] for parent in one.parents]
+            answers = sum(parent.purpose not in JUDGING for parent in read)
+            if one.purpose in JUDGING and (len(read) != 1 or not answers):
+                yield f"{one.name}: a {one.purpose} has one parent, the answer that it looks at"
+            elif one.purpose in {"sample", "outright"} and read:
+                yield f"{one.name}: a {one.purpose} offer reads no other; use purpose: answer"
+            elif read and one.purpose == "answer" and answers != 1:
+                yield f"{one.name}: an answer after others has one answer among its parents, and judges of it"
+        earlier[one.name] = one
+    if offers[-1].purpose in JUDGING or offers[-1].parents:
+        yield f"{offers[-1].name}: the last offer is the reference: an answer without parents"

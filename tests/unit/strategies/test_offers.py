@@ -1,0 +1,247 @@
+"""A strategy as a list of offers: what each is asked, what it brings, and what the log of all of them says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cascade.chat import ChatRequest
+from cascade.config import load
+from cascade.engine import drive, run
+from cascade.episodes.schema import rows
+from cascade.episodes.table import EpisodeTable
+from cascade.episodes.tabulate import tables_from_rows
+from cascade.errors import ConfigError, ProviderError, ProviderUnavailableError, UsageError
+from cascade.factory import build_strategy
+from cascade.policies.base import Takes
+from cascade.policies.fixed import FixedPolicy
+from cascade.policies.threshold import ThresholdPolicy
+from cascade.strategies.base import ModelUse
+from cascade.strategies.ladder import Ladder
+from cascade.strategies.offers import Offer, Offers
+from cascade.types import Answer, Completion, Question, Request, Step
+from unit.made import RIVER, completion, yes_no
+
+SMALL, LARGE = ModelUse("small", 64, 0.7, 5), ModelUse("large", 64)
+MODELS = {
+    "small": {"model": "small", "price": {"input": 0.1, "output": 0.4}, "max_tokens": 64, "temperature": 0.7},
+    "judge": {"model": "judge", "price": {"input": 0.5, "output": 2}, "max_tokens": 64},
+    "large": {"model": "large", "price": {"input": 1, "output": 4}, "max_tokens": 64},
+}
+JUDGED = (
+    Offer("base", SMALL),
+    Offer("check", LARGE, "judge", (1,)),
+    Offer("again", SMALL, "answer", (1, 2)),
+    Offer("guide", LARGE, "outright"),
+)
+
+
+def walked(
+    offers: tuple[Offer, ...], *said: str | Completion | ProviderError, question: Question = RIVER
+) -> tuple[list[Request], list[Step]]:
+    plan, left = Offers(offers).plan(question), list(said)
+    asked: list[Request] = []
+    steps: list[Step] = []
+    item: Any = next(plan, None)
+    while item is not None:
+        if isinstance(item, Step):
+            steps.append(item)
+            item = next(plan, None)
+            continue
+        asked.append(item)
+        reply = left.pop(0)
+        if isinstance(reply, ProviderError):
+            item = plan.throw(reply)
+        else:
+            item = plan.send(completion(reply) if isinstance(reply, str) else reply)
+    assert not left
+    return asked, steps
+
+
+def test_a_list_of_models_is_the_ladder_of_them() -> None:
+    offers = tuple(Offer(use.name, use) for use in (SMALL, LARGE))
+    said = ("Answer: Rhine", "Answer: Danube")
+    asked, steps = walked(offers, *said)
+    ladder, replies, wanted = Ladder((SMALL, LARGE)).plan(RIVER), list(said), []
+    item: Any = next(ladder, None)
+    while item is not None:
+        wanted.append(item)
+        item = ladder.send(completion(replies.pop(0))) if isinstance(item, Request) else next(ladder, None)
+    assert asked == [one for one in wanted if isinstance(one, Request)]
+    assert [step._replace(parents=None) for step in steps] == [one for one in wanted if isinstance(one, Step)]
+    assert [step.parents for step in steps] == [(), ()]
+
+
+def test_a_judge_offers_the_answer_again_as_likely_right_as_it_says() -> None:
+    asked, steps = walked(JUDGED, "Reasoning: it is.\nAnswer: Rhine", yes_no(0.2), "Answer: Danube", "Answer: Danube")
+    assert [(one.role, one.purpose, one.model, one.step) for one in asked] == [
+        ("base", "answer", "small", 1),
+        ("check", "judge", "large", 2),
+        ("again", "answer", "small", 3),
+        ("guide", "answer", "large", 4),
+    ]
+    assert "Rhine" in asked[1].messages[-1].content
+    assert "it is." in asked[1].messages[-1].content
+    assert [message.content for message in asked[2].messages[-2:-1]] == ["Reasoning: it is.\nAnswer: Rhine"]
+    assert asked[3].messages == asked[0].messages
+    (judged,) = steps[1].candidates
+    assert (judged.text, judged.source, judged.model) == ("Rhine", "check", "small")
+    assert judged.confidence == pytest.approx(0.2)
+    assert steps[1].signals["p_yes"] == pytest.approx(0.2)
+    assert [step.parents for step in steps] == [(), (1,), (1, 2), ()]
+    assert [step.signals.get("agrees_with_earlier") for step in steps] == [None, None, 0.0, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("said", "answer", "sure"), [(yes_no(0.1, "No, Danube"), "Danube", 0.9), (yes_no(0.8), "Rhine", 0.8)]
+)
+def test_a_verifier_gives_its_own_answer_after_a_no(said: Completion, answer: str, sure: float) -> None:
+    offers = (Offer("base", SMALL), Offer("check", LARGE, "verify", (1,)), Offer("guide", LARGE, "outright"))
+    _, steps = walked(offers, "Answer: Rhine", said, "Answer: Inn")
+    (found,) = steps[1].candidates
+    assert (found.text, found.model) == (answer, "large" if answer == "Danube" else "small")
+    assert found.confidence == pytest.approx(sure)
+
+
+def test_a_round_after_a_verifier_is_told_its_answer_and_not_its_no() -> None:
+    offers = (
+        Offer("base", SMALL),
+        Offer("check", LARGE, "verify", (1,)),
+        Offer("again", SMALL, "answer", (1, 2)),
+        Offer("guide", LARGE, "outright"),
+    )
+    asked, _ = walked(offers, "Answer: Rhine", yes_no(0.1, "No, Danube"), "Answer: Danube", "Answer: Danube")
+    assert "Danube" in asked[2].messages[-1].content
+
+
+def test_samples_are_drawn_with_other_seeds_and_say_how_often_an_answer_came() -> None:
+    offers = (*(Offer(f"draw {n}", SMALL, "sample") for n in range(3)), Offer("guide", LARGE, "outright"))
+    asked, steps = walked(offers, "Answer: Inn", "Answer: Danube", "Answer: Danube", "Answer: Danube")
+    assert [one.seed for one in asked] == [5, 6, 7, None]
+    assert [step.signals.get("answer_share") for step in steps] == [None, 0.5, pytest.approx(2 / 3), None]
+
+
+def test_a_panel_says_which_share_of_it_said_yes() -> None:
+    judges = tuple(Offer(f"judge {n}", LARGE, "judge", (1,)) for n in range(3))
+    offers = (Offer("base", SMALL), *judges, Offer("guide", LARGE, "outright"))
+    _, steps = walked(offers, "Answer: Inn", yes_no(0.9), yes_no(0.2), yes_no(0.7), "Answer: Danube")
+    assert [step.signals["judge_share"] for step in steps[1:4]] == [1.0, 0.5, pytest.approx(2 / 3)]
+
+
+def test_what_cannot_be_read_as_an_answer_is_judged_as_it_is_and_offered_by_nobody() -> None:
+    cut = completion("Reasoning: it is long", finish_reason="length")
+    asked, steps = walked(JUDGED, cut, yes_no(0.1), "Answer: Danube", "Answer: Danube")
+    assert "Reasoning: it is long" in asked[1].messages[-1].content
+    assert [len(step.candidates) for step in steps] == [0, 0, 1, 1]
+
+
+def test_what_failed_is_neither_judged_nor_read() -> None:
+    asked, steps = walked(JUDGED, ProviderUnavailableError("down"), "Answer: Danube")
+    assert [one.role for one in asked] == ["base", "guide"]
+    assert [len(step.candidates) for step in steps] == [0, 0, 0, 1]
+    with pytest.raises(ProviderUnavailableError):
+        walked(JUDGED, *[ProviderUnavailableError("down")] * 2)
+
+
+def test_some_offers_can_be_taken_where_none_reads_one_that_is_left_out() -> None:
+    whole = Offers(JUDGED)
+    assert whole.only(Takes(reference=True)) == Ladder((LARGE,))
+    assert whole.only(Takes(steps=(1, 2, 4))) == Offers((JUDGED[0], JUDGED[1], JUDGED[3]))
+    with pytest.raises(UsageError, match="leaves out what check must see"):
+        whole.only(Takes(steps=(2, 4)))
+    with pytest.raises(UsageError, match="steps 1, 5 of a list of offers, and this one has 4"):
+        whole.only(Takes(steps=(1, 5)))
+
+
+def offered(*offers: dict[str, Any]) -> dict[str, Any]:
+    return {"models": MODELS, "provider": "fake", "strategy": {"kind": "offers", "offers": list(offers)}}
+
+
+CALL_LEVEL = (
+    {"name": "base", "model": "small"},
+    {"name": "check", "model": "judge", "purpose": "judge", "parents": ["base"]},
+    {"name": "again", "model": "small", "parents": ["base", "check"]},
+    {"name": "guide", "model": "large", "purpose": "outright"},
+)
+
+
+@pytest.mark.parametrize(
+    ("offers", "said"),
+    [
+        ([{"name": "a", "model": "small"}] * 2, "a stands more than once"),
+        ([{"name": "a", "model": "small", "purpose": "judge"}], "a: a judge has one parent"),
+        ([{"name": "a", "model": "small", "parents": ["b"]}], "a: b must stand before it"),
+        (
+            [CALL_LEVEL[0], {"name": "c", "model": "judge", "purpose": "outright", "parents": ["base"]}],
+            "reads no other",
+        ),
+        (list(CALL_LEVEL[:2]), "check: the last offer is the reference"),
+        ([{"name": "a", "model": "tiny"}], "tiny"),
+        ([{"name": "a", "model": "small", "purpose": "guess"}], "purpose"),
+    ],
+)
+def test_a_list_that_cannot_be_bought_is_refused_in_words(offers: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        load(offered(*offers))
+
+
+def test_a_sample_at_temperature_0_is_refused() -> None:
+    made = load(offered({"name": "a", "model": "large", "purpose": "sample"}, {"name": "b", "model": "large"}))
+    with pytest.raises(ConfigError, match="a: a sample needs a model with a temperature above 0"):
+        build_strategy(made)
+
+
+def test_chat_requests_are_answered_where_no_offer_reads_another() -> None:
+    asked = Question.of_chat(ChatRequest.from_openai({"messages": [{"role": "user", "content": "Hello"}]}))
+    both = (Offer("small", SMALL), Offer("large", LARGE, "outright"))
+    hello = completion("Hello", message={"role": "assistant", "content": "Hello"})
+    _, steps = walked(both, hello, hello, question=asked)
+    assert [step.candidates[0].message for step in steps] == [hello.message] * 2
+    with pytest.raises(UsageError, match="Offers that read other offers answer no chat requests"):
+        walked(JUDGED, question=asked)
+
+
+def said(request: Request) -> Completion:
+    """Let the small model be wrong of every other question, and the judge know it."""
+    wrong = len(request.question.text) % 2
+    if request.purpose == "judge":
+        return yes_no(0.2 if wrong else 0.9)
+    right = "Answer: Danube" if request.model == "large" or not wrong else "Answer: Inn"
+    return completion(right)
+
+
+def table_of_all(questions: int = 6) -> EpisodeTable:
+    made = load(offered(*CALL_LEVEL))
+    strategy, found = build_strategy(made), []
+    for number in range(questions):
+        question = Question(f"Which river is it{'?' * number}")
+        answer: Answer = drive(
+            run(question, strategy=strategy, policy=FixedPolicy("both", strategy.horizon), prices=made.prices()), said
+        )
+        for row in rows(answer, horizon=strategy.horizon):
+            right = None if row["answer"] is None else row["answer"] == "Danube"
+            found.append(row | {"correct": right, "kept": None})
+    (table,) = tables_from_rows(found)
+    return table
+
+
+def test_a_log_of_all_offers_has_every_call_with_its_price_and_what_it_reads() -> None:
+    table = table_of_all()
+    assert table.parents == ((), (1,), (1, 2), ())
+    assert table.step_models == ("small", "judge", "small", "large")
+    assert table.sources == ("answer",)
+    assert table.arrays.complete.all()
+    assert (table.arrays.cost > 0).all()
+    assert table.arrays.present.all()
+    assert table.arrays.correct[:, :, 0].mean(axis=0).tolist() == [0.5, 0.5, 0.5, 1.0]
+    assert table.only([1, 2, 4]).parents == ((), (1,), ())
+
+
+def test_a_policy_stops_after_a_yes_and_pays_the_guide_after_a_no() -> None:
+    made = load(offered(*CALL_LEVEL[:2], CALL_LEVEL[3]))
+    strategy, policy = build_strategy(made), ThresholdPolicy(0.5, when="p_yes")
+    for text, steps in (("even", 2), ("odd", 3)):
+        answer = drive(run(Question(text), strategy=strategy, policy=policy, prices=made.prices()), said)
+        assert (len(answer.steps), answer.text) == (steps, "Danube")
+        assert answer.cost is not None
