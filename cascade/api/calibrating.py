@@ -14,7 +14,16 @@ from cascade.api.calibrate_levels import LevelGiven, levels_given
 from cascade.api.certificates import calibrated_document, calibrated_report
 from cascade.api.fit_levels import certified_levels
 from cascade.api.guarantee_options import GuaranteeOptions, nano_of, wanted_guarantee
-from cascade.api.logs import Where, read_log, refuse_other_prices, tables_for, tell_pooled, tell_questions
+from cascade.api.logs import (
+    LogAsked,
+    Models,
+    Where,
+    read_log,
+    refuse_other_prices,
+    tables_for,
+    tell_pooled,
+    tell_questions,
+)
 from cascade.api.output import plain_text
 from cascade.api.policies import GivenPolicy, check_target, given_policy
 from cascade.api.recalibrate import Promise, changes, days_held, held_before, lost, prices_held
@@ -82,6 +91,7 @@ def calibrate(
     expires_days: int | None = None,
     where: Where = None,
     matcher: str | None = None,
+    models: Models = None,
     seed: int = 0,
     allow_everything: bool = False,
     force: bool = False,
@@ -108,6 +118,7 @@ def calibrate(
         expires_days: how many days the certificates hold.
         where: which rows of the log are read.
         matcher: judges the answers anew.
+        models: of a log of many models these alone, the cheapest first; the last is the reference.
         seed: which random draws.
         allow_everything: with too few questions, keep every answer of every step.
         force: write over another policy there.
@@ -126,7 +137,7 @@ def calibrate(
     each = {"": LevelGiven(given, asked)} if levels is None else levels.each
     how = _How(settings, seed, allow_everything, tell)
     parts = {name: _part(one, expires_days, how, name) for name, one in each.items()}
-    opened = read_log(log, where, matcher, tell)
+    opened = read_log(LogAsked(log, where, matcher, models=models), tell)
     tell_pooled(opened.tables, tell)
     tell_questions(opened.tables, tell)
     done = {name: _calibrated(part, opened, how, name) for name, part in parts.items()}
@@ -168,7 +179,7 @@ def _calibrated(part: _Part, log: Log, how: _How, level: str) -> Calibrated:
     _demand_prices(log, how.settings, before)
     try:
         done = calibrate_policy(
-            tables_for(log, wanted.asked.kind, given.bare),
+            tables_for(log, wanted.asked.kind, given.bare, None if log.matcher else before),
             given.bare,
             given.section,
             wanted.asked,

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.logs import Where, read_log
+from cascade.api.logs import LogAsked, Models, Where, read_log
 from cascade.api.output import plain_text
 from cascade.api.result import Result
 from cascade.api.tables import compare_table, legend, rounds_table
@@ -88,6 +88,7 @@ def compare(
     plot: str | Path | None = None,
     where: Where = None,
     matcher: str | None = None,
+    models: Models = None,
     seed: int = 0,
     tell: Tell = warn,
 ) -> ComparisonResult:
@@ -105,6 +106,7 @@ def compare(
         plot: draws cost against coverage into this file; refused before anything is computed.
         where: which rows of the log are read.
         matcher: judges the answers anew.
+        models: of a log of many models these alone, the cheapest first; the last is the reference.
         seed: which random splits.
         tell: takes what must be known of the log, in words.
 
@@ -115,7 +117,7 @@ def compare(
     >>> found.datasets[0].n
     60
     """
-    opened = read_log(log, where, matcher, tell)
+    opened = read_log(LogAsked(log, where, matcher, models=models), tell)
     if plot is not None:
         _check_plot(opened.tables, Path(plot))
     others = [_others(one, fit=fit, networks=networks, steps=steps) for one in opened.tables]

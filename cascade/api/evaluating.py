@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.logs import Where, read_log, tables_for
+from cascade.api.logs import LogAsked, Models, Where, read_log, tables_for
 from cascade.api.output import plain_text
 from cascade.api.policies import given_policy
 from cascade.api.result import Result
@@ -50,6 +50,7 @@ def evaluate(
     *,
     where: Where = None,
     matcher: str | None = None,
+    models: Models = None,
     seed: int = 0,
     tell: Tell = warn,
 ) -> EvaluationResult:
@@ -60,6 +61,7 @@ def evaluate(
         policy: a policy directory, a policy as YAML, or a configuration file.
         where: which rows of the log are read.
         matcher: judges the answers anew.
+        models: of a log of many models these alone, the cheapest first; the last is the reference.
         seed: which random draws of the intervals.
         tell: takes what must be known of the log, in words.
 
@@ -73,7 +75,10 @@ def evaluate(
     """
     given = given_policy(policy)
     deciding = given.deciding
-    tables = tables_for(read_log(log, where, matcher, tell), None, deciding)
+    held = given.artifact
+    kind = held.certificates[0].kind if held is not None and held.certificates else None
+    opened = read_log(LogAsked(log, where, matcher, models=models), tell)
+    tables = tables_for(opened, kind, deciding, None if matcher else held)
     found = tuple(evaluating.evaluate(table, deciding, artifact=given.artifact, seed=seed) for table in tables)
     return EvaluationResult(policy, found)
 

@@ -20,7 +20,7 @@ from cascade.config import CascadeConfig, load
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.logs import Log
-from cascade.guarantees.base import DEFAULT, Guarantee, get, is_known
+from cascade.guarantees.base import DEFAULT, Guarantee, default_kind, get, is_known
 from cascade.policies.artifact import CARD_FILE, POLICY_FILE
 from cascade.policies.cross import as_crossed
 from cascade.policies.embedding import Embedder
@@ -117,6 +117,9 @@ def checked(
         problems.add(said)
     network = wanted_config(problems, given.networks, given.policy)
     settings = None if config is None else problems.of(lambda: load(config))
+    log = checked_log(problems, log_asked, tell)
+    if log is not None and promise.kind is None and any(table.truth is not None for table in log.tables):
+        promise = promise._replace(kind=default_kind(budget=False, compared=True))
     levels = levels_asked(problems, given.levels, given.default_level, promise)
     if place.output is not None:
         check_places(problems, Path(place.output), levels, force=place.force)
@@ -127,7 +130,6 @@ def checked(
     directory = given.init
     started = None if directory is None else problems.of(lambda: _init(directory))
     embedder = None if given.sentences is None else problems.of(given.sentences)
-    log = checked_log(problems, log_asked, tell)
     tables: Sequence[EpisodeTable] | None = None
     if log is not None:
         with problems.noted():

@@ -14,7 +14,7 @@ from cascade.api.fit_report import PolicyFit, policy_fit
 from cascade.api.fit_request import FitOptions, Place, Ready, checked
 from cascade.api.fit_uncertified import UncertifiedFit
 from cascade.api.guarantee_options import GuaranteeOptions
-from cascade.api.logs import LogAsked, Where
+from cascade.api.logs import LogAsked, Models, Where
 from cascade.api.telling import Tell, warn
 from cascade.episodes.embeddings import vectors_of
 from cascade.evaluation.logs import Log
@@ -66,6 +66,8 @@ def fit(
     allow_everything: bool = False,
     where: Where = None,
     matcher: str | None = None,
+    reference: str | None = None,
+    models: Models = None,
     seed: int = 0,
     output: str | Path | None = None,
     force: bool = False,
@@ -101,6 +103,8 @@ def fit(
         allow_everything: with too few questions, keep every answer of every step.
         where: which rows of the log are read.
         matcher: judges the answers anew.
+        reference: whose output is the truth, whatever the labels say: "guide", or a ladder's model.
+        models: of a log of many models these alone, the cheapest first; the last is the reference.
         seed: which random draws; the same log and seed give the same policy.
         output: the directory to write; by default none, see `save` of the result.
         force: write over another policy there.
@@ -137,7 +141,7 @@ def fit(
     ready = checked(
         given,
         promise,
-        LogAsked(log, where, matcher),
+        LogAsked(log, where, matcher, reference, models),
         place,
         tell,
         config=None if config is None else Path(config),

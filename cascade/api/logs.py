@@ -19,28 +19,57 @@ from cascade.evaluation import logs
 from cascade.evaluation.logs import Log
 from cascade.guarantees.base import get
 from cascade.money import Price
+from cascade.policies.artifact import PolicyArtifact
 from cascade.policies.base import Policy
 from cascade.text import capital
 
 Where: TypeAlias = Mapping[str, str] | Iterable[str] | None
 """Which rows are read: values by column, or COLUMN=VALUE pairs."""
+Models: TypeAlias = str | Sequence[str] | None
+"""Models by name, the cheapest first, as a list or joined by commas."""
 
 
 class LogAsked(NamedTuple):
-    """A log as it is named, which rows of it are read, and the matcher that judges its answers anew."""
+    """A log as it is named, and how it is read, as `open_log` takes it."""
 
     source: str | Log
     where: Where = None
     matcher: str | None = None
+    reference: str | None = None
+    models: Models = None
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The models that are asked for, in their order."""
+        listed = self.models.split(",") if isinstance(self.models, str) else self.models or ()
+        return tuple([name.strip() for name in listed if name.strip()])
+
+    @property
+    def options(self) -> list[tuple[str, str]]:
+        """How it is read, as options of a command."""
+        named = {"--matcher": self.matcher, "--reference": self.reference, "--models": ",".join(self.named)}
+        where = [("--where", f"{column}={value}") for column, value in parse_where(self.where or ()).items()]
+        return [*where, *((option, one) for option, one in named.items() if one)]
 
 
-def open_log(source: str, *, where: Where = None, matcher: str | None = None, tell: Tell = warn) -> Log:
+def open_log(
+    source: str,
+    *,
+    where: Where = None,
+    matcher: str | None = None,
+    reference: str | None = None,
+    models: Models = None,
+    tell: Tell = warn,
+) -> Log:
     """Read a log once, for several acts.
 
     Args:
         source: a file (.jsonl, .parquet), a store's URL, "demo", "demo-ladder", or "simulated:" and a world's name.
         where: only rows that have these values in these columns are read.
-        matcher: judges every answer anew that has gold answers beside it.
+        matcher: judges every answer anew that has gold answers beside it, or the reference's output.
+        reference: whose output is the truth, whatever the labels say: "guide", or a ladder's model. A log in which
+            nothing says which answers are right is read so anyway.
+        models: of a log of many models these alone, the cheapest first; the last is the reference.
         tell: takes what was left out of the log, in words.
 
     Raises:
@@ -49,20 +78,34 @@ def open_log(source: str, *, where: Where = None, matcher: str | None = None, te
     >>> open_log("simulated:mmlu/llama-2-7b,50").tables[0].n
     50
     """
-    return read_log(source, where, matcher, tell)
+    return read_log(LogAsked(source, where, matcher, reference, models), tell)
 
 
-def read_log(source: str | Log, where: Where, matcher: str | None, tell: Tell) -> Log:
+def read_log(asked: LogAsked, tell: Tell) -> Log:
     """Read a log, or return the one that is given. Raises as `open_log`."""
-    if isinstance(source, Log):
-        if where or matcher is not None:
-            raise UsageError("A log that is open was read already: give where and matcher to open_log.")
-        return source
-    dropped = Dropped()
-    log = logs.open_log(str(source), parse_where(where or ()), matcher, dropped)
+    if isinstance(asked.source, Log):
+        if any(asked[1:]):
+            raise UsageError("A log that is open was read already: give where, matcher and the others to open_log.")
+        return asked.source
+    dropped, where = Dropped(), parse_where(asked.where or ())
+    how: dict[str, Any] = {"reference": asked.reference, "models": asked.named}
+    log = logs.open_log(str(asked.source), where, asked.matcher, dropped, **how)
     if dropped.describe():
         tell(dropped.describe())
+    if log.unlabelled:
+        for table in log.tables:
+            tell(unlabelled_said(table))
     return log
+
+
+def unlabelled_said(table: EpisodeTable) -> str:
+    """Return what is offered on a log in which nothing says which answers are right."""
+    assert table.truth is not None  # noqa: S101 - such a log is compared with its reference
+    reference, comparator = table.truth
+    return (
+        f"{table.dataset} does not say which answers are right, so what is offered is agreement with {reference}: that "
+        f"the answer served is the same as what {reference} gives, by the comparator {comparator}. No label is needed."
+    )
 
 
 def open_rows(source: str, where: Where, tell: Tell) -> Iterator[Mapping[str, Any]]:
@@ -73,14 +116,19 @@ def open_rows(source: str, where: Where, tell: Tell) -> Iterator[Mapping[str, An
         tell(dropped.describe())
 
 
-def tables_for(log: Log, kind: str | None, policy: Policy | None = None) -> tuple[EpisodeTable, ...]:
+def tables_for(
+    log: Log, kind: str | None, policy: Policy | None = None, held: PolicyArtifact | None = None
+) -> tuple[EpisodeTable, ...]:
     """Return a log's tables with what a kind of guarantee and a policy read beside.
 
-    That is how good each answer is, and where each question's sentence embedding lies, where these matter.
+    That is how good each answer is, whether it equals the reference's, and where each question's sentence embedding
+    lies, where these matter. What a directory's certificates compare by is what its log is compared by.
 
     Raises:
         UsageError: of no answer it is known how good it is.
     """
+    if kind is not None and get(kind).compares:
+        log = log.compared(held.certificates[0].comparator if held is not None and held.certificates else None)
     tables = log.tables
     if kind is not None and get(kind).needs_quality:
         graded = zip(tables, qualities(log.rows(), tables), strict=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,15 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.logs import Where, read_log, tables_for, tell_pooled
+from cascade.api.logs import LogAsked, Models, Where, read_log, tables_for, tell_pooled
 from cascade.api.output import plain_text
 from cascade.api.policies import certified_directory
 from cascade.api.result import Result
 from cascade.api.telling import Tell, warn
 from cascade.calibration.monitoring import Watch, Watched, logged, watch
+from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.logs import Log
-from cascade.factory import read_levels
+from cascade.factory import HeldPolicy, read_levels
 from cascade.guarantees.base import Kind, get
 from cascade.text import counted
 
@@ -65,6 +66,7 @@ def monitor(
     level: float = 0.05,
     where: Where = None,
     matcher: str | None = None,
+    models: Models = None,
     tell: Tell = warn,
 ) -> MonitoringResult:
     """Go through audited questions in the order they were asked, and say whether the promise still holds.
@@ -75,6 +77,7 @@ def monitor(
         level: the probability of a false alarm, ever; the levels of a policy share it.
         where: which rows of the log are read.
         matcher: judges the answers anew.
+        models: of a log of many models these alone, the cheapest first; the last is the reference.
         tell: takes what must be known of the audits, in words.
 
     Raises:
@@ -83,16 +86,21 @@ def monitor(
     given = certified_directory(Path(directory))
     levels = read_levels(Path(directory))
     each = {"": given} if levels is None else levels.policies
-    opened = read_log(log, where, matcher, tell)
+    opened = read_log(LogAsked(log, where, matcher, models=models), tell)
     tell_pooled(opened.tables, tell)
     about = logged(opened.rows())
     found = {
-        name: watch(one.artifact, one.policy, tables_for(opened, None, one.policy), about, level / len(each))
+        name: watch(one.artifact, one.policy, _tables(opened, one), about, level / len(each))
         for name, one in each.items()
     }
     for said in dict.fromkeys(said for one in found.values() for said in _besides(one)):
         tell(said)
     return MonitoringResult(level, found, None if levels is None else levels.levels.default)
+
+
+def _tables(log: Log, held: HeldPolicy) -> Sequence[EpisodeTable]:
+    """Return the tables that a policy's audits stand in."""
+    return tables_for(log, held.artifact.certificates[0].kind, held.policy, held.artifact)
 
 
 def _document(found: Mapping[str, Watch], default: str | None) -> dict[str, Any]:

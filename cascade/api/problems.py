@@ -65,10 +65,9 @@ def _set_in(error: CascadeError) -> str:
 
 def checked_log(problems: Problems, asked: LogAsked, tell: Tell) -> Log | None:
     """Return a log; None, and all that is wrong with how it was asked for noted, where it cannot be read."""
-    episodes, where, matcher = asked
-    log = problems.of(lambda: read_log(episodes, where, matcher, tell))
-    if log is None and (where or matcher is not None):
-        problems.of(lambda: read_log(episodes, None, None, tell))
+    log, matcher = problems.of(lambda: read_log(asked, tell)), asked.matcher
+    if log is None and any(asked[1:]):
+        problems.of(lambda: read_log(LogAsked(asked.source), tell))
         if matcher is not None:
             problems.of(lambda: get_matcher(matcher))
     return log

@@ -123,7 +123,7 @@ def headline(proof: Proof) -> str:
     if proof.verdict == "refused":
         return f"No saving is shown: in {proof.refused} of {proof.splits} splits this promise cannot be certified."
     policy, reference, saving = proof.policy, proof.reference, proof.policy.saving
-    right = f"{share(policy.accuracy)} instead of {share(reference.accuracy)} answered rightly"
+    right = f"{share(policy.accuracy)} instead of {share(reference.accuracy)} {proof.guarantee.rules.good}"
     if saving is None:
         length = f"{policy.length:.2f} of {proof.horizon} steps are run on average"
         return f"No saving in money can be shown, since costs are not on record: {length}, {right}."

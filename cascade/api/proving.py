@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from rich.console import RenderableType
 
-from cascade.api.logs import LogAsked, Where, parse_where, read_log, tell_questions
+from cascade.api.logs import LogAsked, Models, Where, read_log, tell_questions
 from cascade.api.methods import check_method, method_written
 from cascade.api.page import markdown, rendered
 from cascade.api.problems import Problems, checked_log
@@ -86,6 +86,8 @@ def prove(
     policy: str | None = None,
     where: Where = None,
     matcher: str | None = None,
+    reference: str | None = None,
+    models: Models = None,
     seed: int = 0,
     report: str | Path | None = None,
     show: Show = lambda _name, _done, _total: None,
@@ -105,6 +107,8 @@ def prove(
         policy: the method to fit; by default all that `fit` tries.
         where: which rows of the logs are read.
         matcher: judges the answers anew.
+        reference: whose output is the truth, whatever the labels say: "guide", or a ladder's model.
+        models: of a log of many models these alone, the cheapest first; the last is the reference.
         seed: which random splits.
         report: writes the same as Markdown into this file.
         show: told how far it is.
@@ -120,7 +124,7 @@ def prove(
     several = [logs] if isinstance(logs, (str, Log)) else list(logs)
     alphas = () if alpha is None else (alpha,) if isinstance(alpha, (int, float)) else tuple(alpha)
     wanted = _Wanted(guarantee, alphas, delta, policy, Plan(splits, seed, against))
-    asked = [LogAsked(one, where, matcher) for one in several]
+    asked = [LogAsked(one, where, matcher, reference, models) for one in several]
     opened = _checked(asked, wanted, None if report is None else Path(report), tell)
     for log in opened:
         tell_questions(log.tables, tell, reference=True)
@@ -135,12 +139,9 @@ def prove(
 
 def _named(asked: LogAsked) -> _Named:
     """Return how a log is named on a command line, and how it is opened under another name."""
-    where, matcher = parse_where(asked.where or ()), asked.matcher
-    chosen = [("--where", f"{column}={value}") for column, value in where.items()]
-    chosen += [] if matcher is None else [("--matcher", matcher)]
-    options = tuple(f"{option} {shlex.quote(one)}" for option, one in chosen)
+    options = tuple(f"{option} {shlex.quote(one)}" for option, one in asked.options)
     name = asked.source if isinstance(asked.source, str) else None
-    return _Named(name, options, lambda other: read_log(other, asked.where, matcher, lambda _: None))
+    return _Named(name, options, lambda other: read_log(asked._replace(source=other), lambda _: None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,8 @@ def _checked(asked: Sequence[LogAsked], wanted: _Wanted, report: Path | None, te
             _check_report(report)
     opened = [checked_log(problems, one, tell) for one in asked]
     problems.refuse()
-    return [one for one in opened if one is not None]
+    compares = wanted.kind is not None and get(wanted.kind).compares
+    return [one.compared() if compares else one for one in opened if one is not None]
 
 
 def _check_report(path: Path) -> None:

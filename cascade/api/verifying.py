@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cascade.api.logs import Where, other_prices, read_log, tables_for, tell_pooled
+from cascade.api.logs import LogAsked, Models, Where, other_prices, read_log, tables_for, tell_pooled
 from cascade.api.output import plain_text
 from cascade.api.policies import policy_directory
 from cascade.api.result import Result
@@ -79,6 +79,7 @@ def verify(
     config: str | Path | None = None,
     where: Where = None,
     matcher: str | None = None,
+    models: Models = None,
     tell: Tell = warn,
 ) -> VerificationResult:
     """Check a policy's certificates on a log: hashes, dates, models, the same threshold from the same data.
@@ -92,6 +93,7 @@ def verify(
         config: the cascade that will serve.
         where: which rows of the log are read.
         matcher: judges the answers anew.
+        models: of a log of many models these alone, the cheapest first; the last is the reference.
         tell: takes what must be known of the log, in words.
 
     Raises:
@@ -99,7 +101,7 @@ def verify(
         ConfigError: the configuration cannot be read.
     """
     settings = None if config is None else load(Path(config))
-    opened = read_log(log, where, matcher, tell)
+    opened = read_log(LogAsked(log, where, matcher, models=models), tell)
     place = Path(directory)
     try:
         held = policy_directory(place)
@@ -114,7 +116,7 @@ def verify(
 
 def _verdict(held: HeldPolicy, log: Log, settings: CascadeConfig | None) -> Verdict:
     kind = held.artifact.certificates[0].kind if held.artifact.certificates else None
-    verdict = verify_held(held, tables_for(log, kind, held.policy), config=settings)
+    verdict = verify_held(held, tables_for(log, kind, held.policy, held.artifact), config=settings)
     return verdict if settings is None else Verdict((*verdict.checks, prices_check(log, settings)))
 
 

@@ -10,7 +10,7 @@ import typer
 from cascade.api.comparing import compare
 from cascade.api.evaluating import evaluate
 from cascade.api.output import plain
-from cascade.cli.options import AsJson, Episodes, Matched, Seed, Where
+from cascade.cli.options import AsJson, Episodes, Matched, Models, Seed, Where
 from cascade.cli.output import notes, print_result, say
 
 _NETWORKS = "Also train policy networks, CPO and CCPO, on each split: far slower than all else. Needs the extra train."
@@ -23,6 +23,7 @@ def compare_log(
     splits: Annotated[int, typer.Option("--splits", min=1, help="How many random splits.")] = 20,
     where: Where = None,
     matcher: Matched = None,
+    models: Models = None,
     seed: Seed = 0,
     reference: Annotated[str | None, typer.Option("--reference", help="The row to compare with.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw cost against coverage: .svg, .png or .pdf.")] = None,
@@ -48,6 +49,7 @@ def compare_log(
         plot=plot,
         where=where,
         matcher=matcher,
+        models=models,
         seed=seed,
         tell=say,
     )
@@ -61,6 +63,7 @@ def evaluate_log(
     policy: Annotated[str, typer.Option("--policy", help="A policy directory, a policy as YAML, or a configuration.")],
     where: Where = None,
     matcher: Matched = None,
+    models: Models = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -68,4 +71,6 @@ def evaluate_log(
 
     Example: cascade evaluate episodes.parquet --policy "{kind: threshold, threshold: 0.3}"
     """
-    print_result(evaluate(episodes, policy, where=where, matcher=matcher, seed=seed, tell=say), as_json=as_json)
+    print_result(
+        evaluate(episodes, policy, where=where, matcher=matcher, models=models, seed=seed, tell=say), as_json=as_json
+    )

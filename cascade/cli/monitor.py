@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from cascade.api.monitoring import monitor
-from cascade.cli.options import AsJson, Episodes, Matched, Where
+from cascade.cli.options import AsJson, Episodes, Matched, Models, Where
 from cascade.cli.output import print_result, say
 from cascade.errors import NotCertifiedError
 
@@ -21,6 +21,7 @@ def monitor_log(
     level: Annotated[float, typer.Option("--level", help="The probability of a false alarm, ever.")] = 0.05,
     where: Where = None,
     matcher: Matched = None,
+    models: Models = None,
     as_json: AsJson = False,
 ) -> None:
     """Go through audited questions in the order they were asked, and say whether the promise still holds.
@@ -29,7 +30,7 @@ def monitor_log(
 
     Example: cascade monitor policy audits.jsonl
     """
-    found = monitor(directory, episodes, level=level, where=where, matcher=matcher, tell=say)
+    found = monitor(directory, episodes, level=level, where=where, matcher=matcher, models=models, tell=say)
     print_result(found, as_json=as_json)
     if found.alarmed:
         raise NotCertifiedError(

@@ -15,6 +15,19 @@ Episodes = Annotated[
 ]
 Where = Annotated[list[str] | None, typer.Option("--where", help="Only rows with COLUMN=VALUE. Repeatable.")]
 Matched = Annotated[str | None, typer.Option("--matcher", help="Judge the answers anew against the gold answers.")]
+Reference = Annotated[
+    str | None,
+    typer.Option(
+        "--reference",
+        help="Right is what equals the output of this model, whatever the labels say: guide, or a ladder's model.",
+    ),
+]
+Models = Annotated[
+    str | None,
+    typer.Option(
+        "--models", help="CHEAP,DEAR: of a log of many models these alone, in this order; the last is the reference."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print as one JSON document.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Which random draws.")]
 Configured = Annotated[

@@ -10,7 +10,7 @@ import typer
 from cascade.api.methods import METHODS, method_named, method_written
 from cascade.api.output import plain
 from cascade.api.proving import FAST, MANY, prove
-from cascade.cli.options import AsJson, Matched, Seed, Where
+from cascade.cli.options import AsJson, Matched, Models, Reference, Seed, Where
 from cascade.cli.output import notes, print_result, say
 from cascade.cli.progress import Shown
 from cascade.evaluation.baselines import ALL, GUIDE
@@ -70,6 +70,8 @@ def prove_logs(
     policy: Tried = None,
     where: Where = None,
     matcher: Matched = None,
+    reference: Reference = None,
+    models: Models = None,
     seed: Seed = 0,
     report: Annotated[Path | None, typer.Option("--report", help="Write the same as Markdown.")] = None,
     as_json: AsJson = False,
@@ -92,6 +94,8 @@ def prove_logs(
             policy=policy,
             where=where,
             matcher=matcher,
+            reference=reference,
+            models=models,
             seed=seed,
             report=report,
             show=shown.tell,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cascade.api.verifying import verify
 from cascade.cli.monitor import Directory
-from cascade.cli.options import AsJson, Configured, Episodes, Matched, Where
+from cascade.cli.options import AsJson, Configured, Episodes, Matched, Models, Where
 from cascade.cli.output import print_result, say
 from cascade.errors import NotCertifiedError
 
@@ -15,6 +15,7 @@ def verify_log(
     config: Configured = None,
     where: Where = None,
     matcher: Matched = None,
+    models: Models = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a policy's certificates on a log: hashes, dates, models, the same threshold from the same data.
@@ -25,7 +26,7 @@ def verify_log(
 
     Example: cascade verify policy episodes.parquet
     """
-    found = verify(directory, episodes, config=config, where=where, matcher=matcher, tell=say)
+    found = verify(directory, episodes, config=config, where=where, matcher=matcher, models=models, tell=say)
     print_result(found, as_json=as_json)
     if not found.ok:
         raise NotCertifiedError(f"The certificate does not hold: {', '.join(found.failed)}.")

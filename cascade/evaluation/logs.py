@@ -61,16 +61,21 @@ class Log:
     tables: tuple[EpisodeTable, ...]
     rows: Callable[[], Iterable[Mapping[str, Any]]]
     unlabelled: bool = False
+    matcher: str | None = None
 
     def compared(self, comparator: str | None = None) -> Log:
         """Return the same log with the reference's output as the truth, under a comparator.
 
+        Args:
+            comparator: a matcher's name; by default the one that the log was opened with, or what its requests ask for.
+
         Raises:
             UsageError: it is no log of rows, has no reference, or there is no such comparator.
         """
-        if all(table.truth is not None and comparator in {None, table.truth.comparator} for table in self.tables):
+        wanted = comparator or self.matcher
+        if all(table.truth is not None and wanted in {None, table.truth.comparator} for table in self.tables):
             return self
-        return _compared(self.rows, comparator, Dropped())
+        return _compared(self.rows, wanted, Dropped())
 
     def break_evens(self) -> dict[str, BreakEven]:
         """Return the break-even of judging in each data set that has the numbers for it; reads the log once."""
@@ -125,15 +130,18 @@ def open_log(
     read = rows() if wanted else _chosen(given, where or {}, left_out)
     judged = read if matcher is None else judge_rows(read, get_matcher(matcher), overwrite=True)
     try:
-        return Log(tuple(tables_from_rows(judged, left_out)), rows)
+        return Log(tuple(tables_from_rows(judged, left_out)), rows, matcher=matcher)
     except UsageError:
         if any(row["correct"] is not None or (row["gold"] and matcher is not None) for row in rows()):
             raise
         try:
-            return replace(_compared(rows, matcher, Dropped()), unlabelled=True)
+            found = replace(_compared(rows, matcher, compared := Dropped()), unlabelled=True)
         except UsageError:
-            pass  # it has no reference either: say what is missing for labels
-        raise
+            found = None  # it has no reference either: say what is missing for labels
+        if found is None:
+            raise
+        left_out.rows, left_out.first = compared.rows, compared.first
+        return found
 
 
 def _ladder_wanted(reference: str | None, models: Sequence[str]) -> Sequence[str]:
@@ -149,7 +157,7 @@ def _compared(rows: Callable[[], Iterable[Mapping[str, Any]]], comparator: str |
     """Return a log with the reference's output as the truth."""
     found = labelled_by_reference(rows, comparator)
     tables = tables_from_rows(found.rows(dropped), dropped)
-    return Log(tuple([replace(table, truth=found.truths[table.dataset]) for table in tables]), rows)
+    return Log(tuple([replace(table, truth=found.truths[table.dataset]) for table in tables]), rows, matcher=comparator)
 
 
 def rows_of(given: str, where: Mapping[str, str] | None, dropped: Dropped) -> Iterator[Mapping[str, Any]]:

@@ -21,6 +21,7 @@ class Agreement(ServedAnswer):
     name = "agreement"
     event = "the answer served is equal to what the reference gives"
     kept = "the answer served is equal to the reference's"
+    good = "answered as the reference does"
     worst = "difference"
     assumptions = ("The reference is the guide asked outright, or a ladder’s last model, as logged.",)
     needs_reference = True

@@ -18,6 +18,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import ALL_STEPS, first_step, reference_of
 from cascade.evaluation.intervals import CONFIDENCE, Interval, student_t_quantile
 from cascade.evaluation.splits import numbered
+from cascade.guarantees import base
 from cascade.guarantees.identity import at_every_depth, untold
 
 _MOST = 0.5
@@ -172,9 +173,11 @@ def _share_below(values: Floats, others: Floats) -> Floats:
 def default_kind(table: EpisodeTable, against: str | None = None) -> str:
     """Return the guarantee that a saving is shown at where none is asked for.
 
-    It is regret where the reference (`reference_of`) is one model's answer and what a cascade would serve is known;
-    else coverage, which needs neither.
+    It is agreement where the reference's output is the truth. It is regret where the reference (`reference_of`) is one
+    model's answer and what a cascade would serve is known; else coverage, which needs neither.
     """
+    if table.truth is not None:
+        return base.default_kind(budget=False, compared=True)
     if reference_of(table, against).name == ALL_STEPS or untold(at_every_depth(table)):
         return "coverage"
     return "regret"
