@@ -1,0 +1,208 @@
+"""What many requests may spend together: a ledger of accounts, each with money spent and money held.
+
+Before a call its worst price is held on every account that has a cap; after it the real cost is booked and the hold
+ends. `MemoryLedger` serves one process, `sql_ledger` any number of them. Amounts are integer nano-dollars.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from cascade.resilience.forks import after_fork
+
+
+class Account(NamedTuple):
+    """What stands on one account, in nano-dollars. `spent + held` never passes a cap that a hold was made under."""
+
+    spent: int = 0
+    held: int = 0
+
+
+class Hold(NamedTuple):
+    """Money that is set aside for a call.
+
+    Attributes:
+        id: its own.
+        amount: nano-dollars, the most that the call can cost.
+        accounts: where it is held.
+        owner: the process that made it.
+        expires_s: when it is taken for lost, in seconds since 1970.
+    """
+
+    id: str
+    amount: int
+    accounts: tuple[str, ...]
+    owner: str
+    expires_s: float
+
+
+class Refused(NamedTuple):
+    """Why nothing was held: the account whose cap would be passed, and what stands on it."""
+
+    account: str
+    cap: int
+    stands: Account
+
+    @property
+    def may_fit_later(self) -> bool:
+        """Whether it could fit once what others hold has been settled."""
+        return self.stands.held > 0
+
+
+class Ledger(Protocol):
+    """Accounts that holds are made on. Every method is atomic, between threads and, in a database, processes."""
+
+    def reserve(self, amount: int, caps: Mapping[str, int], owner: str, expires_s: float) -> Hold | Refused:
+        """Hold an amount on all accounts, or on none.
+
+        Args:
+            amount: nano-dollars, at least 0.
+            caps: by account, what it may spend at most.
+            owner: who holds it.
+            expires_s: seconds since 1970. A hold that is not settled by then is booked in full by `recover`.
+        """
+        ...
+
+    def settle(self, hold: Hold, cost: int | None) -> bool:
+        """End a hold and book its cost, None for an unknown one, which is booked in full.
+
+        Returns:
+            Whether the hold was there; if not, it was settled or recovered before, and nothing changes.
+        """
+        ...
+
+    def recover(self, now_s: float, owner: str | None = None) -> int:
+        """Book in full what was not settled in time, and all that an owner who is gone still holds; return how many."""
+        ...
+
+    def account(self, name: str) -> Account:
+        """Return what stands on an account."""
+        ...
+
+    def close(self) -> None:
+        """Give back connections."""
+        ...
+
+
+def new_id() -> str:
+    """Return an id for a hold or an owner."""
+    return uuid.uuid4().hex
+
+
+class MemoryLedger:
+    """A ledger of this process. It forgets when the process ends.
+
+    >>> ledger = MemoryLedger()
+    >>> hold = ledger.reserve(70, {"total": 100}, "me", expires_s=1e12)
+    >>> ledger.reserve(40, {"total": 100}, "me", expires_s=1e12).account
+    'total'
+    >>> ledger.settle(hold, 20), ledger.account("total")
+    (True, Account(spent=20, held=0))
+    """
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, Account] = {}
+        self._holds: dict[str, Hold] = {}
+        self._numbers = itertools.count()
+        self._renew()
+        after_fork(self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+
+    def reserve(self, amount: int, caps: Mapping[str, int], owner: str, expires_s: float) -> Hold | Refused:
+        """Hold an amount on all accounts, or on none."""
+        with self._lock:
+            found = {name: self._accounts.get(name, _EMPTY) for name in caps}
+            for name, stands in found.items():
+                if stands.spent + stands.held + amount > caps[name]:
+                    return Refused(name, caps[name], stands)
+            for name, stands in found.items():
+                self._accounts[name] = Account(stands.spent, stands.held + amount)
+            hold = Hold(str(next(self._numbers)), amount, tuple(caps), owner, expires_s)
+            self._holds[hold.id] = hold
+            return hold
+
+    def settle(self, hold: Hold, cost: int | None) -> bool:
+        """End a hold and book its cost."""
+        with self._lock:
+            return self._settle(hold.id, cost)
+
+    def _settle(self, hold_id: str, cost: int | None) -> bool:
+        hold = self._holds.pop(hold_id, None)
+        if hold is None:
+            return False
+        for name in hold.accounts:
+            stands = self._accounts[name]
+            spent = stands.spent + (hold.amount if cost is None else cost)
+            self._accounts[name] = Account(spent, stands.held - hold.amount)
+        return True
+
+    def recover(self, now_s: float, owner: str | None = None) -> int:
+        """Book in full what was not settled in time."""
+        with self._lock:
+            lost = [one.id for one in self._holds.values() if one.expires_s <= now_s or one.owner == owner]
+            return sum(self._settle(one, None) for one in lost)
+
+    def account(self, name: str) -> Account:
+        """Return what stands on an account."""
+        return self._accounts.get(name, _EMPTY)
+
+    def close(self) -> None:
+        """Do nothing: there is nothing to give back."""
+
+
+_EMPTY = Account()
+_PLAIN = re.compile(r"[!-~]{1,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """The caps of a configuration, in nano-dollars; None is no cap.
+
+    Args:
+        per_key: of each key of the server.
+        per_user: of each user that requests name.
+        per_day: of all, each day (UTC).
+        per_month: of all, each month (UTC).
+        total: of all, ever.
+    """
+
+    per_key: int | None = None
+    per_user: int | None = None
+    per_day: int | None = None
+    per_month: int | None = None
+    total: int | None = None
+
+    def of(self, key: str | None, user: str | None, now_s: float) -> dict[str, int]:
+        """Return by account what a request may spend on it at most.
+
+        A request without a key, or one that names no user, shares an account with all others like it.
+
+        >>> Caps(per_user=5, per_day=9).of(None, "ann", 0.0)
+        {'user:ann': 5, 'day:1970-01-01': 9}
+        """
+        day = time.strftime("%Y-%m-%d", time.gmtime(now_s))
+        named = {
+            f"key:{_plain(key)}": self.per_key,
+            f"user:{_plain(user)}": self.per_user,
+            f"day:{day}": self.per_day,
+            f"month:{day[:7]}": self.per_month,
+            "total": self.total,
+        }
+        return {name: cap for name, cap in named.items() if cap is not None}
+
+
+def _plain(name: str | None) -> str:
+    """Return a name that any database takes; of one that a client made odd or long, its hash."""
+    if name is None or _PLAIN.fullmatch(name):
+        return name or ""
+    return "sha256:" + hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()

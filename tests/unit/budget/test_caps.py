@@ -1,0 +1,194 @@
+"""Ledgers: in memory, in a file, in PostgreSQL, against the plainest model of one."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from stores import postgres_url
+
+from cascade.budget.caps import Account, Caps, Hold, Ledger, MemoryLedger, Refused
+from cascade.budget.sql_ledger import SqlLedger
+
+CAPS = {"total": 100, "key:a": 60, "key:b": 60, "day:1": 80}
+NAMES = st.lists(st.sampled_from(sorted(CAPS)), unique=True, max_size=4)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def ledger(request: Any, tmp_path: Path) -> Iterator[Ledger]:
+    with ExitStack() as stack:
+        if request.param == "postgres":
+            made: Ledger = SqlLedger.postgres(stack.enter_context(postgres_url()))
+        else:
+            made = MemoryLedger() if request.param == "memory" else SqlLedger.sqlite(tmp_path / "ledger.db")
+        yield made
+        made.close()
+
+
+def held(found: Hold | Refused) -> Hold:
+    assert isinstance(found, Hold)
+    return found
+
+
+def test_a_hold_is_on_every_account_or_on_none(ledger: Ledger) -> None:
+    held(ledger.reserve(50, {"a": 50, "b": 100}, "me", 1e12))
+    found = ledger.reserve(10, {"b": 100, "a": 59}, "me", 1e12)
+    assert found == Refused("a", 59, Account(0, 50))
+    assert found.may_fit_later
+    assert ledger.account("b") == Account(0, 50)
+
+
+def test_what_is_settled_counts_at_its_cost_and_once(ledger: Ledger) -> None:
+    hold = held(ledger.reserve(50, {"a": 50}, "me", 1e12))
+    assert [ledger.settle(hold, 20), ledger.settle(hold, 20)] == [True, False]
+    assert ledger.account("a") == Account(20, 0)
+    assert isinstance(ledger.reserve(31, {"a": 50}, "me", 1e12), Refused)
+    assert ledger.settle(held(ledger.reserve(30, {"a": 50}, "me", 1e12)), None)
+    assert ledger.account("a") == Account(50, 0)
+
+
+def test_more_than_the_cap_is_refused_at_once(ledger: Ledger) -> None:
+    found = ledger.reserve(51, {"a": 50}, "me", 1e12)
+    assert isinstance(found, Refused)
+    assert not found.may_fit_later
+    assert ledger.account("a") == Account(0, 0)
+
+
+def test_lost_holds_are_booked_in_full(ledger: Ledger) -> None:
+    late, mine = (held(ledger.reserve(5, {"a": 50}, owner, ends)) for owner, ends in (("you", 10.0), ("me", 1e12)))
+    assert ledger.recover(9.0) == 0
+    assert ledger.recover(10.0) == 1
+    assert ledger.account("a") == Account(5, 5)
+    assert not ledger.settle(late, 1)
+    assert ledger.recover(0.0, "me") == 1
+    assert not ledger.settle(mine, 1)
+    assert ledger.account("a") == Account(10, 0)
+
+
+def test_threads_never_pass_a_cap_and_lose_nothing(ledger: Ledger) -> None:
+    costs, lock, most = Counter[str](), threading.Lock(), {"total": 300, "a": 200, "b": 200}
+
+    def spend(seed: int) -> None:
+        rng = random.Random(seed)
+        for _ in range(25):
+            names = rng.sample(sorted(most), 2)
+            found = ledger.reserve(rng.randint(1, 9), {name: most[name] for name in names}, "me", 1e12)
+            if isinstance(found, Refused):
+                continue
+            for name in names:
+                stands = ledger.account(name)
+                assert stands.spent + stands.held <= most[name]
+            cost = rng.randint(0, found.amount)
+            assert ledger.settle(found, cost)
+            with lock:
+                costs.update(dict.fromkeys(names, cost))
+
+    threads = [threading.Thread(target=spend, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {name: ledger.account(name) for name in most} == {name: Account(costs[name], 0) for name in most}
+
+
+def test_two_ledgers_of_one_file_are_one(tmp_path: Path) -> None:
+    one, two = (SqlLedger.sqlite(tmp_path / "ledger.db") for _ in range(2))
+    hold = held(one.reserve(50, {"a": 50}, "one", 1e12))
+    assert isinstance(two.reserve(1, {"a": 50}, "two", 1e12), Refused)
+    assert two.settle(hold, 0)
+    assert isinstance(one.reserve(50, {"a": 50}, "one", 1e12), Hold)
+    one.close()
+    two.close()
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Any sequence of what a ledger can do, beside a list of holds and a sum of costs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = TemporaryDirectory()
+        self.ledgers: list[Ledger] = [MemoryLedger()]
+        with suppress(OSError):
+            self.ledgers.append(SqlLedger.sqlite(Path(self.folder.name) / "ledger.db"))
+        self.open: list[tuple[list[Hold], int]] = []  # the same hold of each ledger; when it expires
+        self.ended: list[list[Hold]] = []
+        self.spent = Counter[str]()
+
+    def stands(self, name: str) -> int:
+        return self.spent[name] + sum(holds[0].amount for holds, _ in self.open if name in holds[0].accounts)
+
+    @rule(amount=st.integers(0, 70), names=NAMES, ends=st.integers(0, 9), owner=st.sampled_from("ab"))
+    def reserve(self, amount: int, names: list[str], ends: int, owner: str) -> None:
+        found = [one.reserve(amount, {name: CAPS[name] for name in names}, owner, float(ends)) for one in self.ledgers]
+        fits = all(self.stands(name) + amount <= CAPS[name] for name in names)
+        assert [isinstance(one, Hold) for one in found] == [fits] * len(found)
+        if fits:
+            self.open.append(([held(one) for one in found], ends))
+
+    @rule(which=st.integers(0, 99), cost=st.none() | st.integers(0, 70))
+    def settle(self, which: int, cost: int | None) -> None:
+        if not self.open:
+            return
+        holds, _ = self.open.pop(which % len(self.open))
+        amount = holds[0].amount if cost is None else min(cost, holds[0].amount)
+        assert all(one.settle(hold, amount) for one, hold in zip(self.ledgers, holds, strict=True))
+        self.end(holds, amount)
+
+    def end(self, holds: list[Hold], amount: int) -> None:
+        self.spent.update(dict.fromkeys(holds[0].accounts, amount))
+        self.ended.append(holds)
+
+    @rule(which=st.integers(0, 99))
+    def settle_again(self, which: int) -> None:
+        if self.ended:
+            holds = self.ended[which % len(self.ended)]
+            assert not any(one.settle(hold, 1) for one, hold in zip(self.ledgers, holds, strict=True))
+
+    @rule(now=st.integers(0, 9), owner=st.none() | st.sampled_from("ab"))
+    def recover(self, now: int, owner: str | None) -> None:
+        lost = [(holds, ends) for holds, ends in self.open if ends <= now or holds[0].owner == owner]
+        assert [one.recover(float(now), owner) for one in self.ledgers] == [len(lost)] * len(self.ledgers)
+        self.open = [one for one in self.open if one not in lost]
+        for holds, _ in lost:
+            self.end(holds, holds[0].amount)
+
+    @invariant()
+    def accounts_are_those_of_the_model_and_within_their_caps(self) -> None:
+        for name, cap in CAPS.items():
+            found = {one.account(name) for one in self.ledgers}
+            assert found == {Account(self.spent[name], self.stands(name) - self.spent[name])}
+            assert self.stands(name) <= cap
+
+    def teardown(self) -> None:
+        for one in self.ledgers:
+            one.close()
+        self.folder.cleanup()
+
+
+TestLedgers = LedgerMachine.TestCase
+TestLedgers.settings = settings(max_examples=15, stateful_step_count=25, deadline=None)
+
+
+def test_caps_that_are_not_set_are_no_accounts() -> None:
+    assert Caps().of("k", "u", 0.0) == {}
+    assert Caps(1, 2, 3, 4, 5).of(None, None, 86_400.0) == {
+        "key:": 1, "user:": 2, "day:1970-01-02": 3, "month:1970-01": 4, "total": 5,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("user", ["a\nb", "\x00", "x" * 101, "\ud800", "ünal"])
+def test_a_user_s_name_is_one_that_a_database_takes(user: str) -> None:
+    (name,) = Caps(per_user=1).of(None, user, 0.0)
+    assert name.isascii()
+    assert name.isprintable()
+    assert len(name) < 100
