@@ -8,59 +8,69 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from cascade._version import __version__
 from cascade.api.output import plain
-from cascade.cli import (
-    ask,
-    calibrate,
-    collect,
-    compare,
-    demo,
-    doctor,
-    fit,
-    import_,
-    init,
-    models,
-    monitor,
-    prices,
-    prove,
-    review,
-    serve,
-    traces,
-    verify,
-)
 from cascade.cli.output import LogFormatter, notes
 from cascade.errors import CascadeError
+
+COMMANDS = {
+    "init": "init:init",
+    "ask": "ask:ask",
+    "serve": "serve:serve",
+    "demo": "demo:demo",
+    "collect": "collect:collect_log",
+    "import": "import_:import_log",
+    "compare": "compare:compare_log",
+    "evaluate": "compare:evaluate_log",
+    "prove": "prove:prove_logs",
+    "fit": "fit:fit_log",
+    "review": "review:review_log",
+    "calibrate": "calibrate:calibrate_log",
+    "verify": "verify:verify_log",
+    "monitor": "monitor:monitor_log",
+    "prices": "prices:prices",
+    "doctor": "doctor:doctor",
+    "models": "models:app",
+    "traces": "traces:app",
+}
+"""The module and the function of each command, in the order of the help. A run imports the module of its own alone."""
+
+
+class _Commands(TyperGroup):
+    """Imports the module of a command when the command is asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - typer's interface
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - typer's interface
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name].partition(":")
+        found = getattr(import_module(f"cascade.cli.{module}"), name)
+        if isinstance(found, typer.Typer):
+            command = typer.main.get_command(found)
+        else:
+            alone = typer.Typer(add_completion=False)
+            alone.command(cmd_name)(found)
+            command = typer.main.get_command(alone)
+        command.name = cmd_name
+        return command
+
 
 app = typer.Typer(
     name="cascade",
     help="Most of a strong language model's quality at a fraction of its cost, with a number on the risk.",
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("init")(init.init)
-app.command("ask")(ask.ask)
-app.command("serve")(serve.serve)
-app.command("demo")(demo.demo)
-app.command("collect")(collect.collect_log)
-app.command("import")(import_.import_log)
-app.command("compare")(compare.compare_log)
-app.command("evaluate")(compare.evaluate_log)
-app.command("prove")(prove.prove_logs)
-app.command("fit")(fit.fit_log)
-app.command("review")(review.review_log)
-app.command("calibrate")(calibrate.calibrate_log)
-app.command("verify")(verify.verify_log)
-app.command("monitor")(monitor.monitor_log)
-app.command("prices")(prices.prices)
-app.command("doctor")(doctor.doctor)
-app.add_typer(models.app, name="models")
-app.add_typer(traces.app, name="traces")
 
 
 def _version(value: bool) -> None:

@@ -15,7 +15,7 @@ from cascade.cli.output import console, notes, print_json
 from cascade.errors import ModelFileError
 from cascade.providers import weights
 
-app = typer.Typer(help="Fetch, list and serve the local models.", no_args_is_help=True)
+app = typer.Typer(help="Fetch, list and serve the local models.", no_args_is_help=True, add_completion=False)
 
 NameOption = Annotated[list[str] | None, typer.Argument(help="Which models; all by default.")]
 

@@ -27,6 +27,7 @@ from cascade.money import usd
 app = typer.Typer(
     help="Look at what asks left on record, export it, remove it.",
     no_args_is_help=True,
+    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _AGE = re.compile(r"(\d{1,5})\s*([hdw])")

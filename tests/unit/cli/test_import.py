@@ -9,20 +9,11 @@ from typing import Any
 
 import pytest
 
-from cascade.cli.import_ import import_log
-from cascade.cli.main import app
 from cascade.episodes.files import read_rows
 from unit.episodes.importers.test_litellm_spend import spent
 from unit.episodes.importers.test_pairs import pair
 
 Cli = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    if all(command.name != "import" for command in app.registered_commands):
-        monkeypatch.setattr(app, "registered_commands", list(app.registered_commands))
-        app.command("import")(import_log)
 
 
 def write(path: Path, *rows: Any) -> None:

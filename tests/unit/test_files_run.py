@@ -1,0 +1,45 @@
+"""How many files of the package a command runs: a command loads what it needs, and nothing of the others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COUNTED = """
+import contextlib, io, sys
+from cascade.cli.main import main
+sys.argv[0] = "cascade"
+with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
+    main()
+print(*sorted(name for name in sys.modules if name.partition(".")[0] in {"cascade", "torch", "matplotlib", "litellm"}))
+"""
+FIT = ("fit", "simulated:mmlu/llama-2-7b,300", "--policy", "net_benefit", "--alpha", "0.3", "-o", "policy")
+MOST = {FIT: 262, ("--version",): 12, ("prices", "gpt-4o-mini"): 20, ("ask", "--help"): 96}
+"""The bar for fit and ask is 60; these bounds hold what has been reached, and go down with it."""
+
+
+def run(command: tuple[str, ...], folder: Path) -> list[str]:
+    """Return the modules that a command has loaded when it ends."""
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED, *command],
+        cwd=folder,
+        env={**os.environ, "CASCADE_TRACES": "off", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()[-1].split()
+
+
+@pytest.mark.parametrize("command", MOST, ids=lambda one: one[0])
+def test_a_command_runs_few_files(command: tuple[str, ...], tmp_path: Path) -> None:
+    loaded = run(command, tmp_path)
+    ours = [name for name in loaded if name.startswith("cascade")]
+    assert len(ours) <= MOST[command], ours
+    assert not {"torch", "matplotlib", "litellm"} & set(loaded)
+    others = {"cascade.cli.serve", "cascade.cli.prove", "cascade.cli.demo", "cascade.orchestrator"}
+    assert command[0] == "ask" or not others & set(loaded)
