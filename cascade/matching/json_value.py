@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
-from cascade.matching.base import UNKNOWN, Verdict, accepted, any_of
+from cascade.chat import ChatRequest
+from cascade.matching.base import UNKNOWN, Verdict, accepted, any_of, by_keys
+from cascade.text import normalize_answer
 
 Leaf: TypeAlias = tuple[str, str]
 """Where a value stands and what it is, as JSON: ("$.city", '"Wien"')."""
@@ -15,6 +17,9 @@ Leaf: TypeAlias = tuple[str, str]
 
 class JsonMatcher:
     """Right is the same JSON value: 5.0 is 5, and blanks and the order of keys do not matter. Text stays as it is.
+
+    Of a request with a JSON schema, a property that is left out has its default, and the order of a list matters not
+    where its items are unique (`uniqueItems`).
 
     Args:
         ignore: names of fields that do not count, wherever they stand, joined by "+".
@@ -29,22 +34,87 @@ class JsonMatcher:
     """
 
     def __init__(self, ignore: str = "", lists: str = "ordered") -> None:
-        self._ignored = frozenset(filter(None, ignore.split("+")))
-        self._ordered = lists == "ordered"
+        self._form = Form(frozenset(filter(None, ignore.split("+"))), lists == "ordered")
 
     def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
         """Return whether the answer is one of the accepted values; unknown where no accepted one is JSON."""
-        golds = [value for text in accepted(gold) if (value := read_json(text)) is not NOT_JSON]
+        golds = [value for text in accepted(gold) if (value := self._value(text, None)) is not NOT_JSON]
         if not golds:
             return UNKNOWN
-        given = read_json(answer)
+        given = self._value(answer, None)
         if given is NOT_JSON:
             return Verdict(correct=False, score=0.0)
-        mine = self._leaves(given)
-        return any_of(Verdict(mine == other, f1(mine, other)) for other in map(self._leaves, golds))
+        mine = Counter(leaves(given))
+        return any_of(Verdict(mine == other, f1(mine, other)) for other in (Counter(leaves(one)) for one in golds))
 
-    def _leaves(self, value: Any) -> Counter[Leaf]:
-        return Counter(leaves(value, self._ignored, ordered=self._ordered))
+    def same(self, one: str, other: str, request: ChatRequest | None = None) -> Verdict:
+        """Return whether two outputs are the same value."""
+        if one == other:
+            return Verdict(correct=True, score=1.0)
+        mine, theirs = self._value(one, request), self._value(other, request)
+        if mine is NOT_JSON or theirs is NOT_JSON:
+            return by_keys(_key(mine, one), _key(theirs, other))
+        return by_keys(encode(mine), encode(theirs), f1(Counter(leaves(mine)), Counter(leaves(theirs))))
+
+    def key(self, output: str, request: ChatRequest | None = None) -> str:
+        """Return the value in one spelling; an output that is no JSON is like its own words alone."""
+        return _key(self._value(output, request), output)
+
+    def _value(self, text: str, request: ChatRequest | None) -> Any:
+        value = read_json(text)
+        if value is NOT_JSON:
+            return value
+        try:
+            return self._form.of(value, None if request is None else request.json_schema)
+        except RecursionError:
+            return NOT_JSON
+
+
+def _key(value: Any, output: str) -> str:
+    return f"text {normalize_answer(output)}" if value is NOT_JSON else encode(value)
+
+
+class Unordered(list[Any]):
+    """A list whose order does not matter; its items are sorted by their spelling."""
+
+
+class Form(NamedTuple):
+    """How JSON values are brought to one form.
+
+    `ignored` are names of fields that do not count; `ordered` says whether the order of lists matters where no schema
+    says that it does not.
+    """
+
+    ignored: frozenset[str] = frozenset()
+    ordered: bool = True
+
+    def of(self, value: Any, schema: Any = None) -> Any:
+        """Return a value in this form: whole numbers as such, defaults of the schema filled in, sets sorted.
+
+        >>> Form().of({"a": 1.0}, {"properties": {"unit": {"default": "C"}}})
+        {'a': 1, 'unit': 'C'}
+        """
+        if isinstance(value, dict):
+            inside = schema.get("properties") if isinstance(schema, dict) else None
+            return self._object(value, inside if isinstance(inside, dict) else {})
+        if isinstance(value, list):
+            items = schema.get("items") if isinstance(schema, dict) else None
+            made = [self.of(item, items) for item in value]
+            if self.ordered and not (isinstance(schema, dict) and schema.get("uniqueItems") is True):
+                return made
+            return Unordered(sorted(made, key=encode))
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    def _object(self, value: Mapping[str, Any], inside: Mapping[str, Any]) -> dict[str, Any]:
+        made = {name: self.of(item, inside.get(name)) for name, item in value.items() if name not in self.ignored}
+        for name, schema in inside.items():
+            if name not in made and name not in self.ignored and isinstance(schema, dict) and "default" in schema:
+                made[name] = self.of(schema["default"], schema)
+        return made
+
+
+encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
+"""Spells a JSON value, always alike."""
 
 
 NOT_JSON = object()
@@ -62,26 +132,24 @@ def read_json(text: str) -> Any:
         return NOT_JSON
 
 
-def leaves(value: Any, ignored: frozenset[str] = frozenset(), *, ordered: bool, path: str = "$") -> Iterator[Leaf]:
-    """Yield each leaf of a JSON value; an empty object or list is a leaf. Whole numbers are spelled alike.
+def leaves(value: Any, path: str = "$") -> Iterator[Leaf]:
+    """Yield each leaf of a JSON value in one form; an empty object or list is a leaf.
 
-    >>> list(leaves({"a": [1.0, "x"]}, ordered=True))
+    An item of a list whose order does not matter is compared whole: its leaves must not mix with another item's.
+
+    >>> list(leaves({"a": [1, "x"]}))
     [('$.a[0]', '1'), ('$.a[1]', '"x"')]
     """
     if isinstance(value, dict) and value:
         for name, item in value.items():
-            if name not in ignored:
-                yield from leaves(item, ignored, ordered=ordered, path=f"{path}.{name}")
+            yield from leaves(item, f"{path}.{name}")
+    elif isinstance(value, Unordered) and value:
+        yield from ((f"{path}[]", encode(item)) for item in value)
     elif isinstance(value, list) and value:
         for place, item in enumerate(value):
-            if ordered or not isinstance(item, dict | list):
-                yield from leaves(item, ignored, ordered=ordered, path=f"{path}[{place if ordered else ''}]")
-            else:  # an item of an unordered list is compared whole: its leaves must not mix with another item's
-                inside = sorted(leaves(item, ignored, ordered=False))
-                yield f"{path}[]", json.dumps(inside)
+            yield from leaves(item, f"{path}[{place}]")
     else:
-        number = isinstance(value, float) and value.is_integer()
-        yield path, json.dumps(int(value) if number else value, ensure_ascii=False)
+        yield path, encode(value)
 
 
 def f1(mine: Counter[Leaf], other: Counter[Leaf]) -> float:

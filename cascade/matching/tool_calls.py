@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-from cascade.matching.base import UNKNOWN, Verdict, accepted, any_of
-from cascade.matching.json_value import NOT_JSON, Leaf, f1, leaves, read_json
+from cascade.chat import ChatRequest, function_of
+from cascade.matching.base import UNKNOWN, Verdict, accepted, any_of, by_keys
+from cascade.matching.json_value import NOT_JSON, Form, JsonMatcher, Leaf, encode, f1, leaves, read_json
+from cascade.text import normalize_answer
 
 _MOST_CALLS = 64
 MAY_BE_LEFT_OUT = ""
@@ -30,8 +33,12 @@ class ToolCallsMatcher:
     Berkeley Function Calling Leaderboard writes them; an empty text among the values says that the argument may be left
     out. The score is the F1 over names and arguments; for accepted values there is none.
 
+    Of two outputs of a request, an argument that is left out has the default of the tool's schema, and answers without a
+    call are the same however they are worded, unless the request wants JSON.
+
     Args:
         order: "any" (the default), or "kept" where the order of the calls matters.
+        words: "ignored" (the default), or "compared" where the words of an answer without a call matter.
 
     >>> matcher = ToolCallsMatcher()
     >>> matcher.matches('[{"name": "add", "arguments": {"a": 1.0}}]', ['[{"arguments": {"a": 1}, "name": "add"}]'])
@@ -40,8 +47,8 @@ class ToolCallsMatcher:
     True
     """
 
-    def __init__(self, order: str = "any") -> None:
-        self._any_order = order == "any"
+    def __init__(self, order: str = "any", words: str = "ignored") -> None:
+        self._any_order, self._words = order == "any", words == "compared"
 
     def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
         """Return whether the answer makes one of the accepted sets of calls; unknown where none can be read."""
@@ -50,6 +57,38 @@ class ToolCallsMatcher:
             return UNKNOWN
         calls = read_calls(answer)
         return any_of(self._compared(calls, value) for value in golds)
+
+    def same(self, one: str, other: str, request: ChatRequest | None = None) -> Verdict:
+        """Return whether two outputs make the same calls."""
+        if one == other:
+            return Verdict(correct=True, score=1.0)
+        mine, theirs = self._read(one, request), self._read(other, request)
+        keys = self._key(mine, one, request), self._key(theirs, other, request)
+        if keys[0] == keys[1] or not (mine and theirs):
+            return by_keys(*keys)
+        return by_keys(*keys, f1(self._parts(mine), self._parts(theirs)))
+
+    def key(self, output: str, request: ChatRequest | None = None) -> str:
+        """Return the calls in one spelling. An answer without a call is `[]`, one that cannot be read its own words."""
+        return self._key(self._read(output, request), output, request)
+
+    def _read(self, output: str, request: ChatRequest | None) -> list[Call] | None:
+        calls = read_calls(output)
+        if not calls:
+            return calls
+        schemas = {} if request is None else _schemas(request)
+        try:
+            return [Call(name, _FORM.of(arguments, schemas.get(name))) for name, arguments in calls]
+        except RecursionError:
+            return None
+
+    def _key(self, calls: list[Call] | None, output: str, request: ChatRequest | None) -> str:
+        if calls:
+            spelled = [encode(list(one)) for one in calls]
+            return f"[{','.join(sorted(spelled) if self._any_order else spelled)}]"
+        if request is not None and request.wants_json:
+            return _JSON.key(output, request)
+        return "[]" if calls is not None and not self._words else f"text {normalize_answer(output)}"
 
     def _compared(self, calls: list[Call] | None, gold: list[Any] | dict[str, Any]) -> Verdict:
         if isinstance(gold, dict):
@@ -65,7 +104,7 @@ class ToolCallsMatcher:
 
     def _parts(self, calls: Sequence[Call]) -> Counter[Leaf]:
         """Return the names and arguments of calls. Calls of one tool are numbered, sorted first if in any order."""
-        listed = [(one.name, tuple(leaves(dict(one.arguments), ordered=True))) for one in calls]
+        listed = [(one.name, tuple(leaves(_FORM.of(dict(one.arguments))))) for one in calls]
         parts: Counter[Leaf] = Counter()
         seen: Counter[str] = Counter()
         for place, (name, inside) in enumerate(sorted(listed, key=_by_content) if self._any_order else listed):
@@ -81,6 +120,16 @@ class ToolCallsMatcher:
         if len(left) != len(calls) or len(calls) > _MOST_CALLS:
             return False
         return _assigned(calls, left, self._any_order)
+
+
+_FORM, _JSON = Form(), JsonMatcher()
+
+
+@lru_cache(maxsize=512)
+def _schemas(request: ChatRequest) -> Mapping[str, Any]:
+    """Return the schema of each tool's arguments, by the tool's name."""
+    functions = [function_of(tool) for tool in request.tools]
+    return {_name(str(one.get("name"))): one.get("parameters") for one in functions}
 
 
 def _assigned(calls: Sequence[Call], left: Sequence[tuple[str, Mapping[str, Any]]], any_order: bool) -> bool:
@@ -164,4 +213,4 @@ _NO_MATTER = frozenset(" ,./-_*^")
 
 
 def _leaves_of(value: Any) -> list[Leaf]:
-    return sorted(leaves(value, ordered=True))
+    return sorted(leaves(_FORM.of(value)))
