@@ -233,7 +233,9 @@ def output_text(message: Mapping[str, Any]) -> str:
     if not calls:
         return text_of(message.get("content"))
     try:
-        return encode_sorted([{"name": function_of(call).get("name"), "arguments": _arguments(call)} for call in calls])
+        return encode_sorted(
+            [{"name": function_of(call).get("name"), "arguments": arguments_of(call)} for call in calls]
+        )
     except RecursionError:  # arguments that are read but not written again: as they stand
         return encode_sorted([function_of(call) for call in calls])
 
@@ -256,7 +258,7 @@ def parsed(text: str) -> Any:
         raise ValueError("it is nested too deep") from None
 
 
-def _arguments(call: Mapping[str, Any]) -> Any:
+def arguments_of(call: Mapping[str, Any]) -> Any:
     """Return a call's arguments parsed, or as they stand where they are no JSON; no arguments are an empty object."""
     given = function_of(call).get("arguments")
     if not isinstance(given, str):

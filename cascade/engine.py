@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from cascade.budget.ledger import QuestionBudget, most_nano_usd
+from cascade.chat import ChatRequest
 from cascade.conformal.actions import actions
 from cascade.errors import BudgetExceededError, ProviderError, ProviderUnavailableError
+from cascade.matching.same import answer_key
 from cascade.money import Price
 from cascade.policies.base import Observation, Policy
 from cascade.policies.scope import Scope
 from cascade.strategies.base import Plan, Strategy
-from cascade.text import normalize_answer
 from cascade.types import (
     Answer,
     Call,
@@ -143,7 +144,7 @@ def run(
     finally:
         plan.close()
     record.warnings += _failed_calls(record.steps)
-    answers, stopped = _served(record.steps, stopped, abstain_below)
+    answers, stopped = _served(record.steps, stopped, abstain_below, question.chat)
     record.warnings += _unkept(record.steps, answers, stopped)
     if certificate is not None:
         reasons = [f"the walk was not the policy's own to its end (stopped: {stopped})"]
@@ -344,14 +345,16 @@ def decide(policy: Policy, observation: Observation) -> Decision:
     return Decision(keep, proceed, scores.candidates, scores.next, policy.kappa, scores.confidences)
 
 
-def _served(steps: Sequence[Step], stopped: str, abstain_below: float | None) -> tuple[tuple[str, ...], str]:
+def _served(
+    steps: Sequence[Step], stopped: str, abstain_below: float | None, chat: ChatRequest | None = None
+) -> tuple[tuple[str, ...], str]:
     """Return the answers that are served, best first, and why the walk ended, "abstained" being a reason.
 
     Where no answer was kept the best there is is served, unless the configuration or an abstention leaves none: a
     policy always keeps one of the last step's, so that a walk without one lacks what its last step was to bring.
     """
     any_will_do = stopped in BROKEN_OFF or (stopped != "forced" and not abstains(None, abstain_below))
-    ranked = _ranked(steps, at_any_cost=any_will_do)
+    ranked = _ranked(steps, chat, at_any_cost=any_will_do)
     if abstains(ranked[0].sure if ranked else None, abstain_below):
         return (), stopped if stopped in UNCERTIFIED else "abstained"
     return tuple([one.text for one in ranked]), stopped
@@ -364,21 +367,21 @@ class _Ranked(NamedTuple):
     sure: float | None
 
 
-def rank(steps: Sequence[Step], *, at_any_cost: bool = False) -> tuple[str, ...]:
+def rank(steps: Sequence[Step], chat: ChatRequest | None = None, *, at_any_cost: bool = False) -> tuple[str, ...]:
     """Return the distinct kept answers, best first: by the highest confidence, then votes, then the later step.
 
     `at_any_cost` takes every candidate where the walk was broken off before anything was kept.
     """
-    return tuple([one.text for one in _ranked(steps, at_any_cost=at_any_cost)])
+    return tuple([one.text for one in _ranked(steps, chat, at_any_cost=at_any_cost)])
 
 
-def _ranked(steps: Sequence[Step], *, at_any_cost: bool) -> list[_Ranked]:
+def _ranked(steps: Sequence[Step], chat: ChatRequest | None, *, at_any_cost: bool) -> list[_Ranked]:
     kept = [(step, index) for step in steps for index in (step.decision.keep if step.decision else ())]
     if not kept and at_any_cost:
         kept = [(step, index) for step in steps for index in range(len(step.candidates))]
     groups: dict[str, list[tuple[Step, int]]] = {}
     for step, index in kept:
-        groups.setdefault(normalize_answer(step.candidates[index].text), []).append((step, index))
+        groups.setdefault(answer_key(step.candidates[index].text, chat), []).append((step, index))
 
     def worth(group: list[tuple[Step, int]]) -> tuple[float, int, int]:
         known = [sure for sure in (step.confidence(index) for step, index in group) if sure is not None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import sha256
 
@@ -69,15 +69,7 @@ remembered = lru_cache(maxsize=1_024)(_normalized)
 """`normalize_answer` of a short text; a walk compares the same few answers over and over."""
 
 
-def agreement(answer: str, earlier: Sequence[str]) -> float | None:
-    """Return the share of earlier answers that are the same answer; None if there are none."""
-    if not earlier:
-        return None
-    key = normalize_answer(answer)
-    return sum(normalize_answer(other) == key for other in earlier) / len(earlier)
-
-
-__all__ = ["agreement", "capital", "counted", "data_block", "defuse", "encode_sorted", "normalize_answer", "remembered"]
+__all__ = ["capital", "counted", "data_block", "defuse", "encode_sorted", "normalize_answer", "remembered"]
 
 _encode = json.JSONEncoder(ensure_ascii=False).encode
 

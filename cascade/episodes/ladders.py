@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from cascade.episodes.schema import GUIDE_ONLY
-from cascade.policies.signals import OF_REQUESTS
-from cascade.text import agreement
+from cascade.episodes.schema import GUIDE_ONLY, chat_of
+from cascade.matching.same import agreement
+from cascade.policies.signals import OF_MESSAGES
 
 STEPS = 2
 _SIGNALS = ("reply_tokens", "reply_mean_logprob", "reply_min_logprob", "answer_mean_logprob", "answer_min_logprob")
@@ -54,10 +54,10 @@ def as_ladder(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def _rung(row: Mapping[str, Any], step: int, earlier: list[str]) -> dict[str, Any]:
     """Return one model's reply as a ladder logs it: the model is its own role, and nobody has judged its answer."""
     held = row["signals"] or {}
-    of_request = sorted(OF_REQUESTS) if "request_chars" in held else ()  # rounds of questions have some of them, too
+    of_request = sorted(OF_MESSAGES) if "message_faults" in held else ()  # rounds of questions have some of them, too
     signals = {name: held[name] for name in (*_SIGNALS, *of_request, "replay") if name in held}
     if row["candidate"] is not None:
-        signals["agrees_with_earlier"] = agreement(row["answer"], earlier)
+        signals["agrees_with_earlier"] = agreement(row["answer"], earlier, chat_of(row))
     changed = {
         "walk": None,
         "step": step,

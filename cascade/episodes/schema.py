@@ -13,9 +13,11 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
-from cascade.chat import output_text
+from cascade.chat import ChatRequest, output_text
+from cascade.errors import UsageError
 from cascade.policies.scope import failed_with
 from cascade.types import ALONE, Answer, Call, Completion, Request, Step, Token, Usage
 
@@ -108,6 +110,21 @@ def replied(row: Mapping[str, Any]) -> bool:
     """Return whether it is on record that a model replied: by its text, or as a call that cascade itself logged."""
     replay = (row["signals"] or {}).get("replay")
     return row["text"] is not None or (isinstance(replay, Mapping) and "finish_reason" in replay)
+
+
+def chat_of(row: Mapping[str, Any]) -> ChatRequest | None:
+    """Return the chat request that a row's model answered; None where it answered none, or it is not on record."""
+    return request_of(row["context"]) if row["context"] and replay_of(row).get(CHAT) else None
+
+
+@lru_cache(maxsize=256)  # the rows of a request stand together, mostly
+def request_of(context: str) -> ChatRequest | None:
+    """Return the chat request that a context spells; None where it spells none."""
+    try:
+        body = json.loads(context)
+        return ChatRequest.from_openai(body) if isinstance(body, dict) else None
+    except (ValueError, UsageError):
+        return None
 
 
 def request_digest(request: Request) -> str:

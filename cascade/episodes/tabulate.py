@@ -26,6 +26,7 @@ from cascade.episodes.schema import (
     GUIDE_ONLY,
     LAST_ONLY,
     answers,
+    chat_of,
     has_failed,
     is_told,
     question_id,
@@ -34,8 +35,8 @@ from cascade.episodes.schema import (
 )
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
+from cascade.matching.same import answer_key
 from cascade.policies.question_features import asked_numbers
-from cascade.text import normalize_answer
 
 
 class _Made(NamedTuple):
@@ -233,14 +234,14 @@ def _source(row: Mapping[str, Any]) -> str:
 def _asked(row: Mapping[str, Any]) -> Mapping[str, float]:
     """Return the numbers of a row's question; none where its text is not on record."""
     text: str | None = row["question"]
-    return {} if text is None or is_hashed(text) else asked_numbers(text, row["context"])
+    return {} if text is None or is_hashed(text) else asked_numbers(text, row["context"], chat_of(row))
 
 
 def _made(row: Mapping[str, Any]) -> _Made | None:
     if not answers(row):
         return None
     answer, correct = row["answer"], row["correct"]
-    text = None if answer is None else normalize_answer(answer)
+    text = None if answer is None else answer_key(answer, chat_of(row))
     # A source that keeps no texts: what is right is taken for one answer, what is wrong for another each time.
     key = _RIGHT if text is None and correct else _own(row["step"], row["candidate"] or 0) if text is None else text
     confidence = math.nan if row["confidence"] is None else row["confidence"]
@@ -394,7 +395,7 @@ def _mostly_texts(made: Sequence[_Made], right: bool) -> bool:
 
 def _asked_of(drafts: Sequence[_Draft]) -> dict[str, Floats]:
     """Return the numbers of the questions' texts, float64 (n,) by name."""
-    names = next((list(draft.asked) for draft in drafts if draft.asked), [])
+    names = dict.fromkeys(name for draft in drafts for name in draft.asked)
     return {name: np.array([draft.asked.get(name, math.nan) for draft in drafts]) for name in names}
 
 

@@ -10,7 +10,6 @@ The reference is the guide asked outright, where the log has that walk, or else 
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,12 +17,12 @@ from typing import Any, TypeAlias
 
 from cascade.checks import did_you_mean
 from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import CHAT, FAILED, GUIDE_ONLY, answers, replay_of
+from cascade.episodes.schema import FAILED, GUIDE_ONLY, answers, chat_of, replay_of
 from cascade.episodes.table import AGREEMENT
 from cascade.errors import UsageError
 from cascade.guarantees.questions import Truth
-from cascade.matching import Matcher, get_matcher
-from cascade.text import agreement
+from cascade.matching import Comparator, default_for, get_comparator
+from cascade.matching.same import agreement
 
 GUIDE = "guide"
 """Names the reference that a log has anyway."""
@@ -69,7 +68,7 @@ def ladder_of_models(read: Callable[[], Iterable[Row]], models: Sequence[str]) -
             step, signals = place[row["model"]], dict(row["signals"] or {})
             if row["answer"] is not None:
                 earlier = [text for at, text in sorted(said[row["episode_id"]].items()) if at < step]
-                signals[AGREEMENT] = agreement(row["answer"], earlier)
+                signals[AGREEMENT] = agreement(row["answer"], earlier, chat_of(row))
             changed = {"step": step, "horizon": len(wanted), "source": row["model"], "kept": None}
             yield {**row, **changed, "signals": signals}
 
@@ -184,7 +183,7 @@ def labelled_by_reference(read: Callable[[], Iterable[Row]], comparator: str | N
 
     Args:
         read: reads the log, each time it is called from the start.
-        comparator: a matcher, as `matching.get_matcher` takes it; by default what the requests' form asks for.
+        comparator: as `matching.get_comparator` takes it; by default what the requests' form asks for.
 
     Raises:
         UsageError: there is no such matcher, or a data set has no reference.
@@ -193,7 +192,7 @@ def labelled_by_reference(read: Callable[[], Iterable[Row]], comparator: str | N
     for row in read():
         found[row["dataset"] or "log"].take(row)
     chosen = comparator or default_comparator(itertools.islice(read(), _LOOKED_AT))
-    matcher = get_matcher(chosen)
+    comparing = get_comparator(chosen)
     truths = {dataset: Truth(given.name(dataset), chosen) for dataset, given in found.items()}
 
     def rows(dropped: Dropped) -> Iterator[dict[str, Any]]:
@@ -206,24 +205,25 @@ def labelled_by_reference(read: Callable[[], Iterable[Row]], comparator: str | N
                     dropped.drop(UNAUDITED, episode)
                 left_out.add((dataset, episode))
                 continue
-            yield _judged(row, given, matcher)
+            yield _judged(row, given, comparing)
 
     return Relabelled(truths, rows)
 
 
-def _judged(row: Row, given: _Given, matcher: Matcher) -> dict[str, Any]:
+def _judged(row: Row, given: _Given, comparing: Comparator) -> dict[str, Any]:
     output = given.output(row["episode_id"])
     judged = {**row, "gold": None if output is None else [output]}
     if output is None:
         judged["signals"] = _without_failure(row, given)
     if not answers(row):
         return judged
-    return {**judged, "correct": output is not None and (given.gives(row) or same(matcher, row["answer"], output))}
+    return {**judged, "correct": output is not None and (given.gives(row) or same(comparing, row, output))}
 
 
-def same(matcher: Matcher, answer: str | None, output: str) -> bool:
-    """Whether an answer is the reference's output; what the comparator cannot tell counts as different."""
-    return answer is not None and (answer == output or matcher.matches(answer, [output]).correct is True)
+def same(comparing: Comparator, row: Row, output: str) -> bool:
+    """Whether a row's answer is the reference's output; what the comparator cannot tell counts as different."""
+    answer = row["answer"]
+    return answer is not None and (answer == output or comparing.same(answer, output, chat_of(row)).correct is True)
 
 
 def _without_failure(row: Row, given: _Given) -> Any:
@@ -241,23 +241,9 @@ def _without_failure(row: Row, given: _Given) -> Any:
 
 def default_comparator(rows: Iterable[Row]) -> str:
     """Return the comparator for requests of this form: tools, a schema, or else text."""
-    forms = Counter(_form(row) for row in rows)
+    forms = Counter(default_for(chat_of(row)).name for row in rows)
     return forms.most_common(1)[0][0] if forms else TEXT
 
 
-TEXT = "exact"
+TEXT = default_for(None).name
 """For requests that ask for no form."""
-
-
-def _form(row: Row) -> str:
-    if not replay_of(row).get(CHAT) or not row["context"]:
-        return TEXT
-    try:
-        request = json.loads(row["context"])
-    except ValueError:
-        return TEXT
-    if not isinstance(request, dict):
-        return TEXT
-    wanted = request.get("response_format")
-    in_json = isinstance(wanted, dict) and wanted.get("type") in {"json_object", "json_schema"}
-    return "tool_calls" if request.get("tools") else "json" if in_json else TEXT

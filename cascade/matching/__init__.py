@@ -1,20 +1,27 @@
-"""Whether an answer is right: matchers by name, each a rule that says so.
+"""Whether an answer is right, and whether two outputs are the same: matchers and comparators by name.
 
-`get_matcher(spec)` gives one, `judge_rows(rows, matcher)` fills the column `correct` of logged rows.
+`get_matcher(spec)` gives a matcher, `judge_rows(rows, matcher)` fills the column `correct` of logged rows.
+`get_comparator(spec)` gives a comparator, `default_for(request)` the one that a request asks for.
 """
 
 from __future__ import annotations
 
-from cascade.matching.base import Matcher, QuestionMatcher, Verdict
+from cascade.matching.base import Comparator, KeyedComparator, Matcher, QuestionMatcher, Verdict
 from cascade.matching.exact import exact_match, only_number
 from cascade.matching.judging import judge_rows
-from cascade.matching.registry import get_matcher, names
+from cascade.matching.registry import get_comparator, get_matcher, names
+from cascade.matching.same import answer_key, default_for
 
 __all__ = [
+    "Comparator",
+    "KeyedComparator",
     "Matcher",
     "QuestionMatcher",
     "Verdict",
+    "answer_key",
+    "default_for",
     "exact_match",
+    "get_comparator",
     "get_matcher",
     "judge_rows",
     "names",

@@ -1,6 +1,6 @@
 """What matchers and comparators are, and what they say.
 
-A matcher says whether an answer is one of the accepted ones; a comparator whether two outputs of a request are the same.
+A matcher says whether an answer is one of the accepted ones; a comparator whether two outputs of a request are equal.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ _WORD_MOST = 1_000
 
 
 class LabelMatcher:
-    """The same label. It is read from the whole output, from its start ("B: Answer"), or where it names one label alone.
+    """The same label, read from the whole output, from its start ("B: Answer"), or where it names one label alone.
 
     Args:
         labels: the labels, joined by "|"; by default those that the request's schema lists (`enum`).

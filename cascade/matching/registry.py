@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from cascade.checks import did_you_mean
 from cascade.errors import CascadeError, UsageError, quote
 from cascade.matching import options
-from cascade.matching.base import Matcher
+from cascade.matching.base import ByMatching, Comparator, Matcher
 from cascade.registry import Registry, callable_alone
 
 _OFFICIAL = "cascade.matching.official"
@@ -16,6 +16,8 @@ MATCHERS: Registry[Callable[..., Matcher]] = Registry(
     "matcher",
     "cascade.matchers",
     {
+        "text": "cascade.matching.text:TextMatcher",
+        "label": "cascade.matching.label:LabelMatcher",
         "exact": "cascade.matching.exact:ExactMatcher",
         "squad": f"{_OFFICIAL}:SquadMatcher",
         "hotpotqa": f"{_OFFICIAL}:HotpotQAMatcher",
@@ -48,7 +50,10 @@ OPTIONS: Mapping[str, Options] = {
     ),
     "math": Options({"timeout_s": options.seconds, "workers": options.count}),
     "json": Options({"ignore": str, "lists": options.one_of("ordered", "unordered")}),
-    "tool_calls": Options({"order": options.one_of("any", "kept")}),
+    "tool_calls": Options(
+        {"order": options.one_of("any", "kept"), "words": options.one_of("ignored", "compared")},
+    ),
+    "label": Options({"labels": str}),
     "function": Options({"function": options.function_or_name, "at_least": options.share}, needed="function"),
     "judge": Options({"ask": options.function}, needed="ask"),
 }
@@ -83,6 +88,16 @@ def get_matcher(spec: str, **given: Any) -> Matcher:
         return factory(**_values(name, OPTIONS.get(name, Options()), chosen, problems))
     _raise_any(spec, problems)
     return _make_installed(name, factory, {key or "argument": value for key, value in chosen.items()})
+
+
+def get_comparator(spec: str, **given: Any) -> Comparator:
+    """Return the comparator that a spec names, as `get_matcher` reads it; any matcher can compare two outputs.
+
+    >>> get_comparator("label:labels=spam|ham").same("Spam.", "it is spam").correct
+    True
+    """
+    made = get_matcher(spec, **given)
+    return made if isinstance(made, Comparator) else ByMatching(made)
 
 
 def _options(written: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

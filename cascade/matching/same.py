@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,10 +16,13 @@ from cascade.text import normalize_answer
 
 _TEXT, _LABEL, _JSON, _TOOL_CALLS = TextMatcher(), LabelMatcher(), JsonMatcher(), ToolCallsMatcher()
 _FREE_TEXT = (
-    "Outputs are compared word by word. Long free text hardly ever has the same words: choose the comparator embedding, "
-    "or judge."
+    "Outputs are compared word by word. Long free text hardly ever has the same words: choose the comparator "
+    "embedding, or judge."
 )
-_WORDS = "Answers without a tool call count as the same however they are worded: choose the comparator embedding, or judge."
+_WORDS = (
+    "Answers without a tool call count as the same, however they are worded. Where the words matter, choose "
+    "tool_calls:words=compared."
+)
 
 
 class Chosen(NamedTuple):
@@ -57,6 +61,14 @@ def answer_key(answer: str, request: ChatRequest | None) -> str:
     'danube'
     """
     return normalize_answer(answer) if request is None else _remembered(answer, request)
+
+
+def agreement(answer: str, earlier: Sequence[str], request: ChatRequest | None) -> float | None:
+    """Return the share of earlier answers that are the same answer; None if there are none."""
+    if not earlier:
+        return None
+    key = answer_key(answer, request)
+    return sum(answer_key(other, request) == key for other in earlier) / len(earlier)
 
 
 @lru_cache(maxsize=1_024)

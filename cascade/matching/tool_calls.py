@@ -33,8 +33,8 @@ class ToolCallsMatcher:
     Berkeley Function Calling Leaderboard writes them; an empty text among the values says that the argument may be left
     out. The score is the F1 over names and arguments; for accepted values there is none.
 
-    Of two outputs of a request, an argument that is left out has the default of the tool's schema, and answers without a
-    call are the same however they are worded, unless the request wants JSON.
+    Of two outputs of a request, an argument that is left out has the default of the tool's schema, and answers without
+    a call are the same however they are worded, unless the request wants JSON.
 
     Args:
         order: "any" (the default), or "kept" where the order of the calls matters.

@@ -6,15 +6,16 @@ string's letters, a number or a literal, and not a key, a brace or a comma.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from cascade.chat import ChatRequest, calls_of
+from cascade.chat import ChatRequest, arguments_of, calls_of, text_of
 from cascade.policies.reply_signals import logprob_signals, mean_and_least
 from cascade.types import Completion, Token
 
 
 def message_signals(request: ChatRequest, completion: Completion) -> dict[str, float | None]:
-    """Return the signals of a message: log-probs of reply and values, calls, characters, what was offered.
+    """Return the signals of a message: log-probs of reply and values, characters, calls, arguments.
 
     Args:
         request: what it answers.
@@ -22,21 +23,40 @@ def message_signals(request: ChatRequest, completion: Completion) -> dict[str, f
     """
     numbers = logprob_signals(completion, "")
     tokens = completion.tokens or ()
-    in_json = bool(completion.message and (calls_of(completion.message) or request.wants_json))
+    calls = calls_of(completion.message or {})
+    in_json = bool(completion.message and (calls or request.wants_json))
     values = value_tokens(tokens) if in_json else tokens
     mean, least = mean_and_least(values)
-    message = completion.message or {}
     numbers |= {
         "answer_mean_logprob": mean,
         "answer_min_logprob": least,
         "answer_chars": float(min(len(completion.text), 2_000)),
-        "tool_calls": float(len(calls_of(message))),
-        "tools_offered": float(len(request.tools)),
-        "turns": float(sum(one.get("role") == "user" for one in request.messages)),
-        "request_chars": float(len(request.canonical)),
+        "tool_calls": float(len(calls)),
         "message_faults": float(len(completion.faults)),
+        **_arguments(request, calls),
     }
     return numbers
+
+
+def _arguments(request: ChatRequest, calls: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Return how many arguments the calls give, and the share of their values that the request's messages spell."""
+    values = list(_leaves([arguments_of(call) for call in calls]))
+    if not values:
+        return {"arguments": 0.0, "arguments_quoted": None}
+    said = " ".join([text_of(message.get("content")) for message in request.messages]).casefold()
+    quoted = sum([value in said for value in values])
+    return {"arguments": float(len(values)), "arguments_quoted": quoted / len(values)}
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    """Yield the values of a JSON value as texts; whole numbers as such."""
+    if isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(item)
+    elif isinstance(value, float) and value.is_integer():
+        yield str(int(value))
+    else:
+        yield str(value).casefold()
 
 
 def value_tokens(tokens: Sequence[Token]) -> list[Token]:

@@ -129,7 +129,7 @@ def describe(name: str) -> Feature:
         return _PLAIN[name]
     if name.startswith(columns.ASKED):
         bare = name.removeprefix(columns.ASKED)
-        listed = embedding.NUMBER if bare.startswith(embedding.PREFIX) else question_features.ASKED.get(bare)
+        listed = embedding.NUMBER if bare.startswith(embedding.PREFIX) else question_features.ALL.get(bare)
         said = listed or question_features.AskedNumber("unknown", None, None, "a number of the question's text")
         return Feature(name, said.unit, said.low, said.high, f"question: {said.what}")
     if compared := columns.COMPARES.fullmatch(name):
@@ -160,7 +160,7 @@ _TOO_ALIKE = 0.999
 """Two features that correlate more say the same."""
 _ALIKE_ROWS = 20_000
 """Whether two features are alike is seen in so many questions."""
-ASKED_OFFERED = ("characters", "choices", "context_characters")
+ASKED_OFFERED = ("characters", "choices", "context_characters", *question_features.OF_REQUEST)
 MOST_OFFERED, ENOUGH = 20, 6
 
 
@@ -209,7 +209,7 @@ def _telling(history: History, step: int) -> Iterator[str]:
     yield from _earlier([*tracked[:1], *sure] if sure else tracked[:2], step, ladder)
     yield from ("tokens_so_far", "cost_so_far", "answers_here")
     yield from (columns.ASKED + name for name in ASKED_OFFERED)
-    yield from (columns.ASKED + name for name in sorted(history.asked) if name not in question_features.ASKED)
+    yield from (columns.ASKED + name for name in sorted(history.asked) if name not in question_features.ALL)
 
 
 def _rank(name: str) -> tuple[int, str]:

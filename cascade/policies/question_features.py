@@ -7,8 +7,11 @@ ratios: no table of words to keep, no function whose last bit hangs on a library
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
+
+from cascade.chat import ChatRequest, function_of, text_of
 
 HEAD_CHARS = 2_000
 """What is counted beside the length is counted in so many characters at the start: a bound on the time it takes."""
@@ -60,22 +63,55 @@ ASKED = {
     "has_context": AskedNumber("0 or 1", 0.0, 1.0, "there is a text to read from"),
     "context_characters": AskedNumber("characters", 0.0, None, "length of that text; 0 without one"),
 }
-"""The numbers that `asked_numbers` returns, in its order."""
+"""The numbers of every question's text."""
+OF_REQUEST = {
+    "messages": AskedNumber("messages", 1.0, None, "messages of the conversation so far"),
+    "turns": AskedNumber("messages", 0.0, None, "messages of the user so far"),
+    "system_characters": AskedNumber("characters", 0.0, None, "length of the system's and developer's messages"),
+    "tools_offered": AskedNumber("tools", 0.0, None, "tools that the request offers"),
+    "tool_parameters": AskedNumber("parameters", 0.0, None, "parameters of all tools offered"),
+    "tool_required": AskedNumber("parameters", 0.0, None, "parameters that the tools require"),
+    "wants_json": AskedNumber("0 or 1", 0.0, 1.0, "the reply has to be JSON"),
+}
+"""The numbers of a chat request besides; they are known before any model is asked."""
+ALL = {**ASKED, **OF_REQUEST}
 
 
-def asked_numbers(text: str, context: str | None) -> dict[str, float]:
-    """Return the numbers of a question's text, by the names of `ASKED`.
+def asked_numbers(text: str, context: str | None, chat: ChatRequest | None = None) -> dict[str, float]:
+    """Return the numbers of a question's text, by the names of `ASKED`, and of a chat request (`OF_REQUEST`).
 
     Args:
         text: the question.
         context: the text that it is to be answered from; None and "" are the same.
+        chat: the chat request, where it is one; `context` is then the request as JSON.
 
     >>> found = asked_numbers("How many legs have 2 spiders?", None)
     >>> found["words"], found["numbers"], found["amount"], found["who"], found["has_context"]
     (6.0, 1.0, 1.0, 0.0, 0.0)
     """
     there = float(bool(context))
-    return {**_of_text(text), "has_context": there, "context_characters": float(len(context or ""))}
+    found = {**_of_text(text), "has_context": there, "context_characters": float(len(context or ""))}
+    return found if chat is None else {**found, **_of_request(chat)}
+
+
+@lru_cache(maxsize=256)
+def _of_request(request: ChatRequest) -> dict[str, float]:
+    instructed = [text_of(one.get("content")) for one in request.messages if one.get("role") in {"system", "developer"}]
+    schemas = [function_of(tool).get("parameters") for tool in request.tools]
+    known = [schema for schema in schemas if isinstance(schema, Mapping)]
+    return {
+        "messages": float(len(request.messages)),
+        "turns": float(sum([one.get("role") == "user" for one in request.messages])),
+        "system_characters": float(sum(map(len, instructed))),
+        "tools_offered": float(len(request.tools)),
+        "tool_parameters": float(sum([_size(schema.get("properties")) for schema in known])),
+        "tool_required": float(sum([_size(schema.get("required")) for schema in known])),
+        "wants_json": float(request.wants_json),
+    }
+
+
+def _size(given: object) -> int:
+    return len(given) if isinstance(given, Mapping | list) else 0
 
 
 @lru_cache(maxsize=256)  # a walk asks for the same question's at every step

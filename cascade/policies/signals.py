@@ -42,9 +42,8 @@ SIGNALS: Final[Mapping[str, Signal]] = MappingProxyType(
         "reply_tokens": Signal("tokens of the whole reply", 0.0, None),
         "answer_chars": Signal("characters", 0.0, 2_000.0),
         "tool_calls": Signal("tool calls of the message", 0.0, None),
-        "tools_offered": Signal("tools that the request offers", 0.0, None),
-        "turns": Signal("messages of the user so far", 0.0, None),
-        "request_chars": Signal("characters of the request as JSON", 0.0, None),
+        "arguments": Signal("values in the arguments of the message's calls", 0.0, None),
+        "arguments_quoted": Signal("share of these values that the messages of the request spell", 0.0, 1.0),
         "message_faults": Signal("faults of the message", 0.0, None),
         "reasoning_chars": Signal("characters", 0.0, None),
         "self_check": Signal("a model's own P(correct)", 0.0, 1.0, tracked=True),
@@ -68,8 +67,8 @@ OF_ANSWERS = frozenset(
     }
 )
 """What a step shows of any model's answer (`policies.reply_signals`), and whether it agrees with the earlier ones."""
-OF_REQUESTS = frozenset({"answer_chars", "tool_calls", "tools_offered", "turns", "request_chars", "message_faults"})
-"""What a step of a chat request shows besides (`strategies.form`)."""
+OF_MESSAGES = frozenset({"answer_chars", "tool_calls", "arguments", "arguments_quoted", "message_faults"})
+"""What the message of a chat request shows besides (`strategies.form`)."""
 _UNLISTED = Signal("unknown", None, None, tracked=True)
 _ROLES = ("base_", "guide_")
 

@@ -1,7 +1,7 @@
 """What features are made of: logged steps as arrays, or the steps of one question that is being answered.
 
-`LogView` and `LiveView` have the same methods. They put candidates into the same places, compare answers by the same
-rule (`text.normalize_answer`, which numbers the answers of a table too) and know one zero, so that columns made of one
+`LogView` and `LiveView` have the same methods. They put candidates into the same places, compare answers by the same rule
+(`matching.same.answer_key`, which numbers the answers of a table too) and know one zero, so that columns made of one
 are equal, bit by bit, to columns made of the other.
 """
 
@@ -13,11 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cascade.chat import ChatRequest
 from cascade.conformal.arrays import Bools, Floats, Ints
+from cascade.matching.same import answer_key
 from cascade.policies.base import SHARED_PLACE, Observation
 from cascade.policies.history import History
 from cascade.policies.question_features import asked_numbers
-from cascade.text import normalize_answer
 from cascade.types import Candidate
 
 NAN = math.nan
@@ -100,17 +101,17 @@ class LiveView:
         self.steps, self.step = steps, len(steps)
         self.signals = [step.signals for step in steps]
         self.placed = [in_places(step.candidates, sources) for step in steps] if looks.candidates else []
-        self.answers = [answers_of(row) for row in self.placed] if looks.answers else []
+        self.answers = [answers_of(row, question.chat) for row in self.placed] if looks.answers else []
         self.earlier = [answer for row in self.answers[:-1] for answer in row if answer is not None]
         self.given = [*self.earlier, *[answer for row in self.answers[-1:] for answer in row if answer is not None]]
-        self.asked = asked_numbers(question.text, question.context) if looks.question else {}
+        self.asked = asked_numbers(question.text, question.context, question.chat) if looks.question else {}
         if more:
             self.asked = {**self.asked, **more}
 
 
-def answers_of(row: Sequence[Candidate | None]) -> list[str | None]:
+def answers_of(row: Sequence[Candidate | None], chat: ChatRequest | None) -> list[str | None]:
     """Return the answers of placed candidates, as answers are compared."""
-    return [None if one is None else normalize_answer(one.text) for one in row]
+    return [None if one is None else answer_key(one.text, chat) for one in row]
 
 
 def places(wanted: tuple[str, ...], held: tuple[str, ...]) -> tuple[int, ...]:

@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 from cascade.episodes.contents import is_hashed
 from cascade.episodes.identity import identity
-from cascade.episodes.schema import CHAT, replay_of
+from cascade.episodes.schema import CHAT, replay_of, request_of
 from cascade.errors import UsageError
 from cascade.guarantees.reference import REFERENCES
-from cascade.matching import Matcher, get_matcher
-from cascade.text import normalize_answer
+from cascade.matching import default_for, get_comparator
 
 Row = Mapping[str, Any]
 AUTO = "auto"
@@ -179,31 +178,14 @@ def _number(one: Episode, same: Same) -> None:
 
 def _sameness(matcher: str) -> Same:
     """Return what says whether two outputs of an episode are the same; unknown is not the same."""
-    if matcher != AUTO:
-        chosen = get_matcher(matcher)
-        return lambda _, one, other: _matches(chosen, one, other)
-    made = {name: get_matcher(name) for name in ("tool_calls", "json")}
+    chosen = None if matcher == AUTO else get_comparator(matcher)
 
     def same(episode: Episode, one: str, other: str) -> bool:
-        name = chosen_matcher(episode)
-        return normalize_answer(one) == normalize_answer(other) if name is None else _matches(made[name], one, other)
+        request = request_of(episode.context) if episode.is_chat and episode.context else None
+        comparator = chosen or default_for(request).comparator
+        return one == other or comparator.same(one, other, request).correct is True
 
     return same
-
-
-def _matches(matcher: Matcher, one: str, other: str) -> bool:
-    return one == other or matcher.matches(one, [other]).correct is True
-
-
-def chosen_matcher(episode: Episode) -> str | None:
-    """Return the comparator that a request chooses; None where texts are compared as the table compares them."""
-    body = request_body(episode)
-    if body is None:
-        return None
-    if body.get("tools") or body.get("functions"):
-        return "tool_calls"
-    wanted = body.get("response_format")
-    return "json" if isinstance(wanted, Mapping) and wanted.get("type") in {"json_schema", "json_object"} else None
 
 
 def request_body(one: Episode | Pair) -> Mapping[str, Any] | None:

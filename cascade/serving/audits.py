@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cascade._deprecated import warn_renamed
 from cascade.guarantees.audit import Judge
-from cascade.text import normalize_answer
+from cascade.matching.same import answer_key
 from cascade.types import Answer
 
 
@@ -64,7 +64,7 @@ def critical_of(answer: Answer, right: Judge, *, complete: bool) -> float | None
             return None
         onward[0, t] = decision.next_score
         for place, candidate in enumerate(step.candidates):
-            found[0, t, place] = numbers.setdefault(normalize_answer(candidate.text), len(numbers))
+            found[0, t, place] = numbers.setdefault(answer_key(candidate.text, answer.question.chat), len(numbers))
             correct[0, t, place] = verdicts[candidate.text] is True
             scores[0, t, place] = decision.scores[place]
     many, known = np.array([shape[1]]), np.array([complete and None not in verdicts.values()])

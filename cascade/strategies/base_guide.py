@@ -21,10 +21,11 @@ from pydantic import Field
 from cascade.chat import ChatRequest, part_texts
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.errors import ProviderError, UsageError
+from cascade.matching.same import agreement
 from cascade.policies import reply_signals
 from cascade.policies.base import Policy, Takes
 from cascade.policies.fixed import FixedPolicy
-from cascade.policies.signals import OF_ANSWERS, OF_REQUESTS
+from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.policies.threshold import uncertainty
 from cascade.safety.defusing import taken_out
 from cascade.strategies import reply
@@ -35,7 +36,7 @@ from cascade.strategies.form import ChatForm, Reading
 from cascade.strategies.ladder import Ladder
 from cascade.strategies.prompts import Prompts, load, question_text
 from cascade.strategies.verdict import Verdict
-from cascade.text import agreement, counted, data_block, defuse, encode_sorted, normalize_answer
+from cascade.text import counted, data_block, defuse, encode_sorted, normalize_answer
 from cascade.types import Candidate, Completion, Forced, Message, Question, Request, Step
 
 OnGuideError: TypeAlias = Literal["escalate", "accept", "abstain"]
@@ -241,7 +242,7 @@ class BaseGuide(Strategy):
                 raise
             current.notes.append(f"guide error: {type(error).__name__}: {error}")
             return
-        same = None if reading.candidate is None else agreement(reading.candidate.text, earlier)
+        same = None if reading.candidate is None else agreement(reading.candidate.text, earlier, form.chat)
         if told:  # the step is the base's
             current.signals = told | {"guide_agrees": same}
         else:
@@ -279,7 +280,7 @@ class BaseGuide(Strategy):
         earlier = [r.answer for r in done if r.answer is not None]
         current.text, current.reasoning, current.answer = completion.text, reasoning, answer
         current.signals["answer_chars"] = float(len(answer))
-        current.signals["agrees_with_earlier"] = agreement(answer, earlier)
+        current.signals["agrees_with_earlier"] = agreement(answer, earlier, None)
         current.signals["reasoning_chars"] = float(len(reasoning))
         current.candidates.append(Candidate(answer, "base", self.base.name))
         gone = taken_out(completion.text)
@@ -461,7 +462,7 @@ class BaseGuideConfig(StrategyConfig):
     decider: Literal["base", "guide"] | None = None
 
     candidates = ("base", "guide")
-    signals = OF_ANSWERS | OF_REQUESTS | {"p_yes", "verdict_mass", "guide_agrees", "decided_action", "reasoning_chars"}
+    signals = OF_ANSWERS | OF_MESSAGES | {"p_yes", "verdict_mass", "guide_agrees", "decided_action", "reasoning_chars"}
     has_reference = True
     answers_chat = True
     baselines = (GUIDE_ONLY, *(f"{who}{place}" for place in ("base", "guide") for who in (_DECIDES, _EXITS)))

@@ -16,13 +16,14 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from cascade.errors import ProviderError, UsageError
+from cascade.matching.same import agreement
 from cascade.policies import reply_signals
 from cascade.policies.signals import OF_ANSWERS
 from cascade.strategies import reply
 from cascade.strategies.base import ModelUse, Plan, Strategy
 from cascade.strategies.config import StrategyConfig
 from cascade.strategies.prompts import Prompts, load, question_text
-from cascade.text import agreement, data_block, defuse
+from cascade.text import data_block, defuse
 from cascade.types import Candidate, Completion, Message, Question, Request, Step
 
 _SAYS = re.compile(r"\b(EXIT|CONTINUE)\b", re.IGNORECASE)
@@ -83,7 +84,7 @@ class Exit(Strategy):
                 notes = ("the reply holds no whole answer",)
                 yield Step(number, (), numbers | {"says_exit": None}, notes, warnings=(unread,))
                 continue
-            numbers["agrees_with_earlier"] = agreement(answer, answers)
+            numbers["agrees_with_earlier"] = agreement(answer, answers, None)
             answers.append(answer)
             said: list[str] = []
             numbers["says_exit"] = yield from self._decides(question, number, answers, said)

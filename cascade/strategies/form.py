@@ -79,18 +79,18 @@ class ChatForm:
 
     def __init__(self, question: Question, chat: ChatRequest) -> None:
         self._question = question
-        self._chat = chat
+        self.chat = chat
 
     def request(self, use: ModelUse, role: str, step: int) -> Request:
         """Send the request as it is."""
-        most = self._chat.max_tokens or max(use.max_tokens, CHAT_MAX_TOKENS)
-        said = self._chat.top_logprobs
+        most = self.chat.max_tokens or max(use.max_tokens, CHAT_MAX_TOKENS)
+        said = self.chat.top_logprobs
         wanted = 1 if said is None else said or None
-        return Request(use.name, (), role, "answer", step, self._question, most, top_logprobs=wanted, chat=self._chat)
+        return Request(use.name, (), role, "answer", step, self._question, most, top_logprobs=wanted, chat=self.chat)
 
     def read(self, completion: Completion, request: Request, *, last: bool) -> Reading:
         """Read a message. One with a fault is a candidate, with a warning, where no other message can be served."""
-        numbers = chat_signals.message_signals(self._chat, completion)
+        numbers = chat_signals.message_signals(self.chat, completion)
         faults = "; ".join(completion.faults)
         candidate = Candidate(completion.text, request.role, request.model, None, completion.message)
         if not faults:

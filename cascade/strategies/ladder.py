@@ -12,13 +12,13 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from cascade.errors import ProviderError, UsageError
+from cascade.matching.same import agreement
 from cascade.policies.base import Takes
-from cascade.policies.signals import OF_ANSWERS, OF_REQUESTS
+from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.strategies.base import ModelUse, Plan, Strategy
 from cascade.strategies.config import StrategyConfig
 from cascade.strategies.form import form_of
 from cascade.strategies.prompts import Prompts, load
-from cascade.text import agreement
 from cascade.types import Question, Step
 
 
@@ -83,7 +83,7 @@ class Ladder(Strategy):
                 notes = (f"the reply of {use.name} holds no whole answer",)
                 yield Step(number, (), numbers, notes, warnings=said)
                 continue
-            numbers["agrees_with_earlier"] = agreement(candidate.text, earlier)
+            numbers["agrees_with_earlier"] = agreement(candidate.text, earlier, question.chat)
             earlier.append(candidate.text)
             yield Step(number, (candidate,), numbers, warnings=said)
 
@@ -94,7 +94,7 @@ class LadderConfig(StrategyConfig):
     kind: Literal["ladder"]
     models: tuple[str, ...] = Field(min_length=1)
 
-    signals = OF_ANSWERS | OF_REQUESTS
+    signals = OF_ANSWERS | OF_MESSAGES
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "reply_logprob"}
     has_reference = True
     has_parts = True

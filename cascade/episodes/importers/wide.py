@@ -16,7 +16,7 @@ from cascade.episodes.importers.sources import Record
 from cascade.episodes.importers.values import SIGNALS, nano_usd, number, question_in, reply_in
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import question_id
-from cascade.policies.signals import OF_ANSWERS, OF_REQUESTS
+from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 
 ANSWER, CORRECT, COST, NANO, SECONDS = "answer", "correct", "cost_usd", "cost_nano_usd", "latency_s"
 
@@ -45,7 +45,7 @@ OF_MODEL = {
     "signals.reply_mean_logprob": ("logprob", "mean_logprob", "avg_logprob", "reply_mean_logprob"),
     "signals.confidence": ("confidence",),
     "signals.score": ("score",),
-    **{f"{SIGNALS}{name}": (name,) for name in sorted((OF_ANSWERS | OF_REQUESTS) - {"reply_mean_logprob"})},
+    **{f"{SIGNALS}{name}": (name,) for name in sorted((OF_ANSWERS | OF_MESSAGES) - {"reply_mean_logprob"})},
 }
 """The columns about a model, each with the endings under which it is recognised behind the model's name."""
 
