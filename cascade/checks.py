@@ -133,7 +133,7 @@ def share_problems(*, ends: bool = False, **shares: float | None) -> list[str]:
     ]
 
 
-_LIST_AT_MOST = 12
+_LIST_AT_MOST = 16
 
 
 def hint_at(word: str, known: Iterable[str]) -> str:

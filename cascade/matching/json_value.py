@@ -142,7 +142,7 @@ def leaves(value: Any, path: str = "$") -> Iterator[Leaf]:
     """
     if isinstance(value, dict) and value:
         for name, item in value.items():
-            yield from leaves(item, f"{path}.{name}")
+            yield from leaves(item, f"{path}.{name}" if name.isidentifier() else f"{path}[{encode(name)}]")
     elif isinstance(value, Unordered) and value:
         yield from ((f"{path}[]", encode(item)) for item in value)
     elif isinstance(value, list) and value:

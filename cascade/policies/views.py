@@ -1,8 +1,8 @@
 """What features are made of: logged steps as arrays, or the steps of one question that is being answered.
 
-`LogView` and `LiveView` have the same methods. They put candidates into the same places, compare answers by the same rule
-(`matching.same.answer_key`, which numbers the answers of a table too) and know one zero, so that columns made of one
-are equal, bit by bit, to columns made of the other.
+`LogView` and `LiveView` have the same methods. They put candidates into the same places, compare answers by the same
+rule (`matching.same.answer_key`, which numbers the answers of a table too) and know one zero, so that columns made of
+one are equal, bit by bit, to columns made of the other.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from pydantic import Field, model_validator
 
 from cascade.errors import ConfigError, ProviderError, UsageError
+from cascade.matching.same import agreement
 from cascade.policies.base import Takes
-from cascade.policies.signals import OF_ANSWERS, OF_REQUESTS
+from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.section import Section
 from cascade.strategies import reply
 from cascade.strategies import verdict as verdicts
@@ -26,7 +27,7 @@ from cascade.strategies.form import Form, form_of
 from cascade.strategies.ladder import Ladder
 from cascade.strategies.prompts import Prompts, load, question_text
 from cascade.strategies.verdict import Verdict
-from cascade.text import agreement, data_block, defuse
+from cascade.text import data_block, defuse
 from cascade.types import Candidate, Completion, Message, Question, Request, Step
 
 Purpose: TypeAlias = Literal["answer", "sample", "judge", "verify", "outright"]
@@ -165,10 +166,12 @@ class Offers(Strategy):
             return Step(number, (), numbers, notes, warnings=warnings)
         if question.chat is None:
             one.reasoning = reply.split_reply(completion.text)[0]
-        numbers["agrees_with_earlier"] = agreement(one.candidate.text, _answered(bought))
+        numbers["agrees_with_earlier"] = agreement(one.candidate.text, _answered(bought), question.chat)
         if offer.purpose == "sample":
             alike = _answered(bought, offer.use.name)
-            numbers["answer_share"] = agreement(one.candidate.text, [*alike, one.candidate.text]) if alike else None
+            numbers["answer_share"] = (
+                agreement(one.candidate.text, [*alike, one.candidate.text], question.chat) if alike else None
+            )
         return Step(number, (one.candidate,), numbers, warnings=warnings)
 
     def _drawn(self, number: int) -> ModelUse:
@@ -278,7 +281,7 @@ class OffersConfig(StrategyConfig):
     kind: Literal["offers"]
     offers: tuple[OfferConfig, ...] = Field(min_length=1)
 
-    signals = OF_ANSWERS | OF_REQUESTS | {"p_yes", "verdict_mass", "judge_share", "answer_share"}
+    signals = OF_ANSWERS | OF_MESSAGES | {"p_yes", "verdict_mass", "judge_share", "answer_share"}
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "reply_logprob"}
     has_reference = True
     has_parts = True

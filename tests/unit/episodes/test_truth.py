@@ -94,12 +94,12 @@ def test_without_audits_a_question_that_ends_early_counts_as_different() -> None
 
 def test_the_form_of_the_requests_chooses_the_comparator() -> None:
     def asked(**body: Any) -> dict[str, Any]:
-        context = json.dumps({"messages": [], **body})
+        context = json.dumps({"messages": [{"role": "user", "content": "?"}], **body})
         return row("a", 1, SMALL, "x", context=context, signals={"replay": {CHAT: True}})
 
     assert default_comparator([asked(tools=[{"type": "function"}])]) == "tool_calls"
     assert default_comparator([asked(response_format={"type": "json_schema"})]) == "json"
-    assert default_comparator([asked(), row("b", 1, SMALL, "x")]) == "exact"
+    assert default_comparator([asked(), row("b", 1, SMALL, "x")]) == "text"
 
 
 def test_a_log_without_a_reference_is_refused() -> None:
@@ -145,7 +145,7 @@ def test_a_log_without_labels_is_compared_with_its_last_model(tmp_path: Path) ->
     log = open_log(written(tmp_path / "log.jsonl", [*pair("a", "x", "x"), *pair("b", "x", "y")]))
     (table,) = log.tables
     assert log.unlabelled
-    assert table.truth == Truth(LARGE, "exact")
+    assert table.truth == Truth(LARGE, "text")
     assert table.arrays.correct[:, :, 0].tolist() == [[True, True], [False, True]]
     assert table.take(table.arrays.correct[:, 0, 0]).truth == table.truth
 

@@ -50,6 +50,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_built_in_matchers_are_named() -> None:
     built_in = (
+        "text",
+        "label",
         "exact",
         "squad",
         "hotpotqa",

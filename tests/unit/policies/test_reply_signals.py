@@ -6,11 +6,11 @@ import math
 
 import pytest
 
+from cascade.matching.same import agreement
 from cascade.policies.reply_signals import (
     answer_tokens,
     logprob_signals,
 )
-from cascade.text import agreement
 from cascade.types import Token, Usage
 from unit.made import completion
 
@@ -60,6 +60,6 @@ def test_without_logprobs_and_usage_all_is_unknown() -> None:
 
 
 def test_agreement_is_the_share_of_earlier_answers_that_are_the_same() -> None:
-    assert agreement("Danube", []) is None
-    assert agreement("the danube.", ["Danube", "Rhine", "Inn", "Danube"]) == 0.5
-    assert agreement("Elbe", ["Danube"]) == 0.0
+    assert agreement("Danube", [], None) is None
+    assert agreement("the danube.", ["Danube", "Rhine", "Inn", "Danube"], None) == 0.5
+    assert agreement("Elbe", ["Danube"], None) == 0.0

@@ -50,7 +50,7 @@ def test_a_sure_yes_serves_the_bases_whole_message() -> None:
     assert [one.purpose for one in asked] == ["answer", "judge"]
     assert answer.served[0].model == "small"  # type: ignore[index]
     assert answer.steps[0].signals["p_yes"] == pytest.approx(0.99)
-    assert answer.steps[0].signals["tools_offered"] == 1.0
+    assert answer.steps[0].signals["arguments"] == 1.0
 
 
 def test_after_a_no_the_guides_own_whole_message_is_served() -> None:

@@ -48,7 +48,7 @@ class TestRequests:
         assert (small["group"], large["group"], small["gold"]) == ("g", "r1", [CALL])
         assert json.loads(small["answer"]) == json.loads(CALL)
         assert completion_of(small).message == json.loads(small["text"])
-        assert small["signals"]["tool_calls"] == small["signals"]["tools_offered"] == 1
+        assert small["signals"]["tool_calls"] == small["signals"]["arguments_quoted"] == 1
         assert small["signals"]["replay"][CHAT] is True
         assert tables_from_rows([large, small])[0].arrays.steps.tolist() == [2]
 
