@@ -63,7 +63,7 @@ def answer_key(answer: str, request: ChatRequest | None) -> str:
     return normalize_answer(answer) if request is None else _remembered(answer, request)
 
 
-def agreement(answer: str, earlier: Sequence[str], request: ChatRequest | None) -> float | None:
+def agreement(answer: str, earlier: Sequence[str], request: ChatRequest | None = None) -> float | None:
     """Return the share of earlier answers that are the same answer; None if there are none."""
     if not earlier:
         return None

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 from pydantic import Field
 
+from cascade.matching.same import agreement
 from cascade.policies.signals import OF_ANSWERS
 from cascade.strategies.base import ModelUse, Plan, Strategy
 from cascade.strategies.config import StrategyConfig
 from cascade.strategies.form import form_of
 from cascade.strategies.prompts import Prompts
-from cascade.text import agreement
 from cascade.types import Question, Step
 
 
