@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from cascade.api.monitoring import monitor
     from cascade.api.policy import Policy
     from cascade.api.proving import prove
-    from cascade.api.telling import CascadeWarning
     from cascade.api.verifying import verify
     from cascade.chat import ChatRequest
     from cascade.config import CascadeConfig
@@ -69,7 +68,6 @@ _HOMES = {
     "Policy": "api.policy",
     "Guarantee": "guarantees.base",
     "FakeProvider": "providers.fake",
-    "CascadeWarning": "api.telling",
     "NetworkOptions": "api.fit_networks",
     "Answer": "types",
     "BatchError": "errors",
@@ -101,7 +99,6 @@ __all__ = [
     "Candidate",
     "CascadeConfig",
     "CascadeError",
-    "CascadeWarning",
     "Certificate",
     "ChatRequest",
     "ConfigError",

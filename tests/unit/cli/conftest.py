@@ -14,6 +14,7 @@ import typer.main
 from cascade.api import fit_report, fit_uncertified
 from cascade.cli.main import main
 from cascade.evaluation.report import plots
+from unit.cli.documents import check_document
 
 
 class Ran(NamedTuple):
@@ -63,6 +64,8 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
             main()
         captured = capsys.readouterr()
         code = ended.value.code
+        if "--json" in arguments and captured.out:
+            check_document(arguments, captured.out)
         return Ran(code if isinstance(code, int) else 0, captured.out, captured.err)
 
     return run

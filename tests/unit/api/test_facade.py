@@ -1,0 +1,127 @@
+"""The functions of the package: the same results as the command line, in Python."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import cascade
+from cascade.api.result import Result
+from unit.cli.certified import hard_rows
+
+LADDER = "demo-ladder"
+
+
+@pytest.fixture(scope="module")
+def log() -> Any:
+    return cascade.open_log(LADDER)
+
+
+@pytest.fixture(scope="module")
+def fitted(log: Any) -> Any:
+    return cascade.fit(log, policy="threshold", guarantee="regret", alpha=0.15)
+
+
+def test_every_public_name_is_there() -> None:
+    for name in cascade.__all__:
+        assert getattr(cascade, name) is not None, name
+
+
+def test_a_function_of_the_package_is_no_module_after_its_room_was_imported() -> None:
+    import cascade.collection
+    import cascade.evaluation.compare
+
+    for name in ("collect", "compare", "evaluate", "prove", "fit", "calibrate", "verify", "monitor"):
+        assert callable(getattr(cascade, name)), name
+
+
+def test_a_fit_prints_saves_verifies_and_loads(fitted: Any, log: Any, tmp_path: Path) -> None:
+    assert "not written yet" in fitted.summary()
+    saved = fitted.save(tmp_path / "policy")
+    assert (fitted.output, saved.output) == (None, str(tmp_path / "policy"))
+    found = cascade.verify(tmp_path / "policy", log)
+    assert found.ok
+    assert found.failed == ()
+    held = cascade.Policy.load(tmp_path / "policy")
+    assert held.certificates == fitted.certificates
+    held.save(tmp_path / "copy")
+    assert cascade.Policy.load(tmp_path / "copy").certificates == held.certificates
+
+
+def test_a_fit_is_what_the_command_prints(fitted: Any, cli: Any) -> None:
+    asked = ("--policy", "threshold", "--guarantee", "regret", "--alpha", "0.15", "-o", "one", "--json")
+    theirs, ours = json.loads(cli("fit", LADDER, *asked).out), json.loads(json.dumps(fitted.to_dict()))
+    for one in (theirs, ours):
+        one.update(output=None, candidates=[{**each, "fit_seconds": 0} for each in one["candidates"]])
+    assert ours == theirs
+
+
+def test_a_whole_guarantee_is_given_alone(log: Any) -> None:
+    whole = cascade.Guarantee("regret", alpha=0.15, delta=0.1)
+    found = cascade.fit(log, policy="threshold", guarantee=whole)
+    assert isinstance(found, Result)
+    with pytest.raises(cascade.UsageError, match="given as a whole"):
+        cascade.fit(log, guarantee=whole, alpha=0.1)
+
+
+def test_everything_that_is_wrong_is_one_error() -> None:
+    with pytest.raises(cascade.UsageError) as found:
+        cascade.fit("nowhere.jsonl", policy="thresold", lambda_set=-1, alpha=2)
+    for said in ("nowhere.jsonl", "thresold", "--lambda-set", "2"):
+        assert said in str(found.value)
+
+
+def test_what_must_be_known_of_a_log_is_logged_or_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "log.jsonl"
+    rows = hard_rows(40, [])
+    path.write_text("".join(json.dumps(one) + "\n" for one in [*rows, {"episode_id": "broken"}]), "utf-8")
+    cascade.open_log(str(path))
+    assert "dropped" in caplog.text
+    told: list[str] = []
+    cascade.open_log(str(path), tell=told.append)
+    assert len(told) == 1
+
+
+def test_an_open_log_takes_no_second_choice(log: Any) -> None:
+    with pytest.raises(cascade.UsageError, match="open_log"):
+        cascade.compare(log, where={"split": "test"})
+
+
+def test_results_are_shown_in_notebooks_with_every_character_escaped(log: Any) -> None:
+    found = cascade.evaluate(log, "{kind: fixed}")
+    html = found._repr_html_()
+    assert html.startswith("<pre")
+    assert "demo-ladder" in html
+    named = type(found)("<script>alert(1)</script>", found.datasets)
+    assert "<script>" not in named._repr_html_()
+
+
+def test_compare_prove_calibrate_and_monitor(log: Any, tmp_path: Path) -> None:
+    compared = cascade.compare(log, splits=2)
+    assert compared.to_dict()["datasets"][0]["rows"]
+    proof = cascade.prove(log, splits=2, policy="threshold", guarantee="coverage", alpha=[0.2, 0.1])
+    assert [one["guarantee"]["alpha"] for one in proof.to_dict()["cascades"][0]["proofs"]] == [0.2, 0.1]
+    assert proof.markdown().startswith("# What a cascade would save")
+    calibrated = cascade.calibrate(
+        log, "{kind: threshold, when: reply_logprob, keep: both}", output=tmp_path / "policy"
+    )
+    assert json.loads(json.dumps(calibrated.to_dict()))["n"] > 0
+    assert "no alarm" in str(cascade.monitor(tmp_path / "policy", log, tell=lambda _: None))
+
+
+def test_questions_are_collected(tmp_path: Path) -> None:
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text('{"question": "Which river runs through Vienna?", "answer": "Danube"}\n', "utf-8")
+    settings = cascade.CascadeConfig.model_validate(
+        {
+            "models": {"base": {"model": "small"}, "guide": {"model": "large"}},
+            "strategy": {"kind": "ladder", "models": ["base", "guide"]},
+            "provider": "fake",
+        }
+    )
+    found = cascade.collect(questions, tmp_path / "log.jsonl", config=settings, walks=())
+    assert (found.error, found.to_dict()["questions"]) == (None, 1)
+    assert cascade.open_log(str(tmp_path / "log.jsonl")).tables[0].n == 1
