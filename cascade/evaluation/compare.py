@@ -24,6 +24,7 @@ from cascade.conformal.rollout import hopeless, levels
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.baselines import ALL_STEPS, CLAIRVOYANT, reference_of
+from cascade.evaluation.by_hand import methods_by_hand
 from cascade.evaluation.intervals import Interval, corrected_interval
 from cascade.evaluation.methods import Depth, Method, left_out, methods
 from cascade.evaluation.played import Means, means
@@ -158,7 +159,7 @@ def compare(
         raise UsageError("There must be at least 1 split.")
     asked, whole = table.n, _questions(table)
     table = whole.costed()
-    playing = [*methods(table), *others]
+    playing = [*methods(table), *methods_by_hand(table), *others]
     against = _reference(table, [one.name for one in playing], reference)
     results = {name: _Results() for name in (*(one.name for one in playing), CLAIRVOYANT)}
     sizes = groups = (0, 0, 0)
