@@ -218,6 +218,10 @@ def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) 
     return found
 
 
+_STANDS_IN = "replay"
+"""The provider that says again what others said, verifiers among them."""
+
+
 def build_guards(
     config: CascadeConfig, providers: Mapping[str, Provider]
 ) -> tuple[Mapping[str, Guard], tuple[Guard, ...]]:
@@ -240,4 +244,9 @@ def build_guards(
         if kind not in providers:
             own.append(guard)
         guards |= {entry.model: guard for entry in entries}
+    if config.strategy.free_calls and config.provider.kind == _STANDS_IN:
+        return guards | dict.fromkeys(config.strategy.free_calls, next(iter(guards.values()))), tuple(own)
+    for name, provider in config.strategy.free_providers().items():
+        own.append(Guard(provider, per_call_s=config.timeouts.per_call_s))
+        guards[name] = own[-1]
     return guards, tuple(own)

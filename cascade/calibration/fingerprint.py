@@ -59,7 +59,8 @@ def _of_config(config: CascadeConfig, templates: prompts.Prompts | None) -> Made
         "models": {
             role: {"name": entry.model} | {name: getattr(entry, name) for name in _SETTINGS}
             for role, entry in used.items()
-        },
+        }
+        | {name: {"name": name} | dict.fromkeys(_SETTINGS) for name in strategy.free_calls},
         "step_models": strategy.step_roles(roles),
         "prices": {entry.model: _price(prices[entry.model]) for entry in used.values()},
         "prompts_sha256": _prompts_digest(config, templates),

@@ -98,6 +98,7 @@ class CascadeConfig(Section):
         """Return every configured model's price: as configured, else from the bundled table, else None."""
         table = PriceTable.bundled()
         found = {entry.model: table.price(entry.model) for entry in self.models.values()}
+        found |= dict.fromkeys(self.strategy.free_calls, Price(0, 0, source="free"))
         return found | {entry.model: entry.price.price() for entry in self.models.values() if entry.price}
 
 

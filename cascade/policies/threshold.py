@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -34,13 +34,18 @@ def uncertainty(p_yes: float | None) -> float:
     return -math.log(max(p_yes, 1.0 - p_yes))
 
 
+When: TypeAlias = Literal["uncertain", "p_yes", "reply_logprob", "gate"]
+_READS = {"uncertain": "p_yes", "p_yes": "p_yes", "reply_logprob": "reply_mean_logprob", "gate": "gate"}
+
+
 @dataclass(frozen=True, slots=True)
 class ThresholdPolicy(Policy):
     """Go on while the doubt about a step is at least `kappa`, else keep what was judged right.
 
     `when` says what the doubt is: "uncertain" the guide's uncertainty in nats; "p_yes" 1 − P(yes), so that a sure "no"
     is not enough to stop (for guides whose corrections are weaker than their judgement); "reply_logprob" minus the
-    mean log-prob of the reply's tokens in nats, which asks nobody (for ladders). Unknown is full doubt.
+    mean log-prob of the reply's tokens in nats, which asks nobody (for ladders); "gate" 1 − the verdict of a verifier
+    (for `verified`). Unknown is full doubt.
 
     `keep="judged"` keeps the base's answer after a yes and the guide's after a no, and the newest where nothing was
     judged; `keep="both"` keeps every answer of every step that was paid.
@@ -48,12 +53,12 @@ class ThresholdPolicy(Policy):
 
     kappa: float = 0.3
     keep: Literal["judged", "both"] = "judged"
-    when: Literal["uncertain", "p_yes", "reply_logprob"] = "uncertain"
+    when: When = "uncertain"
 
     @property
     def reads(self) -> tuple[str, ...]:
         """The signals that it looks at."""
-        return ("reply_mean_logprob",) if self.when == "reply_logprob" else ("p_yes",)
+        return (_READS[self.when],)
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -82,11 +87,10 @@ class ThresholdPolicy(Policy):
     def _doubt(self, step: Step) -> float:
         if self.when == "uncertain":
             return uncertainty(step.signals.get("p_yes"))
-        name = "p_yes" if self.when == "p_yes" else "reply_mean_logprob"
-        value = step.signals.get(name)
+        value = step.signals.get(_READS[self.when])
         if value is None:
             return ALWAYS
-        return 1.0 - value if self.when == "p_yes" else -value
+        return -value if self.when == "reply_logprob" else 1.0 - value
 
 
 class ThresholdConfig(PolicyConfig):
@@ -95,7 +99,7 @@ class ThresholdConfig(PolicyConfig):
     kind: Literal["threshold"] = "threshold"
     threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.3
     keep: Literal["judged", "both"] = "judged"
-    when: Literal["uncertain", "p_yes", "reply_logprob"] = "uncertain"
+    when: When = "uncertain"
 
     def build(self) -> ThresholdPolicy:
         """Return the policy."""
@@ -106,6 +110,7 @@ class ThresholdConfig(PolicyConfig):
         (wanted,) = self.build().reads
         if wanted in strategy.signals:
             return
-        lacks, other = ("log-probs", "p_yes") if self.when == "reply_logprob" else ("verdicts", "reply_logprob")
+        lacks = {"reply_logprob": "log-probs", "gate": "verifier"}.get(self.when, "verdicts")
+        other = "p_yes" if self.when == "reply_logprob" else "reply_logprob"
         said = f"use when: {other}, or {{kind: fixed, depth: …}}"
         yield f"policy.when: the {strategy.kind} strategy has no {lacks}; {said}"

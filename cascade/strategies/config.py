@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from cascade.errors import UsageError
 from cascade.policies.base import SHARED_PLACE
+from cascade.providers.base import Provider
 from cascade.section import KindSection
 from cascade.strategies.base import ModelUse, Strategy
 from cascade.strategies.prompts import Prompts
@@ -63,6 +64,19 @@ class StrategyConfig(KindSection):
     def decides(self) -> bool:
         """Whether a model decides in each step when to stop, as the policy `prompted` needs."""
         return False
+
+    @property
+    def free_calls(self) -> tuple[str, ...]:
+        """The names under which calls are made that go to no model and cost nothing (`free_providers`)."""
+        return ()
+
+    def free_providers(self) -> Mapping[str, Provider]:
+        """Return who answers such calls, by name.
+
+        Raises:
+            ConfigError: what is named cannot be imported or read.
+        """
+        return {}
 
     def role(self, place: str, model: str) -> str:  # noqa: ARG002 - a ladder calls a model by its name
         """Return what a log calls the model of an entry under `models`: by default the entry's name."""

@@ -5,7 +5,7 @@ With one model it is that model alone, at its own cost: the baseline that a casc
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -17,9 +17,9 @@ from cascade.policies.base import Takes
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.strategies.base import ModelUse, Plan, Strategy
 from cascade.strategies.config import StrategyConfig
-from cascade.strategies.form import form_of
+from cascade.strategies.form import Form, form_of
 from cascade.strategies.prompts import Prompts, load
-from cascade.types import Question, Step
+from cascade.types import Completion, Question, Request, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,42 +62,40 @@ class Ladder(Strategy):
 
     def plan(self, question: Question) -> Plan:
         """Plan one call a step."""
-        form = form_of(question, self.prompts)
-        earlier: list[str] = []
+        form, earlier = form_of(question, self.prompts), list[str]()
         for number, use in enumerate(self.rungs, 1):
-            request = form.request(use, use.name, number)
-            if not self.logprobs and not (question.chat is not None and question.chat.top_logprobs):
-                request = request._replace(top_logprobs=None)
-            last = number == len(self.rungs)
-            try:
-                completion = yield request
-            except ProviderError as error:
-                if error.shown or (last and not earlier):
-                    raise
-                yield Step(number, (), {}, (f"{use.name} failed: {type(error).__name__}: {error}",))
-                continue
-            assert completion is not None  # noqa: S101 - a request is answered by a completion
-            candidate, numbers, warning = form.read(completion, request, last=last and not earlier)
-            said = () if warning is None else (warning,)
-            if candidate is None:
-                notes = (f"the reply of {use.name} holds no whole answer",)
-                yield Step(number, (), numbers, notes, warnings=said)
-                continue
-            numbers["agrees_with_earlier"] = agreement(candidate.text, earlier, question.chat)
-            earlier.append(candidate.text)
-            yield Step(number, (candidate,), numbers, warnings=said)
+            yield (yield from self.rung(question, form, use, number, earlier, last=number == len(self.rungs)))
+
+    def rung(
+        self, question: Question, form: Form, use: ModelUse, number: int, earlier: list[str], *, last: bool
+    ) -> Generator[Request, Completion | None, Step]:
+        """Ask one model; return its step and add its answer to the earlier ones. `last`: no other model follows."""
+        request = form.request(use, use.name, number)
+        if not self.logprobs and not (question.chat is not None and question.chat.top_logprobs):
+            request = request._replace(top_logprobs=None)
+        try:
+            completion = yield request
+        except ProviderError as error:
+            if error.shown or (last and not earlier):
+                raise
+            return Step(number, (), {}, (f"{use.name} failed: {type(error).__name__}: {error}",))
+        assert completion is not None  # noqa: S101 - a request is answered by a completion
+        candidate, numbers, warning = form.read(completion, request, last=last and not earlier)
+        said = () if warning is None else (warning,)
+        if candidate is None:
+            return Step(number, (), numbers, (f"the reply of {use.name} holds no whole answer",), warnings=said)
+        numbers["agrees_with_earlier"] = agreement(candidate.text, earlier, question.chat)
+        earlier.append(candidate.text)
+        return Step(number, (candidate,), numbers, warnings=said)
 
 
-class LadderConfig(StrategyConfig):
+class RungsConfig(StrategyConfig):
     """A list of models, cheapest first, named as under `models`."""
 
-    kind: Literal["ladder"]
     models: tuple[str, ...] = Field(min_length=1)
 
     signals = OF_ANSWERS | OF_MESSAGES
-    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "reply_logprob"}
     has_reference = True
-    has_parts = True
     answers_chat = True
 
     @field_validator("models")
@@ -113,6 +111,23 @@ class LadderConfig(StrategyConfig):
         """The entries under `models` that it needs."""
         return self.models
 
+    def role(self, place: str, model: str) -> str:  # noqa: ARG002 - the same model in another entry is the same rung
+        """Return the model's own name: a rung is called by it."""
+        return model
+
+    def described(self, roles: Sequence[str]) -> dict[str, Any]:
+        """Return the settings with the models by their own names."""
+        return {**super().described(roles), "models": list(roles)}
+
+
+class LadderConfig(RungsConfig):
+    """Each model answers once."""
+
+    kind: Literal["ladder"]
+
+    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "reply_logprob"}
+    has_parts = True
+
     @property
     def horizon(self) -> int:
         """T, the number of models."""
@@ -121,14 +136,6 @@ class LadderConfig(StrategyConfig):
     def build(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Ladder:
         """Return the ladder."""
         return Ladder(tuple([uses[name] for name in self.models]), prompts)
-
-    def role(self, place: str, model: str) -> str:  # noqa: ARG002 - the same model in another entry is the same rung
-        """Return the model's own name: a rung is called by it."""
-        return model
-
-    def described(self, roles: Sequence[str]) -> dict[str, Any]:
-        """Return the settings with the models by their own names."""
-        return {**super().described(roles), "models": list(roles)}
 
     def step_roles(self, roles: Sequence[str]) -> list[str]:
         """Return the models in their order."""

@@ -14,6 +14,7 @@ STRATEGIES: Registry[type[StrategyConfig]] = Registry(
         "ladder": "cascade.strategies.ladder:LadderConfig",
         "exit": "cascade.strategies.exit:ExitConfig",
         "offers": "cascade.strategies.offers:OffersConfig",
+        "verified": "cascade.strategies.verified:VerifiedConfig",
     },
     subclass_of(StrategyConfig),
     by_place=True,

@@ -26,6 +26,7 @@ from cascade.strategies.exit import Exit
 from cascade.strategies.ladder import Ladder
 from cascade.strategies.offers import Offers
 from cascade.strategies.registry import STRATEGIES
+from cascade.strategies.verified import Verified
 from unit.certified import certificate, directory
 from unit.made import TWO_MODELS
 from unit.policies import learned_made as walks
@@ -52,12 +53,16 @@ def test_a_strategy_is_what_its_section_says(strategy: dict[str, Any], made: Any
 
 
 def test_every_kind_of_strategy_can_be_built() -> None:
-    needed: dict[str, Any] = {"ladder": {"models": ["base"]}, "offers": {"offers": [{"name": "a", "model": "base"}]}}
+    needed: dict[str, Any] = {
+        "ladder": {"models": ["base"]},
+        "offers": {"offers": [{"name": "a", "model": "base"}]},
+        "verified": {"models": ["base"], "verifier": {"kind": "schema", "json_schema": {}}},
+    }
     made = {
         build_strategy(load(MODELS | {"strategy": {"kind": kind, **needed.get(kind, {})}}))
         for kind in STRATEGIES.built_in
     }
-    assert {type(one) for one in made} == {BaseGuide, Ladder, Exit, Offers}
+    assert {type(one) for one in made} == {BaseGuide, Ladder, Exit, Offers, Verified}
 
 
 def test_a_folder_of_prompts_is_read_by_every_strategy(tmp_path: Path) -> None:

@@ -1,0 +1,188 @@
+"""Who answers a verifier's calls where no model does: a user's function, a JSON schema, a command with a time limit.
+
+A verdict is a number in [0, 1], 1 for an output that passes and 0 for one that fails, or "unknown". It travels as the
+text of a completion, so that a verdict is called, logged, traced and replayed as a model's reply is. It costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cascade.chat import output_text, parsed
+from cascade.chat_faults import schema_problem
+from cascade.errors import BadRequestError, ProviderTimeoutError, quote
+from cascade.providers.base import Payload
+from cascade.types import Question, Request
+
+Verify = Callable[[Question, Mapping[str, Any], float], object]
+"""Judges a message that answers a question, in so many seconds at most; of a plain question its content is the answer.
+
+It returns a bool, a number in [0, 1], or None where it cannot tell.
+"""
+UNKNOWN = "unknown"
+CANNOT_TELL = 75
+"""The exit code of a command that cannot tell (EX_TEMPFAIL of sysexits.h)."""
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL", re.IGNORECASE)
+
+
+def sent_output(message: Mapping[str, Any]) -> str:
+    """Return the text in which an output is sent to a verifier."""
+    return json.dumps({"role": "assistant", **message}, ensure_ascii=False)
+
+
+def read_verdict(text: str) -> float | None:
+    """Return the verdict of a reply; None for one that cannot be told.
+
+    >>> read_verdict("1.0"), read_verdict("unknown"), read_verdict("nan"), read_verdict("Yes")
+    (1.0, None, None, None)
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0.0 <= value <= 1.0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Verifier:
+    """Answers verifiers' calls with what a function says. It is a provider.
+
+    Args:
+        verify: judges an output.
+        name: what it is called in messages.
+    """
+
+    verify: Verify
+    name: str
+
+    def complete(self, request: Request, timeout_s: float) -> Payload:
+        """Return the verdict on the output that a request holds."""
+        message = json.loads(request.messages[-1].content)
+        try:
+            said = self.verify(request.question, message, timeout_s)
+        except TimeoutError:
+            says = f"the verifier {self.name} was not done in {timeout_s:.1f} s, which was all the time left"
+            raise ProviderTimeoutError(says, model=request.model, billed="no") from None
+        except Exception as error:  # noqa: BLE001 - a user's function raises what it likes
+            says = f"the verifier {self.name} failed: {type(error).__name__}: {quote(str(error))}"
+            raise BadRequestError(says, model=request.model) from None
+        choice = {"index": 0, "message": {"role": "assistant", "content": _text(said)}, "finish_reason": "stop"}
+        return {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
+
+    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
+        """Do the same in a thread."""
+        return await asyncio.to_thread(self.complete, request, timeout_s)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _text(said: object) -> str:
+    """Return a verdict as a completion's text."""
+    plain: Any = said
+    if getattr(said, "shape", None) == ():  # numpy's scalars are no bools
+        plain = plain.item()
+    if isinstance(plain, bool | int | float) and 0 <= plain <= 1:
+        return str(float(plain))
+    return UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """Passes an output that is JSON and keeps a schema; of a message that calls tools, the list of its calls."""
+
+    schema: Mapping[str, Any]
+
+    def __call__(self, question: Question, message: Mapping[str, Any], left_s: float) -> bool:  # noqa: ARG002
+        """Judge an output, whatever the question is."""
+        try:
+            value = parsed(output_text(message))
+        except ValueError:
+            return False
+        return schema_problem(self.schema, value) is None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """Passes an output with which a command ends in time with exit code 0; with 75 it cannot tell.
+
+    The command reads one JSON object on its standard input: `question`, `context`, `request` (the body of a chat
+    request, or null), `message` and `output` (what the message says, as a text). It runs in a session of its own, in an
+    empty folder, without the environment variables whose names look like those of keys. When its time is over it is
+    killed with every process of its session, and has failed the output.
+
+    Args:
+        command: the program and its arguments; no shell reads them.
+        timeout_s: how long it may take.
+    """
+
+    command: Sequence[str]
+    timeout_s: float = 10.0
+
+    def __call__(self, question: Question, message: Mapping[str, Any], left_s: float) -> bool | None:
+        """Judge an output; raise TimeoutError where the time of the question is over before the command's own."""
+        told = {
+            "question": question.text,
+            "context": question.context,
+            "request": None if question.chat is None else question.chat.body(),
+            "message": message,
+            "output": output_text(message),
+        }
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as held:
+            held.write(json.dumps(told).encode("utf-8", "replace"))
+            held.seek(0)
+            code = _exit_code(self.command, held, folder, min(left_s, self.timeout_s))
+        if code is None and left_s < self.timeout_s:
+            raise TimeoutError
+        return None if code == CANNOT_TELL else code == 0
+
+
+def _exit_code(command: Sequence[str], given: Any, folder: str, limit_s: float) -> int | None:
+    """Run a command and return its exit code; None where its time was over and it was killed."""
+    clean = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+    process = subprocess.Popen(  # noqa: S603 - the configuration names the command
+        list(command),
+        stdin=given,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=folder,
+        env=clean,
+        start_new_session=True,
+    )
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        _kill_session(process)
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    """Kill what is left of a command and of the processes that it has started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for member in _session(process.pid):  # those that have left its group
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(member, signal.SIGKILL)
+    process.wait()
+
+
+def _session(leader: int) -> list[int]:
+    """Return the processes of a session, as far as the system lists processes under /proc."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):
+            if int((folder / "stat").read_text("utf-8").rpartition(")")[2].split()[3]) == leader:
+                found.append(int(folder.name))
+    return found
