@@ -18,7 +18,6 @@ from cascade.api.logs import (
     LogAsked,
     Models,
     Where,
-    read_log,
     refuse_other_prices,
     tables_for,
     tell_pooled,
@@ -28,6 +27,7 @@ from cascade.api.output import plain_text
 from cascade.api.policies import GivenPolicy, check_target, given_policy
 from cascade.api.recalibrate import Promise, changes, days_held, held_before, lost, prices_held
 from cascade.api.result import Result
+from cascade.api.reviewing import Files, ReviewOptions, read_reviewed, without_training
 from cascade.api.telling import Tell, warn
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.config import CascadeConfig, load
@@ -92,6 +92,8 @@ def calibrate(
     where: Where = None,
     matcher: str | None = None,
     models: Models = None,
+    reviews: Files = None,
+    label_rate: float | None = None,
     seed: int = 0,
     allow_everything: bool = False,
     force: bool = False,
@@ -119,6 +121,8 @@ def calibrate(
         where: which rows of the log are read.
         matcher: judges the answers anew.
         models: of a log of many models these alone, the cheapest first; the last is the reference.
+        reviews: what people said (`cascade review`) is the truth: one file or several.
+        label_rate: of the reviews only those drawn at this rate; by default all that were drawn.
         seed: which random draws.
         allow_everything: with too few questions, keep every answer of every step.
         force: write over another policy there.
@@ -137,11 +141,14 @@ def calibrate(
     each = {"": LevelGiven(given, asked)} if levels is None else levels.each
     how = _How(settings, seed, allow_everything, tell)
     parts = {name: _part(one, expires_days, how, name) for name, one in each.items()}
-    opened = read_log(LogAsked(log, where, matcher, models=models), tell)
+    first = next(iter(parts))  # all levels are of one cascade
+    said = ReviewOptions.of(reviews, label_rate)
+    opened = read_reviewed(LogAsked(log, where, matcher, models=models), said, parts[first].wanted.asked.kind, tell)
+    if said.files:
+        opened = without_training(opened, parts[first].before or given.artifact, tell)
     tell_pooled(opened.tables, tell)
     tell_questions(opened.tables, tell)
     done = {name: _calibrated(part, opened, how, name) for name, part in parts.items()}
-    first = next(iter(parts))  # all levels are of one cascade
     _tell_lost(parts[first].before, done[first].artifact, tell)
     if levels is None:
         write(target, done[""].artifact)

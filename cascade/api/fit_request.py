@@ -14,6 +14,7 @@ from cascade.api.logs import LogAsked, refuse_other_prices, tables_for, tell_poo
 from cascade.api.methods import check_method
 from cascade.api.policies import check_target, policy_directory
 from cascade.api.problems import Problems, checked_log
+from cascade.api.reviewing import ReviewOptions, compared, read_reviewed
 from cascade.api.telling import Tell
 from cascade.api.unserved import tell_unserved
 from cascade.config import CascadeConfig, load
@@ -101,6 +102,7 @@ def checked(
     given: FitOptions,
     promise: GuaranteeOptions,
     log_asked: LogAsked,
+    reviews: ReviewOptions,
     place: Place,
     tell: Tell,
     *,
@@ -117,7 +119,7 @@ def checked(
         problems.add(said)
     network = wanted_config(problems, given.networks, given.policy)
     settings = None if config is None else problems.of(lambda: load(config))
-    log = checked_log(problems, log_asked, tell)
+    log = checked_log(problems, compared(log_asked) if reviews.files else log_asked, tell)
     if log is not None and promise.kind is None and any(table.truth is not None for table in log.tables):
         promise = promise._replace(kind=default_kind(budget=False, compared=True))
     levels = levels_asked(problems, given.levels, given.default_level, promise)
@@ -130,6 +132,9 @@ def checked(
     directory = given.init
     started = None if directory is None else problems.of(lambda: _init(directory))
     embedder = None if given.sentences is None else problems.of(given.sentences)
+    if reviews.files and log is not None and wanted is not None:
+        kind = wanted.kind
+        log = problems.of(lambda: read_reviewed(log_asked, reviews, kind, tell))
     tables: Sequence[EpisodeTable] | None = None
     if log is not None:
         with problems.noted():

@@ -15,6 +15,7 @@ from cascade.api.fit_request import FitOptions, Place, Ready, checked
 from cascade.api.fit_uncertified import UncertifiedFit
 from cascade.api.guarantee_options import GuaranteeOptions
 from cascade.api.logs import LogAsked, Models, Where
+from cascade.api.reviewing import Files, ReviewOptions
 from cascade.api.telling import Tell, warn
 from cascade.episodes.embeddings import vectors_of
 from cascade.evaluation.logs import Log
@@ -68,6 +69,8 @@ def fit(
     matcher: str | None = None,
     reference: str | None = None,
     models: Models = None,
+    reviews: Files = None,
+    label_rate: float | None = None,
     seed: int = 0,
     output: str | Path | None = None,
     force: bool = False,
@@ -105,6 +108,8 @@ def fit(
         matcher: judges the answers anew.
         reference: whose output is the truth, whatever the labels say: "guide", or a ladder's model.
         models: of a log of many models these alone, the cheapest first; the last is the reference.
+        reviews: what people said (`cascade review`) is the truth: one file or several.
+        label_rate: of the reviews only those drawn at this rate; by default all that were drawn.
         seed: which random draws; the same log and seed give the same policy.
         output: the directory to write; by default none, see `save` of the result.
         force: write over another policy there.
@@ -142,6 +147,7 @@ def fit(
         given,
         promise,
         LogAsked(log, where, matcher, reference, models),
+        ReviewOptions.of(reviews, label_rate),
         place,
         tell,
         config=None if config is None else Path(config),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from cascade.api.telling import Tell, warn
 from cascade.calibration.remarks import about_questions, about_reference
@@ -101,19 +101,11 @@ def read_log(asked: LogAsked, tell: Tell) -> Log:
 def unlabelled_said(table: EpisodeTable) -> str:
     """Return what is offered on a log in which nothing says which answers are right."""
     assert table.truth is not None  # noqa: S101 - such a log is compared with its reference
-    reference, comparator = table.truth
+    reference, comparator = table.truth.reference, table.truth.comparator
     return (
         f"{table.dataset} does not say which answers are right, so what is offered is agreement with {reference}: that "
         f"the answer served is the same as what {reference} gives, by the comparator {comparator}. No label is needed."
     )
-
-
-def open_rows(source: str, where: Where, tell: Tell) -> Iterator[Mapping[str, Any]]:
-    """Yield a log's rows as they are, and tell at their end what was left out. Raises as `open_log` does."""
-    dropped = Dropped()
-    yield from logs.rows_of(source, parse_where(where or ()), dropped)
-    if dropped.describe():
-        tell(dropped.describe())
 
 
 def tables_for(

@@ -11,10 +11,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cascade.api.logs import LogAsked, Models, Where, other_prices, read_log, tables_for, tell_pooled
+from cascade.api.logs import LogAsked, Models, Where, other_prices, tables_for, tell_pooled
 from cascade.api.output import plain_text
 from cascade.api.policies import policy_directory
 from cascade.api.result import Result
+from cascade.api.reviewing import Files, ReviewOptions, read_reviewed
 from cascade.api.telling import Tell, warn
 from cascade.calibration.verifying import Check, Verdict, not_whole, verify_held
 from cascade.config import CascadeConfig, load
@@ -80,6 +81,8 @@ def verify(
     where: Where = None,
     matcher: str | None = None,
     models: Models = None,
+    reviews: Files = None,
+    label_rate: float | None = None,
     tell: Tell = warn,
 ) -> VerificationResult:
     """Check a policy's certificates on a log: hashes, dates, models, the same threshold from the same data.
@@ -94,6 +97,8 @@ def verify(
         where: which rows of the log are read.
         matcher: judges the answers anew.
         models: of a log of many models these alone, the cheapest first; the last is the reference.
+        reviews: what people said (`cascade review`) is the truth: one file or several.
+        label_rate: of the reviews only those drawn at this rate; by default all that were drawn.
         tell: takes what must be known of the log, in words.
 
     Raises:
@@ -101,22 +106,27 @@ def verify(
         ConfigError: the configuration cannot be read.
     """
     settings = None if config is None else load(Path(config))
-    opened = read_log(LogAsked(log, where, matcher, models=models), tell)
     place = Path(directory)
     try:
         held = policy_directory(place)
         several = read_levels(place)
     except ConfigError as error:
         return VerificationResult({"": not_whole(error)})
+    opened = read_reviewed(
+        LogAsked(log, where, matcher, models=models), ReviewOptions.of(reviews, label_rate), _kind(held) or "", tell
+    )
     tell_pooled(opened.tables, tell)
     each = {"": held} if several is None else several.policies
     verdicts = {name: _verdict(one, opened, settings) for name, one in each.items()}
     return VerificationResult(verdicts, None if several is None else several.levels)
 
 
+def _kind(held: HeldPolicy) -> str | None:
+    return held.artifact.certificates[0].kind if held.artifact.certificates else None
+
+
 def _verdict(held: HeldPolicy, log: Log, settings: CascadeConfig | None) -> Verdict:
-    kind = held.artifact.certificates[0].kind if held.artifact.certificates else None
-    verdict = verify_held(held, tables_for(log, kind, held.policy, held.artifact), config=settings)
+    verdict = verify_held(held, tables_for(log, _kind(held), held.policy, held.artifact), config=settings)
     return verdict if settings is None else Verdict((*verdict.checks, prices_check(log, settings)))
 
 

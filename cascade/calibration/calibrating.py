@@ -38,6 +38,8 @@ from cascade.section import Section
 from cascade.text import counted
 from cascade.types import Certificate
 
+_SELECTION = 0.3
+"""The share of the questions that order a path, where one is needed and there is none."""
 _NAMED = 5
 """Questions and groups that a message names before it only counts."""
 _APART = ("The policy and its settings were chosen without the calibration questions.",)
@@ -99,7 +101,7 @@ def calibrate_policy(
     config: CascadeConfig | None = None,
     seed: int = 0,
     expires_days: int | None = None,
-    selection_share: float = 0.3,
+    selection_share: float = _SELECTION,
     held: PolicyArtifact | None = None,
     allow_everything: bool = False,
     today: date | None = None,
@@ -137,10 +139,8 @@ def calibrate_policy(
     _refuse_place(settings)
     before = held or PolicyArtifact(settings)
     rows = _rows(joined(tables), policy, guarantee, before, config)
-    chosen = choose(rows.table, policy, guarantee, before, Draw(selection_share, seed))
-    # One of each group certifies. A path may be ordered on all questions of its groups.
+    chosen = _chosen(rows.table, policy, guarantee, before, Draw(selection_share, seed))
     groups = one_a_group(rows.table, separate=guarantee.separate, seed=seed).n
-    chosen = chosen._replace(table=one_a_group(chosen.table, separate=guarantee.separate, seed=seed))
     sample = sample_of(chosen.table, policy)
     found = guarantee.rules.calibrate(sample, guarantee, chosen.path)
     if guarantee.single:
@@ -163,6 +163,25 @@ def calibrate_policy(
             *_guessed(sample, guarantee),
         ),
     )
+
+
+def certifying(
+    tables: Sequence[EpisodeTable], policy: Policy, guarantee: Guarantee, held: PolicyArtifact | None, seed: int = 0
+) -> Chosen:
+    """Return the questions that `calibrate_policy` would certify from, and the path that it would test.
+
+    Raises:
+        UsageError: as `calibrate_policy` does.
+    """
+    before = held or PolicyArtifact({})
+    rows = _rows(joined(tables), policy, guarantee, before, None)
+    return _chosen(rows.table, policy, guarantee, before, Draw(_SELECTION, seed))
+
+
+def _chosen(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: PolicyArtifact, draw: Draw) -> Chosen:
+    """Return one question of each group, and a path, which may be ordered on all questions of its groups."""
+    chosen = choose(table, policy, guarantee, before, draw)
+    return chosen._replace(table=one_a_group(chosen.table, separate=guarantee.separate, seed=draw.seed or 0))
 
 
 def _pooled(found: Sequence[Found], table: EpisodeTable, guarantee: Guarantee) -> Iterator[str]:
@@ -409,9 +428,7 @@ def _assumptions(found: Found, frame: _Frame) -> Iterator[str]:
         yield f"Questions of one group hang together; one of each was drawn, whatever the answers: {frame.drawn}."
     yield from frame.how
     yield from (
-        ("Whether an answer is right is judged as in the log.",)
-        if frame.truth is None
-        else (f"Whether an answer equals the reference's is judged by {frame.truth.comparator}.",)
+        ("Whether an answer is right is judged as in the log.",) if frame.truth is None else frame.truth.assumptions()
     )
     yield "Every step that the policy asks for is run: no budget, time limit or failing provider cuts a question short."
     yield from asked.rules.assumptions

@@ -17,6 +17,8 @@ from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.certificate import canonical, of_segment
+from cascade.guarantees.questions import Labels
+from cascade.policies.artifact import PolicyArtifact
 
 _CHUNK = 1 << 14
 """Questions hashed at once: about as many megabytes as they have steps."""
@@ -70,12 +72,19 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         priced=np.concatenate([table.priced for table in tables]),
         truth=first.truth,
         parents=first.parents,
+        labels=_labels(tables),
     )
 
 
 def _joined(parts: Sequence[StepArrays]) -> StepArrays:
     answer, correct, cost, steps, complete = _stacked(("answer", "correct", "cost", "steps", "complete"), parts)
     return StepArrays(answer, correct, cost, steps, complete)
+
+
+def _labels(tables: Sequence[EpisodeTable]) -> Labels | None:
+    """Return for which questions people's judgements count; None where they do for no data set."""
+    held = [table.labels for table in tables if table.labels is not None]
+    return Labels(*_stacked(Labels._fields, held)) if len(held) == len(tables) else None
 
 
 def _cascade(table: EpisodeTable) -> str:
@@ -154,6 +163,11 @@ def once(table: EpisodeTable, *, separate: bool = False) -> Ints:
         else:
             chosen[key] = (_hash(name), row)
     return np.array(sorted(row for _, row in chosen.values()), dtype=np.int64)
+
+
+def unseen(table: EpisodeTable, held: PolicyArtifact) -> EpisodeTable:
+    """Return the questions of a table that did not make a policy."""
+    return table.take(~among(table, frozenset(held.seen.training)))
 
 
 def as_promised(table: EpisodeTable, guarantee: Guarantee) -> EpisodeTable:
@@ -321,6 +335,8 @@ def _columns(table: EpisodeTable, horizon: int, places: int) -> Iterator[tuple[s
     for name, walk in sorted(table.walks.items()):
         if walk.known.any():
             yield f"walk {name}", np.stack([walk.known, walk.right & walk.known], axis=1)
+    if table.labels is not None:
+        yield "drawn", table.labels.drawn
 
 
 def _shown(table: EpisodeTable) -> Iterator[tuple[str, Floats]]:

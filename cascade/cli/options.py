@@ -28,6 +28,16 @@ Models = Annotated[
         "--models", help="CHEAP,DEAR: of a log of many models these alone, in this order; the last is the reference."
     ),
 ]
+Reviews = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--reviews", help="What people said (cascade review) is the truth. Repeatable, for several reviewers."
+    ),
+]
+LabelRate = Annotated[
+    float | None,
+    typer.Option("--label-rate", help="Of the reviews only those drawn at this rate. By default all that were drawn."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print as one JSON document.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Which random draws.")]
 Configured = Annotated[

@@ -6,25 +6,32 @@ import getpass
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from cascade.api.logs import open_rows
-from cascade.api.output import plain, spelled
-from cascade.cli.options import AsJson, Episodes, Matched, Where
-from cascade.cli.output import console, notes, print_json, say
+from cascade.api.guarantee_options import GuaranteeOptions, wanted_guarantee
+from cascade.api.logs import LogAsked, read_log
+from cascade.api.output import spelled
+from cascade.api.policies import policy_directory
+from cascade.api.reviewing import compared
+from cascade.calibration.samples import joined, once, one_a_group, tied
+from cascade.cli.options import Alpha, AsJson, Delta, Episodes, Matched, Models, Where
+from cascade.cli.output import console, say
+from cascade.cli.review_report import say_plan, say_report
 from cascade.cli.review_terminal import ENDED, Keys, barred, page
 from cascade.conformal.labels import is_drawn
 from cascade.episodes.files import is_url
 from cascade.errors import UsageError
-from cascade.review.pairs import AUTO, Output, Pair, episodes_of, pairs_of, without_reference
-from cascade.review.report import agreements, tallies
-from cascade.review.reviews import SKIPPED, ReviewFile, Reviews, Terms, merged, read_reviews
-from cascade.review.session import KEYS, MOVES, Session, Stage, one_by_one, shuffled
+from cascade.guarantees.base import Guarantee
+from cascade.review.labels import tables_with
+from cascade.review.pairs import Compared, Output, Pair, compare
+from cascade.review.path import Along, along_path
+from cascade.review.plan import plans
+from cascade.review.reviews import SKIPPED, ReviewFile, Terms, merged, read_reviews
+from cascade.review.session import KEYS, MOVES, Choose, Judged, Session, Stage, one_by_one, shuffled
 from cascade.review.shown import output_lines, request_lines
 from cascade.text import counted
 
@@ -47,6 +54,14 @@ def review_log(
         typer.Option("--output", "-o", help="The file of reviews. By default beside the log. With --report several."),
     ] = None,
     reviewer: Annotated[str | None, typer.Option("--reviewer", help="Who judges. By default the user's name.")] = None,
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            "--policy", help="A policy directory: show only what its certificate hangs on, until it is settled."
+        ),
+    ] = None,
+    alpha: Alpha = None,
+    delta: Delta = None,
     label_rate: Annotated[
         float | None,
         typer.Option("--label-rate", help="The share of questions that is drawn for review. By default 1, all."),
@@ -56,8 +71,10 @@ def review_log(
     ] = None,
     skipped: Annotated[bool, typer.Option("--skipped", help="Show again what was skipped.")] = False,
     report: Annotated[bool, typer.Option("--report", help="Say what was judged, and how far reviewers agree.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Say how many judgements a certificate needs.")] = False,
     where: Where = None,
     matcher: Matched = None,
+    models: Models = None,
     as_json: AsJson = False,
 ) -> None:
     """Judge the outputs that differ from the reference's: blind, in random order, each distinct one once.
@@ -66,18 +83,29 @@ def review_log(
 
     Example: cascade review episodes.parquet --ask regret
     """
-    files = output or [_beside(episodes)]
     if report:
-        _say_report(merged([read_reviews(path) for path in files]), as_json=as_json)
+        files = output or [_beside(episodes)]
+        say_report(merged([read_reviews(path) for path in files]), as_json=as_json)
         return
-    if as_json or len(files) > 1:
+    terms = Terms(ask, matcher or "")  # type: ignore[arg-type]  # it says what is wrong with it
+    wanted = _wanted(ask, alpha, delta) if plan or policy is not None else None
+    if plan and wanted is not None:
+        found = _compared(episodes, where, models, matcher)
+        say_plan(
+            plans(_certify(found), len(found.pairs()), _along(found, policy, wanted, terms), wanted),
+            as_json=as_json,
+        )
+        return
+    if as_json or (output is not None and len(output) > 1):
         raise UsageError(
             "A review is written to one file and prints no JSON; --json and several files go with --report."
         )
-    pairs = _read_pairs(episodes, where, matcher)
-    terms = _terms(files[0], ask, matcher, label_rate, seed)
-    with ReviewFile(files[0], terms) as file:
-        _review(file, pairs, reviewer or _user(), skipped=skipped)
+    path = output[0] if output else _beside(episodes)
+    found = _compared(episodes, where, models, matcher or _held(path).matcher)
+    terms = _terms(path, ask, found.comparator, label_rate, seed)
+    with ReviewFile(path, terms) as file:
+        along = None if wanted is None else _along(found, policy, wanted, file.reviews.terms)
+        _review(file, found.pairs(), along, reviewer or _user(), skipped=skipped)
 
 
 def _beside(episodes: str) -> Path:
@@ -94,67 +122,117 @@ def _user() -> str:
         return "reviewer"
 
 
-def _terms(path: Path, ask: str, matcher: str | None, rate: float | None, seed: int | None) -> Terms:
+def _wanted(ask: str, alpha: float | None, delta: float | None) -> Guarantee:
+    """Return what is to be certified in the end."""
+    return wanted_guarantee(GuaranteeOptions(ask, alpha, delta), None, say)
+
+
+class _Held(NamedTuple):
+    """What a file of reviews was begun with, as far as the command line may leave it out."""
+
+    matcher: str | None = None
+    rate: float = 1.0
+
+
+def _held(path: Path) -> _Held:
+    if not path.exists() or not path.stat().st_size:
+        return _Held()
+    terms = read_reviews(path).terms
+    return _Held(terms.matcher, terms.rate)
+
+
+def _terms(path: Path, ask: str, comparator: str, rate: float | None, seed: int | None) -> Terms:
     """Return what a file is begun with; of one that is there, what was not said stays as it is."""
-    held = read_reviews(path).terms if path.exists() and path.stat().st_size else None
-    if held is not None:
-        matcher, rate = matcher or held.matcher, held.rate if rate is None else rate
     key = "" if seed is None else f"seed {seed}"
-    return Terms(ask, matcher or AUTO, 1.0 if rate is None else rate, key)  # type: ignore[arg-type]
+    return Terms(ask, comparator, _held(path).rate if rate is None else rate, key)  # type: ignore[arg-type]
 
 
-def _read_pairs(episodes: str, where: Sequence[str] | None, matcher: str | None) -> list[Pair]:
-    """Return a log's pairs; say of how many requests nobody can tell."""
-    found = episodes_of(open_rows(episodes, where, say), matcher or AUTO)
-    lacking = without_reference(found)
-    if lacking:
-        said = f"{counted(len(lacking), 'request')} of the log have no output of the reference, and are not shown"
-        notes().print(said, style="yellow", soft_wrap=True)
-    return pairs_of(found)
+def _compared(episodes: str, where: Sequence[str] | None, models: str | None, matcher: str | None) -> Compared:
+    """Return a log's outputs; say of how many requests nobody can tell."""
+    log = read_log(compared(LogAsked(episodes, where, matcher, models=models)), say)
+    found = compare(log.rows, matcher)
+    if found.without_reference:
+        said = f"{counted(found.without_reference, 'request')} of the log have no output of the reference: not shown"
+        say(said)
+    return found
 
 
-def _review(file: ReviewFile, pairs: Sequence[Pair], reviewer: str, *, skipped: bool) -> None:
+def _along(compared: Compared, policy: Path | None, wanted: Guarantee, terms: Terms) -> Along | None:
+    if policy is None:
+        return None
+    held = policy_directory(policy, certificates=False)
+    return along_path(compared, held.policy, held.artifact, wanted, terms)
+
+
+def _certify(compared: Compared) -> int:
+    """Return how many questions of a log can certify: one of each group."""
+    table = tied(joined(tables_with(compared, lambda _, __: True)))
+    return one_a_group(table.take(once(table))).n
+
+
+def _review(file: ReviewFile, pairs: Sequence[Pair], along: Along | None, reviewer: str, *, skipped: bool) -> None:
     """Show each drawn pair that the reviewer has not judged, until none is left or the reviewer ends it."""
     terms, judged = file.reviews.terms, file.reviews.by(reviewer)
     if skipped:
         judged = {pair: one for pair, one in judged.items() if one.verdict != SKIPPED}
     drawn = [pair for pair in pairs if is_drawn(terms.key, pair.question, terms.rate)]
-    wanted = shuffled(drawn, terms.key, reviewer)
-    by_id = {pair.id: pair for pair in wanted}
+    order = shuffled(drawn, terms.key, reviewer)
+    by_id = {pair.id: pair for pair in order}
+    choose = one_by_one(order) if along is None else _settling(along, order, terms.ask)
     earlier = [by_id[pair] for pair in judged if pair in by_id]
-    session = Session(terms.ask, reviewer, terms.key, one_by_one(wanted), judged, earlier)
-    screen = _Screen(console(), Keys(), len(wanted))
+    session = Session(terms.ask, reviewer, terms.key, choose, judged, earlier)
+    screen = _Screen(console(), Keys(), len(order) if along is None else None)
     if session.current is not None:
-        notes().print(
-            plain(f"{_to_do(pairs, drawn, terms)} You are {reviewer}; {file.path} keeps what you say."), soft_wrap=True
-        )
+        told = f"{_to_do(pairs, drawn, terms)} You are {reviewer}; {file.path} keeps what you say."
+        say(told)
     _loop(session, file, screen)
-    done = [session.judged[pair.id] for pair in wanted if pair.id in session.judged]
-    set_aside = sum(one.verdict == SKIPPED for one in done)
-    said = f"{counted(len(done) - set_aside, 'pair')} of {len(wanted)} judged"
-    if set_aside:
-        said += f", {set_aside} skipped: a pair without a judgement counts as a loss (--skipped shows them again)"
-    screen.out.print(Text(f"{said}. {spelled(str(file.path))}"), soft_wrap=True)
+    _say_done(session, order, along, screen, file.path)
+
+
+def _settling(along: Along, order: Sequence[Pair], ask: str) -> Choose:
+    """Return what chooses among the pairs that the next point of the path hangs on, in a reviewer's order."""
+    place = {pair.id: number for number, pair in enumerate(order)}
+
+    def choose(judged: Judged) -> Pair | None:
+        losses = {pair: lost for pair, one in judged.items() if (lost := one.loses(ask)) is not None}
+        wanted = along.wanted(losses, frozenset(judged.keys() - losses.keys()))
+        return min(wanted, key=lambda pair: place[pair.id], default=None)
+
+    return choose
+
+
+def _say_done(session: Session, order: Sequence[Pair], along: Along | None, screen: _Screen, path: Path) -> None:
+    """Say how many were judged, and what is left."""
+    done = [session.judged[pair.id] for pair in order if pair.id in session.judged]
+    aside = sum(one.verdict == SKIPPED for one in done)
+    said = f"{counted(len(done) - aside, 'pair')} of {len(order)} judged"
+    if aside:
+        said += f", {aside} skipped: a pair without a judgement counts as a loss (--skipped shows them again)"
+    if along is not None and session.current is None:
+        said += "; no further judgement changes what can be certified"
+    screen.out.print(Text(f"{said}. {spelled(str(path))}"), soft_wrap=True)
 
 
 def _to_do(pairs: Sequence[Pair], drawn: Sequence[Pair], terms: Terms) -> str:
     share = "" if terms.rate == 1 else f"; {len(drawn)} of them were drawn, at a rate of {terms.rate:g}"
-    return f"{counted(len(pairs), 'output')} differ from the reference's{share}."
+    differ = "differs" if len(pairs) == 1 else "differ"
+    return f"{counted(len(pairs), 'output')} {differ} from the reference's{share}."
 
 
 class _Screen(NamedTuple):
-    """Where pairs are shown, who presses keys, and of how many pairs."""
+    """Where pairs are shown, who presses keys, and of how many pairs, where that is known."""
 
     out: Console
     keys: Keys
-    total: int
+    total: int | None
 
     def show(self, session: Session, number: int) -> str:
         """Show the current pair; return the key that ended it early."""
         assert session.current is not None  # noqa: S101 - a pair is there
         first, second = session.current.outputs
         width = self.out.width
-        rows = [Text(f"pair {number} of {self.total}", style="bold")]
+        of = "" if self.total is None else f" of {self.total}"
+        rows = [Text(f"pair {number}{of}", style="bold")]
         parts = {"request": request_lines(session.current.pair), "first": _said(first), "second": _said(second)}
         for name, lines in parts.items():
             rows += [Text(f"{name}:", style="bold"), *map(Text, barred([spelled(line) for line in lines], width))]
@@ -187,72 +265,3 @@ def _loop(session: Session, file: ReviewFile, screen: _Screen) -> None:
             return
         if not pressed.known:
             screen.out.print(f"{json.dumps(key)} means nothing here.", markup=False)
-
-
-def _say_report(reviews: Reviews, *, as_json: bool) -> None:
-    """Print what reviewers said and how far they agree."""
-    each, both = tallies(reviews), agreements(reviews)
-    if as_json:
-        print_json(
-            {
-                "ask": reviews.terms.ask,
-                "rate": reviews.terms.rate,
-                "reviewers": [one._asdict() for one in each],
-                "agreement": [one._asdict() for one in both],
-            }
-        )
-        return
-    out = console()
-    if not each:
-        out.print("Nothing was judged yet.")
-        return
-    heads = [
-        "reviewer",
-        "judged",
-        "skipped",
-        "cascade better",
-        "reference better",
-        "equal",
-        "both bad",
-        "lost",
-        "first / second better",
-    ]
-    rows = [
-        [
-            one.reviewer, one.judged, one.skipped, one.verdicts["output"], one.verdicts["reference"],
-            one.verdicts["equal"], one.verdicts["both_bad"], one.lost, f"{one.first_better} / {one.second_better}",
-        ]
-        for one in each
-    ]  # fmt: skip
-    out.print(_table(heads, rows))
-    if both:
-        heads = ["reviewers", "pairs of both", "same verdict", "Cohen's κ", "same on loss", "Cohen's κ"]
-        out.print(
-            _table(
-                heads,
-                [
-                    [
-                        " and ".join(one.reviewers),
-                        one.pairs,
-                        one.equal,
-                        _two(one.kappa),
-                        one.equal_losses,
-                        _two(one.kappa_losses),
-                    ]
-                    for one in both
-                ],
-            )
-        )
-
-
-def _two(kappa: float | None) -> str:
-    return "undefined" if kappa is None else f"{kappa:.2f}"
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="right" if place else "left")
-    for row in rows:
-        table.add_row(*(Text(spelled(str(cell))) for cell in row))
-    return table

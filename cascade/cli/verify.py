@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cascade.api.verifying import verify
 from cascade.cli.monitor import Directory
-from cascade.cli.options import AsJson, Configured, Episodes, Matched, Models, Where
+from cascade.cli.options import AsJson, Configured, Episodes, LabelRate, Matched, Models, Reviews, Where
 from cascade.cli.output import print_result, say
 from cascade.errors import NotCertifiedError
 
@@ -16,6 +16,8 @@ def verify_log(
     where: Where = None,
     matcher: Matched = None,
     models: Models = None,
+    reviews: Reviews = None,
+    label_rate: LabelRate = None,
     as_json: AsJson = False,
 ) -> None:
     """Check a policy's certificates on a log: hashes, dates, models, the same threshold from the same data.
@@ -26,7 +28,17 @@ def verify_log(
 
     Example: cascade verify policy episodes.parquet
     """
-    found = verify(directory, episodes, config=config, where=where, matcher=matcher, models=models, tell=say)
+    found = verify(
+        directory,
+        episodes,
+        config=config,
+        where=where,
+        matcher=matcher,
+        models=models,
+        reviews=reviews,
+        label_rate=label_rate,
+        tell=say,
+    )
     print_result(found, as_json=as_json)
     if not found.ok:
         raise NotCertifiedError(f"The certificate does not hold: {', '.join(found.failed)}.")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints, Parents, StepArrays
-from cascade.guarantees.questions import Truth
+from cascade.guarantees.questions import Labels, Truth
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,7 @@ class EpisodeTable:
         parents: of each of the T steps the numbers of those that its content depends on; None for a chain. `arrays` has
             the steps in the order in which they are listed, one bought after the other: that is exact for any parents,
             since they are all earlier. `graph` has them as nodes of their own.
+        labels: for which questions people's judgements count (`review.labels`); None where the truth is not theirs.
     """
 
     dataset: str
@@ -125,6 +126,7 @@ class EpisodeTable:
     priced: Bools = field(default_factory=lambda: np.zeros((0,), dtype=np.bool_))
     truth: Truth | None = None
     parents: Parents | None = None
+    labels: Labels | None = None
 
     def __post_init__(self) -> None:
         if not self.questions:
@@ -256,4 +258,5 @@ class EpisodeTable:
             self.priced[chosen],
             self.truth,
             self.parents,
+            None if self.labels is None else self.labels.take(chosen),
         )

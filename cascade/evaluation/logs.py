@@ -160,19 +160,6 @@ def _compared(rows: Callable[[], Iterable[Mapping[str, Any]]], comparator: str |
     return Log(tuple([replace(table, truth=found.truths[table.dataset]) for table in tables]), rows, matcher=comparator)
 
 
-def rows_of(given: str, where: Mapping[str, str] | None, dropped: Dropped) -> Iterator[Mapping[str, Any]]:
-    """Yield a log's rows as they are: what `open_log` reads, unjudged.
-
-    Raises:
-        UsageError: there is no such log or column, no row has these values, or a simulated world is named.
-    """
-    _check_columns(where or {})
-    if given.startswith(SIMULATED):
-        raise UsageError("A simulated world has no rows: no text stands in it that could be shown.")
-    _check_there(_unladdered(given)[0])
-    yield from _chosen(given, where or {}, dropped)
-
-
 def _rows(given: str, where: Mapping[str, str] | None, dropped: Dropped | None = None) -> Iterator[Mapping[str, Any]]:
     """Yield a log's rows, as they are or as a ladder."""
     path, as_rungs = _unladdered(given)

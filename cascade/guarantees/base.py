@@ -186,6 +186,7 @@ class Kind(ABC):
         reference_keeps_it: whether the reference alone keeps it by definition, so that it needs no test.
         counts_unanswered: whether a question counts against it that no step answers rightly.
         compares: whether a right answer is one that equals the reference's output, so that no label is needed.
+        reviewed: whether people's judgements can say what counts against it; `labelled` whether labels can.
     """
 
     name: ClassVar[str]
@@ -207,6 +208,8 @@ class Kind(ABC):
     reference_keeps_it: ClassVar[bool] = False
     counts_unanswered: ClassVar[bool] = False
     compares: ClassVar[bool] = False
+    reviewed: ClassVar[bool] = False
+    labelled: ClassVar[bool] = True
 
     @property
     def monitored(self) -> bool:
@@ -251,16 +254,25 @@ class Kind(ABC):
         Raises:
             UsageError: the promise needs labels and the table has none, or it compares and the table has labels.
         """
-        if self.compares and table.truth is None:
+        truth, where = table.truth, table.dataset
+        if truth is None and self.compares:
             raise UsageError(
-                f"{self.name} compares with the reference's output, and in {table.dataset} right means what the labels "
+                f"{self.name} compares with the reference's output, and in {where} right means what the labels "
                 "say. Read the log with --reference guide, or --reference MODEL."
             )
-        if not self.compares and table.truth is not None:
-            raise UsageError(
-                f"{self.name} needs labels, and in {table.dataset} right means equal to what {table.truth.reference} "
-                "gives: ask for --guarantee agreement, or read a log with labels without --reference."
-            )
+        if truth is None and not self.labelled:
+            raise UsageError(f"{self.name} needs what people said of the outputs: cascade review, then --reviews FILE.")
+        if truth is None or truth.asked == self.name or (truth.asked is None and self.compares):
+            return
+        if truth.asked is not None:
+            raise UsageError(f"In {where} right means that people found no loss of {truth.asked}, not of {self.name}.")
+        advice = "ask for --guarantee agreement, or read a log with labels without --reference"
+        advice += (
+            ", or have the outputs that differ judged: cascade review, then --reviews FILE" if self.reviewed else ""
+        )
+        raise UsageError(
+            f"{self.name} needs labels, and in {where} right means equal to what {truth.reference} gives: {advice}."
+        )
 
     def counted(self, table: Questions) -> Bools:
         """Return the questions that the promise speaks of, as far as the log shows: bool (n,)."""
@@ -425,6 +437,7 @@ KINDS: Registry[type[Kind]] = Registry(
         "regret": "cascade.guarantees.regret:Regret",
         "error": "cascade.guarantees.error:Error",
         "agreement": "cascade.guarantees.agreement:Agreement",
+        "preference": "cascade.guarantees.preference:Preference",
     },
     subclass_of(Kind),
 )

@@ -6,7 +6,7 @@ steps, and m candidates a step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
@@ -14,15 +14,46 @@ from cascade.conformal.rollout import Levels
 
 
 class Truth(NamedTuple):
-    """What "right" means where a log's labels are not used: equal to the reference's output.
+    """What "right" means where a log's labels are not used: equal to the reference's output, or judged to lose nothing.
 
     Attributes:
         reference: the model, as the log calls it, or "the guide".
         comparator: the matcher that says when two outputs are the same, as `matching.get_matcher` takes it.
+        asked: for which kind of guarantee people judged the outputs that differ; None where nobody did.
+        rate: the share of the questions that was drawn for it.
     """
 
     reference: str
     comparator: str
+    asked: str | None = None
+    rate: float = 1.0
+
+    def assumptions(self) -> Iterator[str]:
+        """Yield what a certificate rests on by the way "right" was found, a sentence each."""
+        yield f"Whether an answer equals the reference's is judged by {self.comparator}."
+        if self.asked is None:
+            return
+        yield "Answers that are equal by it lose nothing: of two equal ones both are right, or both wrong."
+        yield (
+            "Of answers that differ people said what is lost. A question was drawn for that with probability "
+            f"{self.rate:g}, by a keyed hash, before anybody looked; a drawn one without a judgement counts as lost."
+        )
+
+
+class Labels(NamedTuple):
+    """For which questions people's judgements count, bool (n,) each.
+
+    Attributes:
+        drawn: whether the question was drawn for review.
+        unsaid: whether some output of it that differs has no judgement, and so counts as lost.
+    """
+
+    drawn: Bools
+    unsaid: Bools
+
+    def take(self, rows: Ints | Bools) -> Labels:
+        """Return the chosen questions."""
+        return Labels(self.drawn[rows], self.unsaid[rows])
 
 
 class Walk(Protocol):
@@ -60,6 +91,7 @@ class Questions(Protocol):
         segments: what each question belongs to; None where it belongs to nothing.
         walks: other ways to answer the same questions, by name.
         truth: what a right answer is compared with; None where labels say what is right.
+        labels: for which questions people's judgements count; None where the truth is not theirs.
     """
 
     @property
@@ -84,6 +116,8 @@ class Questions(Protocol):
     def walks(self) -> Mapping[str, Walk]: ...
     @property
     def truth(self) -> Truth | None: ...
+    @property
+    def labels(self) -> Labels | None: ...
 
 
 class Scored(Protocol):

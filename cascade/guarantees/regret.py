@@ -7,6 +7,7 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats
 from cascade.errors import UsageError
 from cascade.guarantees.audit import Audit
+from cascade.guarantees.found import everywhere
 from cascade.guarantees.questions import Questions
 from cascade.guarantees.reference import ends_in_reference, reference_known, reference_right
 from cascade.guarantees.served_answer import ServedAnswer
@@ -27,10 +28,14 @@ class Regret(ServedAnswer):
     assumptions = ("The reference is the guide alone, or a ladder’s last model, as logged.",)
     needs_reference = True
     reference_keeps_it = True
+    reviewed = True
 
     def counted(self, table: Questions) -> Bools:
-        """Return the questions of which it is on record what the reference answers."""
-        return reference_known(table)
+        """Return the questions of which it is on record what the reference answers; all where people judged.
+
+        There every answer counts but the reference's own where that is not known.
+        """
+        return reference_known(table) if table.truth is None else everywhere(table.n)
 
     def looked_at(self, table: Questions) -> Bools:
         """Return the same."""
@@ -41,8 +46,8 @@ class Regret(ServedAnswer):
         return ends_in_reference(table)
 
     def against(self, table: Questions) -> Bools:
-        """Return where the reference is right."""
-        return reference_right(table)
+        """Return where the reference is right; everywhere where people said what is lost beside it."""
+        return reference_right(table) if table.truth is None else everywhere(table.n)
 
     def broken(
         self, table: Questions, right: Bools | Floats, in_set: Bools | Floats, reference_right: Bools | None

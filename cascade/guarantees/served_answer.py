@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from dataclasses import replace
 
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
 from cascade.conformal.curves import StepFunctions
+from cascade.conformal.labels import sampled
 from cascade.conformal.ltt import learn_then_test, order_path
 from cascade.conformal.needed import Forecast, chance_said, forecast
 from cascade.conformal.rollout import Levels
@@ -67,7 +69,7 @@ class ServedAnswer(Kind):
         """Return the last point of the path that passes the test, after all those before it."""
         _need_costs(sample, guarantee)
         assert guarantee.delta is not None  # noqa: S101 - `Guarantee` has checked it
-        answered, n = self.served(sample, abstain=guarantee.abstain), sample.table.n
+        answered, n = drawn_alone(self.served(sample, abstain=guarantee.abstain), sample.table), sample.table.n
         if sample.is_reference and self.reference_keeps_it and guarantee.budget_nano_usd is None:
             # What is served is the reference: no test is needed, and no number of questions.
             return [Found(None, everywhere(n), n, -math.inf, misses=0)]
@@ -76,7 +78,7 @@ class ServedAnswer(Kind):
         path = every_threshold(sample.levels) if path is None else path
         result = learn_then_test(
             answered.along(path),
-            alpha=guarantee.alpha or 0.0,
+            alpha=tested_alpha(guarantee, sample.table),
             delta=guarantee.delta,
             budget_nano_usd=guarantee.budget_nano_usd,
             most_nano_usd=guarantee.most_nano_usd,
@@ -116,7 +118,10 @@ class ServedAnswer(Kind):
         below = -math.inf if certificate.abstain_below is None else certificate.abstain_below
         found = self.served(sample, abstain=certificate.abstain_below is not None, kappa=certificate.kappa)
         at = found.at(PathPoint(certificate.kappa, below))
-        return Misses(at.loss, at.loss & ~at.cut, self.counted(sample.table))
+        counted, labels = self.counted(sample.table), sample.table.labels
+        if labels is None:
+            return Misses(at.loss, at.loss & ~at.cut, counted)
+        return Misses(at.loss, at.loss & ~at.cut & ~labels.unsaid, counted & labels.drawn)
 
     def served(self, sample: Scored, *, abstain: bool = False, kappa: float | None = None) -> Served:
         """Return the single answers at every threshold, and which of them count against the promise.
@@ -158,6 +163,19 @@ def right_after(table: Questions, confidence: Floats, step: int) -> Bools:
     kept = arrays.present & (np.arange(arrays.horizon) < step)[None, :, None]
     leaf = np.where(kept, np.inf, -np.inf)
     return single(arrays, Levels(leaf[:, :, 0], leaf, kept), confidence, 0.0).right
+
+
+def tested_alpha(guarantee: Guarantee, table: Questions) -> float:
+    """Return the rate that calibration losses are tested against: alpha, times the share drawn where people judge."""
+    alpha = guarantee.alpha or 0.0
+    return alpha if table.truth is None else sampled(alpha, table.truth.rate)
+
+
+def drawn_alone(answered: Served, table: Questions) -> Served:
+    """Return single answers that count against a promise on the questions alone that were drawn for review."""
+    if table.labels is None or table.labels.drawn.all():
+        return answered
+    return replace(answered, loss=answered.loss & table.labels.drawn[:, None])
 
 
 def every_threshold(found: Levels) -> Path:

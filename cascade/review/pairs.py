@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cascade.episodes.contents import is_hashed
 from cascade.episodes.identity import identity
-from cascade.episodes.schema import CHAT, replay_of, request_of
+from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import CHAT, replay_of
+from cascade.episodes.truth import Relabelled, Row, labelled_by_reference, same
 from cascade.errors import UsageError
-from cascade.guarantees.reference import REFERENCES
-from cascade.matching import default_for, get_comparator
-
-Row = Mapping[str, Any]
-AUTO = "auto"
-"""The comparator that each request chooses: tools → tool_calls, JSON → json, else the text as the table compares it."""
+from cascade.matching import Comparator, get_comparator
 
 
 class Output(NamedTuple):
@@ -32,8 +29,13 @@ class Output(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The start of the SHA-256 of the text that is compared."""
-        return hashlib.sha256(self.text.encode("utf-8", "replace")).hexdigest()[:16]
+        """What stands for it in a file of reviews."""
+        return digest_of(self.text)
+
+
+def digest_of(text: str) -> str:
+    """Return the start of the SHA-256 of a text that is compared."""
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 class PairId(NamedTuple):
@@ -94,51 +96,88 @@ class Episode:
         """Return a pair for each distinct output that differs from the reference's."""
         if self.reference is None:
             return []
-        first: dict[int, Output] = {}
-        for digest, number in self.numbers.items():
-            if number >= 0:
-                first.setdefault(number, self.servable[digest])
         head = self.question, self.asked, self.context, self.is_chat
-        return [Pair(*head, output, self.reference, number) for number, output in first.items()]
+        first = [(number, members[0]) for number, members in enumerate(self.kinds())]
+        return [Pair(*head, self.servable[digest], self.reference, number) for number, digest in first]
+
+    def kinds(self) -> list[list[str]]:
+        """Return the digests of the outputs that differ from the reference's, equal ones together."""
+        many = 1 + max(self.numbers.values(), default=-1)
+        return [[digest for digest, number in self.numbers.items() if number == kind] for kind in range(many)]
 
 
-def episodes_of(rows: Iterable[Row], matcher: str = AUTO) -> dict[str, Episode]:
-    """Return the outputs of each episode of a log, by the episode's id, and which of them are the same.
+class Compared(NamedTuple):
+    """A log's outputs.
+
+    Attributes:
+        relabelled: the log with the reference's output as its truth.
+        comparator: the matcher that says when two outputs are the same.
+        episodes: by data set and episode.
+    """
+
+    relabelled: Relabelled
+    comparator: str
+    episodes: Mapping[tuple[str, str], Episode]
+
+    def pairs(self) -> list[Pair]:
+        """Return every pair once, though its question may stand in the log several times."""
+        found: dict[PairId, Pair] = {}
+        for one in self.episodes.values():
+            for pair in one.pairs():
+                found.setdefault(pair.id, pair)
+        return list(found.values())
+
+    @property
+    def without_reference(self) -> int:
+        """Of how many episodes the log has no output of the reference: any other output counts as lost there."""
+        return sum(one.reference is None for one in self.episodes.values())
+
+
+def place_of(row: Row) -> tuple[str, str]:
+    """Return the data set and episode of a row."""
+    return row["dataset"] or "log", row["episode_id"]
+
+
+def compare(
+    read: Callable[[], Iterable[Row]], comparator: str | None = None, dropped: Dropped | None = None
+) -> Compared:
+    """Return the outputs of a log, and which of them are the same.
 
     Args:
-        rows: as `episodes.schema` says, in any order; read once.
-        matcher: when two outputs are the same, as `matching.get_matcher` takes it; the request chooses by default.
+        read: reads the log, each time it is called from the start.
+        comparator: when two outputs are the same, as `matching.get_matcher` takes it; by default what the requests'
+            form asks for.
+        dropped: told of what is left out.
 
     Raises:
         UsageError: there is no such matcher, the log has no reference, or its texts are not on record.
     """
-    found: dict[str, Episode] = {}
-    references: dict[str, dict[str, tuple[tuple[int, int], Output]]] = {}
-    for row in rows:
-        if row["answer"] is None or row["candidate"] is None:
-            continue
-        _check_text(row)
-        one = found.setdefault(row["episode_id"], _episode(row))
-        output = _output(row)
-        if row["walk"] is None:
-            one.servable.setdefault(output.digest, output)
-        elif row["walk"] in REFERENCES and row["kept"] is not False:
-            held = references.setdefault(row["walk"], {})
-            place = row["step"] or 1, row["candidate"]
-            if place >= held.get(row["episode_id"], ((0, 0), output))[0]:
-                held[row["episode_id"]] = place, output
-    name = next((name for name in REFERENCES if name in references), None)
-    if name is None:
-        raise UsageError(
-            f"The log has no output of a reference (the walk {REFERENCES[0]!r} or {REFERENCES[1]!r}) to compare with. "
-            "cascade collect records it."
-        )
-    same = _sameness(matcher)
-    for episode_id, (_, output) in references[name].items():
-        if episode_id in found:
-            found[episode_id].reference = output
-            _number(found[episode_id], same)
-    return found
+    relabelled = labelled_by_reference(read, comparator)
+    chosen = next(iter(relabelled.truths.values())).comparator if relabelled.truths else comparator or ""
+    comparing, found = get_comparator(chosen), dict[tuple[str, str], Episode]()
+    for row in relabelled.rows(Dropped() if dropped is None else dropped):
+        if row["answer"] is not None and row["correct"] is not None:
+            _check_text(row)
+            _take(row, found.setdefault(place_of(row), _episode(row)), comparing)
+    return Compared(relabelled, chosen, found)
+
+
+def _take(row: Row, one: Episode, comparing: Comparator) -> None:
+    """Note the output of a row."""
+    output = Output(row["answer"], row["text"] if replay_of(row).get(CHAT) else None)
+    given = None if not row["gold"] else row["gold"][0]
+    if given is not None and (one.reference is None or (one.reference.message is None and given == output.text)):
+        one.reference = output if given == output.text else Output(given, None)
+    digest = output.digest
+    if row["walk"] is not None or row["candidate"] is None or digest in one.servable:
+        return
+    one.servable[digest] = output
+    if row["correct"]:
+        one.numbers[digest] = -1
+        return
+    kinds = one.kinds()
+    equal = (at for at, kind in enumerate(kinds) if same(comparing, row, one.servable[kind[0]].text))
+    one.numbers[digest] = next(equal, len(kinds))
 
 
 def _check_text(row: Row) -> None:
@@ -155,40 +194,7 @@ def _episode(row: Row) -> Episode:
     return Episode(identity(row["question"], row["context"]), row["question"], row["context"], is_chat)
 
 
-def _output(row: Row) -> Output:
-    return Output(row["answer"], row["text"] if replay_of(row).get(CHAT) else None)
-
-
-Same = Callable[[Episode, str, str], bool]
-
-
-def _number(one: Episode, same: Same) -> None:
-    """Number the outputs that differ from the reference's, equal ones alike."""
-    assert one.reference is not None  # noqa: S101 - it was just set
-    kinds: list[str] = []
-    for digest, output in one.servable.items():
-        if same(one, output.text, one.reference.text):
-            one.numbers[digest] = -1
-            continue
-        number = next((at for at, text in enumerate(kinds) if same(one, output.text, text)), len(kinds))
-        if number == len(kinds):
-            kinds.append(output.text)
-        one.numbers[digest] = number
-
-
-def _sameness(matcher: str) -> Same:
-    """Return what says whether two outputs of an episode are the same; unknown is not the same."""
-    chosen = None if matcher == AUTO else get_comparator(matcher)
-
-    def same(episode: Episode, one: str, other: str) -> bool:
-        request = request_of(episode.context) if episode.is_chat and episode.context else None
-        comparator = chosen or default_for(request).comparator
-        return one == other or comparator.same(one, other, request).correct is True
-
-    return same
-
-
-def request_body(one: Episode | Pair) -> Mapping[str, Any] | None:
+def request_body(one: Pair) -> Mapping[str, Any] | None:
     """Return the body of a chat request; None for a question."""
     if not one.is_chat or one.context is None:
         return None
@@ -197,17 +203,3 @@ def request_body(one: Episode | Pair) -> Mapping[str, Any] | None:
     except ValueError:
         return None
     return body if isinstance(body, Mapping) else None
-
-
-def pairs_of(episodes: Mapping[str, Episode]) -> list[Pair]:
-    """Return every pair of a log once, though the question may stand in it several times."""
-    found: dict[PairId, Pair] = {}
-    for one in episodes.values():
-        for pair in one.pairs():
-            found.setdefault(pair.id, pair)
-    return list(found.values())
-
-
-def without_reference(episodes: Mapping[str, Episode]) -> Sequence[str]:
-    """Return the episodes of which the log has no output of the reference: nobody can say what would be lost."""
-    return [name for name, one in episodes.items() if one.reference is None]

@@ -245,7 +245,7 @@ def test_a_budget_below_the_floor_is_3(cli: Cli, log: str) -> None:
         (["--budget", "nan", "--most", "1"], "--budget is an amount"),
         (["--budget", "1", "--most", "inf"], "--most is an amount"),
         (["--budget", "1", "--most", "2", "--alpha", "0.1"], "--alpha is a share of questions"),
-        (["--abstain"], "Abstaining goes with regret, error and agreement"),
+        (["--abstain"], "Abstaining goes with regret, error, agreement and preference"),
         (["--guarantee", "error", "--by-group"], "Segments go with coverage and solvable"),
         (["--where", "dataset=none"], "has dataset=none; there is "),
         (["--where", "step=1"], "cut episodes apart"),

@@ -305,7 +305,7 @@ def test_a_directory_stays_as_it_was_where_nothing_is_certified(
         (["--guarantee", "coverge"], "did you mean coverage"),
         (["--guarantee", "budget"], "as in --budget 0.01"),
         (["--budget", "1"], "give --most USD"),
-        (["--abstain"], "Abstaining goes with regret, error and agreement"),
+        (["--abstain"], "Abstaining goes with regret, error, agreement and preference"),
         (["--guarantee", "error", "--groups"], "Segments go with coverage and solvable"),
         (["--policy", "treshold"], "did you mean threshold"),
         (["--calibration-share", "1.5"], "lies between 0 and 1"),

@@ -465,7 +465,10 @@ def test_what_a_guarantee_does_not_say_is_not_asked_for() -> None:
         ({"alpa": 0.1}, "guarantee.alpa: there is no such setting; did you mean alpha?"),
         ({"kind": "coverage", "alpha": 1.5}, "guarantee: alpha is 1.5; it lies between 0 and 1."),
         ({"kind": "error", "delta": 0}, "guarantee: delta is 0.0; it lies between 0 and 1."),
-        ({"kind": "coverage", "budget": 0.1}, "guarantee: A budget goes with budget, regret, error and agreement"),
+        (
+            {"kind": "coverage", "budget": 0.1},
+            "guarantee: A budget goes with budget, regret, error, agreement and preference",
+        ),
         ({"monitor": {}}, "guarantee: monitor and online learn from audits; add audit: {probability: 0.05}"),
         ({"online": {"step": 1}}, "guarantee: monitor and online learn from audits; add audit: {probability: 0.05}"),
         ({"audit": {"probability": 0}}, "guarantee.audit.probability: input should be greater than 0"),

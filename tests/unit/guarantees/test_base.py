@@ -62,13 +62,18 @@ def test_all_that_is_wrong_is_said_at_once(fields: dict[str, Any], said: list[st
 
 def test_every_kind_can_be_asked_for() -> None:
     more: dict[str, dict[str, Any]] = {"budget": MONEY}
-    more |= {kind: {"delta": 0.1} for kind in ("error", "regret", "agreement")}
+    more |= {kind: {"delta": 0.1} for kind in ("error", "regret", "agreement", "preference")}
     assert [Guarantee(kind, **more.get(kind, {})).kind for kind in KINDS.names] == list(KINDS.names)
 
 
 def test_what_is_counted_question_by_question_can_be_watched() -> None:
     assert [one.name for one in map(get, KINDS.names) if one.monitored] == [
-        *("coverage", "solvable", "regret", "error", "agreement")
+        *("coverage", "solvable", "regret", "error", "agreement", "preference")
     ]
     assert [one.name for one in map(get, KINDS.names) if one.followed] == ["coverage", "solvable"]
-    assert [one.name for one in map(get, KINDS.names) if one.needs_delta] == ["regret", "error", "agreement"]
+    assert [one.name for one in map(get, KINDS.names) if one.needs_delta] == [
+        "regret",
+        "error",
+        "agreement",
+        "preference",
+    ]

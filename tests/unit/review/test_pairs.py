@@ -6,13 +6,18 @@ import json
 
 import pytest
 
+from cascade.episodes.truth import Row
 from cascade.errors import UsageError
-from cascade.review.pairs import Row, episodes_of, pairs_of, without_reference
+from cascade.review.pairs import Compared, compare
 from unit.review.booking import call, episode
 
 
-def texts(rows: list[Row], matcher: str = "auto") -> list[tuple[str, str]]:
-    return [(pair.output.text, pair.reference.text) for pair in pairs_of(episodes_of(rows, matcher))]
+def compared(rows: list[Row], matcher: str | None = None) -> Compared:
+    return compare(lambda: rows, matcher)
+
+
+def texts(rows: list[Row], matcher: str | None = None) -> list[tuple[str, str]]:
+    return [(pair.output.text, pair.reference.text) for pair in compared(rows, matcher).pairs()]
 
 
 def test_an_output_that_is_spelled_otherwise_is_no_pair() -> None:
@@ -25,16 +30,16 @@ def test_each_distinct_output_stands_in_one_pair() -> None:
     rows = episode(1, call(7), call(1))
     again = {**rows[0], "step": 2, "answer": '[{"name": "book", "arguments": {"room": 7.0}}]'}
     third = {**rows[0], "step": 3, "answer": json.dumps([{"name": "book", "arguments": {"room": 9}}])}
-    found = episodes_of([rows[0], again, third, *rows[1:]])
-    assert [pair.number for pair in pairs_of(found)] == [0, 1]
-    (only,) = found.values()
+    found = compared([rows[0], again, third, *rows[1:]])
+    assert [pair.number for pair in found.pairs()] == [0, 1]
+    (only,) = found.episodes.values()
     assert sorted(only.numbers.values()) == [-1, 0, 0, 1]
 
 
 def test_a_question_that_stands_twice_in_a_log_is_asked_once() -> None:
     rows = episode(1, call(7), call(1))
     twice = [*rows, *({**row, "episode_id": "again"} for row in rows)]
-    assert len(episodes_of(twice)) == 2
+    assert len(compared(twice).episodes) == 2
     assert len(texts(twice)) == 1
 
 
@@ -48,18 +53,22 @@ def test_the_comparator_decides() -> None:
 
 
 def test_where_the_reference_gave_nothing_there_is_no_pair() -> None:
-    rows = [*episode(1, call(7), call(1))[:2], *episode(2, call(7), call(2))]
-    found = episodes_of(rows)
-    assert len(pairs_of(found)) == 1
-    assert list(without_reference(found)) == [rows[0]["episode_id"]]
+    found = compared([*episode(1, call(7), call(1))[:1], *episode(2, call(7), call(2))])
+    assert len(found.pairs()) == 1
+    assert found.without_reference == 1
+
+
+def test_of_a_ladder_the_last_model_is_the_reference() -> None:
+    found = compared([row for row in episode(1, call(7), call(1)) if row["walk"] is None]).pairs()
+    assert [pair.reference.message for pair in found] == [json.dumps(call(1))]
 
 
 def test_a_log_without_a_reference_is_refused() -> None:
-    with pytest.raises(UsageError, match="no output of a reference"):
-        episodes_of(episode(1, call(7), call(1))[:2])
+    with pytest.raises(UsageError, match="has no reference"):
+        compared([{**row, "horizon": 1} for row in episode(1, call(7), call(1))[:1]])
 
 
 def test_hashes_in_the_place_of_texts_are_refused() -> None:
     rows = [{**row, "answer": "sha256:" + "a" * 64} for row in episode(1, call(7), call(1))]
     with pytest.raises(UsageError, match="hashes"):
-        episodes_of(rows)
+        compared(rows)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from cases import each
 
-from cascade.review.pairs import Pair, episodes_of, pairs_of
+from cascade.review.pairs import Pair, compare
 from cascade.review.reviews import Ask, Judgement
 from cascade.review.session import Session, first_side, one_by_one, shuffled
 from unit.review.booking import call, episode
 
-PAIRS = pairs_of(episodes_of([row for number in range(12) for row in episode(number, call(number + 50), call(number))]))
+ROWS = [row for number in range(12) for row in episode(number, call(number + 50), call(number))]
+PAIRS = compare(lambda: ROWS).pairs()
 
 
 def session(ask: Ask = "preference", pairs: list[Pair] = PAIRS) -> Session:

@@ -264,7 +264,7 @@ def test_the_same_seed_gives_the_same_proof_and_another_another() -> None:
     ],
 )
 def test_other_promises_are_refused(asked: Guarantee) -> None:
-    with pytest.raises(UsageError, match="coverage, solvable, regret, error and agreement"):
+    with pytest.raises(UsageError, match="coverage, solvable, regret, error, agreement and preference"):
         prove(made(30, range(3)), asked, threshold, Plan())
 
 

@@ -1,0 +1,86 @@
+"""A log read with what people said of its outputs (`cascade review`) as its truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from cascade.api.logs import LogAsked, read_log
+from cascade.api.telling import Tell
+from cascade.calibration.samples import unseen
+from cascade.episodes.truth import GUIDE
+from cascade.errors import UsageError
+from cascade.evaluation.logs import Log
+from cascade.policies.artifact import PolicyArtifact
+from cascade.review.labels import labelled_by_reviews
+from cascade.review.pairs import compare
+from cascade.review.reviews import read_reviews
+from cascade.text import counted
+
+Files: TypeAlias = str | Path | Iterable[str | Path] | None
+"""One file of reviews, several, or none."""
+
+
+class ReviewOptions(NamedTuple):
+    """Which reviews are the truth, and the rate at which those that count were drawn; None: all that were drawn."""
+
+    files: Sequence[Path] = ()
+    rate: float | None = None
+
+    @classmethod
+    def of(cls, files: Files, rate: float | None) -> ReviewOptions:
+        """Return the options.
+
+        Raises:
+            UsageError: a rate is given, and no reviews.
+        """
+        listed = () if files is None else (files,) if isinstance(files, str | Path) else files
+        found = cls(tuple(map(Path, listed)), rate)
+        if not found.files and rate is not None:
+            raise UsageError("--label-rate goes with --reviews FILE.")
+        return found
+
+
+def read_reviewed(asked: LogAsked, reviews: ReviewOptions, kind: str, tell: Tell) -> Log:
+    """Read a log, with what people said as its truth where there are reviews.
+
+    Args:
+        asked: the log.
+        reviews: what people said.
+        kind: the kind of guarantee that is asked for.
+        tell: takes what must be known of the log.
+
+    Raises:
+        UsageError: the log or the reviews cannot be read, or do not say what is asked for.
+    """
+    if not reviews.files:
+        return read_log(asked, tell)
+    held = [read_reviews(path) for path in reviews.files]
+    log = read_log(compared(asked), tell)
+    tables = labelled_by_reviews(compare(log.rows, asked.matcher or held[0].terms.matcher), held, kind, reviews.rate)
+    for table in tables:
+        missing = 0 if table.labels is None else int((table.labels.drawn & table.labels.unsaid).sum())
+        if missing:
+            said = f"{counted(missing, 'question')} drawn for review lack a judgement, which counts as a loss"
+            tell(f"{table.dataset}: {said}")
+    return replace(log, tables=tuple(tables))
+
+
+def compared(asked: LogAsked) -> LogAsked:
+    """Return a log as it is read where its labels do not matter: right is what equals the reference's output."""
+    if isinstance(asked.source, Log) or asked.reference is not None:
+        return asked
+    return asked._replace(reference=asked.named[-1] if asked.named else GUIDE)
+
+
+def without_training(log: Log, held: PolicyArtifact | None, tell: Tell) -> Log:
+    """Return a log without the questions that made a policy, and tell how many those are."""
+    if held is None:
+        return log
+    left = tuple([unseen(table, held) for table in log.tables])
+    gone = sum(table.n for table in log.tables) - sum(table.n for table in left)
+    if gone:
+        tell(f"{counted(gone, 'question')} of the log made the policy, and are left out: the others certify")
+    return replace(log, tables=left)

@@ -1,0 +1,107 @@
+"""A log whose truth is what people said: an output is "right" where serving it loses nothing.
+
+That is so where it equals the reference's, or was judged and found no loss. Every other output counts as a loss, unless
+its question was not drawn: there a calibration counts nothing, and tests the drawn ones at alpha times the share drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cascade.conformal.labels import is_drawn
+from cascade.episodes.lines import Dropped
+from cascade.episodes.table import EpisodeTable
+from cascade.episodes.tabulate import tables_from_rows
+from cascade.errors import UsageError
+from cascade.guarantees.questions import Labels
+from cascade.review.pairs import Compared, Episode, PairId, digest_of, place_of
+from cascade.review.reviews import Reviews, Terms
+
+Harmless = Callable[[tuple[str, str], int], bool]
+"""Whether the output of a number, of an episode of a data set, loses nothing."""
+
+
+def tables_with(compared: Compared, harmless: Harmless, dropped: Dropped | None = None) -> list[EpisodeTable]:
+    """Return a log's tables, where an output is right that equals the reference's or is harmless."""
+    left_out = Dropped() if dropped is None else dropped
+    tables = tables_from_rows(_rows(compared, harmless, left_out), left_out)
+    return [replace(table, truth=compared.relabelled.truths[table.dataset]) for table in tables]
+
+
+def _rows(compared: Compared, harmless: Harmless, dropped: Dropped) -> Iterator[Mapping[str, Any]]:
+    for row in compared.relabelled.rows(dropped):
+        one = compared.episodes.get(place_of(row))
+        if one is None or row["answer"] is None or row["correct"] is not False:
+            yield row
+            continue
+        number = one.numbers.get(digest_of(row["answer"]), -1)
+        yield row if number < 0 else {**row, "correct": harmless(place_of(row), number)}
+
+
+def verdicts_of(one: Episode, losses: Mapping[PairId, bool]) -> list[bool | None]:
+    """Return of each differing output of an episode whether it was found a loss; None where nobody said."""
+    if one.reference is None:
+        return [None for _ in one.kinds()]
+    reference = one.reference.digest
+    said = [
+        [losses[pair] for digest in kind if (pair := PairId(one.question, digest, reference)) in losses]
+        for kind in one.kinds()
+    ]
+    return [any(each) if each else None for each in said]
+
+
+def labelled_by_reviews(
+    compared: Compared, reviews: Sequence[Reviews], kind: str, rate: float | None = None, dropped: Dropped | None = None
+) -> list[EpisodeTable]:
+    """Return a log's tables with what people said as the truth.
+
+    Args:
+        compared: the log.
+        reviews: what was said; all begun with the same key. Where reviewers differ it is a loss.
+        kind: the kind of loss, "preference" or "regret".
+        rate: the share of the questions whose judgements count; by default all that were drawn.
+        dropped: told of what is left out.
+
+    Raises:
+        UsageError: the reviews are of another comparator, another draw, or did not ask for this.
+    """
+    terms = _terms(compared, reviews, kind)
+    share = terms.rate if rate is None else rate
+    losses: dict[PairId, bool] = {}
+    for held in reviews:
+        for pair, lost in held.losses(kind).items():
+            losses[pair] = losses.get(pair, False) or lost
+    said = {place: verdicts_of(one, losses) for place, one in compared.episodes.items()}
+    tables = tables_with(compared, lambda place, number: said[place][number] is False, dropped)
+    return [_with_labels(table, said, kind, share, terms.key) for table in tables]
+
+
+def _with_labels(
+    table: EpisodeTable, said: Mapping[tuple[str, str], list[bool | None]], kind: str, rate: float, key: str
+) -> EpisodeTable:
+    drawn = np.array([is_drawn(key, question, rate) for question in table.questions], dtype=np.bool_)
+    verdicts = [said.get((table.dataset, name), []) for name in table.ids]
+    unsaid = np.array([any(one is None for one in each) for each in verdicts], dtype=np.bool_)
+    assert table.truth is not None  # noqa: S101 - `tables_with` has set it
+    return replace(table, truth=table.truth._replace(asked=kind, rate=rate), labels=Labels(drawn, unsaid))
+
+
+def _terms(compared: Compared, reviews: Sequence[Reviews], kind: str) -> Terms:
+    """Return what the reviews were begun with; refuse those that do not say what is asked for."""
+    terms = reviews[0].terms
+    problems = []
+    if any(one.terms.rate != terms.rate or (one.terms.key != terms.key and terms.rate < 1) for one in reviews):
+        problems.append("the files of reviews were begun with different draws; give those of one draw")
+    if any(one.terms.matcher != compared.comparator for one in reviews):
+        problems.append(f"the reviews compare outputs by {terms.matcher}, the log by {compared.comparator}: --matcher")
+    if kind == "regret" and any(one.terms.ask != "regret" for one in reviews):
+        problems.append("regret needs right or wrong for both outputs, and the reviews asked only which is better")
+    if kind not in {"regret", "preference"}:
+        problems.append(f"people's reviews say nothing of {kind}; ask for --guarantee regret or preference")
+    if problems:
+        raise UsageError(f"These reviews cannot be used: {'; '.join(problems)}.")
+    return terms
