@@ -153,7 +153,9 @@ def compare(
         UsageError: there is no such matcher, the log has no reference, or its texts are not on record.
     """
     relabelled = labelled_by_reference(read, comparator)
-    chosen = next(iter(relabelled.truths.values())).comparator if relabelled.truths else comparator or ""
+    if not relabelled.truths:
+        raise UsageError("The log has no rows with texts, as one that is simulated: there is nothing to show.")
+    chosen = next(iter(relabelled.truths.values())).comparator
     comparing, found = get_comparator(chosen), dict[tuple[str, str], Episode]()
     for row in relabelled.rows(Dropped() if dropped is None else dropped):
         if row["answer"] is not None and row["correct"] is not None:
