@@ -93,7 +93,7 @@ def run(
         policy: scores what each step brought.
         prices: of the strategy's models, None where unknown.
         budget: what this question may cost; no limit by default.
-        on_exhausted: when the next call might pass the cap: "refuse" raises, "answer" returns the best so far.
+        on_exhausted: when the next call might pass the cap: "refuse" raises, anything else returns the best so far.
         certificate: what is guaranteed about the answer; left out where the walk is broken off or forced, or has a
             step that is outside of what the certificate speaks of.
         abstain_below: nothing is served where the cascade is less sure of the best answer than this (`sure_of`), or it
@@ -118,7 +118,7 @@ def run(
     started = time.monotonic()
     record = _Record(
         scope=None if certificate is None else scope,
-        may_finish=on_exhausted == "answer",
+        may_finish=on_exhausted != "refuse",
         warnings=list(warnings),
     )
     purse = budget or QuestionBudget()
@@ -241,13 +241,12 @@ def _pay(
     price = prices.get(request.model)
     try:
         hold = purse.hold(request, price)
-    except BudgetExceededError as error:
+        completion = yield request if purse.limit_nano_usd is None else request._replace(at_most_once=True)
+    except BudgetExceededError as error:  # of the question's cap, or thrown in: of one that is shared
         if not (record.may_finish and record.calls) or record.exhausted is not None:
             raise
         record.exhausted = error
         return _resume(plan, ProviderUnavailableError(f"not asked: {error}", model=request.model))
-    try:
-        completion = yield request if purse.limit_nano_usd is None else request._replace(at_most_once=True)
     except ProviderError as error:
         call = failed_call(request, error, price)
         record.calls.append(call)
@@ -458,7 +457,7 @@ def play(
                         completion = event
                     else:
                         yield event
-            except ProviderError as error:
+            except (ProviderError, BudgetExceededError) as error:
                 item = walk.throw(error)
             else:
                 item = walk.send(completion)
@@ -487,7 +486,7 @@ async def aplay(
                             completion = event
                         else:
                             yield event
-            except ProviderError as error:
+            except (ProviderError, BudgetExceededError) as error:
                 item = walk.throw(error)
             else:
                 item = walk.send(completion)

@@ -32,6 +32,7 @@ from cascade.serving.audits import Outcome, judge
 from cascade.serving.certified import CertifiedPolicy, RunPlan
 from cascade.serving.levels import at_level, in_service
 from cascade.serving.monitors import ServiceStatus
+from cascade.serving.spending import Spending, SpendingGuard
 from cascade.strategies.base import Strategy
 from cascade.streaming import Flow, aserve, astream, stream
 from cascade.types import Answer, Call, Completion, Question, Request, Step, TextDelta
@@ -97,6 +98,7 @@ class Orchestrator:
         self._bare = build_policy(config) if self._service is None else self._service.default.policy
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
+        self._spending = Spending.of(config)
         self._closed = False
         self._halt = Halt()
         self._guards, self._own = build_guards(config, providers)
@@ -298,6 +300,7 @@ class Orchestrator:
         level: str | None = None,
         model: str | None = None,
         trace_id: str | None = None,
+        key: str | None = None,
     ) -> AsyncGenerator[TextDelta | Answer, None]:
         """Answer one chat request as a server does: yield text that is served and no other, then the answer.
 
@@ -308,6 +311,7 @@ class Orchestrator:
             level: the level to ask at, by its name, where the policy has levels.
             model: the name of one of the configured models: it alone is asked, and no policy decides.
             trace_id: the id of the episode in the traces.
+            key: the name of the server's key whose budget it counts for (`budget.per_key`).
 
         Raises:
             ProviderError, BudgetExceededError, UsageError: as `achat` does.
@@ -319,8 +323,8 @@ class Orchestrator:
         last = plan.strategy.horizon if stream and plan.strategy.ends_with_reference else 0
         pieces = aserve(
             walk,
-            lambda one: self._guard(one).acomplete(one, deadline, self._halt),
-            lambda one: self._guard(one).astream(one, deadline, self._halt),
+            lambda one: self._guard(one, key).acomplete(one, deadline, self._halt),
+            lambda one: self._guard(one, key).astream(one, deadline, self._halt),
             Flow(last, may_abstain=plan.abstain_below is not None),
             trace,
         )
@@ -455,6 +459,7 @@ class Orchestrator:
             self._halt.wait_idle(SETTLE_S)
         for guard in self._own:
             guard.close()
+        self._close_ledger()
         if self._traces is not None:
             self._traces.close()
 
@@ -464,8 +469,13 @@ class Orchestrator:
         await asyncio.to_thread(self._halt.wait_idle, SETTLE_S)
         for guard in self._own:
             await guard.aclose()
+        self._close_ledger()
         if self._traces is not None:
             await asyncio.to_thread(self._traces.close)
+
+    def _close_ledger(self) -> None:
+        if self._spending is not None:
+            self._spending.ledger.close()
 
     def _stop(self) -> None:
         self._closed = True
@@ -532,8 +542,9 @@ class Orchestrator:
     def _paid(self, request: Request, completion: Completion) -> Call:
         return paid_call(request, completion, self._prices.get(request.model))
 
-    def _guard(self, request: Request) -> Guard:
-        return self._guards[request.model]
+    def _guard(self, request: Request, key: str | None = None) -> Guard | SpendingGuard:
+        guard = self._guards[request.model]
+        return guard if self._spending is None else self._spending.over(guard, key)
 
     def _deadline(self) -> Deadline:
         return Deadline.after(self.config.timeouts.per_question_s)

@@ -265,6 +265,20 @@ def environment(name: str | None) -> str | None:
     return (os.environ.get(name) or None) if name else None
 
 
+def ledger_url(budget: BudgetConfig) -> str | None:
+    """Return the URL of the store that a ledger is kept in, None for this process's memory. Raises ConfigError."""
+    if budget.store_env is None:
+        return budget.store
+    url = environment(budget.store_env)
+    if not url:
+        raise ConfigError([f"budget.store_env: {budget.store_env} is not set"])
+    try:
+        parse(url)
+    except UsageError as error:
+        raise ConfigError([f"budget.store_env: {error}"]) from None
+    return url
+
+
 def traces_url(traces: TracesConfig | None) -> str | None:
     """Return the URL of the store that traces go to, None if there is to be none.
 

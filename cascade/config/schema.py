@@ -137,11 +137,44 @@ class GuaranteeConfig(Section):
             yield "monitor and online learn from audits; add audit: {probability: 0.05}"
 
 
+def _checked_store(value: str) -> str:
+    """Return a store's URL, or raise ValueError for one that is none or holds a password (F67)."""
+    if holds_password(value):
+        raise ValueError(
+            "a URL with a password does not belong in a configuration; put it in an environment variable and name "
+            "that: store_env: NAME"
+        )
+    try:
+        parse(value)
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
 class BudgetConfig(Section):
-    """What a question may cost, in USD."""
+    """What a question may cost, and what all together may, in USD.
+
+    `per_key`, `per_user`, `per_day`, `per_month` and `total` are counted on a ledger: in this process, or in the
+    database that `store` (or the variable `store_env`) names, for all processes that share it. A call waits `wait_s`
+    for money that calls under way hold. "serve_best" is "answer".
+    """
 
     per_question: _Positive | None = None
-    on_exhausted: Literal["refuse", "answer"] = "refuse"
+    per_key: _Positive | None = None
+    per_user: _Positive | None = None
+    per_day: _Positive | None = None
+    per_month: _Positive | None = None
+    total: _Positive | None = None
+    on_exhausted: Literal["refuse", "answer", "serve_best"] = "refuse"
+    wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    store: Annotated[str, AfterValidator(_checked_store)] | None = None
+    store_env: str | None = None
+
+    @model_validator(mode="after")
+    def _one_store(self) -> BudgetConfig:
+        if self.store is not None and self.store_env is not None:
+            raise ValueError("give store or store_env, not both")
+        return self
 
 
 class LimitsConfig(Section):
@@ -209,20 +242,6 @@ class ProviderConfig(Section):
         if value not in PROVIDERS.names:
             raise ValueError(f"there is no provider {shown_name(value)}{did_you_mean(value, PROVIDERS.names)}")
         return value
-
-
-def _checked_store(value: str) -> str:
-    """Return a store's URL, or raise ValueError for one that is none or holds a password (F67)."""
-    if holds_password(value):
-        raise ValueError(
-            "a URL with a password does not belong in a configuration; put it in an environment variable and name "
-            "that: store_env: NAME"
-        )
-    try:
-        parse(value)
-    except UsageError as error:
-        raise ValueError(str(error)) from None
-    return value
 
 
 class TracesConfig(Section):

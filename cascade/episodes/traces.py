@@ -226,7 +226,7 @@ class Trace:
                     loose.clear()
                 try:
                     sent = yield item
-                except ProviderError as error:
+                except (ProviderError, BudgetExceededError) as error:
                     item = walk.throw(error)
                     continue
                 if isinstance(item, Request) and sent is not None:

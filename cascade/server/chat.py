@@ -111,6 +111,7 @@ class ChatEndpoint:
             level=asked.route.level,
             model=asked.route.model,
             trace_id=exchange.trace_id,
+            key=exchange.key,
         )
 
     def _receipt(self, asked: Asked, exchange: Exchange, answer: Answer) -> Receipt:

@@ -46,6 +46,7 @@ class Exchange:
         trace_id: its id in the traces and in its response.
         model: the model that was asked for; "" until it is known to exist, None where the path takes none.
         status: that of the response, None until one has begun.
+        key: the name of the server's key that it bears.
         receipt: what came of it, once it is answered.
         dialect: the form of its errors.
         writer: what writes its stream, once one may begin.
@@ -56,6 +57,7 @@ class Exchange:
     trace_id: str = field(default_factory=uuid7)
     model: str | None = None
     status: int | None = None
+    key: str | None = None
     receipt: Receipt | None = None
     writer: Writer | None = None
     started_s: float = field(default_factory=time.monotonic)
@@ -136,7 +138,7 @@ class Edge:
         try:
             async with asyncio.timeout(settings.request_s) as clock:
                 if scope["path"] not in _OPEN:
-                    access.check(Headers(scope=scope), settings)
+                    scope["exchange"].key = access.check(Headers(scope=scope), settings)
                 await self._app(scope, receive, send)
         except ClientLeftError:
             raise

@@ -19,7 +19,6 @@ from cascade.config import traces_url
 from cascade.config.schema import ServerConfig
 from cascade.episodes.store import Store
 from cascade.orchestrator import Orchestrator
-from cascade.server import access
 from cascade.server.bodies import Receive, read_object
 from cascade.server.dialects.base import encoded
 from cascade.server.edge import Exchange, Scope, Send
@@ -101,7 +100,7 @@ class FeedbackEndpoint:
         said = Feedback.of(await read_object(receive, headers.get("content-type", ""), self._settings))
         if self._url is None:
             raise Refused(409, "Traces are off, so feedback has nowhere to go: traces.", code="no_traces")
-        await asyncio.to_thread(self._kept, said, access.check(headers, self._settings), self._url)
+        await asyncio.to_thread(self._kept, said, exchange.key, self._url)
         counted, reason = self._counted(said)
         data = {"object": "feedback", "trace_id": said.trace_id, "counted": counted, "reason": reason}
         await exchange.respond(200, encoded(data), [])

@@ -283,3 +283,18 @@ async def test_each_level_is_an_alias_of_the_cascade(tmp_path: Path) -> None:
     assert [one["id"] for one in listed] == ["cascade", "cascade:low", "cascade:high", "small", "large"]
     assert [served_by for served_by, _ in by.values()] == ["large", "small", "large"]
     assert by["cascade"] == by["cascade:high"] != by["cascade:low"]
+
+
+async def test_each_key_has_a_budget_of_its_own() -> None:
+    made = {name: new_key() for name in ("app", "batch")}
+    settings = {
+        "server": {"keys": [{"name": name, "sha256": key.sha256} for name, key in made.items()]},
+        "budget": {"per_key": 0.0002, "wait_s": 0},
+    }
+    async with orchestrator({"small": [SURE]}, **settings) as served, asgi(served) as client:
+        body = {"model": "cascade", "messages": ASK, "max_tokens": 5}
+        for key in made.values():
+            headers = {"authorization": f"Bearer {key.key}"}
+            statuses = [(await client.post("/v1/chat/completions", json=body, headers=headers)) for _ in range(2)]
+            assert [one.status_code for one in statuses] == [200, 422]
+            assert statuses[1].json()["error"]["code"] == "budget_exceeded"

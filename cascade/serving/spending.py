@@ -1,0 +1,232 @@
+"""Caps on what many requests spend together: each call is held on the ledger before it is made, and booked after it.
+
+`SpendingGuard` stands where a `Guard` does. A call that does not fit waits while others hold money that they may not
+need, and is then refused. Ledgers in a database are asked in a thread, so that no event loop stands still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from cascade.budget.caps import Caps, Hold, Ledger, MemoryLedger, Refused, new_id
+from cascade.budget.ledger import most_nano_usd
+from cascade.engine import failed_call, paid_call
+from cascade.errors import BudgetExceededError, ProviderError
+from cascade.money import Price, exact_dollars, nano_usd
+from cascade.resilience.deadline import Deadline
+from cascade.resilience.halting import Halt
+from cascade.types import Call, Completion, Request, TextDelta
+
+if TYPE_CHECKING:
+    from cascade.config import CascadeConfig
+    from cascade.providers.guard import Guard
+
+_T = TypeVar("_T")
+_SLACK_S = 60.0
+"""A hold is taken for lost so long after its call must have ended."""
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True)
+class Spending:
+    """A ledger and the caps on it.
+
+    Args:
+        ledger: the accounts.
+        caps: what each may spend at most.
+        prices: of the models, None where unknown: a call at an unknown price is refused.
+        wait_s: how long a call waits for money that others hold.
+        call_s: how long a call may take.
+        owner: whose holds they are.
+    """
+
+    ledger: Ledger
+    caps: Caps
+    prices: Mapping[str, Price | None]
+    wait_s: float
+    call_s: float
+    owner: str = field(default_factory=new_id)
+
+    @classmethod
+    def of(cls, config: CascadeConfig) -> Spending | None:
+        """Return what a configuration says, None where no cap is shared. Raises ConfigError for a wrong store."""
+        from cascade.config import ledger_url
+
+        budget = config.budget
+        caps = Caps(
+            **{
+                name: None if (cap := getattr(budget, name)) is None else nano_usd(cap)
+                for name in ("per_key", "per_user", "per_day", "per_month", "total")
+            }
+        )
+        if caps == Caps():
+            return None
+        url = ledger_url(budget)
+        return cls(_opened(url), caps, config.prices(), budget.wait_s, config.timeouts.per_call_s)
+
+    def over(self, guard: Guard, key: str | None) -> SpendingGuard:
+        """Return a guard whose calls are counted for a key of the server."""
+        return SpendingGuard(self, guard, key)
+
+    def reserve(self, request: Request, key: str | None) -> Hold | Refused:
+        """Hold the most that a call can cost. Raises BudgetExceededError where its price is not known."""
+        price = self.prices.get(request.model)
+        if price is None:
+            raise BudgetExceededError(
+                f"{request.model} has no known price, so no call to it can be kept under a cap. "
+                "Give it a price under models."
+            )
+        options = {} if request.chat is None else request.chat.options
+        user, now_s = options.get("user"), datetime.now(UTC).timestamp()
+        wanted = self.caps.of(key, user if isinstance(user, str) else None, now_s)
+        amount, expires_s = most_nano_usd(request, price), now_s + self.call_s + _SLACK_S
+        found = self.ledger.reserve(amount, wanted, self.owner, expires_s)
+        if isinstance(found, Refused) and found.may_fit_later and self.ledger.recover(now_s):
+            return self.ledger.reserve(amount, wanted, self.owner, expires_s)
+        return found
+
+    def settle(self, hold: Hold, outcome: Call | None) -> None:
+        """Book a call at its cost; at its bound, if that is more, where it is not known; in full where nothing is."""
+        cost = None if outcome is None else outcome.cost_nano_usd
+        if cost is None and outcome is not None and outcome.cost_bound_nano_usd is not None:
+            cost = max(hold.amount, outcome.cost_bound_nano_usd)
+        self.ledger.settle(hold, cost)
+
+    def failed(self, request: Request, error: BaseException) -> Call | None:
+        """Return what a call that failed may have cost; None where nothing is known of it."""
+        if not isinstance(error, ProviderError):
+            return None
+        call = failed_call(request, error, self.prices.get(request.model))
+        return None if call.billed == "maybe" else call
+
+    def paid(self, request: Request, completion: Completion) -> Call:
+        """Return what a call cost."""
+        return paid_call(request, completion, self.prices.get(request.model))
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the ledger has to be asked in a thread."""
+        return not isinstance(self.ledger, MemoryLedger)
+
+
+class SpendingGuard:
+    """A guard whose calls are held and booked. It is used as a `Guard` is, and raises BudgetExceededError besides."""
+
+    def __init__(self, spending: Spending, guard: Guard, key: str | None) -> None:
+        self._spending, self._guard, self._key = spending, guard, key
+
+    def complete(self, request: Request, deadline: Deadline, halt: Halt) -> Completion:
+        """Answer a request, as `Guard.complete` does."""
+        hold = self._held(request, deadline, halt)
+        outcome = None
+        try:
+            completion = self._guard.complete(request._replace(at_most_once=True), deadline, halt)
+            outcome = self._spending.paid(request, completion)
+        except BaseException as error:
+            outcome = self._spending.failed(request, error)
+            raise
+        finally:
+            self._spending.settle(hold, outcome)
+        return completion
+
+    async def acomplete(self, request: Request, deadline: Deadline, halt: Halt) -> Completion:
+        """Answer a request, as `Guard.acomplete` does."""
+        hold = await self._aheld(request, deadline)
+        outcome = None
+        try:
+            completion = await self._guard.acomplete(request._replace(at_most_once=True), deadline, halt)
+            outcome = self._spending.paid(request, completion)
+        except BaseException as error:
+            outcome = self._spending.failed(request, error)
+            raise
+        finally:
+            await self._in_thread(lambda: self._spending.settle(hold, outcome))
+        return completion
+
+    def stream(self, request: Request, deadline: Deadline, halt: Halt) -> Iterator[TextDelta | Completion]:
+        """Answer a request in pieces, as `Guard.stream` does."""
+        hold = self._held(request, deadline, halt)
+        outcome = None
+        try:
+            for event in self._guard.stream(request._replace(at_most_once=True), deadline, halt):
+                if isinstance(event, Completion):
+                    outcome = self._spending.paid(request, event)
+                yield event
+        except BaseException as error:
+            outcome = outcome or self._spending.failed(request, error)
+            raise
+        finally:
+            self._spending.settle(hold, outcome)
+
+    async def astream(
+        self, request: Request, deadline: Deadline, halt: Halt
+    ) -> AsyncGenerator[TextDelta | Completion, None]:
+        """Answer a request in pieces, as `Guard.astream` does."""
+        hold = await self._aheld(request, deadline)
+        outcome = None
+        try:
+            async with aclosing(self._guard.astream(request._replace(at_most_once=True), deadline, halt)) as events:
+                async for event in events:
+                    if isinstance(event, Completion):
+                        outcome = self._spending.paid(request, event)
+                    yield event
+        except BaseException as error:
+            outcome = outcome or self._spending.failed(request, error)
+            raise
+        finally:
+            await self._in_thread(lambda: self._spending.settle(hold, outcome))
+
+    def _held(self, request: Request, deadline: Deadline, halt: Halt) -> Hold:
+        ends_s = time.monotonic() + min(self._spending.wait_s, deadline.remaining_s())
+        while isinstance(found := self._spending.reserve(request, self._key), Refused):
+            _refuse(found, request, waits=time.monotonic() < ends_s)
+            halt.sleep(_POLL_S)
+        return found
+
+    async def _aheld(self, request: Request, deadline: Deadline) -> Hold:
+        ends_s = time.monotonic() + min(self._spending.wait_s, deadline.remaining_s())
+        while isinstance(found := await self._in_thread(lambda: self._spending.reserve(request, self._key)), Refused):
+            _refuse(found, request, waits=time.monotonic() < ends_s)
+            await asyncio.sleep(_POLL_S)
+        return found
+
+    async def _in_thread(self, act: Callable[[], _T]) -> _T:
+        """Ask the ledger; where that is done in a thread, a cancelled caller does not undo it."""
+        if not self._spending.blocks:
+            return act()
+        return await asyncio.shield(asyncio.to_thread(act))
+
+
+def _refuse(found: Refused, request: Request, *, waits: bool) -> None:
+    """Raise BudgetExceededError, unless the call is to wait for money that others hold."""
+    if found.may_fit_later and waits:
+        return
+    kind = found.account.partition(":")[0]
+    stands = found.stands
+    raise BudgetExceededError(
+        f"the next call to {request.model} does not fit under budget.{_WORDS[kind]}: of {exact_dollars(found.cap)} "
+        f"{exact_dollars(stands.spent)} is spent and {exact_dollars(stands.held)} is held by calls under way."
+    )
+
+
+_WORDS = {"key": "per_key", "user": "per_user", "day": "per_day", "month": "per_month", "total": "total"}
+
+
+def _opened(url: str | None) -> Ledger:
+    if url is None:
+        return MemoryLedger()
+    from cascade.budget.sql_ledger import SqlLedger
+    from cascade.episodes.store import parse
+    from cascade.episodes.store.address import made_ready
+
+    address = parse(url)
+    if address.path is None:
+        return SqlLedger.postgres(address.url.replace("postgresql+psycopg://", "postgresql://", 1))
+    made_ready(address)
+    return SqlLedger.sqlite(address.path)

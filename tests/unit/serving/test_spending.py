@@ -1,0 +1,141 @@
+"""Caps on what many requests spend together, in the SDK."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from cascade import Orchestrator
+from cascade.budget.caps import Account
+from cascade.errors import BudgetExceededError, CascadeError, ConfigError, ProviderUnavailableError
+from cascade.providers.fake import FakeProvider, reply
+
+ASK = [{"role": "user", "content": "Which river?"}]
+BASE, GUIDE = 1_000_000, 10_000_000
+"""What a call costs in nano-dollars: so much a request, and nothing by the token."""
+SURE = reply("The Danube.", logprobs=[-0.01, -0.01])
+UNSURE = reply("The Rhine?", logprobs=[-2.0, -2.0])
+
+
+def made(script: Any, budget: dict[str, Any], provider: Any = None) -> Orchestrator:
+    config = {
+        "models": {
+            "base": {"model": "small", "price": {"input": 0, "output": 0, "request": BASE / 1e9}},
+            "guide": {"model": "large", "price": {"input": 0, "output": 0, "request": GUIDE / 1e9}},
+        },
+        "provider": "fake",
+        "strategy": {"kind": "ladder", "models": ["base", "guide"]},
+        "policy": {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5},
+        "traces": "off",
+        "budget": {"wait_s": 0, **budget},
+    }
+    return Orchestrator.from_config(config, providers={"fake": provider or FakeProvider(script)})
+
+
+def stands(served: Orchestrator, name: str = "total") -> Account:
+    assert served._spending is not None
+    return served._spending.ledger.account(name)
+
+
+def test_without_caps_there_is_no_ledger() -> None:
+    with made({}, {"per_question": 1}) as served:
+        assert served._spending is None
+
+
+def test_calls_are_booked_at_their_cost_until_the_cap() -> None:
+    fake = FakeProvider({"small": [SURE]})
+    with made(None, {"total": 0.0035}, fake) as served:
+        for _ in range(3):
+            served.chat(ASK)
+        with pytest.raises(BudgetExceededError, match=r"budget\.total: of \$0\.0035 \$0\.003 is spent"):
+            served.chat(ASK)
+        assert stands(served) == Account(3 * BASE, 0)
+    assert len(fake.requests) == 3
+
+
+@pytest.mark.parametrize("how", ["serve_best", "answer"])
+def test_the_best_so_far_is_served_where_that_is_wanted(how: str) -> None:
+    with made({"small": [UNSURE], "large": [SURE]}, {"total": 0.005, "on_exhausted": how}) as served:
+        answer = served.chat(ASK)
+        assert (answer.text, answer.stopped) == ("The Rhine?", "budget")
+        assert stands(served) == Account(BASE, 0)
+
+
+def test_or_nothing_where_that_is_wanted() -> None:
+    with made({"small": [UNSURE], "large": [SURE]}, {"total": 0.005}) as served:
+        with pytest.raises(BudgetExceededError) as caught:
+            served.chat(ASK)
+        assert [call.cost_nano_usd for call in caught.value.calls] == [BASE]
+
+
+def test_each_user_has_an_account() -> None:
+    with made({"small": [SURE]}, {"per_user": 0.001}) as served:
+        for user in ("ann", "bob"):
+            served.chat(ASK, user=user)
+            with pytest.raises(BudgetExceededError, match="per_user"):
+                served.chat(ASK, user=user)
+
+
+def test_a_failure_that_is_not_billed_costs_nothing() -> None:
+    with made({"small": [ProviderUnavailableError("gone", retryable=False)], "large": [SURE]}, {"total": 1}) as served:
+        served.chat(ASK)
+        assert stands(served) == Account(GUIDE, 0)
+
+
+async def test_many_at_once_never_pass_the_cap_and_every_call_is_booked() -> None:
+    fake = FakeProvider(lambda request: UNSURE if request.model == "small" else SURE)
+    async with made(None, {"total": 0.1, "per_day": 1}, fake) as served:
+        asked = await asyncio.gather(*(served.achat(ASK) for _ in range(40)), return_exceptions=True)
+        assert {type(one) for one in asked if isinstance(one, BaseException)} == {BudgetExceededError}
+        billed = sum(BASE if request.model == "small" else GUIDE for request in fake.requests)
+        assert stands(served) == Account(billed, 0)
+        assert 0.09e9 < billed <= 0.1e9
+
+
+async def test_a_stream_that_is_left_is_booked_in_full() -> None:
+    async with made({"small": [SURE]}, {"total": 1}) as served:
+        events = served.astream_chat(ASK)
+        await anext(events)
+        assert stands(served) == Account(0, BASE)
+        await events.aclose()
+        assert stands(served) == Account(BASE, 0)
+        async for _ in served.astream_chat(ASK):
+            pass
+        assert stands(served) == Account(2 * BASE, 0)
+
+
+def test_a_blocking_stream_is_booked() -> None:
+    with made({"small": [SURE]}, {"total": 1}) as served:
+        list(served.stream_chat(ASK))
+        assert stands(served) == Account(BASE, 0)
+
+
+async def test_processes_that_share_a_store_share_the_caps(tmp_path: Path) -> None:
+    budget = {"total": 0.0025, "store": f"sqlite:///{tmp_path}/ledger.db"}
+    with made({"small": [SURE]}, budget) as one, made({"small": [SURE]}, budget) as two:
+        await one.achat(ASK)
+        await two.achat(ASK)
+        with pytest.raises(BudgetExceededError):
+            await one.achat(ASK)
+        assert stands(two) == Account(2 * BASE, 0)
+
+
+async def test_a_call_waits_for_money_that_others_may_not_need() -> None:
+    class Slow(FakeProvider):
+        async def acomplete(self, request: Any, timeout_s: float) -> Any:
+            await asyncio.sleep(0.05)
+            raise ProviderUnavailableError("gone", retryable=False, billed="no")
+
+    async with made(None, {"total": BASE / 1e9, "wait_s": 10}, Slow()) as served:
+        both = await asyncio.gather(*(served.achat(ASK) for _ in range(2)), return_exceptions=True)
+        assert all(isinstance(one, CascadeError) for one in both)
+        assert stands(served) == Account(0, 0)
+
+
+def test_two_stores_are_refused() -> None:
+    with pytest.raises((ConfigError, ValidationError)):
+        made({}, {"total": 1, "store": "sqlite:///a.db", "store_env": "B"})
