@@ -444,6 +444,11 @@ class Orchestrator:
         """Make one call to one of the models, guarded as any other. Raises as `ask` does."""
         return self._guard(request).complete(request, self._deadline(), self._halt)
 
+    def break_circuits(self) -> None:
+        """From now on, fail calls to a model at once while it fails again and again, as a server needs it."""
+        for guard in self._guards.values():
+            guard.breakers = guard.breakers or {}
+
     def flush_traces(self, timeout_s: float = 10.0) -> bool:
         """Wait until the traces of all answers so far are written; return whether they are. Without traces, True."""
         return self._traces is None or self._traces.flush(timeout_s)

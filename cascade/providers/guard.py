@@ -20,6 +20,7 @@ from cascade.errors import BadResponseError, ProviderError, ProviderTimeoutError
 from cascade.providers.assembling import Assembler
 from cascade.providers.base import Payload, Provider, Streams
 from cascade.providers.reading import read_completion
+from cascade.resilience.breaker import Breaker
 from cascade.resilience.deadline import Deadline
 from cascade.resilience.halting import NEVER, Halt
 from cascade.resilience.retry import RetryPolicy
@@ -42,6 +43,7 @@ class Guard:
         retry: when a failed call is made again.
         sleep, asleep: how waits are spent; tests pass their own. By default a wait ends when the caller stops the call.
         secrets: keys that no error may repeat, whatever the server says.
+        breakers: the circuit of each model; None to ask a model however often it fails, as batches do.
     """
 
     provider: Provider
@@ -50,13 +52,14 @@ class Guard:
     sleep: Callable[[float], None] | None = None
     asleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     secrets: tuple[str, ...] = field(default=(), repr=False)
+    breakers: dict[str, Breaker] | None = None
     _budgets: dict[str, RetryBudget] = field(default_factory=dict)
     _without_logprobs: set[str] = field(default_factory=set)
     _warned: set[str] = field(default_factory=set)
 
     def complete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
         """Answer a request, checked and in time. Raises ClosedError once `halt` is thrown."""
-        deadline, asked = deadline.within(self.per_call_s), self._asked(request)
+        deadline, asked = deadline.within(self.per_call_s), self._admitted(request)
         failed: list[ProviderError] = []
         while True:
             started = time.monotonic()
@@ -70,7 +73,7 @@ class Guard:
 
     async def acomplete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
         """Answer a request, checked and in time, without blocking the event loop."""
-        deadline, asked = deadline.within(self.per_call_s), self._asked(request)
+        deadline, asked = deadline.within(self.per_call_s), self._admitted(request)
         failed: list[ProviderError] = []
         async with halt.covering():
             while True:
@@ -87,12 +90,14 @@ class Guard:
 
     def _wait_s(self, asked: Request, failed: list[ProviderError], deadline: Deadline) -> float:
         """Return how long to wait before the next try, or raise the last error if there is to be none."""
-        last, budget = failed[-1], self._budget(asked)
+        last, budget, breaker = failed[-1], self._budget(asked), self._breaker(asked.model)
+        self._broke(asked, last)
         delay = self.retry.delay_s(last, len(failed) - 1, deadline)
         if delay is None:
             budget.gave_up(last)
         forbidden = asked.at_most_once and last.billed != "no"
-        if delay is None or forbidden or not budget.allows(last):
+        broken = breaker is not None and breaker.open
+        if delay is None or forbidden or broken or not budget.allows(last):
             last.maybe_billed = sum(error.billed != "no" for error in failed)
             if last.maybe_billed and last.billed == "no":
                 last.billed = "maybe"
@@ -113,7 +118,7 @@ class Guard:
             yield TextDelta(_written(completion), request.role, request.step)
             yield completion
             return
-        deadline, asked = deadline.within(self.per_call_s), self._asked(request)
+        deadline, asked = deadline.within(self.per_call_s), self._admitted(request)
         failed: list[ProviderError] = []
         while True:
             started, assembler = time.monotonic(), Assembler(asked, self.secrets)
@@ -127,6 +132,7 @@ class Guard:
                 break
             except ProviderError as error:
                 if assembler.text:
+                    self._broke(asked, error)
                     raise _interrupted(error, assembler, failed) from None
                 failed.append(error)
                 self._wait(self._wait_s(asked, failed, deadline), halt)
@@ -141,7 +147,7 @@ class Guard:
             yield TextDelta(_written(completion), request.role, request.step)
             yield completion
             return
-        deadline, asked = deadline.within(self.per_call_s), self._asked(request)
+        deadline, asked = deadline.within(self.per_call_s), self._admitted(request)
         failed: list[ProviderError] = []
         while True:
             started, assembler = time.monotonic(), Assembler(asked, self.secrets)
@@ -155,6 +161,7 @@ class Guard:
                 break
             except ProviderError as error:
                 if assembler.text:
+                    self._broke(asked, error)
                     raise _interrupted(error, assembler, failed) from None
                 failed.append(error)
                 delay_s = self._wait_s(asked, failed, deadline)
@@ -174,8 +181,20 @@ class Guard:
         else:
             await aclose()
 
-    def _asked(self, request: Request) -> Request:
-        """Leave out what the model was seen not to give."""
+    def _breaker(self, model: str) -> Breaker | None:
+        if self.breakers is None:
+            return None
+        found = self.breakers.get(model)
+        return self.breakers.setdefault(model, Breaker()) if found is None else found
+
+    def _broke(self, asked: Request, error: ProviderError) -> None:
+        if (breaker := self._breaker(asked.model)) is not None:
+            breaker.failed(error)
+
+    def _admitted(self, request: Request) -> Request:
+        """Leave out what the model was seen not to give. Raises ProviderUnavailableError while its circuit is open."""
+        if (breaker := self._breaker(request.model)) is not None:
+            breaker.admit(request.model)
         if request.top_logprobs is not None and request.model in self._without_logprobs:
             return request._replace(top_logprobs=None)
         return request
@@ -191,6 +210,8 @@ class Guard:
         completion = read_completion(payload, request, time.monotonic() - started, self.secrets)
         completion = completion._replace(notes=(*dict.fromkeys(notes), *completion.notes))
         self._budget(request).succeeded()
+        if (breaker := self._breaker(request.model)) is not None:
+            breaker.succeeded()
         if request.top_logprobs is not None and completion.tokens is None and _written(completion):
             self._without_logprobs.add(request.model)
             note = f"{request.model} gives no log-probs"

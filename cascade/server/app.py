@@ -61,6 +61,7 @@ def application(orchestrator: Orchestrator) -> Edge:
     async def openapi(_: Request) -> Response:
         return _json(document(catalog))
 
+    orchestrator.break_circuits()
     guide = orchestrator.config.prices()[catalog.guide]
     dialects = {one.path: one for one in (ChatCompletions(), Responses(), Messages())}
     told = FeedbackEndpoint(orchestrator, settings)
