@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -178,7 +179,8 @@ class EpisodeTable:
             return self.confidence
         present = self.arrays.present
         alone = present & (present.sum(axis=2, keepdims=True) == 1) & np.isnan(self.confidence)
-        return np.where(alone, np.exp(np.minimum(replied, 0.0))[:, :, None], self.confidence)
+        shares = np.array([math.exp(one) for one in np.minimum(replied, 0.0).ravel().tolist()]).reshape(replied.shape)
+        return np.where(alone, shares[:, :, None], self.confidence)  # numpy's exp may differ from the live one by a bit
 
     def only(self, steps: Sequence[int]) -> EpisodeTable:
         """Return the same questions as if a ladder had no other steps; numbered from 1, in rising order.
