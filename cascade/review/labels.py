@@ -17,6 +17,7 @@ from cascade.episodes.lines import Dropped
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import UsageError
+from cascade.guarantees.base import get
 from cascade.guarantees.questions import Labels
 from cascade.review.pairs import Compared, Episode, PairId, digest_of, place_of
 from cascade.review.reviews import Reviews, Terms
@@ -98,9 +99,9 @@ def _terms(compared: Compared, reviews: Sequence[Reviews], kind: str) -> Terms:
         problems.append("the files of reviews were begun with different draws; give those of one draw")
     if any(one.terms.matcher != compared.comparator for one in reviews):
         problems.append(f"the reviews compare outputs by {terms.matcher}, the log by {compared.comparator}: --matcher")
-    if kind == "regret" and any(one.terms.ask != "regret" for one in reviews):
-        problems.append("regret needs right or wrong for both outputs, and the reviews asked only which is better")
-    if kind not in {"regret", "preference"}:
+    if get(kind).labelled and any(one.terms.ask == "preference" for one in reviews):
+        problems.append(f"{kind} needs right or wrong for both outputs, and the reviews asked only which is better")
+    if not get(kind).reviewed:
         problems.append(f"people's reviews say nothing of {kind}; ask for --guarantee regret or preference")
     if problems:
         raise UsageError(f"These reviews cannot be used: {'; '.join(problems)}.")

@@ -84,7 +84,7 @@ def logged(folder: Path, config: CascadeConfig, many: int = 300) -> EpisodeTable
 
 @pytest.mark.usefixtures("plugged")
 def test_an_installed_strategy_and_policy_are_named_and_asked() -> None:
-    assert STRATEGIES.names == ("base_guide", "ladder", "exit", "offers", "sampling")
+    assert STRATEGIES.names == ("base_guide", "ladder", "exit", "offers", "verified", "sampling")
     assert POLICIES.names[-1] == "agreeing"
     said = FakeProvider({"small": ["Answer: Inn", "Answer: Danube", "Answer: Danube", "Answer: Rhine"]})
     with Orchestrator.from_config(OWN, providers={"fake": said}) as orchestrator:
@@ -255,7 +255,9 @@ def test_the_json_schema_lists_every_kind_that_a_person_may_write() -> None:
         ]
         for name, of in ((name, schema["properties"][name]["oneOf"]) for name in ("strategy", "policy"))
     }
-    assert titles["strategy"] == ["BaseGuideConfig", "LadderConfig", "ExitConfig", "OffersConfig", "SamplingConfig"]
+    assert titles["strategy"] == [
+        *("BaseGuideConfig", "LadderConfig", "ExitConfig", "OffersConfig", "VerifiedConfig", "SamplingConfig")
+    ]
     assert titles["policy"] == [
         *("FixedConfig", "RandomConfig", "ThresholdConfig", "PromptedConfig", "DirectoryConfig", "AgreeingConfig")
     ]
