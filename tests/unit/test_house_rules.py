@@ -39,7 +39,7 @@ ONLY_IN = {
     "sklearn": {"training/estimators/trees.py"},
     "threadpoolctl": {"training/estimators/threads.py"},
     "scipy": set(),
-    "starlette": {"server/app.py", "server/chat.py", "server/edge.py"},
+    "starlette": {"server/"},
     "uvicorn": {"server/running.py", "server/wire.py"},
     "httpx": {"providers/openai_http.py"},
 }
