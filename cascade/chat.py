@@ -201,6 +201,12 @@ def _part_text(part: object) -> str | None:
     return "" if isinstance(held.get("refusal"), str) else None
 
 
+def has_image(content: object) -> bool:
+    """Return whether a message's content has an image among its parts."""
+    parts = content if isinstance(content, list | tuple) else ()
+    return any(isinstance(part, Mapping) and "image" in str(part.get("type")) for part in parts)
+
+
 def refusal_of(message: Mapping[str, Any]) -> str:
     """Return what a message says in place of an answer, in its own field or as a part of its content; "" for nothing.
 

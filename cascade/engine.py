@@ -23,6 +23,7 @@ from cascade.policies.base import Observation, Policy
 from cascade.policies.scope import Scope
 from cascade.strategies.base import Plan, Strategy
 from cascade.types import (
+    SKIP,
     Answer,
     Call,
     Certificate,
@@ -239,6 +240,10 @@ def _pay(
 ) -> Generator[Request, Completion | None, Request | Step | None]:
     """Hold the money, make the call, settle, write it down, and resume the plan with what came of it."""
     price = prices.get(request.model)
+    if request.purpose == SKIP:
+        nothing = Completion("", "skipped", Usage(0, 0))
+        record.calls.append(Call(request, nothing, 0, 0, "no"))
+        return plan.send(nothing)
     try:
         hold = purse.hold(request, price)
         completion = yield request if purse.limit_nano_usd is None else request._replace(at_most_once=True)

@@ -178,7 +178,15 @@ def read_levels(directory: str | Path, *, certificates: bool = True) -> HeldLeve
 
 
 def _use(entry: ModelConfig) -> ModelUse:
-    return ModelUse(entry.model, entry.max_tokens, entry.temperature, entry.seed)
+    return ModelUse(
+        entry.model,
+        entry.max_tokens,
+        entry.temperature,
+        entry.seed,
+        entry.context_tokens,
+        entry.images,
+        entry.tools,
+    )
 
 
 def address(config: CascadeConfig, kind: str, entry: ModelConfig) -> str | None:

@@ -34,6 +34,10 @@ class Message(NamedTuple):
     content: str
 
 
+SKIP = "skip"
+"""The purpose of a call that is not made: it goes on record as an empty reply that cost nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """What is asked, with an optional text that the answer is to be read from.

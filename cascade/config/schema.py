@@ -44,7 +44,7 @@ def _name_alone(value: object) -> object:
 
 
 class ModelConfig(Section):
-    """One model: its name, where it is served, how it is asked, what it costs."""
+    """One model: its name, where it is served, how it is asked, what it costs, and what it can take."""
 
     model: str = Field(min_length=1)
     price: PriceConfig | None = None
@@ -54,6 +54,9 @@ class ModelConfig(Section):
     max_tokens: int = Field(default=256, ge=1, le=1_000_000)
     temperature: float = Field(default=0.0, ge=0, le=2, allow_inf_nan=False)
     seed: int | None = None
+    context_tokens: int | None = Field(default=None, ge=1)
+    images: bool | None = None
+    tools: bool | None = None
 
 
 Model = Annotated[ModelConfig, BeforeValidator(_name_alone)]

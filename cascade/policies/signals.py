@@ -45,6 +45,7 @@ SIGNALS: Final[Mapping[str, Signal]] = MappingProxyType(
         "arguments": Signal("values in the arguments of the message's calls", 0.0, None),
         "arguments_quoted": Signal("share of these values that the messages of the request spell", 0.0, 1.0),
         "message_faults": Signal("faults of the message", 0.0, None),
+        "model_skipped": Signal("1 the model lacks what the request needs", 0.0, 1.0),
         "reasoning_chars": Signal("characters", 0.0, None),
         "self_check": Signal("a model's own P(correct)", 0.0, 1.0, tracked=True),
         "gate": Signal("1 a check was passed, else 0", 0.0, 1.0, tracked=True),
@@ -67,7 +68,9 @@ OF_ANSWERS = frozenset(
     }
 )
 """What a step shows of any model's answer (`policies.reply_signals`), and whether it agrees with the earlier ones."""
-OF_MESSAGES = frozenset({"answer_chars", "tool_calls", "arguments", "arguments_quoted", "message_faults"})
+OF_MESSAGES = frozenset(
+    {"answer_chars", "tool_calls", "arguments", "arguments_quoted", "message_faults", "model_skipped"}
+)
 """What the message of a chat request shows besides (`strategies.form`)."""
 _UNLISTED = Signal("unknown", None, None, tracked=True)
 _ROLES = ("base_", "guide_")

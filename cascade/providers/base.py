@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from cascade.chat import ChatRequest
+from cascade.providers.histories import accepted
 from cascade.types import Request
 
 Payload: TypeAlias = Mapping[str, Any]
@@ -53,8 +54,9 @@ def sendable(text: str) -> str:
 def wire_body(request: Request, model: str) -> dict[str, Any]:
     """Return the JSON body of a chat completion request, as OpenAI-compatible servers read it.
 
-    An application's own request is sent as it is. What it leaves open and cascade needs is added: a limit of the reply,
-    so that a call has a greatest cost, and log-probs, where they are wanted.
+    An application's own request is sent as it is, but for what the model's vendor would refuse in its history
+    (`histories`). What it leaves open and cascade needs is added: a limit of the reply, so that a call has a greatest
+    cost, and log-probs, where they are wanted.
     """
     if request.chat is not None:
         return _chat_body(request, request.chat, model)
@@ -76,7 +78,7 @@ def wire_body(request: Request, model: str) -> dict[str, Any]:
 
 
 def _chat_body(request: Request, chat: ChatRequest, model: str) -> dict[str, Any]:
-    body: dict[str, Any] = {"model": model, **chat.body()}
+    body: dict[str, Any] = {"model": model, **chat.options, "messages": accepted(chat.messages, request.model)}
     if chat.max_tokens is None:
         body["max_tokens"] = request.max_tokens
     if request.top_logprobs is not None and "logprobs" not in body:

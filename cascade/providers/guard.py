@@ -20,6 +20,7 @@ from cascade.errors import BadResponseError, ProviderError, ProviderTimeoutError
 from cascade.providers.assembling import Assembler
 from cascade.providers.base import Payload, Provider, Streams
 from cascade.providers.reading import read_completion
+from cascade.providers.written_calls import with_tool_calls
 from cascade.resilience.breaker import Breaker
 from cascade.resilience.deadline import Deadline
 from cascade.resilience.halting import NEVER, Halt
@@ -66,7 +67,7 @@ class Guard:
             try:
                 with halt.ruling():
                     payload = self.provider.complete(asked, _time_left(asked, deadline, started))
-                return self._checked(payload, request, started, failed)
+                return self._checked(_with_calls(payload, request), request, started, failed)
             except ProviderError as error:
                 failed.append(error)
                 self._wait(self._wait_s(asked, failed, deadline), halt)
@@ -80,7 +81,7 @@ class Guard:
                 started = time.monotonic()
                 try:
                     payload = await self.provider.acomplete(asked, _time_left(asked, deadline, started))
-                    return self._checked(payload, request, started, failed)
+                    return self._checked(_with_calls(payload, request), request, started, failed)
                 except ProviderError as error:
                     failed.append(error)
                     await self.asleep(self._wait_s(asked, failed, deadline))
@@ -229,6 +230,11 @@ class Guard:
         if kind not in self._warned and len(self._warned) < _MAX_WARNINGS:
             self._warned.add(kind)
             logger.warning("%s: %s", model, note)
+
+
+def _with_calls(payload: Payload, request: Request) -> Payload:
+    """Return a payload with the tool calls that the model wrote as text; of a stream the text was shown already."""
+    return payload if request.chat is None or not isinstance(payload, dict) else with_tool_calls(payload, request.chat)
 
 
 def _written(completion: Completion) -> str:

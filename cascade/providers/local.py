@@ -26,9 +26,9 @@ from cascade.errors import (
 )
 from cascade.providers import weights
 from cascade.providers.base import Payload, wire_body
-from cascade.providers.local_tools import body_for, with_tool_calls
 from cascade.providers.registry import ProviderSettings
 from cascade.providers.vocabulary import Vocabulary, read_vocabulary
+from cascade.providers.written_calls import body_for, with_tool_calls
 from cascade.resilience.forks import after_fork, keep_for_ever
 from cascade.types import Request
 

@@ -6,6 +6,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from cascade.budget.tokens import estimate_prompt
+from cascade.chat import has_image
 from cascade.defaults import default
 from cascade.errors import UsageError
 from cascade.policies.base import Policy, Takes
@@ -20,12 +22,38 @@ is resumed if another step is wanted. It ends by returning after its last step."
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """A model and how it is asked."""
+    """A model, how it is asked, and what it can take: None for what is not known.
+
+    Args:
+        name: the model.
+        max_tokens, temperature, seed: how it is asked.
+        context_tokens: how long prompt and reply may be together.
+        images, tools: whether it takes images, and tools.
+    """
 
     name: str
     max_tokens: int = 256
     temperature: float = 0.0
     seed: int | None = None
+    context_tokens: int | None = None
+    images: bool | None = None
+    tools: bool | None = None
+
+    def lacks(self, request: Request) -> str | None:
+        """Return what a chat request needs that the model is known not to have, in words; None for nothing."""
+        chat = request.chat
+        if chat is None:
+            return None
+        if self.tools is False and (chat.tools or any(message.get("tool_calls") for message in chat.messages)):
+            return "it takes no tools"
+        if self.images is False and any(has_image(message.get("content")) for message in chat.messages):
+            return "it takes no images"
+        if self.context_tokens is None:
+            return None
+        needed = estimate_prompt(request) + (chat.max_tokens or 1)  # a limit of ours is no need of the request
+        if needed <= self.context_tokens:
+            return None
+        return f"prompt and reply may have {needed:,} tokens, and its context has {self.context_tokens:,}"
 
 
 class Strategy(Protocol):

@@ -37,7 +37,7 @@ from cascade.strategies.ladder import Ladder
 from cascade.strategies.prompts import Prompts, load, question_text
 from cascade.strategies.verdict import Verdict
 from cascade.text import counted, data_block, defuse, encode_sorted, normalize_answer
-from cascade.types import Candidate, Completion, Forced, Message, Question, Request, Step
+from cascade.types import SKIP, Candidate, Completion, Forced, Message, Question, Request, Step
 
 OnGuideError: TypeAlias = Literal["escalate", "accept", "abstain"]
 VerdictMode: TypeAlias = Literal["auto", "logprobs", "sampled", "structured"]
@@ -203,6 +203,15 @@ class BaseGuide(Strategy):
         So the base is asked once. The guide answers outright: in the same step after a no, else in the next.
         """
         current = _Round(1)
+        request = form.request(self.base, "base", 1)
+        if (lacks := self.base.lacks(request)) is not None:
+            yield request._replace(purpose=SKIP)
+            current.notes.append(f"{self.base.name} was not asked: {lacks}")
+            yield from self._message(form, self.guide, "guide", current, last=True)
+            current.signals["model_skipped"] = 1.0
+            current.final = True
+            yield current.step()
+            return
         try:
             reading = yield from self._message(form, self.base, "base", current, last=False)
         except ProviderError as error:

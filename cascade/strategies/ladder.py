@@ -19,7 +19,7 @@ from cascade.strategies.base import ModelUse, Plan, Strategy
 from cascade.strategies.config import StrategyConfig
 from cascade.strategies.form import Form, form_of
 from cascade.strategies.prompts import Prompts, load
-from cascade.types import Completion, Question, Request, Step
+from cascade.types import SKIP, Completion, Question, Request, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,10 @@ class Ladder(Strategy):
         request = form.request(use, use.name, number)
         if not self.logprobs and not (question.chat is not None and question.chat.top_logprobs):
             request = request._replace(top_logprobs=None)
+        lacks = use.lacks(request)
+        if lacks is not None and not (last and not earlier):  # somebody has to be asked
+            yield request._replace(purpose=SKIP)
+            return Step(number, (), {"model_skipped": 1.0}, (f"{use.name} was not asked: {lacks}",))
         try:
             completion = yield request
         except ProviderError as error:

@@ -19,7 +19,7 @@ from cascade.strategies.form import form_of
 from cascade.strategies.ladder import Ladder, RungsConfig
 from cascade.strategies.prompts import Prompts
 from cascade.strategies.verifier import ROLE, Checks, ModelVerifier, VerifierSection
-from cascade.types import Completion, Question, Request, Step
+from cascade.types import SKIP, Candidate, Completion, Question, Request, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +90,10 @@ class Verified(Strategy):
                 number += 1
 
     def _check(self, question: Question, step: Step) -> Generator[Request, Completion | None, Step]:
-        """Ask for a verdict on a step's answer. A step without one has failed every check, and nobody is asked."""
+        """Ask for a verdict on a step's answer. A step without one has failed every check, and is put on record so."""
         number, after = step.number + 1, (step.number,)
         if not step.candidates:
+            yield self.checks.request(question, Candidate("", ROLE, self.checker), number)._replace(purpose=SKIP)
             return Step(number, (), {"gate": 0.0}, ("there is no answer to check",), parents=after)
         (candidate,) = step.candidates
         again = candidate._replace(source=ROLE)

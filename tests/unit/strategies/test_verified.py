@@ -115,9 +115,13 @@ def test_a_verifier_that_cannot_tell_is_unknown_and_the_next_model_answers(verif
 
 
 def test_a_step_without_an_answer_fails_and_nobody_is_asked() -> None:
-    answer = ask(VERIFIERS["function"], ":")
+    before = len(ASKED)
+    answer = ask({"kind": "function", "function": f"{__name__}:counted"}, ":")
     assert answer.steps[1].signals["gate"] == 0.0
-    assert [call.request.role for call in answer.calls] == ["small", "large"]
+    assert [(call.request.role, call.request.purpose) for call in answer.calls] == [
+        ("small", "answer"), ("verifier", "skip"), ("large", "answer"),
+    ]  # fmt: skip
+    assert len(ASKED) == before
 
 
 def test_a_command_that_takes_too_long_is_killed_with_its_children_and_has_failed(tmp_path: Path) -> None:

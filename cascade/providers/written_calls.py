@@ -1,4 +1,4 @@
-"""Tool calls of local models: small models write them as text, and this module reads that text into tool calls.
+"""Tool calls that a model wrote as text, as small open models do, whoever serves them: read into tool calls.
 
 Qwen's models write `{"name": …, "arguments": …}` in a code fence or in `<tool_call>` tags; llama.cpp's own reader takes
 the tags alone. What is no call of a tool that was offered stays text.
@@ -33,7 +33,7 @@ def body_for(chat: ChatRequest, body: Mapping[str, Any]) -> dict[str, Any]:
 def with_tool_calls(payload: Payload, chat: ChatRequest) -> Payload:
     """Return a completion whose message calls tools as a client expects it, where the model wrote calls as text."""
     choices = payload.get("choices")
-    if not chat.tools or not isinstance(choices, list) or not choices:
+    if not chat.tools or not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
         return payload
     message = choices[0].get("message")
     if not isinstance(message, Mapping) or calls_of(message) or not isinstance(message.get("content"), str):

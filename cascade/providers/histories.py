@@ -1,0 +1,108 @@
+"""A conversation that another vendor's model wrote, in a form that a model accepts.
+
+A vendor refuses a request whose history holds what its own models did not write: ids of tool calls in another form,
+thinking that is signed by another vendor, reasoning items. So ids are written anew, the same for a call and its result,
+and another vendor's thinking is left out; texts, tool calls and results stay as they are. Messages for a model whose
+vendor is not known stay as they are.
+
+Sources: Mistral's API takes ids of nine letters and digits; Anthropic's takes letters, digits, "_" and "-", and checks
+the signatures of thinking blocks; OpenAI's takes ids of up to 40 characters and refuses unknown fields.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+
+class _Vendor(NamedTuple):
+    """How a vendor's models are named, which ids of tool calls it takes, and which fields of thinking are its own."""
+
+    models: re.Pattern[str]
+    ids: re.Pattern[str]
+    own: frozenset[str]
+
+
+_THINKING = frozenset({"thinking_blocks", "reasoning_content", "reasoning", "reasoning_details", "reasoning_items"})
+_PARTS = frozenset({"thinking", "redacted_thinking", "reasoning"})
+"""Fields of a message, and types of parts, in which models keep what they thought."""
+_VENDORS = {
+    "mistral": _Vendor(
+        re.compile(r"mistral|mixtral|ministral|codestral|devstral|magistral|pixtral"),
+        re.compile(r"[A-Za-z0-9]{9}"),
+        frozenset({"thinking"}),
+    ),
+    "anthropic": _Vendor(
+        re.compile(r"claude|anthropic"),
+        re.compile(r"[A-Za-z0-9_-]{1,64}"),
+        frozenset({"thinking_blocks", "reasoning_content", "thinking", "redacted_thinking"}),
+    ),
+    "openai": _Vendor(
+        re.compile(r"(?:^|/)(?:gpt-|o[1-9](?:-|$)|chatgpt)"), re.compile(r".{1,40}"), frozenset({"reasoning_items"})
+    ),
+    "deepseek": _Vendor(re.compile(r"deepseek"), re.compile(r".{1,64}"), frozenset({"reasoning_content"})),
+}
+
+
+def vendor_of(model: str) -> str | None:
+    """Return whose model a name is; None where it does not say.
+
+    >>> vendor_of("openai/gpt-4o-mini"), vendor_of("bedrock/anthropic.claude-3"), vendor_of("my-model")
+    ('openai', 'anthropic', None)
+    """
+    return next((name for name, vendor in _VENDORS.items() if vendor.models.search(model.lower())), None)
+
+
+def accepted(messages: Sequence[Mapping[str, Any]], model: str) -> list[Mapping[str, Any]]:
+    """Return the messages of a conversation as a model accepts them; those that it does already, unchanged.
+
+    A signature does not say who signed it: thinking in a form that is the vendor's own stays.
+
+    >>> said = {"role": "assistant", "content": "Hi", "thinking_blocks": [{"type": "thinking", "signature": "x"}]}
+    >>> accepted([said], "gpt-4o"), accepted([said], "claude-sonnet-4-5") == [said]
+    ([{'role': 'assistant', 'content': 'Hi'}], True)
+    """
+    name = vendor_of(model)
+    return list(messages) if name is None else [_accepted(one, _VENDORS[name]) for one in messages]
+
+
+def _accepted(message: Mapping[str, Any], vendor: _Vendor) -> Mapping[str, Any]:
+    role = message.get("role")
+    if role == "tool":
+        given = message.get("tool_call_id")
+        return (
+            message if not isinstance(given, str) or _fits(given, vendor) else {**message, "tool_call_id": _new(given)}
+        )
+    if role != "assistant":
+        return message
+    foreign = _THINKING - vendor.own
+    made = {field: value for field, value in message.items() if field not in foreign}
+    content = made.get("content")
+    if isinstance(content, list | tuple):
+        parts = [part for part in content if not _foreign_part(part, vendor)]
+        made["content"] = parts or None
+    calls = made.get("tool_calls")
+    if isinstance(calls, list | tuple):
+        made["tool_calls"] = [_with_id(call, vendor) for call in calls]
+    return message if made == message else made
+
+
+def _foreign_part(part: object, vendor: _Vendor) -> bool:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    return kind in _PARTS and kind not in vendor.own
+
+
+def _with_id(call: Any, vendor: _Vendor) -> Any:
+    given = call.get("id") if isinstance(call, Mapping) else None
+    return call if not isinstance(given, str) or _fits(given, vendor) else {**call, "id": _new(given)}
+
+
+def _fits(given: str, vendor: _Vendor) -> bool:
+    return vendor.ids.fullmatch(given) is not None
+
+
+def _new(given: str) -> str:
+    """Return an id that every vendor takes, the same for the same id."""
+    return sha256(given.encode("utf-8", "replace")).hexdigest()[:9]
