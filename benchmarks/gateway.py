@@ -2,7 +2,8 @@
 
 One loopback backend answers at once with a fixed completion. Each round asks it directly, through the server under a
 single model's name, and through a cascade of two calls, at 1, 16 and 64 connections; the targets take turns, so that
-what else runs on the machine hits all alike. Figures are medians over rounds, and ratios of figures of one round.
+what else runs on the machine hits all alike. Figures are medians over rounds, and ratios of figures of one round. The
+processor time a request takes in the server says what a quiet core would do, whatever else runs.
 
     python benchmarks/gateway.py                          about two minutes
     python benchmarks/gateway.py --litellm VENV/bin       LiteLLM's proxy beside it, from an environment of its own
@@ -159,17 +160,18 @@ class Asking(Messages):
 
 
 class Load(NamedTuple):
-    """Requests a second, and times in milliseconds."""
+    """Requests a second, times in milliseconds, and the processor time of the server for each request."""
 
     per_s: float
     p50_ms: float
     p99_ms: float
+    cpu_ms: float
 
 
 async def load(target: Target, connections: int, count: int) -> Load:
     """Ask so many times over so many connections."""
     loop, left, times = asyncio.get_running_loop(), [count], list[float]()
-    started = time.perf_counter()
+    started, used_s = time.perf_counter(), cpu_s(target.pid)
     futures, transports = [], []
     for _ in range(connections):
         done: asyncio.Future[None] = loop.create_future()
@@ -185,25 +187,38 @@ async def load(target: Target, connections: int, count: int) -> Load:
     for transport in transports:
         transport.close()
     ordered = sorted(times)
-    return Load(count / elapsed, 1e3 * ordered[len(ordered) // 2], 1e3 * ordered[int(len(ordered) * 0.99)])
+    p50_s, p99_s = ordered[len(ordered) // 2], ordered[int(len(ordered) * 0.99)]
+    return Load(count / elapsed, 1e3 * p50_s, 1e3 * p99_s, 1e3 * (cpu_s(target.pid) - used_s) / count)
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor time that a process has used, by the kernel's count in hundredths of a second."""
+    fields = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def descriptors(pid: int) -> int:
+    """Return how many files and sockets a process has open."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 class Target(NamedTuple):
-    """What is asked: a port, and the bytes of a request."""
+    """What is asked: a process, its port, and the bytes of a request."""
 
+    pid: int
     port: int
     request: bytes
     calls: int = 1
 
     @classmethod
-    def of(cls, port: int, model: str, *, calls: int = 1, stream: bool = False) -> Target:
+    def of(cls, pid: int, port: int, model: str, *, calls: int = 1, stream: bool = False) -> Target:
         """Return a target that is asked for a model."""
         body = json.dumps({"model": model, "messages": MESSAGES, "max_tokens": 100, "stream": stream}).encode()
         head = (
             f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         )
-        return cls(port, head.encode() + body, calls)
+        return cls(pid, port, head.encode() + body, calls)
 
 
 def free_port() -> int:
@@ -282,7 +297,8 @@ def measured(targets: dict[str, Target], rounds: int, count: int) -> dict[int, d
 def show(found: dict[int, dict[str, list[Load]]], targets: dict[str, Target]) -> None:
     """Print medians over rounds, and what each target adds to the direct calls of the same round."""
     print(
-        f"{'connections':>11} {'target':22} {'req/s':>7} {'p50 ms':>7} {'p99 ms':>7} {'added p50':>9} {'of direct':>9}"
+        f"{'connections':>11} {'target':22} {'req/s':>7} {'p50 ms':>7} {'p99 ms':>7} {'added p50':>9} {'of direct':>9} "
+        f"{'CPU ms':>7}"
     )
     for connections, by_name in found.items():
         direct = by_name["direct"]
@@ -293,7 +309,7 @@ def show(found: dict[int, dict[str, list[Load]]], targets: dict[str, Target]) ->
             middle = [statistics.median(values) for values in zip(*loads, strict=True)]
             print(
                 f"{connections:11d} {name:22} {middle[0]:7.0f} {middle[1]:7.2f} {middle[2]:7.2f} "
-                f"{statistics.median(added):9.2f} {statistics.median(share):9.3f}"
+                f"{statistics.median(added):9.2f} {statistics.median(share):9.3f} {middle[3]:7.2f}"
             )
 
 
@@ -323,22 +339,22 @@ def main() -> None:
     print(f"load average before: {os.getloadavg()[0]:.1f}")
     with (
         tempfile.TemporaryDirectory() as folder,
-        process(behind, sys.executable, __file__, "--backend", str(behind)),
+        process(behind, sys.executable, __file__, "--backend", str(behind)) as plain,
         process(
             port, sys.executable, "-m", "cascade.cli.main", "serve", "-c", cascade_config(folder, port, behind)
         ) as served,
     ):
         targets = {
-            "direct": Target.of(behind, "small"),
-            "pass-through": Target.of(port, "small"),
-            "cascade, two calls": Target.of(port, "cascade", calls=2),
-            "direct, stream": Target.of(behind, "small", stream=True),
-            "pass-through, stream": Target.of(port, "small", stream=True),
+            "direct": Target.of(plain.pid, behind, "small"),
+            "pass-through": Target.of(served.pid, port, "small"),
+            "cascade, two calls": Target.of(served.pid, port, "cascade", calls=2),
+            "direct, stream": Target.of(plain.pid, behind, "small", stream=True),
+            "pass-through, stream": Target.of(served.pid, port, "small", stream=True),
         }
         if asked.litellm is not None:
             command = [str(asked.litellm / "litellm"), "--config", litellm_config(folder, behind), "--port", str(other)]
-            with process(other, *command, LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_LOG="ERROR"):
-                targets["LiteLLM proxy"] = Target.of(other, "small")
+            with process(other, *command, LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_LOG="ERROR") as proxy:
+                targets["LiteLLM proxy"] = Target.of(proxy.pid, other, "small")
                 show(measured(targets, asked.rounds, asked.count), targets)
         else:
             show(measured(targets, asked.rounds, asked.count), targets)
@@ -347,10 +363,11 @@ def main() -> None:
             print(f"{asked.streams} streams at once: {one.per_s:.0f} a second, p50 {one.p50_ms:.0f} ms, no error")
         if asked.memory:
             uvloop.run(load(targets["pass-through"], 16, asked.memory // 10))
-            before = resident_bytes(served)
+            before, files = resident_bytes(served), descriptors(served.pid)
             uvloop.run(load(targets["pass-through"], 16, asked.memory - asked.memory // 10))
             grown = 100 * (resident_bytes(served) / before - 1)
-            print(f"memory after {asked.memory // 10} and {asked.memory} requests: {grown:+.1f} %")
+            says = f"open files {files} and {descriptors(served.pid)}"
+            print(f"memory after {asked.memory // 10} and {asked.memory} requests: {grown:+.1f} %, {says}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import date
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
@@ -194,10 +195,14 @@ class TimeoutsConfig(Section):
 
 
 class ServerKeyConfig(Section):
-    """A key that opens the server: whose it is, and the SHA-256 of the key itself, which stands nowhere."""
+    """A key that opens the server: whose it is, and the SHA-256 of the key itself, which stands nowhere.
+
+    `expires` is the last day, UTC, on which it opens.
+    """
 
     name: str = Field(min_length=1, max_length=100)
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    expires: Annotated[date, Field(strict=False)] | None = None
 
 
 class ServerConfig(Section):

@@ -11,6 +11,7 @@ import hmac
 import ipaddress
 import secrets
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -46,7 +47,7 @@ def check(headers: Mapping[str, str], settings: ServerConfig) -> str | None:
     that points a name of its own at 127.0.0.1 is refused.
 
     Raises:
-        Refused: the key is missing or wrong (401), or the host is not this machine (403).
+        Refused: the key is missing, wrong or expired (401), or the host is not this machine (403).
     """
     if not settings.keys:
         if not settings.any_address and not is_loopback(_host(headers.get("host", ""))):
@@ -54,19 +55,21 @@ def check(headers: Mapping[str, str], settings: ServerConfig) -> str | None:
         return None
     scheme, _, given = headers.get("authorization", "").partition(" ")
     given = given if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-    name = _owner(_hashed(given.strip()), settings.keys)
-    if name is None:
+    key = _owner(_hashed(given.strip()), settings.keys)
+    if key is None:
         said = "The key is missing or wrong. Send one of the server's keys: Authorization: Bearer … or x-api-key: …"
         raise Refused(401, said, code="invalid_api_key")
-    return name
+    if key.expires is not None and key.expires < datetime.now(UTC).date():
+        raise Refused(401, f"The key {key.name} has expired ({key.expires}).", code="expired_api_key")
+    return key.name
 
 
-def _owner(hashed: str, keys: Iterable[ServerKeyConfig]) -> str | None:
-    """Return whose key has a hash, in the same time whichever it is."""
-    found: str | None = None
+def _owner(hashed: str, keys: Iterable[ServerKeyConfig]) -> ServerKeyConfig | None:
+    """Return the key that has a hash, in the same time whichever it is."""
+    found: ServerKeyConfig | None = None
     for one in keys:
         if hmac.compare_digest(hashed, one.sha256):
-            found = one.name
+            found = one
     return found
 
 

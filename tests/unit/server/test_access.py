@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -90,3 +91,15 @@ def test_what_is_no_address_of_this_machine() -> None:
     assert [host for host in ("127.0.0.2", "::1", "LOCALHOST", "0.0.0.0", "", "local") if is_loopback(host)] == [
         "127.0.0.2", "::1", "LOCALHOST",
     ]  # fmt: skip
+
+
+def test_a_key_opens_until_the_end_of_its_last_day() -> None:
+    today = datetime.now(UTC).date()
+    for days, opens in ((-1, False), (1, True)):
+        expires = (today + timedelta(days=days)).isoformat()
+        settings = ServerConfig(keys=({"name": "app", "sha256": KEY.sha256, "expires": expires},))
+        headers = {"x-api-key": KEY.key}
+        if opens:
+            assert check(headers, settings) == "app"
+        else:
+            assert status(headers, settings) == 401
