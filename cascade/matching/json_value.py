@@ -12,7 +12,7 @@ from cascade.matching.base import UNKNOWN, Verdict, accepted, any_of, by_keys
 from cascade.text import normalize_answer
 
 Leaf: TypeAlias = tuple[str, str]
-"""Where a value stands and what it is, as JSON: ("$.city", '"Wien"')."""
+"""Where a value stands and what it is: ("$.city", "'Wien'")."""
 
 
 class JsonMatcher:
@@ -54,7 +54,7 @@ class JsonMatcher:
         mine, theirs = self._value(one, request), self._value(other, request)
         if mine is NOT_JSON or theirs is NOT_JSON:
             return by_keys(_key(mine, one), _key(theirs, other))
-        return by_keys(encode(mine), encode(theirs), f1(Counter(leaves(mine)), Counter(leaves(theirs))))
+        return by_keys(spelled(mine), spelled(theirs), f1(Counter(leaves(mine)), Counter(leaves(theirs))))
 
     def key(self, output: str, request: ChatRequest | None = None) -> str:
         """Return the value in one spelling; an output that is no JSON is like its own words alone."""
@@ -71,7 +71,7 @@ class JsonMatcher:
 
 
 def _key(value: Any, output: str) -> str:
-    return f"text {normalize_answer(output)}" if value is NOT_JSON else encode(value)
+    return f"text {normalize_answer(output)}" if value is NOT_JSON else spelled(value)
 
 
 class Unordered(list[Any]):
@@ -94,31 +94,36 @@ class Form(NamedTuple):
         >>> Form().of({"a": 1.0}, {"properties": {"unit": {"default": "C"}}})
         {'a': 1, 'unit': 'C'}
         """
-        if isinstance(value, dict):
+        kind = type(value)
+        if kind is dict:
             inside = schema.get("properties") if isinstance(schema, dict) else None
-            return self._object(value, inside if isinstance(inside, dict) else {})
-        if isinstance(value, list):
+            return self._object(value, inside if isinstance(inside, dict) else _NONE)
+        if kind is list:
             items = schema.get("items") if isinstance(schema, dict) else None
             made = [self.of(item, items) for item in value]
             if self.ordered and not (isinstance(schema, dict) and schema.get("uniqueItems") is True):
                 return made
-            return Unordered(sorted(made, key=encode))
-        return int(value) if isinstance(value, float) and value.is_integer() else value
+            return Unordered(sorted(made, key=spelled))
+        return int(value) if kind is float and value.is_integer() else value
 
     def _object(self, value: Mapping[str, Any], inside: Mapping[str, Any]) -> dict[str, Any]:
         made = {name: self.of(item, inside.get(name)) for name, item in value.items() if name not in self.ignored}
         for name, schema in inside.items():
             if name not in made and name not in self.ignored and isinstance(schema, dict) and "default" in schema:
                 made[name] = self.of(schema["default"], schema)
-        return made
+        return dict(sorted(made.items()))
 
 
-encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
-"""Spells a JSON value, always alike."""
+_NONE: Mapping[str, Any] = {}
+spelled = repr
+"""Spells a value in one form: 1 is neither "1" nor true, and the names of an object are sorted. Quicker than JSON."""
 
 
 NOT_JSON = object()
 """What `read_json` returns for a text that is no JSON."""
+
+
+_decode = json.JSONDecoder().decode
 
 
 def read_json(text: str) -> Any:
@@ -127,7 +132,7 @@ def read_json(text: str) -> Any:
     if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
         bare = bare[bare.index("\n") :].removesuffix("```").strip()
     try:
-        return json.loads(bare)
+        return _decode(bare)
     except (ValueError, RecursionError):
         return NOT_JSON
 
@@ -138,18 +143,18 @@ def leaves(value: Any, path: str = "$") -> Iterator[Leaf]:
     An item of a list whose order does not matter is compared whole: its leaves must not mix with another item's.
 
     >>> list(leaves({"a": [1, "x"]}))
-    [('$.a[0]', '1'), ('$.a[1]', '"x"')]
+    [('$.a[0]', '1'), ('$.a[1]', "'x'")]
     """
     if isinstance(value, dict) and value:
         for name, item in value.items():
-            yield from leaves(item, f"{path}.{name}" if name.isidentifier() else f"{path}[{encode(name)}]")
+            yield from leaves(item, f"{path}.{name}" if name.isidentifier() else f"{path}[{spelled(name)}]")
     elif isinstance(value, Unordered) and value:
-        yield from ((f"{path}[]", encode(item)) for item in value)
+        yield from ((f"{path}[]", spelled(item)) for item in value)
     elif isinstance(value, list) and value:
         for place, item in enumerate(value):
             yield from leaves(item, f"{path}[{place}]")
     else:
-        yield path, encode(value)
+        yield path, spelled(value)
 
 
 def f1(mine: Counter[Leaf], other: Counter[Leaf]) -> float:

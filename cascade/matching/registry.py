@@ -27,6 +27,8 @@ MATCHERS: Registry[Callable[..., Matcher]] = Registry(
         "math": "cascade.matching.maths:MathMatcher",
         "json": "cascade.matching.json_value:JsonMatcher",
         "tool_calls": "cascade.matching.tool_calls:ToolCallsMatcher",
+        "code": "cascade.matching.code:CodeMatcher",
+        "embedding": "cascade.matching.embedding:EmbeddingMatcher",
         "function": "cascade.matching.function:FunctionMatcher",
         "judge": "cascade.matching.judge:JudgeMatcher",
     },
@@ -35,10 +37,10 @@ MATCHERS: Registry[Callable[..., Matcher]] = Registry(
 
 
 class Options(NamedTuple):
-    """Which options a matcher takes, and the one without which it cannot be; that one may stand without its name."""
+    """Which options a matcher takes, and those without which it cannot be; the first may stand without its name."""
 
     readers: Mapping[str, options.Reader] = {}
-    needed: str | None = None
+    needed: tuple[str, ...] = ()
 
 
 OPTIONS: Mapping[str, Options] = {
@@ -54,8 +56,12 @@ OPTIONS: Mapping[str, Options] = {
         {"order": options.one_of("any", "kept"), "words": options.one_of("ignored", "compared")},
     ),
     "label": Options({"labels": str}),
-    "function": Options({"function": options.function_or_name, "at_least": options.share}, needed="function"),
-    "judge": Options({"ask": options.function}, needed="ask"),
+    "code": Options({"command": str, "timeout_s": options.seconds}),
+    "embedding": Options(
+        {"embed": options.function_or_name, "threshold": options.share}, needed=("embed", "threshold")
+    ),
+    "function": Options({"function": options.function_or_name, "at_least": options.share}, needed=("function",)),
+    "judge": Options({"ask": options.function}, needed=("ask",)),
 }
 """The options of the built-in matchers. An installed matcher checks its own."""
 
@@ -115,10 +121,10 @@ def _options(written: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], li
 
 def _values(name: str, takes: Options, chosen: dict[str, Any], problems: list[str]) -> dict[str, Any]:
     """Return the options of a built-in matcher as values, or raise UsageError with all that is wrong with them."""
-    if "" in chosen and takes.needed and takes.needed not in chosen:
-        chosen[takes.needed] = chosen.pop("")
-    if takes.needed and takes.needed not in chosen:
-        problems.append(f"it needs the option {takes.needed}; see docs/matching.md")
+    if "" in chosen and takes.needed and takes.needed[0] not in chosen:
+        chosen[takes.needed[0]] = chosen.pop("")
+    missing = [one for one in takes.needed if one not in chosen]
+    problems += [f"it needs the option {one}; see docs/matching.md" for one in missing]
     for key in [key for key in chosen if key not in takes.readers]:
         hint = did_you_mean(key, takes.readers) if takes.readers else "; it takes none"
         said = f"there is no option {key!r}" if key else f"{chosen[key]!r} is no option; options are written name=value"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from cascade.chat import ChatRequest, function_of
 from cascade.matching.base import UNKNOWN, Verdict, accepted, any_of, by_keys
-from cascade.matching.json_value import NOT_JSON, Form, JsonMatcher, Leaf, encode, f1, leaves, read_json
+from cascade.matching.json_value import NOT_JSON, Form, JsonMatcher, Leaf, f1, leaves, read_json, spelled
 from cascade.text import normalize_answer
 
 _MOST_CALLS = 64
@@ -84,8 +84,8 @@ class ToolCallsMatcher:
 
     def _key(self, calls: list[Call] | None, output: str, request: ChatRequest | None) -> str:
         if calls:
-            spelled = [encode(list(one)) for one in calls]
-            return f"[{','.join(sorted(spelled) if self._any_order else spelled)}]"
+            made = [spelled(tuple(one)) for one in calls]
+            return f"[{','.join(sorted(made) if self._any_order else made)}]"
         if request is not None and request.wants_json:
             return _JSON.key(output, request)
         return "[]" if calls is not None and not self._words else f"text {normalize_answer(output)}"
@@ -99,12 +99,12 @@ class ToolCallsMatcher:
         if calls is None or not calls or not wanted:
             same = not calls and not wanted
             return Verdict(same, float(same))
-        mine, other = self._parts(calls), self._parts(wanted)
+        mine, other = (self._parts([Call(name, _FORM.of(given)) for name, given in one]) for one in (calls, wanted))
         return Verdict(mine == other, f1(mine, other))
 
     def _parts(self, calls: Sequence[Call]) -> Counter[Leaf]:
-        """Return the names and arguments of calls. Calls of one tool are numbered, sorted first if in any order."""
-        listed = [(one.name, tuple(leaves(_FORM.of(dict(one.arguments))))) for one in calls]
+        """Return names and arguments of calls in one form. Calls of one tool are numbered, in any order sorted."""
+        listed = [(one.name, tuple(leaves(one.arguments))) for one in calls]
         parts: Counter[Leaf] = Counter()
         seen: Counter[str] = Counter()
         for place, (name, inside) in enumerate(sorted(listed, key=_by_content) if self._any_order else listed):

@@ -61,6 +61,8 @@ def test_the_built_in_matchers_are_named() -> None:
         "math",
         "json",
         "tool_calls",
+        "code",
+        "embedding",
         "function",
         "judge",
     )

@@ -1,0 +1,116 @@
+"""When code passes a user's tests: they run in a process of their own, which is killed when its time is over.
+
+The process gets an empty folder, no key of this one's environment, and no input. It is no sandbox: it may read what
+this user may read, and use the network. Run code that nobody has seen in a container.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from cascade.chat import ChatRequest
+from cascade.errors import UsageError
+from cascade.matching.base import RIGHT, UNKNOWN, WRONG, Verdict, accepted, any_of
+
+_FENCED = re.compile(r"```[\w+-]*\n(.*?)```", re.DOTALL)
+_KEPT = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT")
+"""What of the environment the tests see: keys stand in other variables."""
+
+
+class CodeMatcher:
+    """Right is code that passes tests; two outputs are the same where both pass, or both fail, the same tests.
+
+    The code is the last fenced block of an answer, or the whole answer. Accepted answers are tests in Python, appended
+    to it. A command is run in an empty folder with the code in the file `answer.py` there, and passes with exit code 0.
+
+    Args:
+        command: what runs the tests; by default Python runs the file. `{file}` stands for the file's path.
+        timeout_s: seconds until the tests, and all that they have started, are killed, which counts as failed.
+
+    >>> CodeMatcher().matches("def double(x): return 2 * x", ["assert double(2) == 4"]).correct
+    True
+    """
+
+    def __init__(self, command: str = "", timeout_s: float = 10.0) -> None:
+        self._command = tuple(shlex.split(command)) or (sys.executable, "-I", "{file}")
+        self._own_tests = bool(command)
+        self._timeout_s = timeout_s
+        self._passes = lru_cache(maxsize=4_096)(self._run)
+
+    def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+        """Return whether the answer's code passes one of the accepted tests."""
+        tests = accepted(gold)
+        if not tests:
+            return UNKNOWN
+        return any_of([RIGHT if self._passes(f"{code_in(answer)}\n\n{test}\n") else WRONG for test in tests])
+
+    def same(self, one: str, other: str, request: ChatRequest | None = None) -> Verdict:  # noqa: ARG002 - the Protocol's
+        """Return whether both outputs pass the command's tests, or both fail.
+
+        Raises:
+            UsageError: there is no command, so that there are no tests.
+        """
+        if not self._own_tests:
+            raise UsageError(
+                'Two outputs are compared by your tests: "code:command=python -m pytest -q /path/to/tests".'
+            )
+        mine, theirs = code_in(one), code_in(other)
+        same = mine == theirs or self._passes(mine) == self._passes(theirs)
+        return Verdict(same, float(same))
+
+    def _run(self, code: str) -> bool:
+        """Return whether the command succeeds on the code in time."""
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            file = Path(folder, "answer.py")
+            file.write_text(code, "utf-8", errors="replace")
+            seen = {name: os.environ[name] for name in _KEPT if name in os.environ} | {"HOME": folder, "TMPDIR": folder}
+            try:
+                process = subprocess.Popen(  # noqa: S603 - the user's own command, without a shell
+                    [part.replace("{file}", str(file)) for part in self._command],
+                    cwd=folder,
+                    env=seen,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise UsageError(
+                    f"The tests cannot be run: {error}. Check the command of the comparator code."
+                ) from None
+            try:
+                return process.wait(self._timeout_s) == 0
+            except subprocess.TimeoutExpired:
+                return False
+            finally:
+                _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End the process and all that it has started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    process.wait()
+
+
+def code_in(answer: str) -> str:
+    r"""Return the code of an answer: its last fenced block, or all of it.
+
+    >>> code_in("Here:\n```python\nx = 1\n```\nDone.")
+    'x = 1\n'
+    """
+    found = _FENCED.findall(answer)
+    return found[-1] if found else answer
