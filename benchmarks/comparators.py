@@ -35,14 +35,14 @@ def tool(number: int) -> dict[str, object]:
 
 def made(pairs: int, rng: random.Random) -> list[tuple[str, str]]:
     """Return pairs of tool calls."""
-    found = []
+    found = list[tuple[str, str]]()
     for number in range(pairs):
         days, place = rng.randrange(9), {"radius": rng.random()}
         arguments = {"city": f"city {number}", "days": days, "place": place}
         other = {"unit": "C", **arguments, "days": days + number % 2}
-        found.append(
-            tuple(json.dumps([{"name": f"tool_{number % 10}", "arguments": one}]) for one in (arguments, other))
-        )
+        name = f"tool_{number % 10}"
+        one, two = (json.dumps([{"name": name, "arguments": given}]) for given in (arguments, other))
+        found.append((one, two))
     return found
 
 

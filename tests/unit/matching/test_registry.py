@@ -97,7 +97,7 @@ def test_a_spec_names_a_matcher_and_its_options() -> None:
 @each(
     "spec, given, message",
     [
-        ("sqaud", {}, r"no matcher 'sqaud'; did you mean squad\? Known: choice, date"),
+        ("sqaud", {}, r"no matcher 'sqaud'; did you mean squad\? Known: choice, code, date"),
         ("", {}, r"no matcher ''; known: choice"),
         ("squad:f2=1", {}, r"no option 'f2'; known: f1"),
         ("number:unit=no", {}, r"no option 'unit'; did you mean units\?"),
