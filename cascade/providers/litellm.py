@@ -157,6 +157,9 @@ class LiteLLM:
     def _arguments(self, request: Request, timeout_s: float) -> dict[str, Any]:
         endpoint = self.endpoints.get(request.model) or self.endpoints.get("")
         arguments = wire_body(request, request.model) | {"timeout": timeout_s, "max_retries": 0, "num_retries": 0}
+        arguments["_skip_mcp_handler"] = (
+            True  # with tools 1.106 imports the package mcp, which its client does not need
+        )
         if endpoint is not None and endpoint.api_key is not None:
             arguments["api_key"] = endpoint.api_key
         if endpoint is not None and endpoint.base_url is not None:
