@@ -36,9 +36,8 @@ from fitted.splitting import parts
 
 from cascade.calibration.doubt import doubt_of
 from cascade.conformal.arrays import ScoreArrays
-from cascade.conformal.critical import critical_values
 from cascade.conformal.rollout import levels, rollout
-from cascade.conformal.split import split_kappa
+from cascade.conformal.split import critical_values, split_kappa
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
@@ -49,7 +48,7 @@ from cascade.training.estimators.threads import one_thread
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.fitting import fit_network
 from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget
 
 WORLD, ALPHA, SEEDS, SPLITS = "hotpotqa/llama-2-7b", 0.1, 20, 3
 TRAIN, CALIBRATION, FRESH, MANY = 1_000, 200, 20_000, 150_000

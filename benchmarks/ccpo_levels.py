@@ -29,7 +29,7 @@ from cascade.training.dividing import allowed_loss
 from cascade.training.estimators.threads import one_thread
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.fitting import fit_network, fit_network_levels
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget
 
 LEVELS = {"low": 0.15, "medium": 0.1, "high": 0.05}
 BAR = 1.05

@@ -29,15 +29,14 @@ from fitted.methods import METHODS, scores_of
 from fitted.opponents import matched, mixture_cost
 from fitted.report import head, table
 
-from cascade.conformal.critical import critical_values
 from cascade.conformal.rollout import levels, rollout
-from cascade.conformal.split import split_kappa
+from cascade.conformal.split import critical_values, split_kappa
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.fitting import fit_network
 from cascade.training.networks.problem import Row
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget
 
 WORLD, ALPHA = "hotpotqa/llama-2-7b", 0.1
 TRAINED, CALIBRATED, JUDGED, MANY = 1_000, 200, 20_000, 150_000

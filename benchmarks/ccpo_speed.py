@@ -43,13 +43,12 @@ from torchrl.objectives.value import GAE
 
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
-from cascade.training.networks.batch import BatchEvaluation, drawn
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.fitting import fit_network
-from cascade.training.networks.problem import TrainingProblem, start
-from cascade.training.networks.sampled import roll_out
+from cascade.training.networks.problem import BatchEvaluation, TrainingProblem, drawn, start
+from cascade.training.networks.surrogates import roll_out
 from cascade.training.networks.training import Trained, advance
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget
 
 WORLD, ALPHA, EPISODES, STEPS = "hotpotqa/llama-2-7b", 0.1, 1_000, 2_000
 UPDATES = ("dual", "trust_region")

@@ -26,8 +26,7 @@ from cascade.calibration.samples import data_sha256, once
 from cascade.calibration.scores import table_scores
 from cascade.calibration.verifying import verify
 from cascade.config import policy_section
-from cascade.conformal.beta_binomial import misses_p_value
-from cascade.conformal.binomial import lower_tail
+from cascade.conformal.binomial import lower_tail, misses_p_value
 from cascade.conformal.calibrate import calibrate
 from cascade.errors import ConfigError
 from cascade.evaluation.simulate import simulate

@@ -28,7 +28,7 @@ import numpy as np
 from scipy.stats import norm
 
 from cascade.conformal.arrays import Floats
-from cascade.conformal.betting import hoeffding_bentkus_p_value, mean_below_p_value
+from cascade.conformal.monitor import hoeffding_bentkus_p_value, mean_below_p_value
 from cascade.conformal.split import pac_rank, split_rank
 
 GRID = np.linspace(-3.6, 0.5, 165)

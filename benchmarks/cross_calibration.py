@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration.realised import play
-from cascade.calibration.scores import sample_of
+from cascade.calibration.scores import play, sample_of
 from cascade.conformal.frontier import frontier
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError

@@ -44,8 +44,7 @@ from cascade.policies.threshold import ThresholdPolicy
 from cascade.text import remembered
 from cascade.training.fitting import fit_policy
 from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.stages import staged
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget, staged
 from cascade.types import Question, Step
 
 ALPHA, LAMBDA_SET = 0.1, 0.01

@@ -30,9 +30,7 @@ from sklearn.linear_model import LogisticRegression
 
 from cascade.conformal.arrays import Floats
 from cascade.training.estimators.design import make_design
-from cascade.training.estimators.irls import logistic, probabilities
-from cascade.training.estimators.platt import platt
-from cascade.training.estimators.ridge import Ridge
+from cascade.training.estimators.linear import Ridge, logistic, platt, probabilities
 from cascade.training.estimators.threads import one_thread
 from cascade.training.estimators.trees import boosted
 

@@ -28,7 +28,7 @@ import numpy as np
 from fitted.figures import ratio, told
 from fitted.report import head, table
 
-from cascade.calibration.pricing import reference_cost
+from cascade.calibration.remarks import reference_cost
 from cascade.calibration.scores import sample_of
 from cascade.conformal.arrays import Ints
 from cascade.conformal.served import PathPoint

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 
 from cascade.conformal.arrays import ScoreArrays, StepArrays
-from cascade.conformal.critical import critical_kappa
 from cascade.conformal.frontier import Frontier, frontier
 from cascade.conformal.rollout import Levels, levels
+from cascade.conformal.split import critical_kappa
 
 STEPS, CANDIDATES, EPISODES = 4, 2, 100_000
 GRID_STEP, GRID_POINTS_TIMED = 1e-6, 40

@@ -42,7 +42,7 @@ from cascade.training.estimators.threads import one_thread
 from cascade.training.estimators.trees import boosted
 from cascade.training.stopping.net_benefit import induce
 from cascade.training.stopping.problem import build, policy_of
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget
 
 ALPHAS = (0.1, 0.05)
 USUAL = ("hotpotqa/llama-2-7b", "mmlu/llama-2-7b")

@@ -34,7 +34,7 @@ from cascade.evaluation.worlds import WORLDS
 from cascade.training.estimators.threads import one_thread
 from cascade.training.stopping import problem, stages
 from cascade.training.stopping.net_benefit import PENALTY, fit_net_benefit
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget
 
 ALPHAS = (0.1, 0.05)
 WORLD, DRAWS, JUDGED = "hotpotqa/llama-2-7b", 6, 20_000

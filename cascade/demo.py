@@ -148,7 +148,7 @@ def on_the_log(fitted: Fitted) -> list[Row]:
 
     from cascade.evaluation.evaluate import play_policy
     from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
-    from cascade.evaluation.played import means, played_walk
+    from cascade.evaluation.methods import means, played_walk
     from cascade.policies.threshold import ThresholdPolicy
 
     (ladder,), (rounds,) = open_log(DEMO_LADDER).tables, open_log(DEMO).tables

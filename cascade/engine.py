@@ -431,7 +431,7 @@ def sure_of(step: Step, index: int) -> float | None:
 def abstains(sure: float | None, abstain_below: float | None) -> bool:
     """Whether an answer is not served: nobody is as sure of it as is asked for, or it is not known how sure.
 
-    `conformal.single.serves` is the same on a log.
+    `conformal.served.serves` is the same on a log.
 
     >>> abstains(0.5, 0.6), abstains(None, 0.6), abstains(0.6, 0.6), abstains(None, None)
     (True, True, False, False)

@@ -26,8 +26,8 @@ from cascade.policies.directory import DirectoryConfig
 from cascade.policies.fixed import FixedPolicy
 from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
-from cascade.resilience.deadline import Deadline
 from cascade.resilience.halting import Halt
+from cascade.resilience.retry import Deadline
 from cascade.serving.audits import Outcome, judge
 from cascade.serving.certified import CertifiedPolicy, RunPlan
 from cascade.serving.levels import at_level, in_service

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Floats
-from cascade.evaluation.intervals import Interval, corrected_interval, student_t_quantile
+from cascade.evaluation.splits import Interval, corrected_interval, student_t_quantile
 
 
 def ratio(costs: Floats, against: Floats, *, n_train: int, n_test: int) -> Interval:

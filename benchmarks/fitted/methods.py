@@ -18,7 +18,7 @@ from cascade.training.fitting import choice_on
 from cascade.training.stopping.boosting import fit_boosted
 from cascade.training.stopping.lookahead import fit_lookahead
 from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget
 
 from .splitting import sizes
 from .trial import Fitted, Method

@@ -11,9 +11,8 @@ import numpy as np
 
 from cascade.calibration.doubt import doubt_of
 from cascade.conformal.arrays import Floats, ScoreArrays
-from cascade.conformal.critical import critical_values
 from cascade.conformal.rollout import levels, rollout
-from cascade.conformal.split import split_kappa
+from cascade.conformal.split import critical_values, split_kappa
 from cascade.episodes.table import EpisodeTable
 
 from .cells import Cell

@@ -16,9 +16,9 @@ from functools import cache
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays, StepArrays
-from cascade.conformal.critical import critical_kappa
-from cascade.conformal.curves import StepFunctions
+from cascade.conformal.frontier import StepFunctions
 from cascade.conformal.rollout import Levels, levels
+from cascade.conformal.split import critical_kappa
 
 SIZE = 100_000
 HORIZON, CANDIDATES = 3, 2

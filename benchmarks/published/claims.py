@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.evaluation.intervals import student_t_quantile
+from cascade.evaluation.splits import student_t_quantile
 from published.marginals import MONEY_TOLERANCE
 
 from .contest import LIMIT, OSC, SAMPLED, THRESHOLD, Figures

@@ -21,9 +21,8 @@ from cascade.conformal.arrays import ScoreArrays
 from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.conformal.rollout import levels
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.methods import Chance, Depth, Logged, Method, Ready, Threshold, Uala, calibrated
+from cascade.evaluation.methods import Chance, Depth, Logged, Method, Ready, Threshold, Uala, calibrated, played_at
 from cascade.evaluation.network_methods import PolicyNetwork
-from cascade.evaluation.played import played_at
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.guarantees.base import Guarantee
@@ -33,7 +32,7 @@ from cascade.training.estimators.threads import one_thread
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.trainer import Networks
 from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.targets import FitTarget, step_cost
+from cascade.training.stopping.stages import FitTarget, step_cost
 
 from .printed import (
     BASE_POLICY,

@@ -13,7 +13,7 @@ from cascade.api.output import plain_text
 from cascade.api.tables import per_thousand
 from cascade.calibration.calibrating import Calibrated, SegmentResult
 from cascade.calibration.fingerprint import unknown
-from cascade.calibration.realised import Realised
+from cascade.calibration.scores import Realised
 from cascade.guarantees.certificate import number, statement, to_document
 from cascade.text import capital, counted
 

@@ -20,9 +20,9 @@ from cascade.errors import UsageError
 from cascade.evaluation import compare as comparing
 from cascade.evaluation.breakeven import BreakEven
 from cascade.evaluation.compare import Comparison, Row
-from cascade.evaluation.intervals import Interval
 from cascade.evaluation.logs import Log
 from cascade.evaluation.methods import Method, Portfolio
+from cascade.evaluation.splits import Interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from cascade.policies.learned import NETWORKS
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.networks import progress
 from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.keeping import CALLED, CHECKPOINT_FILE, EVERY, OPTION, Checkpoints
+from cascade.training.networks.progress import CALLED, CHECKPOINT_FILE, EVERY, OPTION, Checkpoints
 from cascade.training.networks.trainer import BARE, Networks, require_torch
 
 

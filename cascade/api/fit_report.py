@@ -27,7 +27,7 @@ from cascade.policies.base import Policy
 from cascade.text import capital, counted
 from cascade.training.choice.choosing import Judged
 from cascade.training.fitting import Fitted
-from cascade.training.networks.curves import Training
+from cascade.training.networks.progress import Training
 from cascade.training.notes import ended_early
 from cascade.types import Certificate
 

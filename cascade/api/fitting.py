@@ -24,7 +24,7 @@ from cascade.policies.embedding import Embedder
 from cascade.strategies.embedding import sentence_model
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.crossing import fit_crossed
-from cascade.training.embedding import Embedding
+from cascade.training.dividing import Embedding
 from cascade.training.fitting import Fitted, fit_policy
 from cascade.training.levels import conditioned, fit_levels
 from cascade.training.networks.progress import Tell as Show

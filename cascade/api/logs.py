@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 from cascade.api.telling import Tell, warn
-from cascade.calibration.remarks import about_questions, about_reference
-from cascade.calibration.repricing import mispriced
+from cascade.calibration.remarks import about_questions, about_reference, mispriced
 from cascade.episodes.embeddings import embedded, vectors_of
 from cascade.episodes.lines import Dropped
 from cascade.episodes.quality import qualities

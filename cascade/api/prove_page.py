@@ -8,19 +8,18 @@ from typing import Any, NamedTuple
 
 from cascade.api.page import Block, Command, Heading, Listed, Rows, Said
 from cascade.api.tables import per_thousand
-from cascade.conformal.needed import chance_said
+from cascade.conformal.ltt import chance_said
 from cascade.episodes.schema import BASE_ONLY
 from cascade.evaluation.baselines import CLAIRVOYANT, label
 from cascade.evaluation.breakeven import BreakEven
-from cascade.evaluation.intervals import Interval
-from cascade.evaluation.proof.proving import Proof
+from cascade.evaluation.proof.proving import LADDER, ROUNDS, Proof, Rivals
 from cascade.evaluation.proof.reasons import CLOSE, Reason, called, enough_alone, reasons, share
 from cascade.evaluation.proof.split_results import Way
-from cascade.evaluation.proof.strategies import LADDER, ROUNDS, Rivals
+from cascade.evaluation.splits import Interval
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.words import percent
 from cascade.text import counted
-from cascade.training.choice.rungs import PER_RUNG
+from cascade.training.choice.simple import PER_RUNG
 
 _WIDE, _MIDDLE = 110, 94
 _SIGNALS_SAID = 5

@@ -27,8 +27,7 @@ from cascade.evaluation.baselines import ALL, GUIDE
 from cascade.evaluation.logs import SIMULATED, Log, ladder_of
 from cascade.evaluation.proof import proving
 from cascade.evaluation.proof.diagnosis import default_kind
-from cascade.evaluation.proof.proving import Fit, Plan, Proof, provable
-from cascade.evaluation.proof.strategies import Rivals, holds_both
+from cascade.evaluation.proof.proving import Fit, Plan, Proof, Rivals, holds_both, provable
 from cascade.guarantees.base import DEFAULT, Guarantee, get, kinds_that
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.fitting import fit_policy

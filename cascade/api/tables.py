@@ -15,7 +15,7 @@ from cascade.api.output import dollars, plain
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.compare import Comparison, Row
 from cascade.evaluation.evaluate import Evaluation
-from cascade.evaluation.intervals import LEAST_QUESTIONS
+from cascade.evaluation.splits import LEAST_QUESTIONS
 
 _ABOVE_80, _MIDDLE, _ROOMY, _WIDE = 88, 104, 122, 150
 """Widths from which a column has room beside the longest standing name."""

@@ -16,12 +16,20 @@ import numpy as np
 
 from cascade.calibration.fingerprint import MadeFor, holds_for, refuse_other_cascade, unknown
 from cascade.calibration.ordering import Chosen, Draw, choose
-from cascade.calibration.pricing import priced_said, reference_cost
-from cascade.calibration.realised import Realised, play_everything, play_found, realised
+from cascade.calibration.remarks import priced_said, reference_cost
 from cascade.calibration.samples import among, as_promised, data_sha256, joined, once, one_a_group
-from cascade.calibration.scores import Sample, check_fits, sample_of, taken
+from cascade.calibration.scores import (
+    Realised,
+    Sample,
+    check_fits,
+    play_everything,
+    play_found,
+    realised,
+    sample_of,
+    taken,
+)
 from cascade.config import CascadeConfig
-from cascade.conformal.needed import chance_said
+from cascade.conformal.ltt import chance_said
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError

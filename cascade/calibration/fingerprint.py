@@ -11,19 +11,98 @@ from dataclasses import asdict
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
-from cascade.calibration.shown import shown
+import numpy as np
+
 from cascade.config import CascadeConfig
-from cascade.config.schema import ModelConfig
+from cascade.config.schema import GuaranteeConfig, ModelConfig
+from cascade.conformal.arrays import Bools
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.factory import address
-from cascade.guarantees.base import Guarantee
-from cascade.guarantees.certificate import digest
+from cascade.guarantees.base import Guarantee, get
+from cascade.guarantees.certificate import UNWATCHED, digest, shortfalls
 from cascade.guarantees.words import dollars
 from cascade.money import Price, nano_usd
 from cascade.policies.artifact import PolicyArtifact
+from cascade.policies.scope import Scope, usual
 from cascade.safety.keys import redact
 from cascade.strategies import prompts
+from cascade.strategies.prompts import Prompts
+from cascade.types import Certificate
+
+# --- Count how many answers and which signals the questions of a log had at each step. `policies.scope` reads it ---
+
+
+def shown(table: EpisodeTable) -> list[dict[str, Any]]:
+    """Return what each step showed, as plain JSON values: one `policies.scope.Shown` for each step.
+
+    A question counts at the steps that the log has of it.
+    """
+    answers = table.arrays.present.sum(axis=2)
+    known = {name: ~np.isnan(values) for name, values in sorted(table.signals.items())}
+    found = list[dict[str, Any]]()
+    for t in range(table.arrays.horizon):
+        there = table.arrays.steps > t
+        step = dict[str, Any]()
+        for many in np.unique(answers[there, t]).tolist():
+            rows = there & (answers[:, t] == many)
+            counts = {name: int(np.count_nonzero(have[rows, t])) for name, have in known.items()}
+            step[str(many)] = {
+                "of": int(np.count_nonzero(rows)),
+                "signals": {name: count for name, count in counts.items() if count},
+            }
+        found.append(step)
+    return found
+
+
+def odd(table: EpisodeTable, scope: Scope) -> Bools:
+    """Return which questions of a log have an odd step, bool (n,): `Scope.odd`."""
+    found = np.zeros(table.n, dtype=np.bool_)
+    answers = table.arrays.present.sum(axis=2)
+    for t, at in enumerate((scope.shown or ())[: table.arrays.horizon]):
+        there = table.arrays.steps > t
+        for name, kind in at.items():
+            rows = there & (answers[:, t] == int(name))
+            if int(name) < usual(at):
+                found |= rows
+                continue
+            for signal in scope.reads:
+                if kind["of"] < 2 * kind["signals"].get(signal, 0) < 2 * kind["of"]:
+                    found |= _lacking(table, signal, t, rows)
+    return found
+
+
+def _lacking(table: EpisodeTable, signal: str, t: int, rows: Bools) -> Bools:
+    """Return which of the questions in `rows` lack a signal at a step."""
+    values = table.signals.get(signal)
+    return rows if values is None else rows & np.isnan(values[:, t])
+
+
+def outside(table: EpisodeTable, scope: Scope) -> Bools:
+    """Return which questions of a log have a step that the certificate does not cover, bool (n,): `Scope.outside`.
+
+    If the certificate does not say what its calibration questions showed, all are taken to be covered.
+    """
+    found = np.zeros(table.n, dtype=np.bool_)
+    if scope.shown is None:
+        return found
+    answers = table.arrays.present.sum(axis=2)
+    for t in range(table.arrays.horizon):
+        held = scope.shown[t] if t < len(scope.shown) else {}
+        there = table.arrays.steps > t
+        for many in np.unique(answers[there, t]).tolist():
+            rows = there & (answers[:, t] == many)
+            kind = held.get(str(many))
+            if kind is None:
+                found |= rows
+                continue
+            for name in scope.reads:
+                if kind["signals"].get(name, 0) == kind["of"]:
+                    found |= _lacking(table, name, t, rows)
+    return found
+
+
+# --- fingerprint ---
 
 MadeFor: TypeAlias = Mapping[str, Any]
 _SETTINGS = ("max_tokens", "temperature", "seed")
@@ -331,3 +410,38 @@ def holds_for(
     told = {} if differences(then, known) else {name: value for name, value in then.items() if value is not None}
     told |= {"shown": shown(walked or table), "echoes": made_for(table)["echoes"]}
     return {**known, **told, "most_nano_usd": guarantee.most_nano_usd}
+
+
+# --- Whether a certificate holds with a configuration, and whether audits can watch it as the configuration asks ---
+
+
+def voids(config: CascadeConfig, certificate: Certificate, templates: Prompts | None = None) -> Iterator[str]:
+    """Yield why a certificate does not hold with a configuration, or promises less than it asks for.
+
+    `templates` are the prompts in service; by default those that the configuration names, as they are on the disk.
+    """
+    yield from differences(certificate.made_for, made_for(config, templates))
+    asked = config.guarantee
+    if asked is None:
+        return
+    try:
+        wanted = asked.wanted(certificate.kind, certificate.alpha, certificate.delta, certificate.budget_nano_usd)
+    except UsageError:  # what is asked for and what the certificate has make no guarantee together
+        yield f"it promises {certificate.kind}, and {asked.kind or 'a budget'} is asked for"
+        return
+    yield from shortfalls(certificate, wanted)
+    if asked.kind is None and asked.alpha is not None and certificate.alpha is None:
+        yield f"its alpha is none, and {asked.alpha:g} is asked for"
+
+
+def watch_problems(wanted: GuaranteeConfig, certificates: Sequence[Certificate]) -> Iterator[str]:
+    """Yield what of the watching that a configuration asks for cannot be done with these certificates."""
+    for kind in dict.fromkeys(one.kind for one in certificates):
+        if wanted.audit is not None and not get(kind).monitored:
+            yield f"guarantee.audit: audits cost money and would not count: {kind} is no promise on single questions"
+        if "monitor" in wanted.model_fields_set and not get(kind).monitored:
+            yield f"guarantee.monitor: audits cannot watch {kind}, which is no promise on single questions"
+        if wanted.online is not None and not get(kind).followed:
+            yield f"guarantee.online: {kind} does not fall with the threshold, so no threshold can follow it"
+    if "monitor" in wanted.model_fields_set and certificates and all(one.pool for one in certificates):
+        yield f"guarantee.monitor: {UNWATCHED}"

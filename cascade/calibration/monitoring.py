@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade.calibration.fingerprint import differences, made_for
+from cascade.calibration.fingerprint import differences, made_for, odd, outside
 from cascade.calibration.samples import among, as_promised, joined, places
 from cascade.calibration.scores import Sample, check_fits, sample_of
 from cascade.calibration.scores import taken as walked_by
-from cascade.calibration.shown import odd, outside
 from cascade.conformal.arrays import Bools, Ints
 from cascade.conformal.binomial import lower_bound, upper_bound
 from cascade.conformal.monitor import Monitor

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cascade.episodes.identity import identity
 from cascade.episodes.schema import LAST_ONLY
 from cascade.episodes.table import EpisodeTable
-from cascade.guarantees.reference import ends_in_reference, has_reference, reference_right, reference_walk
+from cascade.guarantees.reference import (
+    MOSTLY,
+    REFERENCES,
+    ends_in_reference,
+    has_reference,
+    reference_right,
+    reference_walk,
+)
+from cascade.money import Price
 from cascade.text import counted
+from cascade.types import Usage
 
 
 def about_questions(tables: Sequence[EpisodeTable]) -> Iterator[str]:
@@ -81,3 +91,90 @@ def _mean(table: EpisodeTable, at: int) -> float | None:
     paid = table.paid[:, at]
     known = ~np.isnan(paid)
     return float(paid[known].mean()) if known.any() else None
+
+
+# --- Say of how many questions of a log a cost is unknown, and what the reference costs ---
+
+
+def unpriced(table: EpisodeTable) -> int:
+    """Return of how many questions some cost is unknown."""
+    return int(np.count_nonzero(~table.priced))
+
+
+def unpriced_said(table: EpisodeTable) -> Iterator[str]:
+    """Yield how many questions `EpisodeTable.costed` leaves out because the log lacks a cost of theirs."""
+    many = unpriced(table)
+    if many and table.shows_cost:
+        yield f"{_lack(many)}: left out of all figures here, which are of the other {table.n - many:,}."
+
+
+def priced_said(table: EpisodeTable) -> Iterator[str]:
+    """Yield that figures in money are of some questions only, where the log lacks costs of the others."""
+    many = unpriced(table)
+    if many and table.shows_cost:
+        yield f"{_lack(many)}: every figure in money is a mean over the other {table.n - many:,}"
+    elif many:
+        yield f"{_lack(many)}, of {table.n:,}: no figure in money is shown. It takes the costs of more than half"
+
+
+def _lack(many: int) -> str:
+    return f"{counted(many, 'question')} {'lacks' if many == 1 else 'lack'} a cost in the log"
+
+
+def reference_cost(table: EpisodeTable) -> float | None:
+    """Return the reference's mean cost, nano-USD, over the questions whose costs are known.
+
+    None unless the log has the reference for most questions, and the costs of most.
+    """
+    held = (table.walks[name] for name in REFERENCES if name in table.walks)
+    walk = next((one for one in held if one.known.mean() > MOSTLY), None)
+    if walk is None or not table.shows_cost:
+        return None
+    rows = walk.known & table.priced
+    return float(walk.cost[rows].mean()) if rows.any() else None
+
+
+# --- Whether a log was costed at the prices of the cascade that will serve: a promise about money holds at those alone
+
+_ROUNDING = 100
+"""Foreign logs round their costs: within a hundredth, or a nano-dollar, they are the same."""
+
+
+class Mispriced(NamedTuple):
+    """One model's calls that cost something else at the given prices: how many, and one of them in nano-USD."""
+
+    model: str
+    calls: int
+    logged_nano_usd: int
+    priced_nano_usd: int
+
+    def describe(self) -> str:
+        """Return it in words."""
+        return (
+            f"{self.model}: {self.calls} calls; one is on record with {self.logged_nano_usd / 1e9:.6g} USD and costs "
+            f"{self.priced_nano_usd / 1e9:.6g} USD at the configured price"
+        )
+
+
+def mispriced(rows: Iterable[Mapping[str, Any]], prices: Mapping[str, Price | None]) -> list[Mispriced]:
+    """Return the models whose logged costs are not those of the given prices, in the order of the log.
+
+    Args:
+        rows: a log's rows, as `episodes.schema` says; those without tokens or costs are passed over.
+        prices: of the models by name; one without a price is passed over.
+    """
+    found: dict[str, Mispriced] = {}
+    for row in rows:
+        price, logged = prices.get(row["model"] or ""), row["cost_nano_usd"]
+        if price is None or logged is None:
+            continue
+        usage = Usage(*(row[name] for name in _TOKENS))
+        priced = price.cost_nano_usd(usage)
+        if priced is None or abs(priced - logged) <= max(1, logged // _ROUNDING):
+            continue
+        first = found.setdefault(row["model"], Mispriced(row["model"], 0, logged, priced))
+        found[row["model"]] = first._replace(calls=first.calls + 1)
+    return list(found.values())
+
+
+_TOKENS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")

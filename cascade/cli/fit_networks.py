@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from cascade.api.output import plain
 from cascade.cli.output import notes, say
 from cascade.training.networks import progress
-from cascade.training.networks.keeping import CHECKPOINT_FILE, EVERY
+from cascade.training.networks.progress import CHECKPOINT_FILE, EVERY
 
 Offered = Annotated[
     bool,

@@ -20,11 +20,9 @@ from cascade.conformal.calibrate import Calibration, calibrate
 
 if TYPE_CHECKING:
     from cascade.conformal.arrays import ScoreArrays, StepArrays
-    from cascade.conformal.audits import AuditPlan
     from cascade.conformal.binomial import needed_n
-    from cascade.conformal.critical import covered_at, critical_kappa, critical_values
     from cascade.conformal.ltt import PathResult, learn_then_test
-    from cascade.conformal.monitor import Monitor
+    from cascade.conformal.monitor import AuditPlan, Monitor
     from cascade.conformal.online import OnlineThreshold
     from cascade.conformal.risk import (
         BudgetCalibration,
@@ -37,9 +35,10 @@ if TYPE_CHECKING:
     from cascade.conformal.rollout import Levels, levels
     from cascade.conformal.segments import SegmentCalibration, calibrate_segments
     from cascade.conformal.served import PathPoint, served_losses
+    from cascade.conformal.split import covered_at, critical_kappa, critical_values
 
 _HOMES = {
-    "AuditPlan": "audits",
+    "AuditPlan": "monitor",
     "BudgetCalibration": "risk",
     "Levels": "rollout",
     "Monitor": "monitor",
@@ -54,9 +53,9 @@ _HOMES = {
     "calibrate_risk": "risk",
     "calibrate_segments": "segments",
     "cost_levels": "risk",
-    "covered_at": "critical",
-    "critical_kappa": "critical",
-    "critical_values": "critical",
+    "covered_at": "split",
+    "critical_kappa": "split",
+    "critical_values": "split",
     "learn_then_test": "ltt",
     "levels": "rollout",
     "loss_levels": "risk",

@@ -1,7 +1,7 @@
 """From critical values to a threshold with a guarantee: all that is needed by those who bring their own cascade.
 
 A question's critical value kappa*(q) is the highest threshold at which a right answer is still kept
-(`critical.critical_kappa`); +∞ where every threshold is good for it, −∞ where none is. A question is covered at kappa
+(`split.critical_kappa`); +∞ where every threshold is good for it, −∞ where none is. A question is covered at kappa
 where kappa ≤ kappa*(q). Any decision rule whose set of answers grows as one number falls has critical values.
 
 Numpy is imported where it is used: this module is imported with the package, for its own sake
@@ -104,7 +104,7 @@ def calibrate(
         alpha: the share of questions that may be missed, 0..1.
         delta: the probability that the calibration misleads.
         groups: n labels, where questions hang together (of one document, one user); None = of no group. One question of
-            each group counts, drawn at random (`clusters.one_of_each`), and the promise is about a random question of a
+            each group counts, drawn at random (`segments.one_of_each`), and the promise is about a random question of a
             fresh group: `Calibration.n` is the number of groups, which take the place of the questions above.
         seed: draws them.
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.conformal.rollout import Levels
-from cascade.conformal.single import UNKNOWN_CONFIDENCE, known_sure
+from cascade.conformal.served import UNKNOWN_CONFIDENCE, known_sure
 
 _LOWEST = -float(np.finfo(np.float64).max)
 """Stands for a threshold of −∞, which every finite level reaches, and no level of −∞ (`rollout.passed`)."""
@@ -40,7 +40,7 @@ def hangs_on_identity(
         sure: float64 (n, T, m), given where the cascade may abstain: then how sure it is of the answer served, the
             highest figure of all that equal it, must not hang on that either.
         kappa: the threshold, where only one matters; None = all.
-        present: bool (n, T, m), where there is an answer that may be served where none is kept (`single.last_resort`);
+        present: bool (n, T, m), where there is an answer that may be served where none is kept (`served.last_resort`);
             None where there is none.
 
     >>> leaf, tie = np.array([[[np.inf], [0.4], [0.2]]]), np.full((1, 3, 1), np.nan)

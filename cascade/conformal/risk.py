@@ -24,10 +24,10 @@ import numpy as np
 
 from cascade.checks import share_problems
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
-from cascade.conformal.betting import hoeffding_bentkus_p_value, mean_below_p_value
 from cascade.conformal.binomial import as_written
-from cascade.conformal.curves import UNITS, Curve, StepFunctions
-from cascade.conformal.needed import first_where, least_enough, needed_for_cost
+from cascade.conformal.frontier import UNITS, Curve, StepFunctions
+from cascade.conformal.ltt import first_where, least_enough, needed_for_cost
+from cascade.conformal.monitor import hoeffding_bentkus_p_value, mean_below_p_value
 from cascade.conformal.rollout import Levels, chunks, open_end
 from cascade.errors import UsageError
 from cascade.money import exact_dollars

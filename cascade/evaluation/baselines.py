@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.calibration.doubt import doubt_of, why_no_doubt
-from cascade.calibration.realised import Played, play
-from cascade.calibration.scores import scored
+from cascade.calibration.scores import Played, play, scored
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY, LAST_ONLY
 from cascade.episodes.table import EpisodeTable
@@ -25,8 +24,8 @@ from cascade.guarantees.base import Kind
 from cascade.guarantees.reference import MOSTLY, REFERENCES
 from cascade.policies.calibrated import EVERYTHING, Threshold
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.choice.rungs import PER_RUNG, rung_doubt, threshold_per_rung
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.choice.simple import PER_RUNG, rung_doubt, threshold_per_rung
+from cascade.training.stopping.stages import FitTarget
 
 ALL_STEPS = "all steps"
 FIRST_STEP = "first step"

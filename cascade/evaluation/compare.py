@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade.calibration.pricing import unpriced_said
-from cascade.calibration.realised import Played
+from cascade.calibration.remarks import unpriced_said
 from cascade.calibration.samples import once, tied
+from cascade.calibration.scores import Played
 from cascade.conformal.arrays import Bools
 from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.conformal.rollout import hopeless, levels
@@ -25,10 +25,8 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.baselines import ALL_STEPS, CLAIRVOYANT, reference_of
 from cascade.evaluation.by_hand import methods_by_hand
-from cascade.evaluation.intervals import Interval, corrected_interval
-from cascade.evaluation.methods import Depth, Method, left_out, methods
-from cascade.evaluation.played import Means, means
-from cascade.evaluation.splits import splits
+from cascade.evaluation.methods import Depth, Means, Method, left_out, means, methods
+from cascade.evaluation.splits import Interval, corrected_interval, splits
 
 _CURVE = tuple(round(0.5 + 0.01 * k, 2) for k in range(51))
 """The coverages at which a policy's frontier is drawn."""

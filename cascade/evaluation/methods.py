@@ -14,24 +14,69 @@ from zlib import crc32
 import numpy as np
 
 from cascade.calibration.doubt import Doubt, doubt_of, why_no_doubt
-from cascade.calibration.realised import Played
-from cascade.calibration.scores import scored
+from cascade.calibration.scores import Played, play, played_of, scored
 from cascade.conformal.arrays import Bools, Floats, ScoreArrays, StepArrays
-from cascade.conformal.critical import critical_kappa
 from cascade.conformal.rollout import hopeless, levels
-from cascade.conformal.split import allowed_misses, split_kappa
+from cascade.conformal.split import allowed_misses, critical_kappa, split_kappa
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
-from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.played import played_at, played_walk
+from cascade.episodes.table import EpisodeTable, Walk
 from cascade.guarantees.base import Guarantee
 from cascade.policies.base import Policy
+from cascade.policies.calibrated import Threshold as KappaRule
 from cascade.training.choice.objective import Objective
 from cascade.training.choice.portfolio import sees_something
-from cascade.training.choice.rungs import PER_RUNG, rung_doubt, threshold_per_rung
+from cascade.training.choice.simple import PER_RUNG, rung_doubt, threshold_per_rung
 from cascade.training.dividing import allowed_loss
 from cascade.training.fitting import choice_on
 from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget
+
+# --- What the ways to answer that are compared did on n questions, and the means of it that are reported ---
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """Means over questions; None where a cost is unknown, or no question is solvable."""
+
+    coverage: float
+    covered_given_solvable: float | None
+    unsolvable: float
+    in_set: float
+    accuracy: float
+    cost_usd: float | None
+    avg_length: float
+    leaves: float
+    set_size: float
+
+
+def played_at(table: EpisodeTable, scores: ScoreArrays, kappa: float) -> Played:
+    """Return what a policy's scores bring at one threshold; the single answer is served however sure it is."""
+    return play(table, scores, KappaRule(kappa))
+
+
+def played_walk(table: EpisodeTable, walk: Walk) -> Played:
+    """Return what a logged walk brought; a question that it was not logged for counts as missed, at no cost."""
+    covered, never = walk.covered | hopeless(table.arrays), np.zeros(table.n, dtype=np.bool_)
+    return played_of(covered, walk.covered, walk.right, walk.cost, walk.length, walk.leaves, walk.distinct, never)
+
+
+def means(table: EpisodeTable, played: Played) -> Means:
+    """Return the means over a table's questions."""
+    solvable = table.arrays.solvable
+    return Means(
+        coverage=float(played.covered.mean()),
+        covered_given_solvable=float(played.in_set[solvable].mean()) if solvable.any() else None,
+        unsolvable=float(hopeless(table.arrays).mean()),
+        in_set=float(played.in_set.mean()),
+        accuracy=float(played.right.mean()),
+        cost_usd=float(played.cost[table.priced].mean()) / 1e9 if table.shows_cost else None,
+        avg_length=float(played.length.mean()),
+        leaves=float(played.leaves.mean()),
+        set_size=float(played.distinct.mean()),
+    )
+
+
+# --- methods ---
 
 Scorer: TypeAlias = Callable[[EpisodeTable], ScoreArrays]
 
@@ -192,7 +237,7 @@ class Threshold:
 class RungThresholds:
     """In a ladder, go on while in doubt, by a threshold of each model's own; every answer kept.
 
-    The thresholds are tuned together on the training questions (`training.choice.rungs`); how lax they are is set on
+    The thresholds are tuned together on the training questions (`training.choice.simple`); how lax they are is set on
     the calibration questions.
     """
 

@@ -12,14 +12,13 @@ from typing import Literal
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import ScoreArrays
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.methods import Method, Ready, Scorer, calibrated
-from cascade.evaluation.played import played_at
+from cascade.evaluation.methods import Method, Ready, Scorer, calibrated, played_at
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.dividing import allowed_loss
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.trainer import Networks, require_torch
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget
 
 CPO, CPO_BATCH, CPO_ONLINE, CCPO = "CPO", "CPO batch, conformal", "CPO online", "CCPO, conformal"
 Served = Literal["argmax", "trained", "calibrated"]

@@ -28,7 +28,7 @@ from cascade.registry import Registry, subclass_of
 
 if TYPE_CHECKING:
     from cascade.conformal.arrays import Bools, Floats
-    from cascade.conformal.curves import StepFunctions
+    from cascade.conformal.frontier import StepFunctions
     from cascade.guarantees.audit import Audit
     from cascade.guarantees.found import Found, Misses, Path
     from cascade.guarantees.laws import Told

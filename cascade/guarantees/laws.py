@@ -7,7 +7,7 @@ A promise is refuted where what is seen has a probability of at most 5 % if it i
 | a share of questions, on average over calibrations | Beta-binomial: the luck of the calibration is in it |
 | a share of questions, with delta | binomial at alpha |
 | the same by cross-calibration | binomial at its alpha, twice that asked for; its calibration's luck has no known law |
-| a mean, with delta | betting (`conformal.betting`) |
+| a mean, with delta | betting (`conformal.monitor`) |
 | a mean, on average over calibrations | betting at alpha + (0.74 + √(ln(1/p)/2))/√n, p = 2.5 %: luck of a calibration |
 
 Reference: the last law is Massart, The tight constant in the Dvoretzky-Kiefer-Wolfowitz inequality (1990), over the
@@ -24,9 +24,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Floats, ScoreArrays
-from cascade.conformal.beta_binomial import misses_p_value
-from cascade.conformal.betting import mean_below_p_value
-from cascade.conformal.binomial import as_written, lower_bound, lower_tail, upper_bound
+from cascade.conformal.binomial import as_written, lower_bound, lower_tail, misses_p_value, upper_bound
+from cascade.conformal.monitor import mean_below_p_value
 from cascade.conformal.rollout import Outcomes, levels, rollout
 from cascade.guarantees.found import Misses
 from cascade.guarantees.questions import Scored

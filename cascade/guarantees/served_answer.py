@@ -13,13 +13,11 @@ from dataclasses import replace
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
-from cascade.conformal.curves import StepFunctions
+from cascade.conformal.frontier import StepFunctions
 from cascade.conformal.labels import sampled
-from cascade.conformal.ltt import learn_then_test, order_path
-from cascade.conformal.needed import Forecast, chance_said, forecast
+from cascade.conformal.ltt import Forecast, chance_said, forecast, learn_then_test, order_path
 from cascade.conformal.rollout import Levels
-from cascade.conformal.served import PathPoint, Served, served
-from cascade.conformal.single import single
+from cascade.conformal.served import PathPoint, Served, served, single
 from cascade.errors import UsageError
 from cascade.guarantees.audit import Audit
 from cascade.guarantees.base import Guarantee, Kind
@@ -151,7 +149,7 @@ class ServedAnswer(Kind):
 def served_right(table: Questions, confidence: Floats) -> Bools:
     """Return whether the one answer served after each step is right, every answer so far kept: bool (n, T).
 
-    The rule is `conformal.single`'s. Beyond the end of a record it stays what it was.
+    The rule is `conformal.served`'s. Beyond the end of a record it stays what it was.
     """
     horizon = table.arrays.horizon
     return np.stack([right_after(table, confidence, step) for step in range(1, horizon + 1)], axis=1)
@@ -187,7 +185,7 @@ def every_threshold(found: Levels) -> Path:
 def _last_is_served(table: Questions) -> bool:
     """Whether the answer of the last step is served whenever there is one: it is surer than any before, or one of two.
 
-    Of two answers that differ, each with one vote and no known confidence, the later is served (`conformal.single`).
+    Of two answers that differ, each with one vote and no known confidence, the later is served (`conformal.served`).
     """
     sure = table.confidence
     if table.arrays.horizon == 1 or (table.arrays.horizon == 2 and np.isnan(sure).all()):

@@ -29,10 +29,9 @@ from cascade.guarantees.certificate import (
     number_of,
     to_document,
 )
-from cascade.policies.atomic_write import write_whole
 from cascade.policies.base import Policy
 from cascade.policies.calibrated import EVERYTHING, CalibratedPolicy, Threshold
-from cascade.policies.files import content, damaged, json_of, there, unwritten
+from cascade.policies.files import content, damaged, json_of, there, unwritten, write_whole
 from cascade.policies.registry import HELD
 from cascade.types import Certificate
 

@@ -10,15 +10,15 @@ The same numbers come to the bit from one row and from many; `design` says how.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
 from cascade.errors import ConfigError
-from cascade.policies.design import GO_ON, Design, Memo, Scored, fixed, or_go_on, weighed
+from cascade.policies.design import GO_ON, Design, Designed, Memo, Scored, fixed, or_go_on, weighed
 from cascade.policies.network import Action
 from cascade.policies.reading import Array, Reading
 from cascade.policies.trees import Trees
@@ -451,3 +451,50 @@ def from_arrays(kind: str, arrays: Mapping[str, Array], features: int) -> Scorer
 
 def _under(name: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {f"{name}.{part}": values for part, values in arrays.items()}
+
+
+# --- The linear forms of a step's rule, added up together for one row ---
+
+
+class Bank(NamedTuple):
+    """Linear forms of one design, which are added up together: one row takes half the time.
+
+    Attributes:
+        design: of all.
+        lines: k forms.
+        weights: float64 (k, D).
+        intercepts: float64 (k,).
+        whole: a design whose columns begin with those of `design`, and are made anyway; None where there is none.
+    """
+
+    design: Design
+    lines: tuple[Linear, ...]
+    weights: Floats
+    intercepts: Floats
+    whole: Design | None = None
+
+    def fill(self, memo: Memo) -> None:
+        """Put what the forms give for the memo's one row into the memo, each added in the order of its columns."""
+        if self.whole is not None:
+            rows, unforeseen = memo.designed(self.whole)
+            memo.designs[self.design] = Designed(rows[: self.design.columns], unforeseen)
+        made = memo.designed(self.design)
+        if made.unforeseen is not None:
+            memo.totals.update(dict.fromkeys(self.lines, GO_ON))
+            return
+        totals = weighed(self.intercepts, self.weights, made.rows).tolist()
+        memo.totals.update(zip(self.lines, totals, strict=True))
+
+
+def banks(scorers: Iterable[Scorer]) -> tuple[Bank, ...]:
+    """Return the linear forms in scorers, those of one design together."""
+    lines = {id(line): line for scorer in scorers for line in scorer.lines}
+    designs = {id(line.design): line.design for line in lines.values()}
+    found = []
+    for design in designs.values():
+        some = tuple([line for line in lines.values() if line.design is design])
+        weights = fixed([line.weights for line in some], "float64")
+        intercepts = fixed([line.intercept for line in some], "float64")
+        whole = next((other for other in designs.values() if design.begins(other)), None)
+        found.append(Bank(design, some, weights, intercepts, whole))
+    return tuple(found)

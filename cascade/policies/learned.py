@@ -20,10 +20,9 @@ from cascade.policies.base import BatchScores, FittedOn, Observation, Policy, Sc
 from cascade.policies.columns import column
 from cascade.policies.design import GO_ON, Memo
 from cascade.policies.embedding import Directions, Embedded
-from cascade.policies.estimators import Scorer
+from cascade.policies.estimators import Bank, Scorer, banks
 from cascade.policies.features import FeatureSet
 from cascade.policies.history import History
-from cascade.policies.linear_stack import Bank, banks
 from cascade.policies.network import Action, Network, action_problems
 from cascade.policies.ranking import beside, beside_one
 from cascade.types import Step

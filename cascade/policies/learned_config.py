@@ -169,7 +169,7 @@ class CrossConfig(_InDirectory):
 
     def read(self, files: Mapping[str, bytes], source: str, embedder: Callable[[], Embedder]) -> Policy:  # noqa: ARG002
         """Return the policies whose numbers are in the directory's file, as one."""
-        from cascade.policies import cross_file
+        from cascade.policies import cross as cross_file
 
         return cross_file.loads(files[self.model.file], self.model_dump(mode="json"), source)
 

@@ -29,8 +29,7 @@ from cascade.policies.artifact import (
     json_bytes,
     levels_gone,
 )
-from cascade.policies.atomic_write import write_whole
-from cascade.policies.files import damaged, json_of, there, unwritten
+from cascade.policies.files import damaged, json_of, there, unwritten, write_whole
 
 SCHEMA_VERSION = 1
 MAKE = "cascade fit EPISODES --levels low=0.2,medium=0.1,high=0.05 -o DIR"

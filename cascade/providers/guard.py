@@ -22,10 +22,8 @@ from cascade.providers.base import Payload, Provider, Streams
 from cascade.providers.reading import read_completion
 from cascade.providers.written_calls import with_tool_calls
 from cascade.resilience.breaker import Breaker
-from cascade.resilience.deadline import Deadline
 from cascade.resilience.halting import NEVER, Halt
-from cascade.resilience.retry import RetryPolicy
-from cascade.resilience.retry_budget import RetryBudget
+from cascade.resilience.retry import Deadline, RetryBudget, RetryPolicy
 from cascade.types import Completion, Request, TextDelta
 
 logger = logging.getLogger("cascade")

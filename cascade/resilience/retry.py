@@ -6,13 +6,40 @@ backoff; a server's Retry-After is obeyed up to a minute (F02).
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import dataclass
 from typing import cast
 
 import tenacity
 
-from cascade.errors import ProviderError
-from cascade.resilience.deadline import Deadline
+from cascade.errors import ProviderError, RateLimitedError
+from cascade.resilience.forks import after_fork
+
+# --- One clock for a whole question: a monotonic instant after which nothing is waited for any more ---
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """An instant on the monotonic clock, so that a step of the wall clock changes nothing (F13)."""
+
+    at_s: float = float("inf")
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Deadline:
+        """Return the deadline `seconds` from now; None means never."""
+        return cls() if seconds is None else cls(time.monotonic() + seconds)
+
+    def remaining_s(self) -> float:
+        """Return the seconds left, 0 once it has passed."""
+        return max(0.0, self.at_s - time.monotonic())
+
+    def within(self, seconds: float) -> Deadline:
+        """Return the earlier of this deadline and `seconds` from now."""
+        return Deadline(min(self.at_s, time.monotonic() + seconds))
+
+
+# --- retry ---
 
 MAX_RETRY_AFTER_S = 60.0
 """A longer Retry-After is not waited for (as the Anthropic and Portkey clients do)."""
@@ -46,3 +73,53 @@ class RetryPolicy:
         state = tenacity.RetryCallState(retry_object=cast("tenacity.Retrying", None), fn=None, args=(), kwargs={})
         state.attempt_number = retries_done + 1
         return jitter(state)
+
+
+# --- A budget for retries, one for each model: when a server is down, repeating every call only makes it worse ---
+# It is a token bucket, as in gRPC's retry throttling (gRFC A6) and the AWS SDKs: a retry takes a token, and a call that
+# succeeds gives one back. A call that fails on every try is a sign of an outage and empties the bucket, so that later
+# calls are tried once, until one succeeds.
+
+CAPACITY = 100
+"""The most retries in a row, so that up to this many simultaneous calls survive a short failure."""
+
+
+class RetryBudget:
+    """The tokens of one model. Safe between threads.
+
+    A server that says when to come again (429 with Retry-After) is not down: such a retry takes no token.
+    """
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        self.tokens = self._capacity = capacity
+        self._renew()
+        after_fork(self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+
+    def succeeded(self) -> None:
+        """Give a token back."""
+        if self.tokens < self._capacity:
+            with self._lock:
+                self.tokens = min(self._capacity, self.tokens + 1)
+
+    def gave_up(self, error: ProviderError) -> None:
+        """Take all tokens if a call failed on its last try in the way that calls to a dead server fail."""
+        if error.retryable and not _asked_to_wait(error):
+            with self._lock:
+                self.tokens = 0
+
+    def allows(self, error: ProviderError) -> bool:
+        """Take a token for a retry; return whether there was one."""
+        if _asked_to_wait(error):
+            return True
+        with self._lock:
+            if not self.tokens:
+                return False
+            self.tokens -= 1
+            return True
+
+
+def _asked_to_wait(error: ProviderError) -> bool:
+    return isinstance(error, RateLimitedError) and error.retry_after_s is not None

@@ -1,6 +1,6 @@
 """Whether a question was missed: what becomes of an audited answer once the truth about it is known.
 
-A miss here is what calibration counts as one on a log (`conformal.critical`, `conformal.served`), with what stays
+A miss here is what calibration counts as one on a log (`conformal.split`, `conformal.served`), with what stays
 unknown on the side of a miss.
 """
 
@@ -43,15 +43,15 @@ def judge(right: Judge | str | Sequence[str], matcher: str) -> Judge:
 def critical_of(answer: Answer, right: Judge, *, complete: bool) -> float | None:
     """Return an audited answer's critical value, the highest threshold at which a right answer is kept.
 
-    None where a step was not decided by scores. `conformal.critical` says what +∞ and −∞ mean. Where not all steps were
+    None where a step was not decided by scores. `conformal.split` says what +∞ and −∞ mean. Where not all steps were
     run, the last that was is not taken for the last there is: it went on where "next" says so, and nothing is known of
     what would have come.
     """
     import numpy as np
 
     from cascade.conformal.arrays import ScoreArrays, StepArrays
-    from cascade.conformal.critical import critical_kappa
     from cascade.conformal.rollout import levels
+    from cascade.conformal.split import critical_kappa
 
     verdicts = _verdicts(answer, right)
     numbers: dict[str, int] = {}

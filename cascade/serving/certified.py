@@ -117,7 +117,7 @@ class CertifiedPolicy:
         """Return by the certificates' ids why they do not hold here, if so."""
         if not certificates:
             return {}
-        from cascade.calibration.validity import voids, watch_problems
+        from cascade.calibration.fingerprint import voids, watch_problems
 
         problems = list(watch_problems(self._wanted, certificates))
         if problems:

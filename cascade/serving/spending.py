@@ -19,8 +19,8 @@ from cascade.budget.ledger import most_nano_usd
 from cascade.engine import failed_call, paid_call
 from cascade.errors import BudgetExceededError, ProviderError
 from cascade.money import Price, exact_dollars, nano_usd
-from cascade.resilience.deadline import Deadline
 from cascade.resilience.halting import Halt
+from cascade.resilience.retry import Deadline
 from cascade.types import Call, Completion, Request, TextDelta
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee, kinds_that
 from cascade.guarantees.certificate import expiry
-from cascade.policies import cross_file
+from cascade.policies import cross as cross_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.cross import CrossPolicy
 from cascade.policies.learned import LearnedPolicy

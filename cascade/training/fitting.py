@@ -35,16 +35,22 @@ from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.embedding import Directions
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.abstaining import CERTIFIES, bars, has_one_bar, one_bar
-from cascade.training.choice.choosing import Choice, Judged, choose, unchosen
-from cascade.training.choice.crossfit import Candidate
+from cascade.training.choice.choosing import Candidate, Choice, Judged, choose, unchosen
 from cascade.training.choice.objective import Objective
-from cascade.training.choice.portfolio import AUTO, DEPTH, REFERENCE, on_steps, portfolio
+from cascade.training.choice.portfolio import AUTO, DEPTH, REFERENCE, best_steps, may_leave_out, on_steps, portfolio
 from cascade.training.choice.simple import reference_alone
-from cascade.training.choice.steps import best_steps, may_leave_out
-from cascade.training.dividing import SHARE, Divided, allowed_budget, allowed_by, divided, questions_of
-from cascade.training.embedding import ROWS_EACH, Embedding
+from cascade.training.dividing import (
+    ROWS_EACH,
+    SHARE,
+    Divided,
+    Embedding,
+    allowed_budget,
+    allowed_by,
+    divided,
+    questions_of,
+)
 from cascade.training.estimators.threads import one_thread
-from cascade.training.networks.curves import Training
+from cascade.training.networks.progress import Training
 from cascade.training.networks.trainer import Networks
 from cascade.training.notes import LEAST_TRAINING, Init, about_training, in_logged, notes
 from cascade.training.shares import SHARES, named_score, share_that_certifies

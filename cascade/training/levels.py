@@ -18,11 +18,10 @@ from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.policies.levels import in_order, name_problems
-from cascade.training.choice.crossfit import Candidate
+from cascade.training.choice.choosing import Candidate
 from cascade.training.choice.objective import Objective
 from cascade.training.choice.portfolio import AUTO, asked_of, sees_something
-from cascade.training.dividing import SHARE, Divided, divided, needed_of
-from cascade.training.embedding import Embedding
+from cascade.training.dividing import SHARE, Divided, Embedding, divided, needed_of
 from cascade.training.estimators.threads import one_thread
 from cascade.training.fitting import Fitted, How, check_parts, fit_parts, logged_in, objective_of
 from cascade.training.networks.trainer import Networks

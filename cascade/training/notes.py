@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from cascade.calibration.calibrating import left_out_said
 from cascade.calibration.doubt import why_no_doubt
 from cascade.calibration.scores import history_of
-from cascade.conformal.needed import chance_said
+from cascade.conformal.ltt import chance_said
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
 from cascade.guarantees.base import Guarantee
@@ -19,7 +19,7 @@ from cascade.policies.learned import NETWORKS, LearnedPolicy
 from cascade.text import counted
 from cascade.training.choice.objective import Objective
 from cascade.training.dividing import Divided, needed_of
-from cascade.training.networks.curves import Training
+from cascade.training.networks.progress import Training
 from cascade.training.networks.trainer import BARE
 
 LEAST_TRAINING = 20

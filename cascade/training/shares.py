@@ -23,10 +23,8 @@ from cascade.conformal.arrays import Ints
 from cascade.conformal.binomial import most_losses
 from cascade.episodes.table import EpisodeTable
 from cascade.guarantees.base import Guarantee
-from cascade.training.choice.choosing import Choice
-from cascade.training.choice.cost_at_loss import cost_at_loss
-from cascade.training.choice.crossfit import Candidate, cross_fitted
-from cascade.training.choice.objective import Objective, allowed_of, curve_of
+from cascade.training.choice.choosing import Candidate, Choice, cross_fitted
+from cascade.training.choice.objective import Objective, allowed_of, cost_at_loss, curve_of
 from cascade.training.choice.simple import plain_threshold
 from cascade.training.dividing import Divided, allowed_loss, needed_of
 

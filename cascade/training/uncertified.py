@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from cascade.calibration.pricing import reference_cost
-from cascade.calibration.realised import Realised, play, realised
-from cascade.calibration.scores import Sample, sample_of
+from cascade.calibration.remarks import reference_cost
+from cascade.calibration.scores import Realised, Sample, play, realised, sample_of
 from cascade.config import CascadeConfig
 from cascade.conformal.arrays import Floats
 from cascade.conformal.binomial import lower_bound, upper_bound
@@ -26,11 +25,10 @@ from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.calibrated import Threshold
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.choice.portfolio import asked_of, sees_something
-from cascade.training.dividing import SHARE, divided
-from cascade.training.embedding import Embedding
+from cascade.training.dividing import SHARE, Embedding, divided
 from cascade.training.estimators.threads import one_thread
 from cascade.training.fitting import Sizes, prepared
-from cascade.training.networks.curves import Training
+from cascade.training.networks.progress import Training
 from cascade.training.networks.trainer import BARE, Networks
 from cascade.training.notes import about_training
 

@@ -27,7 +27,7 @@ from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import write
 from cascade.training.fitting import fit_policy
 from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.keeping import CHECKPOINT_FILE, Checkpoints
+from cascade.training.networks.progress import CHECKPOINT_FILE, Checkpoints
 from cascade.training.networks.trainer import Networks
 
 ROOT = Path(__file__).parents[2]

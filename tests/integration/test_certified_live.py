@@ -12,9 +12,9 @@ import pytest
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.scores import table_scores
 from cascade.config import load, policy_section
-from cascade.conformal.critical import covered_at, critical_kappa
 from cascade.conformal.rollout import hopeless, levels, rollout
-from cascade.conformal.single import single
+from cascade.conformal.served import single
+from cascade.conformal.split import covered_at, critical_kappa
 from cascade.demo import demo_config
 from cascade.episodes.files import read_rows
 from cascade.episodes.table import EpisodeTable

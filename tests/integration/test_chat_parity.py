@@ -15,7 +15,7 @@ from cascade.providers.guard import Guard
 from cascade.providers.litellm import LiteLLM
 from cascade.providers.local import Local, load_xllamacpp, start_server
 from cascade.providers.openai_http import OpenAIHTTP
-from cascade.resilience.deadline import Deadline
+from cascade.resilience.retry import Deadline
 from cascade.types import Question, Request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # nine replies of a real model, on a busy machine

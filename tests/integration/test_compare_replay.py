@@ -17,7 +17,7 @@ from cascade.collection import collect
 from cascade.collection.baselines import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.conformal.rollout import levels
-from cascade.conformal.single import single
+from cascade.conformal.served import single
 from cascade.engine import drive, run
 from cascade.episodes.files import read_rows
 from cascade.episodes.questions import AskedQuestion
@@ -25,7 +25,7 @@ from cascade.episodes.schema import BASE_ONLY, request_digest
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.compare import compare
-from cascade.evaluation.played import played_at
+from cascade.evaluation.methods import played_at
 from cascade.matching import get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.policies.threshold import uncertainty

@@ -22,7 +22,7 @@ from cascade.providers.litellm import LiteLLM
 from cascade.providers.local import Local, start_server
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.vocabulary import read_vocabulary
-from cascade.resilience.deadline import Deadline
+from cascade.resilience.retry import Deadline
 from cascade.safety.defusing import defuse
 from cascade.types import Completion, Message, Question, Request, TextDelta
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cascade
-from cascade.conformal.beta_binomial import misses_p_value
+from cascade.conformal.binomial import misses_p_value
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))

@@ -14,8 +14,7 @@ from cascade.conformal.split import allowed_misses, split_kappa
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.compare import Comparison, compare
-from cascade.evaluation.methods import Chance, Depth, Threshold, Uala
-from cascade.evaluation.played import means, played_at
+from cascade.evaluation.methods import Chance, Depth, Threshold, Uala, means, played_at
 from cascade.evaluation.splits import splits
 from property.examples import times
 

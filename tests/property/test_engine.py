@@ -25,7 +25,7 @@ from cascade.policies.fixed import FixedPolicy, RandomPolicy
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.providers.guard import Guard
 from cascade.providers.replay import Replay
-from cascade.resilience.deadline import Deadline
+from cascade.resilience.retry import Deadline
 from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide
 from cascade.strategies.ladder import Ladder

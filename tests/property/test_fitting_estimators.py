@@ -13,9 +13,7 @@ from unit.calibration.logs import log
 from cascade.calibration.folds import folds
 from cascade.calibration.samples import clusters
 from cascade.training.estimators.design import make_design
-from cascade.training.estimators.irls import logistic, probabilities
-from cascade.training.estimators.platt import platt
-from cascade.training.estimators.ridge import Ridge
+from cascade.training.estimators.linear import Ridge, logistic, platt, probabilities
 
 SHAPES = st.tuples(st.integers(1, 30), st.integers(0, 5))
 # Few values, so that columns are often constant, the same or opposite.

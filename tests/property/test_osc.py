@@ -21,7 +21,7 @@ from cascade.policies.learned import LearnedPolicy
 from cascade.training.stopping.lookahead import fit_lookahead
 from cascade.training.stopping.net_benefit import fit_net_benefit, induce
 from cascade.training.stopping.problem import build
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget
 from property.examples import times
 
 KINDS = ("coverage", "solvable", "f1", "budget", "error", "regret")

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from unit.conformal.brute import Case, Outcome, Place, outcome, pack, weighted_hits
 
 from cascade.conformal.arrays import ScoreArrays, StepArrays
-from cascade.conformal.critical import covered_at, critical_kappa
 from cascade.conformal.frontier import clairvoyant, depth_mixture, frontier
 from cascade.conformal.rollout import levels, passed, rollout
-from cascade.conformal.single import single
+from cascade.conformal.served import single
+from cascade.conformal.split import covered_at, critical_kappa
 
 SCORE = st.floats(-2, 2) | st.sampled_from([math.inf, -math.inf, math.nan, 0.0, 0.5, -0.0])
 KAPPA = st.floats(-2, 2) | st.sampled_from([math.inf, -math.inf, 0.0, 0.5])

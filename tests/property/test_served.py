@@ -11,8 +11,7 @@ from unit.conformal.brute import Case, pack
 
 from cascade.conformal.ltt import order_path
 from cascade.conformal.rollout import levels
-from cascade.conformal.served import PathPoint, Served, served
-from cascade.conformal.single import last_resort, single
+from cascade.conformal.served import PathPoint, Served, last_resort, served, single
 from property.test_rollout_arrays import HORIZON, KAPPA, LOG, WIDTH
 
 BAR = st.floats(0, 1) | st.sampled_from([math.inf, -math.inf, 0.0, 0.5])

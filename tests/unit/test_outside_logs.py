@@ -11,8 +11,8 @@ import pytest
 
 from cascade.api.monitoring import _besides, watch_document
 from cascade.calibration.calibrating import calibrate_policy
+from cascade.calibration.fingerprint import outside, shown
 from cascade.calibration.monitoring import logged, watch
-from cascade.calibration.shown import outside, shown
 from cascade.config import policy_section
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import rows

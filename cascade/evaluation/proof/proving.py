@@ -10,28 +10,74 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import median_high, median_low
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from cascade.calibration.pricing import unpriced_said
+from cascade.calibration.remarks import unpriced_said
 from cascade.calibration.samples import once, tied
 from cascade.conformal.rollout import hopeless
+from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
-from cascade.evaluation.baselines import GUIDE, Clairvoyant, first_step, other_baselines, reference_of
-from cascade.evaluation.proof.as_broken import per_rung_as_broken
+from cascade.evaluation.baselines import (
+    GUIDE,
+    Clairvoyant,
+    first_step,
+    other_baselines,
+    per_rung_along,
+    reference_of,
+    rung_thresholds,
+    walked,
+)
 from cascade.evaluation.proof.diagnosis import SignalUse, signal_uses, unknowns
-from cascade.evaluation.proof.split_results import POLICY, Coin, Measuring, SplitResults, Way, coin_of
+from cascade.evaluation.proof.split_results import POLICY, Coin, Figures, Measuring, SplitResults, Way, coin_of, mean_of
 from cascade.evaluation.splits import splits
 from cascade.guarantees.base import Guarantee, Kind, kinds_that
 from cascade.guarantees.identity import at_every_depth, check_identity
 from cascade.policies.base import Policy
 from cascade.training.choice.portfolio import REFERENCE
-from cascade.training.choice.rungs import PER_RUNG
+from cascade.training.choice.simple import LEVELS, PER_RUNG
+
+# --- One threshold per rung in a proof: what it saves where it breaks the promise as often as the certified policy ---
+
+_KAPPAS = np.linspace(len(LEVELS), -1.0, 20 * (len(LEVELS) + 1) + 1).tolist()
+"""Levels that are looked at: from where every question stops at once to where none does, twenty between two vectors."""
+
+
+def per_rung_as_broken(training: EpisodeTable, test: Measuring, policy: Figures) -> Figures | None:
+    """Return the cheapest level of a ladder's thresholds that breaks the promise no more often than a policy.
+
+    The thresholds are tuned on the questions that the policy was made from. Their level is set on the test questions
+    themselves, so that they lose as much as the policy does: what is compared is the cost of the same loss, and nothing
+    is certified. Where every level breaks the promise more often, it is the one that breaks it least.
+
+    Args:
+        training: the split's questions to fit and certify on.
+        test: its test questions.
+        policy: what the certified policy did on them.
+
+    Returns:
+        What they did on the test questions; None where the log is no ladder of three models or more, or its signals are
+        of no known kind.
+    """
+    thresholds = rung_thresholds(training, test.guarantee.rules, test.guarantee.alpha or 0.0)
+    if thresholds is None:
+        return None
+    every = [test.of_way(way) for way in per_rung_along(test.table, thresholds, _KAPPAS)]
+    least = min(mean_of(one.broken) for one in every)
+    allowed = max(mean_of(policy.broken), least) + 1e-12
+    return min(_within(every, allowed), key=lambda one: mean_of(one.cost))
+
+
+def _within(every: list[Figures], allowed: float) -> Iterator[Figures]:
+    yield from (one for one in every if mean_of(one.broken) <= allowed)
+
+
+# --- proving ---
 
 
 def provable(kind: Kind) -> bool:
@@ -155,7 +201,7 @@ def prove(
         plan: how the questions are split, and what savings are held against.
         tell: called with (splits done, splits in all).
 
-    Guarantee: none; this is an estimate. Its intervals are those of `intervals.corrected_interval`, over the splits.
+    Guarantee: none; this is an estimate. Its intervals are those of `splits.corrected_interval`, over the splits.
 
     Raises:
         UsageError: no saving can be shown at this kind of guarantee, the questions are too few to be split, or they
@@ -298,3 +344,46 @@ def _proof(
         signals=tuple(signal_uses(table)),
         unknown=(*left_out.unpriced, *unknowns(table)),
     )
+
+
+# --- Compare rounds in which the guide judges with a ladder without judging: one log, the same promise ---
+
+ROUNDS, LADDER = "rounds", "ladder"
+_JUDGED = {"base", "guide"}
+
+
+def holds_both(table: EpisodeTable) -> bool:
+    """Return whether a log of rounds also has the guide's own answers, so that it can be read as a ladder too."""
+    judged = "base" in table.sources and _JUDGED.issuperset(table.sources) and "p_yes" in table.signals
+    return judged and walked(table, GUIDE_ONLY) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Rivals:
+    """The results of both strategies on the same questions, compared with the same guide.
+
+    Attributes:
+        rounds: the base answers, the guide judges, and they may try again.
+        ladder: the base answers, then the guide if the policy says so (`episodes.ladders`).
+    """
+
+    rounds: Proof
+    ladder: Proof
+
+    @property
+    def better(self) -> str | None:
+        """The strategy to take: the one that saves more, of those shown to save; None if neither is shown to save."""
+        saved = {
+            name: proof.policy.saving.mean
+            for name, proof in ((LADDER, self.ladder), (ROUNDS, self.rounds))
+            if proof.verdict == "saves" and proof.policy.saving is not None
+        }
+        return max(saved, key=lambda name: saved[name]) if saved else None
+
+    @property
+    def overlap(self) -> bool:
+        """Whether the intervals of the two savings overlap, so that it is not certain which saves more."""
+        one, other = self.rounds.policy.saving, self.ladder.policy.saving
+        if one is None or other is None or None in (one.low, one.high, other.low, other.high):
+            return True
+        return not (one.high < other.low or other.high < one.low)  # type: ignore[operator]

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from cascade.episodes.schema import BASE_ONLY
 from cascade.evaluation.baselines import FIRST_STEP, NAMES
 from cascade.evaluation.breakeven import BreakEven
-from cascade.evaluation.intervals import Interval
 from cascade.evaluation.proof.proving import Proof
 from cascade.evaluation.proof.split_results import Coin, Way
+from cascade.evaluation.splits import Interval
 from cascade.text import capital, counted
 
 _WEAK = 0.6

@@ -14,10 +14,10 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.baselines import Baseline, Clairvoyant, clairvoyant
 from cascade.evaluation.evaluate import play_policy
-from cascade.evaluation.intervals import Interval, corrected_interval
+from cascade.evaluation.splits import Interval, corrected_interval
 from cascade.guarantees.base import Guarantee
 from cascade.policies.base import Policy
-from cascade.training.choice.rungs import PER_RUNG
+from cascade.training.choice.simple import PER_RUNG
 
 POLICY = "certified policy"
 

@@ -10,9 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cascade.calibration.calibrating import Calibrated
-from cascade.calibration.realised import Realised
 from cascade.calibration.samples import data_sha256
-from cascade.calibration.scores import history_of
+from cascade.calibration.scores import Realised, history_of
 from cascade.evaluation.baselines import BaselineFigures, baseline_figures, baselines_left_out, label
 from cascade.evaluation.report.drawing import Drawing, Mark, drawing
 from cascade.evaluation.report.importance import Weighed, weighed
@@ -26,7 +25,7 @@ from cascade.text import capital
 from cascade.training.choice.choosing import RULE, Choice, Judged
 from cascade.training.choice.objective import Unit
 from cascade.training.fitting import Fitted
-from cascade.training.networks.curves import Training
+from cascade.training.networks.progress import Training
 from cascade.types import Certificate
 
 _SAID = 3

@@ -13,8 +13,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import CLAIRVOYANT, BaselineFigures, clairvoyant_cost, label
 from cascade.guarantees.base import Kind
 from cascade.training.choice.choosing import Choice, Judged
-from cascade.training.choice.cost_at_loss import CostLossCurve
-from cascade.training.choice.objective import curve_of
+from cascade.training.choice.objective import CostLossCurve, curve_of
 
 _POINTS = 200
 """Points of a curve: more cannot be seen."""

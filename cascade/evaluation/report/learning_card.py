@@ -8,7 +8,7 @@ from cascade.evaluation.report.markdown import markdown_table, plain_line
 from cascade.policies.artifact import CURVES_FILE, CURVES_PLOT_FILE
 from cascade.text import counted
 from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.curves import Training
+from cascade.training.networks.progress import Training
 
 _UPDATES = {
     "dual": "gradient steps on the cost plus a multiplier times the violation, which follows the violation",

@@ -10,7 +10,7 @@ import numpy as np
 
 from cascade.conformal.arrays import Floats
 from cascade.evaluation.report.figures import save
-from cascade.training.networks.curves import Training, columns_of
+from cascade.training.networks.progress import Training, columns_of
 
 _WINDOWS = 40
 """Parts of a run over which the shares of the cases of steps are counted, and means are drawn."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
+from cascade.calibration.doubt import Doubt, doubt_of
 from cascade.calibration.scores import history_of
 from cascade.conformal.arrays import Floats, Ints
 from cascade.episodes.table import EpisodeTable
@@ -14,11 +17,12 @@ from cascade.guarantees.base import Kind
 from cascade.policies.base import Takes
 from cascade.policies.columns import CONFIDENCE
 from cascade.policies.design import Design
-from cascade.policies.estimators import Constant, Linear, Scorer, Signal
+from cascade.policies.estimators import Constant, Linear, Piecewise, Scorer, Signal
 from cascade.policies.features import FeatureSet, offered
 from cascade.policies.learned import LearnedPolicy, StepRule
+from cascade.training.choice.objective import prices_of
 from cascade.training.stopping.answers import newest_answers
-from cascade.training.stopping.targets import decides
+from cascade.training.stopping.stages import FitTarget, allowed, decides
 
 VERDICT = "p_yes"
 _SURE = ("p_yes", "logprob", "self_check", "gate", "judge_share", "verdict_mass", "agree", "agrees", "agreement")
@@ -149,3 +153,207 @@ def policy_of(
         for (names, scorer), own in zip(looks, sure, strict=True)
     ]
     return LearnedPolicy(method, tuple(rules), kappa)
+
+
+# --- One threshold per rung: how sure a model has to be for the ladder to stop, for each model its own ---
+# The models of a ladder are sure on different scales, so that one threshold for all of them stops too early at some and
+# too late at others. Here the thresholds are tuned together on training questions, at the loss that will be allowed and
+# at a series of smaller and larger ones. Each vector of thresholds stops wherever the stricter ones do (they are
+# nested). So all of them are one policy: a step's score is the level at which its doubt is first low enough to stop,
+# piecewise linear between the tuned thresholds, and calibration sets the level.
+#
+# The search is exhaustive over a grid of quantiles, and is repeated on finer grids around what it found. With two
+# thresholds to set the first grid is the finest. What all combinations of a grid lose and cost are running sums of a
+# histogram.
+
+PER_RUNG = "one threshold per rung"
+"""What the candidate and the baselines are called."""
+QUANTILES = 100
+"""Thresholds that are looked at for each rung: quantiles of its doubt."""
+CELLS = 10_201
+"""Combinations of thresholds that one search looks at; 101² is the finest grid of two rungs."""
+LEVELS = (0.0, 0.4, 0.7, 0.85, 1.0, 1.15, 1.35, 1.8)
+"""The losses that thresholds are tuned for, as parts of the one that will be allowed."""
+_TARGET = LEVELS.index(1.0)
+
+Vector: TypeAlias = tuple[int, ...]
+"""For each rung up to which place of its grid a question stops there; 0: nowhere."""
+
+
+def rung_doubt(table: EpisodeTable) -> Doubt | None:
+    """Return the doubt that thresholds are set on in a ladder of three steps or more; None where there is none."""
+    arrays = table.arrays
+    return doubt_of(table) if table.n and arrays.horizon > 2 and arrays.answer.shape[2] == 1 else None
+
+
+def threshold_per_rung(table: EpisodeTable, doubt: Doubt, asked: FitTarget) -> LearnedPolicy:
+    """Return the policy that goes on while a step's doubt is above the threshold of that step.
+
+    Its own threshold, `kappa`, is the level that was tuned for what is asked.
+
+    Args:
+        table: the training questions, of a ladder.
+        doubt: what the thresholds are set on.
+        asked: the promise, and the loss or the budget that the calibration will allow.
+
+    Raises:
+        UsageError: the log lacks what the promise needs.
+    """
+    problem = _problem(table, doubt, asked)
+    path = tuned(problem, LEVELS)
+    steps: list[tuple[tuple[str, ...], Scorer]] = []
+    for rung, grid in enumerate(problem.grids):
+        scorer = _scorer(grid, [vector[rung] for vector in path], doubt.sign)
+        steps.append(((doubt.signal,), scorer))
+    kappa = math.nextafter(float(_TARGET), math.inf)
+    return policy_of("threshold", table, steps, asked.rules, kappa=kappa)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Thresholds to be tuned.
+
+    Attributes:
+        place: int64 (n, R), the first place on each rung's grid that is no less than the question's doubt there; the
+            grid's size where no place is.
+        grids: for each rung float64, rising: the thresholds that are looked at.
+        limited, paid: float64 (n, R + 1), what stopping at a rung, or at none of them, adds to the sum that is limited,
+            and to the one that is to be small.
+        limit: what the first sum may come to.
+        free: what it comes to where no question stops early; `limit` is reached from there.
+    """
+
+    place: Ints
+    grids: tuple[Floats, ...]
+    limited: Floats
+    paid: Floats
+    limit: float
+    free: float
+
+
+def _problem(table: EpisodeTable, doubt: Doubt, asked: FitTarget) -> Problem:
+    rungs = table.arrays.horizon - 1
+    values = table.signals[doubt.signal][:, :rungs] * doubt.sign
+    values = np.where(decides(table)[:, :rungs] & ~np.isnan(values), values, np.inf)
+    grids = tuple([_grid(values[:, rung]) for rung in range(rungs)])
+    place = np.stack([np.searchsorted(grid, values[:, rung]) for rung, grid in enumerate(grids)], axis=1)
+    sure = newest_answers(table).out_of_fold if asked.rules.last_is_safe(table) else None
+    loss = asked.rules.loss(table, sure)
+    cost = np.cumsum(prices_of(table).of_steps(table), axis=1).astype(np.float64)
+    if asked.rules.on_cost:
+        assert asked.budget_nano_usd is not None  # noqa: S101 - `FitTarget` has checked it
+        return Problem(place, grids, cost, loss, asked.budget_nano_usd * table.n, float(cost[:, -1].sum()))
+    return Problem(place, grids, loss, cost, allowed(table, asked) * table.n, 0.0)
+
+
+def _grid(values: Floats) -> Floats:
+    known = np.unique(values[np.isfinite(values)])
+    if known.size <= QUANTILES:
+        return known
+    finite = values[np.isfinite(values)]
+    return np.unique(np.quantile(finite, np.linspace(0, 1, QUANTILES), method="lower"))
+
+
+def tuned(problem: Problem, levels: Sequence[float]) -> list[Vector]:
+    """Return nested thresholds for each level, strict ones first: each stops wherever the one before it does.
+
+    Those at level 1 are tuned by themselves; the others lie below and above them, each next to its neighbour.
+
+    Args:
+        problem: what is to be tuned.
+        levels: rising parts of the limit, 1 among them.
+    """
+    lowest, highest = (0,) * len(problem.grids), tuple([grid.size for grid in problem.grids])
+    limits = [problem.free + level * (problem.limit - problem.free) for level in levels]
+    target = levels.index(1.0)
+    found = {target: search(problem, limits[target], lowest, highest)}
+    for level in reversed(range(target)):
+        found[level] = search(problem, limits[level], lowest, found[level + 1])
+    for level in range(target + 1, len(levels)):
+        found[level] = search(problem, limits[level], found[level - 1], highest)
+    return [found[level] for level in range(len(levels))]
+
+
+def search(problem: Problem, limit: float, low: Vector, high: Vector) -> Vector:
+    """Return the thresholds between two that pay least within a limit; where none keep to it, those nearest to it.
+
+    Exact where the combinations between the two are at most `CELLS`; otherwise grids are refined around the best.
+    """
+    many = max(2, int(CELLS ** (1 / len(low)) + 1e-9))
+    lowest, highest = np.array(low), np.array(high)
+    while True:
+        grids = [_spread(int(a), int(b), many) for a, b in zip(lowest, highest, strict=True)]
+        at = _best(problem, limit, grids)
+        best = np.array([grid[place] for grid, place in zip(grids, at, strict=True)])
+        step = np.array([np.diff(grid).max(initial=0) for grid in grids])
+        if (step <= 1).all():
+            return tuple(best.tolist())
+        # The same spacing never comes twice, for each window is narrower than the one before.
+        reach = np.maximum((highest - lowest) // 3, 1)
+        lowest = np.maximum(lowest, best - np.minimum(step, reach))
+        highest = np.minimum(highest, best + np.minimum(step, reach))
+
+
+def _spread(low: int, high: int, many: int) -> Ints:
+    return np.unique(np.linspace(low, high, min(many, high - low + 1)).round().astype(np.int64))
+
+
+def _best(problem: Problem, limit: float, grids: Sequence[Ints]) -> Vector:
+    """Return the place of the best of all combinations; of equal ones the strictest."""
+    cell = np.stack([np.searchsorted(grid, problem.place[:, r], side="right") for r, grid in enumerate(grids)], axis=1)
+    shape = tuple([grid.size for grid in grids])
+    limited, paid = (summed(cell, weights, shape) for weights in (problem.limited, problem.paid))
+    within = limited <= limit + 1e-9 * abs(limit)
+    if not within.any():
+        within = limited <= limited.min()
+    paid = np.where(within, paid, np.inf)
+    least = np.where(paid <= paid.min(), limited, np.inf)
+    return tuple([int(place) for place in np.unravel_index(int(least.argmin()), shape)])
+
+
+def summed(cell: Ints, weights: Floats, shape: tuple[int, ...]) -> Floats:
+    """Return for all combinations of thresholds what the questions come to where they stop, float64 of this shape.
+
+    Args:
+        cell: int64 (n, R), the first place on a grid of thresholds at which a question stops at the rung; the grid's
+            size where it never does.
+        weights: float64 (n, R + 1), what it comes to where it stops at a rung; the last: at none.
+        shape: the sizes of the R grids.
+    """
+    total = np.zeros(shape)
+    for rung in range(len(shape) + 1):
+        axes = min(rung + 1, len(shape))
+        wide = tuple([size + 1 for size in shape[:axes]])
+        flat = np.ravel_multi_index(tuple(cell[:, :axes].T), wide)
+        cells = np.bincount(flat, weights[:, rung], minlength=math.prod(wide)).reshape(wide)
+        for axis in range(rung if rung < len(shape) else axes):  # the rungs before: those that do not stop there
+            tail = np.flip(np.cumsum(np.flip(cells, axis), axis=axis), axis)
+            cells = tail.take(range(1, wide[axis]), axis=axis)
+        if rung < len(shape):
+            cells = np.cumsum(cells, axis=rung).take(range(shape[rung]), axis=rung)
+        total += cells.reshape(cells.shape + (1,) * (len(shape) - cells.ndim))
+    return total
+
+
+def _scorer(grid: Floats, places: Sequence[int], sign: float) -> Scorer:
+    """Return the level at which a value is first low enough to stop, of the places of a rung's thresholds by level."""
+    if not grid.size:
+        return Constant(math.inf)  # the doubt is never known
+    knots = np.array([*_knots(grid, places)])
+    return Piecewise(0, *(knots.T if sign > 0 else (knots * np.array([-1.0, 1.0]))[::-1].T))
+
+
+def _knots(grid: Floats, places: Sequence[int]) -> Iterator[tuple[float, float]]:
+    """Yield (doubt, level), both rising: where a rung's threshold stands at each level.
+
+    At level −1 no question stops, and at the level after the last all do. Where the threshold stays the same over
+    several levels, the score jumps from the first of them to the last right behind it.
+    """
+    ends = [0, *places, int(grid.size)]
+    yield math.nextafter(float(grid[0]), -math.inf), float(ends.count(0) - 2)
+    for place in sorted(set(ends) - {0}):
+        threshold, first = float(grid[place - 1]), ends.index(place) - 1
+        last = first + ends.count(place) - 1
+        yield threshold, float(first)
+        if last > first and place < grid.size:
+            yield math.nextafter(threshold, math.inf), float(last)

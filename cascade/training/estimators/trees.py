@@ -13,7 +13,7 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats
 from cascade.errors import CascadeError, MissingExtraError, UsageError
 from cascade.policies.estimators import Trees
-from cascade.training.estimators.factor import checked_column
+from cascade.training.estimators.linear import checked_column
 from cascade.training.estimators.threads import one_thread
 
 _CHECKED = 256

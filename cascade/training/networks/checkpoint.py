@@ -25,11 +25,9 @@ from torch import Tensor
 from cascade._version import __version__
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.artifact import CURVES_FILE, json_bytes
-from cascade.policies.atomic_write import write_whole
-from cascade.policies.files import content, json_of, there, unwritten
-from cascade.training.networks.curves import csv_of, rows_of
-from cascade.training.networks.keeping import CALLED, CHECKPOINT_FILE, OPTION, Checkpoints
+from cascade.policies.files import content, json_of, there, unwritten, write_whole
 from cascade.training.networks.problem import Row, State, TrainingProblem, start
+from cascade.training.networks.progress import CALLED, CHECKPOINT_FILE, OPTION, Checkpoints, csv_of, rows_of
 from cascade.training.networks.training import Trained, lost, train
 
 SCHEMA_VERSION = 1

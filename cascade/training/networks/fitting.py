@@ -16,13 +16,13 @@ from cascade.policies.estimators import Scorer
 from cascade.policies.learned import NETWORKS, LearnedPolicy
 from cascade.policies.network import Action, Network
 from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.goal import Goal
 from cascade.training.networks.mlp import DTYPE
 from cascade.training.networks.problem import State, TrainingProblem, served_weights
+from cascade.training.networks.recursions import Goal
 from cascade.training.networks.training import Trained, train
 from cascade.training.networks.walks import Encoding, encoding_of, walks_of
 from cascade.training.stopping.problem import Problem, ProblemBuilder, build, policy_of
-from cascade.training.stopping.targets import FitTarget, allowed
+from cascade.training.stopping.stages import FitTarget, allowed
 
 _THRESHOLDS: Mapping[str, Literal["joint", "online", "none"]] = {
     "cpo": "none",

@@ -126,3 +126,11 @@ class Mlp:
             if number:
                 back = ((back @ tape.weights[number]).view(n, c, -1) * tape.slopes[number - 1][:, None]).view(n * c, -1)
         return found.view(n * c, n * c)
+
+
+# --- Where networks can be trained ---
+
+
+def gpus() -> int:
+    """Return how many GPUs torch finds here."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0

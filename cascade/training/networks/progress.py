@@ -9,6 +9,19 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 if TYPE_CHECKING:  # that module needs torch, and who shows progress does not
     from cascade.training.networks.problem import Row, State
 
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cascade.errors import ConfigError
+from cascade.policies.artifact import CURVES_FILE
+
+if TYPE_CHECKING:  # that module needs torch, and who draws curves does not
+    from cascade.training.networks.problem import Row
+
 _RECENT = 100
 """Steps whose means are told: a batch of 10 or 100 questions alone says little."""
 
@@ -51,3 +64,117 @@ class Following:
         self._recent.append((row.coverage, row.cost))
         coverage, cost = (sum(values) / len(self._recent) for values in zip(*self._recent, strict=True))
         self._tell(Progress(self._method, row.step, self._steps, coverage, cost, row.kappa))
+
+
+# --- Where a run of training is kept on the disk, for those who ask for it and do not train: nothing here needs torch
+
+CHECKPOINT_FILE = "checkpoint.json"
+CALLED, OPTION = "folder of checkpoints", "--checkpoint"
+"""What errors call it, and what names it on the command line (`policies.files.writable`)."""
+EVERY = 500
+"""Steps from one checkpoint to the next: half of a run of the default length is lost at the most."""
+
+
+def _unsaid(_: str) -> None:
+    """Say nothing."""
+
+
+class Checkpoints(NamedTuple):
+    """Where a run of training is kept on the disk.
+
+    Attributes:
+        folder: of this run alone.
+        every: steps from one checkpoint to the next.
+        resume: whether to go on from what is there.
+        say: is told, in words, where it goes on.
+    """
+
+    folder: Path
+    every: int = EVERY
+    resume: bool = False
+    say: Callable[[str], None] = _unsaid
+
+
+# --- What a run of training showed, step by step, as a table in a file: `curves.csv` ---
+# One line a step with the fields of `problem.Row`. Numbers are written so that the same number is read again, and there
+# is no time in it: the same run gives the same bytes, and a run that goes on only adds lines.
+
+FIELDS = ("step", "cost", "coverage", "violation", "kappa", "multiplier", "kl", "onward", "slack", "case")
+"""The fields of `problem.Row`, in order."""
+_WORDS = ("case",)
+
+
+class Training(NamedTuple):
+    """How a policy network was trained, for those who read of it.
+
+    Attributes:
+        method: of `policies.learned.NETWORKS`.
+        settings: all of `CCPOConfig`, plain values.
+        steps: steps done.
+        questions: that it was trained on.
+        levels: that the network serves, 1 or more.
+        covered: the share of questions that training aims to cover, the mean over levels; None under a budget.
+        cost: the mean cost that it aims to stay below, in mean steps; None without a budget.
+        diverged: why it was ended before its last step, in words; None where it was not.
+        curves: `curves.csv`.
+    """
+
+    method: str
+    settings: Mapping[str, object]
+    steps: int
+    questions: int
+    levels: int
+    covered: float | None
+    cost: float | None
+    diverged: str | None
+    curves: bytes
+
+
+def csv_of(rows: Iterable[Row]) -> bytes:
+    r"""Return steps as the lines of `curves.csv`, the head first.
+
+    >>> csv_of([(1, 1.5, 0.9, -0.1, 0.2, float("nan"), 0.001, 0.3, 0.0, "dual")]).decode().splitlines()[1]
+    '1,1.5,0.9,-0.1,0.2,nan,0.001,0.3,0.0,dual'
+    """
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(FIELDS)
+    for row in rows:
+        writer.writerow([repr(one) if isinstance(one, float) else str(one) for one in row])
+    return out.getvalue().encode("utf-8")
+
+
+def rows_of(data: bytes) -> list[Row]:
+    """Return the steps that a `curves.csv` holds.
+
+    Raises:
+        ConfigError: it is none as it was written.
+    """
+    from cascade.training.networks.problem import Row
+
+    found = columns_of(data)
+    return [Row(*values) for values in zip(*(found[name] for name in FIELDS), strict=True)]
+
+
+def columns_of(data: bytes) -> dict[str, list[int] | list[float] | list[str]]:
+    """Return the columns of a `curves.csv` by name: whole numbers for the step, words for the case.
+
+    Raises:
+        ConfigError: it is none as it was written.
+    """
+    try:
+        head, *lines = list(csv.reader(io.StringIO(data.decode("utf-8"))))
+        columns = list(zip(*lines, strict=True)) if lines else [()] * len(head)
+        named = dict(zip(head, columns, strict=True))
+        found = {name: _values(name, named.pop(name)) for name in FIELDS}
+    except (ValueError, KeyError, csv.Error) as error:
+        raise ConfigError([f"it is no table of learning curves as it was written: {error}"], CURVES_FILE) from None
+    if named:
+        raise ConfigError([f"it has columns of another release: {', '.join(named)}"], CURVES_FILE)
+    return found
+
+
+def _values(name: str, words: Sequence[str]) -> list[int] | list[float] | list[str]:
+    if name in _WORDS:
+        return list(words)
+    return [int(one) for one in words] if name == "step" else [float(one) for one in words]

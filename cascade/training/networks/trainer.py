@@ -14,11 +14,9 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import MissingExtraError, UsageError
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.curves import Training, csv_of
-from cascade.training.networks.keeping import Checkpoints
-from cascade.training.networks.progress import Following, Tell, silent
+from cascade.training.networks.progress import Checkpoints, Following, Tell, Training, csv_of, silent
 from cascade.training.stopping.problem import ProblemBuilder, build
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget
 
 if TYPE_CHECKING:
     from cascade.training.networks.fitting import Learned
@@ -179,7 +177,7 @@ def require_torch(device: str = "cpu") -> None:
         raise MissingExtraError("torch", "Training a policy network")
     if device == "cpu":
         return
-    from cascade.training.networks.devices import gpus
+    from cascade.training.networks.mlp import gpus
 
     there = gpus()
     number = int(device.partition(":")[2] or 0)

@@ -21,15 +21,21 @@ from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from cascade.errors import UsageError
-from cascade.training.networks.batch import BatchEvaluation, drawn
 from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.fisher import Fisher, masked_root, policy_root
-from cascade.training.networks.goal import Values
 from cascade.training.networks.mlp import Pass
-from cascade.training.networks.problem import MULTIPLIERS, Row, State, TrainingProblem, average_after, start
-from cascade.training.networks.recursions import Hard, drawn_from
+from cascade.training.networks.problem import (
+    MULTIPLIERS,
+    BatchEvaluation,
+    Row,
+    State,
+    TrainingProblem,
+    average_after,
+    drawn,
+    start,
+)
+from cascade.training.networks.recursions import Hard, Values, drawn_from
 from cascade.training.networks.surrogates import surrogate
-from cascade.training.networks.updates import Moments, Question, Taken, trust_region
+from cascade.training.networks.updates import Fisher, Moments, Question, Taken, masked_root, policy_root, trust_region
 
 
 def advance(setting: TrainingProblem, state: State) -> tuple[State, Row]:

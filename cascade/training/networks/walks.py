@@ -18,8 +18,7 @@ from cascade.conformal.arrays import Floats, Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.training.networks.mlp import DTYPE
 from cascade.training.stopping.problem import Problem
-from cascade.training.stopping.stages import Stage
-from cascade.training.stopping.targets import on_record
+from cascade.training.stopping.stages import Stage, on_record
 
 
 class Encoding(NamedTuple):

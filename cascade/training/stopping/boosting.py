@@ -15,11 +15,10 @@ from cascade.episodes.table import EpisodeTable
 from cascade.policies.estimators import Constant, Trees
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.estimators.trees import boosted
-from cascade.training.stopping.inclusion import at_price
+from cascade.training.stopping.answers import at_price
 from cascade.training.stopping.net_benefit import PENALTY, induce
 from cascade.training.stopping.problem import ProblemBuilder, build, policy_of
-from cascade.training.stopping.stages import Stage
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget, Stage
 
 
 class _Size(NamedTuple):

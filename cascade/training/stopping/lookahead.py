@@ -20,10 +20,8 @@ from cascade.conformal.arrays import Floats, Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.policies.estimators import Gain, Linear, Logistic
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.estimators.irls import logistic
-from cascade.training.estimators.ridge import Ridge
-from cascade.training.stopping.answers import PENALTY, logistic_of
-from cascade.training.stopping.inclusion import per_price
+from cascade.training.estimators.linear import Ridge, logistic
+from cascade.training.stopping.answers import PENALTY, logistic_of, per_price
 from cascade.training.stopping.problem import (
     Outcome,
     Problem,
@@ -33,8 +31,7 @@ from cascade.training.stopping.problem import (
     policy_of,
     price_of_loss,
 )
-from cascade.training.stopping.stages import Prior, Stage, prior_of, rule_before
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget, Prior, Stage, prior_of, rule_before
 
 _PRICE_PENALTY = 1.0
 """For each column and column: of features that explain half of what steps cost (`net_benefit.PENALTY`)."""

@@ -26,8 +26,8 @@ from cascade.conformal.arrays import Bools, Floats
 from cascade.episodes.table import EpisodeTable
 from cascade.policies.estimators import Linear
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.estimators.ridge import Ridge, Weights
-from cascade.training.stopping.inclusion import at_price, with_inclusion
+from cascade.training.estimators.linear import Ridge, Weights
+from cascade.training.stopping.answers import at_price, with_inclusion
 from cascade.training.stopping.problem import (
     Outcome,
     Problem,
@@ -38,8 +38,7 @@ from cascade.training.stopping.problem import (
     policy_of,
     price_of_loss,
 )
-from cascade.training.stopping.stages import Prior, Stage, prior_of, rule_before
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget, Prior, Stage, prior_of, rule_before
 
 PENALTY = 9.0
 """For each column and column. With 1,000 questions 3 does as well, 30 costs 1 % more, 100 costs 2 to 3 % more

@@ -31,10 +31,15 @@ from cascade.episodes.table import EpisodeTable
 from cascade.policies.design import GO_ON
 from cascade.policies.estimators import Constant, Scorer
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.training.stopping.answers import Answers, fit_answers, newest_answers, own_answers
-from cascade.training.stopping.inclusion import Inclusion, fit_inclusion
-from cascade.training.stopping.stages import Stage, staged
-from cascade.training.stopping.targets import FitTarget, StepCost, allowed, step_cost
+from cascade.training.stopping.answers import (
+    Answers,
+    Inclusion,
+    fit_answers,
+    fit_inclusion,
+    newest_answers,
+    own_answers,
+)
+from cascade.training.stopping.stages import FitTarget, Stage, StepCost, allowed, staged, step_cost
 
 _LEAST_PRICE = 0.01
 """What a step is taken to cost at least where scores are divided by it, in mean steps: one may be free."""

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.training.networks.config import CCPOConfig
-from cascade.training.stopping.targets import step_cost
+from cascade.training.stopping.stages import step_cost
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 

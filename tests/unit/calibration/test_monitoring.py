@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
+from cascade.api.monitoring import says
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.monitoring import Logged, logged, watch
 from cascade.calibration.samples import among
-from cascade.cli.monitor import says
 from cascade.config import policy_section
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.episodes.tabulate import tables_from_rows

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from cascade.calibration.realised import play, realised
+from cascade.calibration.scores import play, realised
 from cascade.conformal.arrays import ScoreArrays
 from cascade.engine import abstains
 from cascade.errors import UsageError

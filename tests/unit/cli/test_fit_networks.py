@@ -21,10 +21,10 @@ from cascade.episodes.files import write_rows
 from cascade.evaluation.report import plots
 from cascade.factory import read_levels, read_policy
 from cascade.policies.artifact import read
-from cascade.training.networks import devices, training
+from cascade.training.networks import mlp as devices
 from cascade.training.networks import trainer as networks
-from cascade.training.networks.curves import rows_of
-from cascade.training.networks.progress import Progress
+from cascade.training.networks import training
+from cascade.training.networks.progress import Progress, rows_of
 from unit.cli.certified import hard_rows
 
 Cli = Callable[..., Any]

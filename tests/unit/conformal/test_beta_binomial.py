@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from cascade.conformal.beta_binomial import miss_log_pmf, misses_p_value
+from cascade.conformal.binomial import miss_log_pmf, misses_p_value
 from cascade.errors import UsageError
 
 scipy_stats = pytest.importorskip("scipy.stats")

@@ -11,7 +11,7 @@ import pytest
 from cases import each
 from mapie.risk_control.methods import compute_hoeffding_bentkus_p_value
 
-from cascade.conformal.betting import (
+from cascade.conformal.monitor import (
     STAKES,
     hoeffding_bentkus_p_value,
     mean_below_log_e_value,

@@ -19,8 +19,8 @@ import cascade.conformal
 from cascade.conformal.arrays import ScoreArrays, StepArrays
 from cascade.conformal.binomial import needed_n
 from cascade.conformal.calibrate import Calibration, calibrate
-from cascade.conformal.critical import critical_kappa, critical_values
 from cascade.conformal.rollout import levels
+from cascade.conformal.split import critical_kappa, critical_values
 from cascade.errors import UsageError
 
 INF = math.inf

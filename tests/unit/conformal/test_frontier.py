@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from cascade.conformal.arrays import ScoreArrays, StepArrays
-from cascade.conformal.critical import covered_at, critical_kappa
 from cascade.conformal.frontier import Frontier, Point, clairvoyant, depth_mixture, frontier
 from cascade.conformal.rollout import levels, rollout
+from cascade.conformal.split import covered_at, critical_kappa
 from cascade.errors import UsageError
 from unit.conformal.brute import Case, Place, batches, outcome, pack
 

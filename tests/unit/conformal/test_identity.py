@@ -10,7 +10,7 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
 from cascade.conformal.identity import hangs_on_identity
 from cascade.conformal.rollout import Levels
-from cascade.conformal.single import Single, single
+from cascade.conformal.served import Single, single
 
 
 def partitions(many: int) -> Iterator[tuple[int, ...]]:

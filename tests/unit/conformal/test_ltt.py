@@ -12,8 +12,7 @@ from mapie.risk_control._base_controller import ltt_procedure
 from mapie.risk_control.fwer_control import control_fwer
 
 from cascade.conformal.binomial import lower_tail, most_losses
-from cascade.conformal.ltt import certified_points, fixed_sequence, learn_then_test, order_path
-from cascade.conformal.needed import Forecast, forecast
+from cascade.conformal.ltt import Forecast, certified_points, fixed_sequence, forecast, learn_then_test, order_path
 from cascade.conformal.served import PathPoint, Served
 from cascade.errors import UsageError
 
@@ -410,7 +409,7 @@ def test_a_path_with_a_lead_has_no_more_points_than_asked(most: int) -> None:
 
 
 def test_thresholds_without_number_are_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cascade.conformal.paths._MOST_KAPPAS", 3)
+    monkeypatch.setattr("cascade.conformal.ltt._MOST_KAPPAS", 3)
     assert order_path(staircase(), alpha=0.3) == (PathPoint(1.0), PathPoint(3.0), PathPoint(5.0))
 
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from cases import each
 
-from cascade.conformal.betting import mean_below_p_value
 from cascade.conformal.binomial import most_losses
-from cascade.conformal.needed import (
+from cascade.conformal.ltt import (
     Forecast,
     certify_chance,
     chance_said,
@@ -18,6 +17,7 @@ from cascade.conformal.needed import (
     least_enough,
     needed_for_cost,
 )
+from cascade.conformal.monitor import mean_below_p_value
 
 
 @each("least", [1, 2, 5])

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from cascade.conformal.arrays import Parents, ScoreArrays, StepArrays, ancestors, chain
-from cascade.conformal.critical import covered_at, critical_kappa
 from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.conformal.risk import cost_levels
 from cascade.conformal.rollout import levels, open_end, rollout
 from cascade.conformal.served import served
+from cascade.conformal.split import covered_at, critical_kappa
 from cascade.errors import UsageError
 from unit.conformal.brute import SPECIAL, Case, Outcome, Place, pack, random_case, telling_kappas
 

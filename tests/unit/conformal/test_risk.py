@@ -13,10 +13,10 @@ from cases import each
 from mapie.risk_control.methods import find_best_predict_param, get_r_hat_plus
 
 from cascade.conformal.calibrate import calibrate
-from cascade.conformal.critical import critical_kappa
-from cascade.conformal.curves import UNITS, StepFunctions
+from cascade.conformal.frontier import UNITS, StepFunctions
 from cascade.conformal.risk import calibrate_budget, calibrate_risk, cost_levels, loss_levels
 from cascade.conformal.rollout import levels, rollout
+from cascade.conformal.split import critical_kappa
 from cascade.errors import UsageError
 from unit.conformal.brute import Case, batches, expand, outcome, pack, telling_kappas
 
@@ -245,7 +245,7 @@ def test_with_delta_a_certified_cost_is_too_high_with_probability_delta_at_most(
 
 
 def test_with_delta_the_threshold_is_the_last_whose_p_value_is_small() -> None:
-    from cascade.conformal.betting import hoeffding_bentkus_p_value, mean_below_p_value
+    from cascade.conformal.monitor import hoeffding_bentkus_p_value, mean_below_p_value
 
     rng = np.random.default_rng(8)
     level = rng.random((300, 2)).round(2)

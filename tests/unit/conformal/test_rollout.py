@@ -12,8 +12,8 @@ import pytest
 
 import cascade
 from cascade.conformal.arrays import ScoreArrays, StepArrays
-from cascade.conformal.critical import critical_kappa
 from cascade.conformal.rollout import levels, passed, rollout
+from cascade.conformal.split import critical_kappa
 from cascade.errors import UsageError
 from unit.conformal.brute import Case, Outcome, Place, batches, outcome, pack, telling_kappas, weighted_hits
 

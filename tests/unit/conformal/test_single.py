@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cascade.conformal.rollout import levels
-from cascade.conformal.single import serves, single
+from cascade.conformal.served import serves, single
 from cascade.engine import abstains
 from cascade.errors import UsageError
 from unit.conformal.brute import Case, Place, batches, pack, served, telling_kappas

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade.calibration.realised import Played
+from cascade.calibration.scores import Played
 from cascade.conformal.arrays import StepArrays
 from cascade.engine import decide, rank
 from cascade.episodes.schema import COLUMNS

@@ -15,7 +15,7 @@ import pytest
 from cascade.api.comparing import comparison_document
 from cascade.api.tables import compare_table, legend
 from cascade.calibration.doubt import KNOWN
-from cascade.calibration.realised import Played
+from cascade.calibration.scores import Played
 from cascade.conformal.frontier import frontier
 from cascade.conformal.rollout import levels
 from cascade.episodes.table import EpisodeTable, Walk
@@ -25,9 +25,8 @@ from cascade.evaluation import compare as module
 from cascade.evaluation import methods
 from cascade.evaluation.baselines import CLAIRVOYANT, reference_of
 from cascade.evaluation.compare import Comparison, compare
-from cascade.evaluation.intervals import corrected_interval
 from cascade.evaluation.methods import Depth, Ready, Threshold
-from cascade.evaluation.splits import splits
+from cascade.evaluation.splits import corrected_interval, splits
 from cascade.policies.fixed import FixedPolicy
 from unit.evaluation.plain import Asked, Did, Shown, draw, each, live, table_of
 from unit.evaluation.plain import row as logged_row

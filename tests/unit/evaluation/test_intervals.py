@@ -10,7 +10,7 @@ import pytest
 from cases import each
 
 from cascade.errors import UsageError
-from cascade.evaluation.intervals import Interval, corrected_interval, student_t_quantile
+from cascade.evaluation.splits import Interval, corrected_interval, student_t_quantile
 
 # Critical values of Student's t, one-sided, as statistical tables print them: three decimals.
 TABLE = {

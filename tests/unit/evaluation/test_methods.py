@@ -13,10 +13,9 @@ import pytest
 
 from cascade.calibration.doubt import KNOWN, Doubt
 from cascade.calibration.scores import table_scores
-from cascade.conformal.critical import critical_kappa
 from cascade.conformal.frontier import frontier
 from cascade.conformal.rollout import levels, passed
-from cascade.conformal.split import split_kappa
+from cascade.conformal.split import critical_kappa, split_kappa
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.evaluation import methods as module
 from cascade.evaluation.methods import (
@@ -29,8 +28,8 @@ from cascade.evaluation.methods import (
     Threshold,
     Uala,
     methods,
+    played_at,
 )
-from cascade.evaluation.played import played_at
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.policies.fixed import FixedPolicy

@@ -17,6 +17,7 @@ from cascade.calibration.scores import scored
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import MissingExtraError, UsageError
 from cascade.evaluation.compare import compare
+from cascade.evaluation.methods import played_at
 from cascade.evaluation.network_methods import (
     CCPO,
     CPO,
@@ -26,7 +27,6 @@ from cascade.evaluation.network_methods import (
     charged_name,
     network_methods,
 )
-from cascade.evaluation.played import played_at
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.guarantees.base import Guarantee
@@ -36,7 +36,7 @@ from cascade.training.networks import fitting
 from cascade.training.networks import trainer as networks
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.trainer import Networks
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget
 
 ALPHA, SEED = 0.1, 3
 QUICK = CCPOConfig(steps=60, layers=(16,))

@@ -9,7 +9,7 @@ import pytest
 
 from cascade.errors import UsageError
 from cascade.policies.artifact import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE, PolicyArtifact, write
-from cascade.policies.atomic_write import write_whole
+from cascade.policies.files import write_whole
 from unit.policies.test_artifact import certified, files
 
 

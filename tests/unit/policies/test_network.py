@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from cascade.cli.main import app
 from cascade.errors import ConfigError, UsageError
-from cascade.policies import cross_file
+from cascade.policies import cross as cross_file
 from cascade.policies.cross import CrossPolicy
 from cascade.policies.design import Memo
 from cascade.policies.estimators import Constant, Design, Linear, from_arrays

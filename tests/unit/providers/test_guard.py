@@ -19,7 +19,7 @@ from cascade.errors import (
 )
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.guard import Guard
-from cascade.resilience.deadline import Deadline
+from cascade.resilience.retry import Deadline
 from cascade.types import Completion, TextDelta
 from unit.made import Failing, payload, request
 

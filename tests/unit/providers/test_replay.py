@@ -18,7 +18,7 @@ from cascade.orchestrator import Orchestrator
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.providers.guard import Guard
 from cascade.providers.replay import Replay
-from cascade.resilience.deadline import Deadline
+from cascade.resilience.retry import Deadline
 from cascade.strategies.base import ModelUse
 from cascade.strategies.base_guide import BaseGuide
 from cascade.types import Answer, Completion, Question, Request, Token, Usage

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cascade.resilience import deadline
-from cascade.resilience.deadline import Deadline
+from cascade.resilience import retry as deadline
+from cascade.resilience.retry import Deadline
 
 
 @pytest.fixture

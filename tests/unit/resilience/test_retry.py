@@ -11,8 +11,7 @@ from cascade.errors import (
     ProviderUnavailableError,
     RateLimitedError,
 )
-from cascade.resilience.deadline import Deadline
-from cascade.resilience.retry import MAX_RETRY_AFTER_S, RetryPolicy
+from cascade.resilience.retry import MAX_RETRY_AFTER_S, Deadline, RetryPolicy
 
 NEVER = Deadline()
 DOWN = ProviderUnavailableError("down")

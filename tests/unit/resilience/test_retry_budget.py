@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cascade.errors import AuthenticationError, ProviderUnavailableError, RateLimitedError
-from cascade.resilience.retry_budget import RetryBudget
+from cascade.resilience.retry import RetryBudget
 
 DOWN = ProviderUnavailableError("down")
 

@@ -16,9 +16,8 @@ from cascade.calibration import crossing
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.folds import folds
 from cascade.calibration.monitoring import watch
-from cascade.calibration.realised import play
 from cascade.calibration.samples import rows_a_group
-from cascade.calibration.scores import history_of, sample_of
+from cascade.calibration.scores import history_of, play, sample_of
 from cascade.calibration.verifying import Verdict, verify
 from cascade.conformal.arrays import Bools
 from cascade.episodes.table import EpisodeTable
@@ -27,7 +26,7 @@ from cascade.factory import read_policy
 from cascade.guarantees.base import Guarantee, get
 from cascade.guarantees.certificate import digest, make, statement, to_document
 from cascade.guarantees.words import percent
-from cascade.policies import cross_file
+from cascade.policies import cross as cross_file
 from cascade.policies.artifact import CERTIFICATE_FILE, MODEL_FILE, PolicyArtifact, read, write
 from cascade.policies.calibrated import Threshold
 from cascade.policies.cross import CrossPolicy, ranks

@@ -25,7 +25,7 @@ from cascade.policies.directory import DirectoryConfig
 from cascade.policies.embedding import Embedded
 from cascade.providers.fake import FakeProvider
 from cascade.strategies import embedding as strategy
-from cascade.training.embedding import MOST_DIRECTIONS, ROWS_EACH, Embedding, directions
+from cascade.training.dividing import MOST_DIRECTIONS, ROWS_EACH, Embedding, directions
 from cascade.training.fitting import Fitted, fit_policy
 from cascade.training.notes import Init
 from cascade.types import Question

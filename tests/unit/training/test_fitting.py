@@ -12,8 +12,8 @@ import pytest
 
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.scores import sample_of
-from cascade.conformal.critical import covered_at
 from cascade.conformal.rollout import rollout
+from cascade.conformal.split import covered_at
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.factory import read_policy

@@ -18,7 +18,7 @@ from cascade.policies.artifact import Seen
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.choice.objective import Objective
 from cascade.training.choice.simple import fixed_depth
-from cascade.training.embedding import Embedding
+from cascade.training.dividing import Embedding
 from cascade.training.fitting import Fitted, fit_policy
 from cascade.training.levels import fit_levels, level_notes, middle
 from cascade.training.notes import Init

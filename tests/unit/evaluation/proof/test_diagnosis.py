@@ -12,8 +12,8 @@ from cascade.conformal.arrays import Floats
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.baselines import first_step
-from cascade.evaluation.intervals import Interval, student_t_quantile
 from cascade.evaluation.proof.diagnosis import auroc, clustered_interval, default_kind, signal_uses, unknowns
+from cascade.evaluation.splits import Interval, student_t_quantile
 from unit.calibration.logs import log
 from unit.cli.certified import hard_rows
 

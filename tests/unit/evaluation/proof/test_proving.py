@@ -15,10 +15,9 @@ from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.evaluation.evaluate import play_policy
-from cascade.evaluation.intervals import corrected_interval
 from cascade.evaluation.proof.proving import Fit, Plan, Proof, prove
 from cascade.evaluation.proof.reasons import reasons
-from cascade.evaluation.splits import splits
+from cascade.evaluation.splits import corrected_interval, splits
 from cascade.factory import policy_of
 from cascade.guarantees.base import Guarantee
 from cascade.training.choice.simple import one_threshold

@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib")
 
 from cascade.evaluation.report.learning_plot import plot_learning
 from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.curves import FIELDS, Training, csv_of
+from cascade.training.networks.progress import FIELDS, Training, csv_of
 
 
 def rows(steps: int, case: str | None = None) -> Iterator[tuple[Any, ...]]:

@@ -14,7 +14,7 @@ import pytest
 from cascade.errors import MissingExtraError, UsageError
 from cascade.evaluation.baselines import CLAIRVOYANT
 from cascade.evaluation.compare import Comparison, Row
-from cascade.evaluation.played import Means
+from cascade.evaluation.methods import Means
 from cascade.evaluation.report.plots import FORMATS, check, plot
 
 MAGIC = {".svg": b"<?xml", ".png": b"\x89PNG\r\n", ".pdf": b"%PDF-"}

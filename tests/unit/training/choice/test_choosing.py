@@ -21,8 +21,7 @@ from cascade.policies.estimators import Constant
 from cascade.policies.features import FeatureSet
 from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
-from cascade.training.choice.choosing import Choice, Rule, choose, unchosen
-from cascade.training.choice.crossfit import Candidate, cross_fitted
+from cascade.training.choice.choosing import Candidate, Choice, Rule, choose, cross_fitted, unchosen
 from cascade.training.choice.objective import Objective, prices_of
 from cascade.training.choice.simple import doubtful_verdict, fixed_depth, one_threshold
 from unit.calibration.logs import log

@@ -9,14 +9,13 @@ import pytest
 from cases import each
 
 from cascade.conformal.arrays import ScoreArrays
-from cascade.conformal.critical import critical_kappa
-from cascade.conformal.curves import StepFunctions
-from cascade.conformal.frontier import frontier
+from cascade.conformal.frontier import StepFunctions, frontier
 from cascade.conformal.rollout import levels
+from cascade.conformal.split import critical_kappa
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.training.choice import cost_at_loss as module
-from cascade.training.choice.cost_at_loss import CostLossCurve, bootstrap, cost_at_loss, cost_loss_curve, draws, units
+from cascade.training.choice import objective as module
+from cascade.training.choice.objective import CostLossCurve, bootstrap, cost_at_loss, cost_loss_curve, draws, units
 from unit.calibration.logs import log
 
 

@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 from cascade.calibration.scores import Sample, sample_of
-from cascade.conformal.critical import covered_at
 from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.served import PathPoint, served
+from cascade.conformal.split import covered_at
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.error import Error
 from cascade.guarantees.regret import Regret
-from cascade.training.choice.cost_at_loss import cost_at_loss
-from cascade.training.choice.objective import Prices, allowed_of, curve_of, prices_of
+from cascade.training.choice.objective import Prices, allowed_of, cost_at_loss, curve_of, prices_of
 from unit.calibration.logs import POLICY, log
 from unit.conformal.brute import batches, pack, telling_kappas
 

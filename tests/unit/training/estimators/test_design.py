@@ -7,7 +7,7 @@ import pytest
 
 from cascade.errors import UsageError
 from cascade.training.estimators.design import make_design
-from cascade.training.estimators.ridge import Ridge
+from cascade.training.estimators.linear import Ridge
 
 
 @pytest.fixture

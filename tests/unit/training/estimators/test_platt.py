@@ -12,8 +12,7 @@ from sklearn.calibration import _sigmoid_calibration
 from cascade.calibration.folds import folds
 from cascade.errors import UsageError
 from cascade.training.estimators.design import make_design
-from cascade.training.estimators.irls import logistic, probabilities
-from cascade.training.estimators.platt import platt
+from cascade.training.estimators.linear import logistic, platt, probabilities
 from unit.calibration.logs import log
 
 

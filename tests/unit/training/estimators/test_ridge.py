@@ -7,8 +7,7 @@ import pytest
 import sklearn.linear_model
 
 from cascade.errors import UsageError
-from cascade.training.estimators.factor import factored
-from cascade.training.estimators.ridge import Ridge
+from cascade.training.estimators.linear import Ridge, factored
 
 
 @pytest.fixture

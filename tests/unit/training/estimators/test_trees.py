@@ -14,7 +14,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from cascade.errors import CascadeError, MissingExtraError, UsageError
 from cascade.policies.estimators import Trees, from_arrays
 from cascade.training.estimators.design import make_design
-from cascade.training.estimators.ridge import Ridge
+from cascade.training.estimators.linear import Ridge
 from cascade.training.estimators.threads import one_thread
 from cascade.training.estimators.trees import boosted, exported
 
@@ -97,8 +97,8 @@ def test_weights_of_zero_take_rows_out_of_the_sums() -> None:
 def test_the_same_data_give_the_same_bytes_on_one_core_and_on_two() -> None:
     script = (
         "import hashlib, numpy as np\n"
-        "from cascade.training.estimators.irls import logistic\n"
-        "from cascade.training.estimators.ridge import Ridge\n"
+        "from cascade.training.estimators.linear import logistic\n"
+        "from cascade.training.estimators.linear import Ridge\n"
         "from cascade.training.estimators.threads import one_thread\n"
         "from cascade.training.estimators.trees import boosted\n"
         "rng = np.random.default_rng(0); raw = rng.normal(size=(20_000, 12)); raw[rng.random(raw.shape) < .1] = np.nan\n"

@@ -15,10 +15,9 @@ from cascade.conformal.arrays import StepArrays
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.goal import Goal
 from cascade.training.networks.mlp import DTYPE
 from cascade.training.networks.problem import TrainingProblem
-from cascade.training.networks.recursions import policy_of
+from cascade.training.networks.recursions import Goal, policy_of
 from cascade.training.networks.walks import Walks
 from unit.training.worlds import log
 

@@ -17,11 +17,14 @@ from cascade.policies.artifact import CURVES_FILE  # noqa: E402
 from cascade.training.networks import checkpoint, training  # noqa: E402
 from cascade.training.networks.checkpoint import train_kept  # noqa: E402
 from cascade.training.networks.config import CCPOConfig  # noqa: E402
-from cascade.training.networks.curves import csv_of  # noqa: E402
-from cascade.training.networks.goal import Goal  # noqa: E402
-from cascade.training.networks.keeping import CHECKPOINT_FILE, Checkpoints  # noqa: E402
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
 from cascade.training.networks.problem import TrainingProblem  # noqa: E402
+from cascade.training.networks.progress import (  # noqa: E402
+    CHECKPOINT_FILE,
+    Checkpoints,
+    csv_of,
+)
+from cascade.training.networks.recursions import Goal  # noqa: E402
 from cascade.training.networks.training import Trained, train  # noqa: E402
 
 from .made import SMALL, random_walks, setting  # noqa: E402

@@ -9,9 +9,8 @@ import pytest
 pytest.importorskip("torch")
 
 from cascade.errors import ConfigError
-from cascade.training.networks.curves import FIELDS, columns_of, csv_of, rows_of
 from cascade.training.networks.problem import Row, start
-from cascade.training.networks.progress import Following, Progress
+from cascade.training.networks.progress import FIELDS, Following, Progress, columns_of, csv_of, rows_of
 from cascade.training.networks.training import train
 
 from .made import SMALL, random_walks, setting

@@ -8,9 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cascade.training.networks.goal import Goal  # noqa: E402
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
 from cascade.training.networks.problem import Row, TrainingProblem, start  # noqa: E402
+from cascade.training.networks.recursions import Goal  # noqa: E402
 from cascade.training.networks.training import lost, train  # noqa: E402
 from cascade.training.networks.walks import Walks  # noqa: E402
 from unit.training.networks import made  # noqa: E402

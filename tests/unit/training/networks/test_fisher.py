@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cascade.training.networks.batch import BatchEvaluation, drawn  # noqa: E402
-from cascade.training.networks.fisher import Fisher, masked_root, policy_root  # noqa: E402
 from cascade.training.networks.mlp import DTYPE, Mlp  # noqa: E402
+from cascade.training.networks.problem import BatchEvaluation, drawn  # noqa: E402
 from cascade.training.networks.recursions import drawn_from, soft_mask  # noqa: E402
 from cascade.training.networks.training import _fisher  # noqa: E402
+from cascade.training.networks.updates import Fisher, masked_root, policy_root  # noqa: E402
 from unit.training.networks.made import SMALL, numbers, random_walks, setting  # noqa: E402
 
 SPACES: list[Literal["probability", "logit"]] = ["probability", "logit"]

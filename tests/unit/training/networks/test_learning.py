@@ -8,11 +8,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cascade.training.networks.batch import BatchEvaluation, drawn  # noqa: E402
-from cascade.training.networks.goal import Goal  # noqa: E402
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
-from cascade.training.networks.problem import TrainingProblem, served_weights  # noqa: E402
-from cascade.training.networks.recursions import Hard  # noqa: E402
+from cascade.training.networks.problem import BatchEvaluation, TrainingProblem, drawn, served_weights  # noqa: E402
+from cascade.training.networks.recursions import Goal, Hard  # noqa: E402
 from cascade.training.networks.training import train  # noqa: E402
 from unit.training.networks import made  # noqa: E402
 from unit.training.networks.made import hinted  # noqa: E402

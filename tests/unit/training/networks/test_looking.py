@@ -10,11 +10,14 @@ from cases import each
 
 torch = pytest.importorskip("torch")
 
-from cascade.training.networks.batch import Batch, BatchEvaluation, drawn  # noqa: E402
-from cascade.training.networks.goal import LEAST_LIMIT, Goal, Values  # noqa: E402
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
-from cascade.training.networks.problem import TrainingProblem, start  # noqa: E402
-from cascade.training.networks.recursions import Brought  # noqa: E402
+from cascade.training.networks.problem import Batch, BatchEvaluation, TrainingProblem, drawn, start  # noqa: E402  # noqa: E402
+from cascade.training.networks.recursions import (  # noqa: E402
+    LEAST_LIMIT,
+    Brought,
+    Goal,
+    Values,
+)
 from cascade.training.networks.surrogates import surrogate  # noqa: E402
 from cascade.training.networks.walks import Walks  # noqa: E402
 from unit.training.networks import made  # noqa: E402

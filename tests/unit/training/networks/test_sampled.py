@@ -12,10 +12,15 @@ from cases import each
 torch = pytest.importorskip("torch")
 
 from cascade.training.networks.config import CCPOConfig  # noqa: E402
-from cascade.training.networks.goal import Goal  # noqa: E402
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
-from cascade.training.networks.recursions import brought, drawn_from, policy_of, soft_mask  # noqa: E402
-from cascade.training.networks.sampled import (  # noqa: E402
+from cascade.training.networks.recursions import (  # noqa: E402
+    Goal,
+    brought,
+    drawn_from,
+    policy_of,
+    soft_mask,
+)
+from cascade.training.networks.surrogates import (  # noqa: E402
     Rollouts,
     estimate,
     functionals,

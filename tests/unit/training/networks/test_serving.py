@@ -17,13 +17,12 @@ from cascade.conformal.rollout import levels, rollout  # noqa: E402
 from cascade.episodes.table import EpisodeTable  # noqa: E402
 from cascade.errors import UsageError  # noqa: E402
 from cascade.policies.learned import LearnedPolicy  # noqa: E402
-from cascade.training.networks.batch import Batch, BatchEvaluation  # noqa: E402
 from cascade.training.networks.fitting import Learned, fit_network, fit_network_levels  # noqa: E402
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
-from cascade.training.networks.problem import TrainingProblem, served_weights, start  # noqa: E402
+from cascade.training.networks.problem import Batch, BatchEvaluation, TrainingProblem, served_weights, start  # noqa: E402  # noqa: E402
 from cascade.training.networks.recursions import at_threshold  # noqa: E402
 from cascade.training.networks.training import Trained  # noqa: E402
-from cascade.training.stopping.targets import FitTarget  # noqa: E402
+from cascade.training.stopping.stages import FitTarget  # noqa: E402
 from unit.training.networks import made  # noqa: E402
 
 COVERAGE, F1 = FitTarget("coverage", 0.2), FitTarget("error", 0.3)

@@ -15,8 +15,7 @@ import pytest
 pytest.importorskip("torch")
 
 from cascade.api.fit_uncertified import UncertifiedFit
-from cascade.calibration.realised import play
-from cascade.calibration.scores import sample_of
+from cascade.calibration.scores import play, sample_of
 from cascade.conformal.binomial import lower_bound, upper_bound
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import MissingExtraError, UsageError
@@ -28,15 +27,14 @@ from cascade.policies.artifact import CARD_FILE, CURVES_FILE, MODEL_FILE, write
 from cascade.policies.calibrated import Threshold
 from cascade.policies.learned import NETWORKS
 from cascade.training.choice.portfolio import asked_of, portfolio
-from cascade.training.dividing import divided
-from cascade.training.embedding import Embedding
+from cascade.training.dividing import Embedding, divided
 from cascade.training.fitting import Fitted, fit_policy, objective_of
 from cascade.training.levels import conditioned, fit_levels
-from cascade.training.networks import devices, training
+from cascade.training.networks import mlp as devices
 from cascade.training.networks import trainer as module
+from cascade.training.networks import training
 from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.curves import rows_of
-from cascade.training.networks.progress import Progress
+from cascade.training.networks.progress import Progress, rows_of
 from cascade.training.networks.trainer import BARE, CERTIFIABLE, Networks, require_torch
 from cascade.training.notes import Init, about_training, ended_early
 from cascade.training.uncertified import fit_uncertified, kept_at

@@ -11,12 +11,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from cascade.training.networks.batch import BatchEvaluation, drawn  # noqa: E402
 from cascade.training.networks.config import CCPOConfig  # noqa: E402
-from cascade.training.networks.goal import Goal  # noqa: E402
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
-from cascade.training.networks.problem import State, TrainingProblem, served_weights, start  # noqa: E402
-from cascade.training.networks.recursions import Hard, at_threshold, brought, policy_of, soft_mask  # noqa: E402
+from cascade.training.networks.problem import BatchEvaluation, State, TrainingProblem, drawn, served_weights, start  # noqa: E402  # noqa: E402
+from cascade.training.networks.recursions import (  # noqa: E402
+    Goal,
+    Hard,
+    at_threshold,
+    brought,
+    policy_of,
+    soft_mask,
+)
 from cascade.training.networks.surrogates import surrogate  # noqa: E402
 from cascade.training.networks.training import advance, train  # noqa: E402
 from cascade.training.networks.trust_region import KL_SLACK  # noqa: E402

@@ -13,8 +13,7 @@ from cascade.guarantees.served_answer import served_right
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.training.stopping.answers import LEAST_ROWS, fit_answers, own_answers
 from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.stages import staged
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget, staged
 from unit.training.worlds import log, without
 
 

@@ -11,7 +11,7 @@ from cascade.policies.estimators import Constant, Trees
 from cascade.training.stopping.boosting import fit_boosted
 from cascade.training.stopping.net_benefit import fit_net_benefit, induce
 from cascade.training.stopping.problem import build
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget
 from unit.training.worlds import cost_at, log
 
 pytest.importorskip("sklearn")

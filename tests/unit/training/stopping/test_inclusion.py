@@ -13,12 +13,11 @@ from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.policies.learned import LearnedPolicy
+from cascade.training.stopping.answers import finds, fit_inclusion, with_inclusion
 from cascade.training.stopping.boosting import fit_boosted
-from cascade.training.stopping.inclusion import finds, fit_inclusion, with_inclusion
 from cascade.training.stopping.lookahead import fit_lookahead
 from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.stages import staged
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget, staged
 from unit.training.worlds import log, without
 
 WORLD = WORLDS["hotpotqa/llama-2-7b"]

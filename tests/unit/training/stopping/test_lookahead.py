@@ -12,7 +12,7 @@ from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.policies.estimators import Gain
 from cascade.training.stopping.lookahead import fit_lookahead
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget
 from unit.training.stopping.test_net_benefit import COINS
 from unit.training.worlds import cost_at, log, lowest, without
 

@@ -16,7 +16,7 @@ from cascade.policies.estimators import Linear
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.stopping.net_benefit import fit_net_benefit, induce
 from cascade.training.stopping.problem import build
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget
 from unit.training.worlds import Coins, cost_at, log, lowest, without
 
 COINS = Coins(

@@ -12,7 +12,7 @@ from cascade.training.stopping import problem
 from cascade.training.stopping.lookahead import fit_lookahead
 from cascade.training.stopping.net_benefit import fit_net_benefit
 from cascade.training.stopping.problem import SharedProblem, build
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import FitTarget
 
 TABLE = simulate(WORLDS["hotpotqa/llama-2-7b"], 300, seed=1)
 ASKED = FitTarget("error", 0.2)

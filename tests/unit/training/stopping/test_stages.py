@@ -14,8 +14,7 @@ from cascade.evaluation.worlds import WORLDS
 from cascade.policies.estimators import Linear
 from cascade.training.stopping.net_benefit import fit_net_benefit
 from cascade.training.stopping.problem import Walked, backward
-from cascade.training.stopping.stages import MOST_MULTIPLIED, PRODUCTS_TIMES, prior_of, rule_before, staged
-from cascade.training.stopping.targets import FitTarget
+from cascade.training.stopping.stages import MOST_MULTIPLIED, PRODUCTS_TIMES, FitTarget, prior_of, rule_before, staged
 from unit.evaluation.plain import draw, table_of
 from unit.training.stopping.test_net_benefit import COINS
 from unit.training.worlds import without

@@ -1,0 +1,457 @@
+"""Ridge regression, factorised once and solved for many targets: backward induction asks for dozens of them.
+
+    minimise over b, β   Σ_i w_i (y_i − b − x_iᵀβ)² + Σ_j λ_j (β_j − prior_j)²
+
+The intercept b is not penalised. λ is not scaled by n: what a penalty means does not hang on how the rows were cut.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.conformal.arrays import Floats
+from cascade.errors import UsageError
+
+# --- Solves with a symmetric matrix that may be singular, factorised once: what the linear estimators rest on ---
+
+_WEAK = 1e-5
+"""A pivot of a Cholesky factor, of a matrix with ones on its diagonal, below which columns count as collinear: the
+condition number is then about 1e10, and the solution has six digits left."""
+_NOTHING = 1e-11
+"""An eigenvalue, as a share of the largest, that is rounding: D · 2.2e-16 at D = 1,000, with a margin."""
+_FLAT = 1e-12
+"""A column's standard deviation, as a share of its size, that is rounding and no variation."""
+_ROWS = 2048
+"""Rows worked on at once: 150 columns of them stay in the processor's cache."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Factor:
+    """A factorised matrix A, symmetric and positive semidefinite, (D, D).
+
+    Attributes:
+        root: R (r, D) with RᵀR the inverse of A scaled to a unit diagonal.
+        scale: float64 (D,), 1/√A_jj; 0 where A_jj is 0: that coordinate of every solution is 0.
+    """
+
+    root: Floats
+    scale: Floats
+
+    def solve(self, right: Floats) -> Floats:
+        """Return x with A x = right, (D,); where A is singular, the least squares solution of least scaled norm."""
+        return np.asarray(self.scale * (self.root.T @ (self.root @ (self.scale * right))))
+
+
+def factored(matrix: Floats) -> Factor:
+    """Factorise: by Cholesky, or by eigenvalues where columns are collinear. Rows and columns of zeros are left out.
+
+    >>> twins = np.array([[2.0, 2.0, 0.0], [2.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
+    >>> factored(twins).solve(np.array([4.0, 4.0, 0.0])).round(9)
+    array([1., 1., 0.])
+    """
+    diagonal = matrix.diagonal()
+    live = diagonal > 0
+    scale = np.zeros_like(diagonal)
+    scale[live] = 1.0 / np.sqrt(diagonal[live])
+    scaled = matrix * scale[:, None] * scale
+    scaled.flat[:: len(scaled) + 1] = 1.0
+    try:
+        lower = np.linalg.cholesky(scaled)
+    except np.linalg.LinAlgError:
+        return Factor(_by_eigenvalues(scaled), scale)
+    if lower.diagonal().min(initial=1.0) < _WEAK:
+        return Factor(_by_eigenvalues(scaled), scale)
+    # numpy has no triangular solve. The inverse of the factor costs D³ once, and each solution 2 D² after that.
+    return Factor(np.linalg.inv(lower), scale)
+
+
+def _by_eigenvalues(matrix: Floats) -> Floats:
+    values, vectors = np.linalg.eigh(matrix)
+    kept = values > _NOTHING * values[-1]
+    return np.asarray((vectors[:, kept] / np.sqrt(values[kept])).T)
+
+
+def plus_diagonal(matrix: Floats, penalty: Floats) -> Floats:
+    """Add penalties to a matrix's diagonal, in place, and return it."""
+    matrix.flat[:: len(matrix) + 1] += penalty
+    return matrix
+
+
+def centred_gram(rows: Floats, centre: Floats, weights: Floats | None = None) -> Floats:
+    """Return Σ_i w_i (x_i − c)(x_i − c)ᵀ, float64 (D, D): in blocks, so that no copy of the rows is held.
+
+    A column that varies by no more than rounding has zeros in its row and column.
+    """
+    columns = rows.shape[1]
+    gram = np.zeros((columns, columns))
+    for start in range(0, len(rows), _ROWS):
+        block = rows[start : start + _ROWS] - centre
+        if weights is None:
+            gram += block.T @ block
+        else:
+            gram += block.T @ (block * weights[start : start + _ROWS, None])
+    total = float(len(rows)) if weights is None else float(weights.sum())
+    flat = gram.diagonal() <= total * (_FLAT * np.abs(centre)) ** 2
+    gram[flat, :] = gram[:, flat] = 0.0
+    return (gram + gram.T) / 2.0
+
+
+def checked_rows(rows: Floats) -> Floats:
+    """Return design rows as they are.
+
+    Raises:
+        UsageError: there are none, or a number in them is not finite.
+    """
+    if rows.ndim != 2 or not len(rows):
+        raise UsageError(f"There is nothing to fit on: rows of shape {rows.shape}.")
+    if not np.isfinite(rows).all():
+        raise UsageError("The rows to fit on hold a number that is not finite.")
+    return rows
+
+
+def checked_column(name: str, values: Floats | float, many: int, *, least: float = -np.inf) -> Floats:
+    """Return one number for each of `many`, float64 (many,); of a single number, it repeated.
+
+    Raises:
+        UsageError: there are more or fewer, or one is not finite or below `least`.
+    """
+    column = np.asarray(values, dtype=np.float64)
+    if column.ndim == 0:
+        column = np.full(many, float(column))
+    if column.shape != (many,):
+        raise UsageError(f"{name}: {many} numbers are needed, not an array of shape {column.shape}.")
+    if not np.isfinite(column).all() or (column < least).any():
+        raise UsageError(f"{name}: every number is finite" + (f" and at least {least:g}." if least > -np.inf else "."))
+    return column
+
+
+# --- linear ---
+
+
+class Weights(NamedTuple):
+    """What a linear form is made of: intercept + Σ_j weights_j · column_j; weights float64 (D,)."""
+
+    intercept: float
+    weights: Floats
+
+    def of(self, rows: Floats) -> Floats:
+        """Return the form's value for each of the rows fitted on or held out, (n, D) -> (n,): for fitting alone.
+
+        What is served adds in another order (`policies.estimators.Linear`), and may differ in the last bits.
+        """
+        return np.asarray(rows @ self.weights + self.intercept)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ridge:
+    """A design factorised for one penalty: `prepare`, then `solve` for each column of targets.
+
+    Preparing costs n·D² + D³, each solution n·D. Columns that are constant keep the prior's weight (0 without one);
+    collinear ones share what they explain.
+
+    Attributes:
+        rows: float64 (n, D), not copied.
+        penalty, prior: float64 (D,).
+        weights: float64 (n,) or None, of the rows.
+        centre: float64 (D,), the columns' (weighted) means.
+        gram: float64 (D, D), centred.
+        factor: of gram + diag(penalty).
+
+    >>> x = np.array([[-1.0], [0.0], [1.0]])
+    >>> prepared = Ridge.prepare(x, penalty=2.0)
+    >>> prepared.solve(np.array([0.0, 1.0, 2.0])), prepared.solve(np.array([4.0, 0.0, -4.0]))
+    (Weights(intercept=1.0, weights=array([0.5])), Weights(intercept=0.0, weights=array([-2.])))
+    """
+
+    rows: Floats
+    penalty: Floats
+    prior: Floats
+    weights: Floats | None
+    centre: Floats
+    gram: Floats
+    factor: Factor
+
+    @classmethod
+    def prepare(
+        cls,
+        rows: Floats,
+        penalty: Floats | float,
+        prior: Floats | None = None,
+        weights: Floats | None = None,
+    ) -> Ridge:
+        """Factorise.
+
+        Args:
+            rows: float64 (n, D), a design's columns without one for the intercept.
+            penalty: λ ≥ 0, one for all columns or one each, (D,).
+            prior: float64 (D,), the weights to shrink towards; 0 without.
+            weights: float64 (n,) ≥ 0, what each row counts.
+
+        Raises:
+            UsageError: there is no row, a number is not finite or negative where it may not be, or shapes differ.
+        """
+        many, columns = checked_rows(rows).shape
+        penalties = checked_column("penalty", penalty, columns, least=0.0)
+        aim = checked_column("prior", 0.0 if prior is None else prior, columns)
+        counted = None if weights is None else checked_column("weights", weights, many, least=0.0)
+        if counted is not None and not counted.sum() > 0:
+            raise UsageError("weights: they are all 0, so that there is nothing to fit on.")
+        centre = mean_of(rows, counted)
+        gram = centred_gram(rows, centre, counted)
+        return cls(rows, penalties, aim, counted, centre, gram, factored(gram + np.diag(penalties)))
+
+    def solve(self, y: Floats, weights: Floats | None = None) -> Weights:
+        """Return the minimiser for targets y, float64 (n,).
+
+        With other `weights` of the rows than those prepared for, everything is factorised anew: it costs as much as
+        preparing.
+
+        Raises:
+            UsageError: y or weights are not finite, or not of the rows' number.
+        """
+        if weights is not None:
+            return Ridge.prepare(self.rows, self.penalty, self.prior, weights).solve(y)
+        target = checked_column("y", y, len(self.rows))
+        mean = float(mean_of(target, self.weights))
+        residual = target - mean
+        if self.weights is not None:
+            residual *= self.weights
+        # The residuals sum to 0, so that the columns' means drop out of this product.
+        right = residual @ self.rows - residual.sum() * self.centre - self.gram @ self.prior
+        right[self.gram.diagonal() == 0.0] = 0.0  # of a constant column this is rounding
+        found = self.prior + self.factor.solve(right)
+        return Weights(mean - float(self.centre @ found), found)
+
+
+def mean_of(values: Floats, weights: Floats | None) -> Floats:
+    """Return the (weighted) mean over the first axis."""
+    if weights is None:
+        return np.asarray(values.mean(axis=0))
+    return np.asarray(weights @ values / weights.sum())
+
+
+# --- Logistic regression with a penalty, by Newton's method: the maximum is one and finite, whatever the data ---
+# minimise over b, β   Σ_i w_i (log(1 + exp(z_i)) − y_i z_i) + ½ Σ_j λ_j (β_j − prior_j)²,   z_i = b + x_iᵀβ
+#
+# Each step solves a weighted ridge regression, hence "iteratively reweighted least squares". A step that does not lower
+# the objective is halved until it does, so that separable data, where Newton's steps run away, end at the minimum too.
+#
+# Own code rather than scikit-learn's: it is at least as fast at the sizes in question, knows a prior and classes that
+# are empty, and needs numpy alone (`design/estimators.md` has the figures).
+#
+# Reference: Hastie, Tibshirani, Friedman, The elements of statistical learning, section 4.4.1.
+
+_STEPS = 60
+"""Newton takes 4 to 8; separable data without a penalty, where there is no minimum, would go on for ever."""
+_HALVINGS = 40
+_LEVEL = 1e-12
+"""A change of the intercept that is none."""
+_ENOUGH = 1e-14
+"""The squared Newton decrement for each row with which the last step is taken. Errors square themselves in each: what
+is left is rounding."""
+_MANY = 20_000
+"""Rows beyond which the first steps are made on a tenth of them: they need not be exact."""
+_TENTH = 10
+_ROUGHLY = 1e-4
+"""As `_ENOUGH`, for those first steps."""
+_LEAST_CURVATURE = 1e-10
+"""Of a row that the model is sure of. It makes a step shorter, and changes nothing about where the steps end."""
+_UNSEEN = 0.5
+"""What is added to each class where one is empty (Jeffreys' prior): after 10 rows, all right, 1 in 22 is wrong."""
+
+
+def logistic(
+    rows: Floats,
+    y: Floats,
+    penalty: Floats | float,
+    *,
+    prior: Floats | None = None,
+    weights: Floats | None = None,
+) -> Weights:
+    """Fit.
+
+    Where all y are 0, or all 1, nothing tells rows apart and no intercept would be extreme enough: the weights are the
+    prior's (0 without one), and the intercept is that of half a row more on either side.
+
+    Args:
+        rows: float64 (n, D), a design's columns without one for the intercept.
+        y: float64 (n,) in 0..1; a share is allowed.
+        penalty: λ ≥ 0, one for all columns or one each; scikit-learn's C is 1/λ.
+        prior: float64 (D,), the weights to shrink towards and to begin from.
+        weights: float64 (n,) ≥ 0, what each row counts.
+
+    Raises:
+        UsageError: there is no row, a number is not finite or out of its range, or shapes differ.
+
+    >>> fit = logistic(np.array([[-1.0], [-1.0], [1.0], [1.0]]), np.array([0.0, 1.0, 1.0, 1.0]), penalty=1.0)
+    >>> round(fit.intercept, 6), fit.weights.round(6)
+    (1.184198, array([0.583377]))
+    """
+    task = _task(rows, y, penalty, prior, weights)
+    total = float(len(task.y)) if task.weights is None else float(task.weights.sum())
+    right = float(task.y.sum() if task.weights is None else task.weights @ task.y)
+    if right <= 0.0 or right >= total:
+        return _one_class(task, right, total)
+    start = Weights(_logit(right / total) - float(task.centre @ task.prior), task.prior)
+    if len(task.y) > _MANY:
+        start = _newton(task.tenth(), start, _ROUGHLY * total / _TENTH)
+    return _newton(task, start, _ENOUGH * total)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Task:
+    rows: Floats
+    y: Floats
+    penalty: Floats
+    prior: Floats
+    weights: Floats | None
+    centre: Floats
+
+    def tenth(self) -> _Task:
+        """Return every tenth row, with a tenth of the penalty: about the same minimum."""
+        weights = None if self.weights is None else self.weights[::_TENTH]
+        # BLAS takes rows that lie side by side; every tenth of a table would be gathered anew in each product.
+        rows = np.ascontiguousarray(self.rows[::_TENTH])
+        return _Task(rows, self.y[::_TENTH], self.penalty / _TENTH, self.prior, weights, self.centre)
+
+    def loss(self, z: Floats, slopes: Floats) -> float:
+        each = np.logaddexp(0.0, z) - self.y * z
+        pulled = 0.5 * float(self.penalty @ np.square(slopes - self.prior))
+        return float(each.sum() if self.weights is None else self.weights @ each) + pulled
+
+
+def _task(rows: Floats, y: Floats, penalty: Floats | float, prior: Floats | None, weights: Floats | None) -> _Task:
+    many, columns = checked_rows(rows).shape
+    target = checked_column("y", y, many, least=0.0)
+    if target.max() > 1.0:
+        raise UsageError("y: every number lies in 0..1.")
+    counted = None if weights is None else checked_column("weights", weights, many, least=0.0)
+    if counted is not None and not counted.sum() > 0:
+        raise UsageError("weights: they are all 0, so that there is nothing to fit on.")
+    penalties = checked_column("penalty", penalty, columns, least=0.0)
+    aim = checked_column("prior", 0.0 if prior is None else prior, columns)
+    return _Task(rows, target, penalties, aim, counted, mean_of(rows, counted))
+
+
+def _one_class(task: _Task, right: float, total: float) -> Weights:
+    expected = (right + _UNSEEN) / (total + 2 * _UNSEEN)
+    return Weights(_logit(expected) - float(task.centre @ task.prior), task.prior)
+
+
+def _newton(task: _Task, start: Weights, enough: float) -> Weights:
+    at, z = start, start.of(task.rows)
+    loss = task.loss(z, at.weights)
+    for _ in range(_STEPS):
+        step, decrement = _step(task, at, z)
+        moved = step.of(task.rows)
+        share = 1.0
+        for _ in range(_HALVINGS):
+            trial = Weights(at.intercept + share * step.intercept, at.weights + share * step.weights)
+            trial_loss = task.loss(z + share * moved, trial.weights)
+            if trial_loss <= loss:
+                break
+            share /= 2
+        else:
+            return at  # no step lowers it: what is left is rounding
+        at, z, loss = trial, z + share * moved, trial_loss
+        if decrement <= enough:
+            return at
+    return _levelled(task, at)
+
+
+def _levelled(task: _Task, at: Weights) -> Weights:
+    """Return weights that ran out of steps with the intercept that is best beside these slopes.
+
+    A column a million times as wide as the others moves by its floor of curvature alone, and the intercept after it.
+    """
+    counted = 1.0 if task.weights is None else task.weights
+    for _ in range(_STEPS):
+        p = probabilities(at.of(task.rows))
+        stiffness = max(float(np.sum(counted * p * (1.0 - p))), _LEAST_CURVATURE)
+        rise = float(np.sum(counted * (task.y - p))) / stiffness
+        at = Weights(at.intercept + math.copysign(min(abs(rise), 1.0), rise), at.weights)
+        if abs(rise) <= _LEVEL:
+            break
+    return at
+
+
+def _step(task: _Task, at: Weights, z: Floats) -> tuple[Weights, float]:
+    """Return Newton's step, and the squared decrement: twice what the step is expected to gain."""
+    p = probabilities(z)
+    residual = task.y - p
+    curvature = np.maximum(p * (1.0 - p), _LEAST_CURVATURE)
+    if task.weights is not None:
+        residual *= task.weights
+        curvature *= task.weights
+    # About the columns' means under these curvatures, intercept and slopes are solved for apart.
+    stiffness = float(curvature.sum())
+    centre = curvature @ task.rows / stiffness
+    level = float(residual.sum())
+    uphill = residual @ task.rows - level * centre - task.penalty * (at.weights - task.prior)
+    gram = centred_gram(task.rows, centre, curvature)
+    uphill[gram.diagonal() == 0.0] = 0.0  # of a constant column this is rounding
+    slopes = factored(plus_diagonal(gram, task.penalty)).solve(uphill)
+    rise = level / stiffness
+    return Weights(rise - float(centre @ slopes), slopes), level * rise + float(uphill @ slopes)
+
+
+def probabilities(z: Floats) -> Floats:
+    """Return 1 / (1 + exp(−z)) without overflow, for fitting alone: what is served has its own arithmetic.
+
+    >>> probabilities(np.array([0.0, 1000.0])).tolist()
+    [0.5, 1.0]
+    """
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * z)))
+
+
+def _logit(p: float) -> float:
+    return math.log(p) - math.log1p(-p)
+
+
+# --- Platt's calibration: from logits of questions that a model has not seen to probabilities that hold ---
+
+
+class Slope(NamedTuple):
+    """P = 1 / (1 + exp(−(slope · logit + offset))), slope ≥ 0: the order of the logits is kept, or given up whole."""
+
+    slope: float
+    offset: float
+
+
+def platt(logit: Floats, y: Floats, weights: Floats | None = None) -> Slope:
+    """Return the slope and offset under which out-of-fold logits are calibrated.
+
+    The targets are Platt's: (N₊ + 1)/(N₊ + 2) for y = 1 and 1/(N₋ + 2) for y = 0, so that a few rows that are told
+    apart perfectly do not make anybody certain. A model whose logits point the wrong way gets slope 0: the same
+    probability for all.
+
+    Args:
+        logit: float64 (n,), of models that did not see the row's group (`folds`).
+        y: float64 (n,), 0 or 1; a share counts as that much of either.
+        weights: float64 (n,) ≥ 0, what each row counts.
+
+    Raises:
+        UsageError: there is no row, a number is not finite, y is out of 0..1, or shapes differ.
+
+    Reference: Platt, Probabilistic outputs for support vector machines (1999); Lin, Lin & Weng, A note on Platt's
+    probabilistic outputs (Machine Learning 68, 2007).
+
+    >>> platt(np.array([2.0, 1.0, -1.0, -2.0]), np.array([0.0, 0.0, 1.0, 1.0])).slope
+    0.0
+    """
+    column = checked_column("logit", logit, len(logit))
+    target = checked_column("y", y, len(column), least=0.0)
+    if target.max(initial=0.0) > 1.0:
+        raise UsageError("y: every number lies in 0..1.")
+    counted = np.ones_like(target) if weights is None else checked_column("weights", weights, len(column), least=0.0)
+    right = float(counted @ target)
+    wrong = float(counted.sum()) - right
+    smoothed = target * ((right + 1.0) / (right + 2.0)) + (1.0 - target) / (wrong + 2.0)
+    offset, slope = logistic(column[:, None], smoothed, 0.0, weights=counted)
+    if slope[0] > 0:
+        return Slope(float(slope[0]), offset)
+    return Slope(0.0, logistic(np.zeros((len(column), 1)), smoothed, 0.0, weights=counted).intercept)
