@@ -27,9 +27,9 @@ import numpy as np
 
 from cascade.calibration.scores import sample_of
 from cascade.conformal.arrays import Bools, Floats, Ints
-from cascade.conformal.betting import mean_below_p_value
 from cascade.conformal.labels import KEPT, LOST, NO_LOSS, UNLABELLED, is_drawn, most_labelled_losses, sampled, walk
 from cascade.conformal.ltt import certified_points, fixed_sequence
+from cascade.conformal.monitor import mean_below_p_value
 from cascade.conformal.served import PathPoint, Served
 from cascade.episodes.importers.requests import rows_from_requests
 from cascade.episodes.table import EpisodeTable
