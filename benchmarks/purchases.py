@@ -35,7 +35,7 @@ from cascade.episodes.files import read_rows
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.evaluation.splits import splits
-from cascade.training.estimators.ridge import Ridge
+from cascade.training.estimators.linear import Ridge
 
 State: TypeAlias = tuple[int, ...]
 KINDS = ("ladder", "skips", "any order")
