@@ -7,7 +7,7 @@ PIP := $(BIN)/pip --disable-pip-version-check install --quiet --quiet --constrai
 
 .PHONY: demo test check long bench docs package clean
 
-demo: $(VENV)/demo.done  ## learn a policy from a log, serve it with two real local models (fetches 1.6 GB once)
+demo: $(VENV)/demo.done  ## sort a shop's mail with two real local models, and say what that saves (fetches 1.6 GB once)
 	$(BIN)/cascade demo $(ARGS)
 
 test: $(VENV)/dev.done $(VENV)/tiny.done  ## the test suite (fetches a 98 MB model the first time)

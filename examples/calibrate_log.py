@@ -16,7 +16,7 @@ from cascade import Orchestrator
 from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.verifying import verify
 from cascade.config import load
-from cascade.demo import demo_questions
+from cascade.demo.questions import demo_questions
 from cascade.evaluation.logs import open_log
 from cascade.factory import build_policy
 from cascade.guarantees.base import Guarantee

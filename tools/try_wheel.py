@@ -22,7 +22,7 @@ from pathlib import Path
 from install_size import empty_environment, install
 
 ROOT = Path(__file__).parent.parent
-ONE_REAL_QUESTION = ("demo", "--tiny", "--questions", "1")
+ONE_REAL_QUESTION = ("demo", "--tiny", "--requests", "1")
 HOSTED = """
 models: {base: openai/gpt-4o-mini, guide: openai/gpt-4o}
 provider: litellm

@@ -71,3 +71,14 @@ def dollars(amount: Decimal | None) -> str:
         return "$0"
     rounded = Decimal(f"{amount:.3g}")
     return f"${rounded:f}"
+
+
+def cut(text: str, width: int) -> str:
+    """Return foreign text as one line of exactly so many characters, fit for markup.
+
+    >>> cut("two words", 6), cut("two", 6)
+    ('two w…', 'two   ')
+    """
+    flat = " ".join(text.split())
+    short = flat if len(flat) <= width else flat[: width - 1] + "…"
+    return plain(f"{short:{width}}")

@@ -12,23 +12,25 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from cascade import demo as demonstration
 from cascade.api.collecting import collect, money_said
 from cascade.cli.models import fetch
 from cascade.cli.output import notes, print_result, say
 from cascade.collection import Progress
 from cascade.collection.baselines import BASELINES
 from cascade.config import CascadeConfig
+from cascade.demo import questions as demonstration
+from cascade.demo.requests import demo_requests
 from cascade.episodes.questions import AskedQuestion
 from cascade.providers import weights
+from cascade.types import Question
 
-DEMO = "demo"
+DEMO, DEMO_REQUESTS = "demo", "demo-requests"
 _QUIET_S = 10.0
 """Where there is no terminal, one line at most so often."""
 
 
 def collect_log(
-    questions: Annotated[str, typer.Argument(help="A JSONL, CSV or JSON file of questions, or: demo.")],
+    questions: Annotated[str, typer.Argument(help="A JSONL, CSV or JSON file of questions, or: demo, demo-requests.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The log: .jsonl, .jsonl.gz or .parquet.")],
     config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
     resume: Annotated[bool, typer.Option("--resume", help="Go on with what is on record.")] = False,
@@ -58,8 +60,8 @@ def collect_log(
     """
     asked: str | Sequence[AskedQuestion] = questions
     settings: Path | CascadeConfig = config
-    if questions == DEMO:
-        asked, settings = _demo()
+    if questions in {DEMO, DEMO_REQUESTS}:
+        asked, settings = _demo(questions)
     with _Shown(as_json=as_json) as shown:
         found = collect(
             asked,
@@ -80,14 +82,23 @@ def collect_log(
         raise found.error
 
 
-def _demo() -> tuple[list[AskedQuestion], CascadeConfig]:
-    """Return the demo's own questions and configuration."""
+def _demo(name: str) -> tuple[list[AskedQuestion], CascadeConfig]:
+    """Return a demo's own questions and configuration."""
     fetch([weights.known(name) for name in demonstration.PAIR])
+    config = demonstration.demo_config(*demonstration.PAIR)
+    if name == DEMO_REQUESTS:
+        asked = [
+            AskedQuestion(
+                one.request_id, Question.of_chat(one.chat), (one.gold,), one.request_id, one.split, one.team, "json"
+            )
+            for one in demo_requests("log")
+        ]
+        return asked, demonstration.ladder_config(config)
     asked = [
         AskedQuestion(q.question_id, q.question, q.answers, q.question_id, q.split, q.kind)
         for q in demonstration.demo_questions("log")
     ]
-    return asked, demonstration.demo_config(*demonstration.PAIR)
+    return asked, config
 
 
 class _Shown:

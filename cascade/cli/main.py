@@ -23,7 +23,7 @@ COMMANDS = {
     "init": "init:init",
     "ask": "ask:ask",
     "serve": "serve:serve",
-    "demo": "demo:demo",
+    "demo": "demo:app",
     "collect": "collect:collect_log",
     "import": "import_:import_log",
     "compare": "compare:compare_log",

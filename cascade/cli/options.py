@@ -11,7 +11,10 @@ from cascade.api.methods import METHODS, method_named, method_written
 from cascade.guarantees.base import KINDS
 
 Episodes = Annotated[
-    str, typer.Argument(help="A log (.jsonl, .parquet, a store's URL), demo, demo-ladder, or simulated:NAME.")
+    str,
+    typer.Argument(
+        help="A log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME."
+    ),
 ]
 Where = Annotated[list[str] | None, typer.Option("--where", help="Only rows with COLUMN=VALUE. Repeatable.")]
 Matched = Annotated[str | None, typer.Option("--matcher", help="Judge the answers anew against the gold answers.")]

@@ -19,7 +19,8 @@ from cascade.training.networks.trainer import BARE
 
 _METHODS_SAID = ", ".join(method_written(one) for one in METHODS if one not in BARE)
 Logs = Annotated[
-    list[str], typer.Argument(help="Logs (.jsonl, .parquet, a store's URL), demo, demo-ladder, or simulated:NAME.")
+    list[str],
+    typer.Argument(help="Logs (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME."),
 ]
 Kinds = Annotated[
     str | None,

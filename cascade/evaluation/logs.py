@@ -33,7 +33,11 @@ DEMO_LADDER = "demo-ladder"
 """The demo log read as a ladder: the base outright, then the guide outright (`episodes.ladders`)."""
 LADDER = "ladder:"
 """Before a log of rounds of base and guide: read it as a ladder."""
-SHIPPED = (DEMO, DEMO_LADDER)
+DEMO_REQUESTS = "demo-requests"
+"""The log of chat requests that ships with the package (`cascade.demo.requests`)."""
+SHIPPED = (DEMO, DEMO_LADDER, DEMO_REQUESTS)
+_FILES = {DEMO: "demo_log.parquet", DEMO_REQUESTS: "demo_requests.parquet"}
+"""The shipped logs' files in `cascade.data`."""
 SIMULATED = "simulated:"
 SIMULATED_QUESTIONS = 1_400
 """As many as the source's protocol uses: 1,000 to train on, 200 to calibrate, 200 to test."""
@@ -94,8 +98,9 @@ def open_log(
     """Read a log. Where nothing in it tells which answers are right, the reference's output is the truth.
 
     Args:
-        given: a file, a store's URL, "demo", "demo-ladder", "ladder:" and one of these (a log of rounds of base and
-            guide, read as a ladder), or "simulated:" and a world's name, as in "simulated:mmlu/llama-2-7b".
+        given: a file, a store's URL, a shipped log ("demo", "demo-ladder", "demo-requests"), "ladder:" and one of these
+            (a log of rounds of base and guide, read as a ladder), or "simulated:" and a world's name, as in
+            "simulated:mmlu/llama-2-7b".
         where: only rows that have these values in these columns are read.
         matcher: judges every answer anew that has gold answers beside it, or the reference's output; a name, as
             `matching.get_matcher` takes it.
@@ -164,8 +169,8 @@ def _rows(given: str, where: Mapping[str, str] | None, dropped: Dropped | None =
     """Yield a log's rows, as they are or as a ladder."""
     path, as_rungs = _unladdered(given)
     with ExitStack() as stack:
-        if path == DEMO:
-            shipped = resources.files("cascade.data").joinpath("demo_log.parquet")
+        if path in _FILES:
+            shipped = resources.files("cascade.data").joinpath(_FILES[path])
             path = str(stack.enter_context(resources.as_file(shipped)))
         read = read_log(path, dropped, where)
         yield from as_ladder(read) if as_rungs else read

@@ -16,7 +16,7 @@ from cascade.config import CascadeConfig
 from cascade.conformal.arrays import Floats, ScoreArrays
 from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.served import serves, single
-from cascade.demo import PAIR, PROMISE, demo_config, fit_ladder, ladder_config
+from cascade.demo.questions import PAIR, PROMISE, demo_config, fit_ladder, ladder_config
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
 from cascade.factory import read_policy

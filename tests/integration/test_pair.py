@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cascade.config import CascadeConfig, load
-from cascade.demo import demo_config, demo_questions, sample
+from cascade.demo.questions import demo_config, demo_questions, sample
 from cascade.episodes.files import append_jsonl
 from cascade.episodes.schema import rows
 from cascade.orchestrator import Orchestrator

@@ -14,7 +14,7 @@ import pytest
 from cascade.calibration.fingerprint import made_for
 from cascade.cli import doctor, models
 from cascade.config import load
-from cascade.demo import BY_HAND
+from cascade.demo.questions import BY_HAND
 from cascade.money import PriceTable
 from cascade.orchestrator import Orchestrator
 from cascade.policies.threshold import ThresholdConfig

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cascade.demo import (
+from cascade.demo.questions import (
     BASE_ALONE,
     FITTED,
     GUIDE_ALONE,

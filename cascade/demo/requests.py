@@ -1,0 +1,266 @@
+"""The demonstration on requests: a shop's mail goes to the team that the guide would name, mostly without it.
+
+1. A policy for a ladder (the base, then the guide) is fitted and certified on a log of such messages, which ships with
+   the package. The promise is agreement: on at most 5 % of the messages the team differs from the guide's. No label is
+   read for it.
+2. Other messages are served live under that policy, and the guide is asked each of them too, to see whether it agrees.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+from importlib import resources
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from cascade.chat import ChatRequest
+from cascade.config import CascadeConfig
+from cascade.demo.questions import alone, ladder_config
+from cascade.guarantees.base import Guarantee
+from cascade.orchestrator import Orchestrator
+from cascade.policies.directory import DirectoryConfig
+from cascade.providers.base import Provider
+from cascade.types import Answer
+
+if TYPE_CHECKING:
+    from cascade.training.fitting import Fitted
+
+ALPHA, DELTA = 0.05, 0.1
+PROMISE = Guarantee("agreement", ALPHA, DELTA)
+"""What the policy promises: chosen before the log was collected (`design/demo-log.md`)."""
+INSTRUCTIONS = """You route messages of customers of an online shop for outdoor gear to the right team. The teams are:
+delivery: where a parcel is, when it comes, address, tracking, shipping
+returns: sending something back, exchanging it, refunds
+payment: charges, invoices, vouchers, ways to pay
+account: login, password, personal data, newsletter
+advice: questions before buying: size, material, use, stock
+repair: something broke or came damaged, warranty, spare parts
+Reply with JSON: {"team": "<one of the teams>"}."""
+EXAMPLES = (
+    ("Which of your stoves is best for high altitude?", "advice"),
+    ("The total on my receipt does not match what left my bank account.", "payment"),
+    ("Where is my package? It should have been here on Monday.", "delivery"),
+    ("I forgot my password.", "account"),
+    ("The strap of my rucksack tore off, it is one year old.", "repair"),
+    ("These gloves don't fit, how do I give them back?", "returns"),
+    ("A tent pole snapped. Do you sell single poles?", "repair"),
+    ("Do you ship to islands, and how many days does it take?", "delivery"),
+    ("Please remove my telephone number from my profile.", "account"),
+    ("Is this jacket warm enough for skiing?", "advice"),
+    ("I'd like my money back for the lamp that I sent to you last week.", "returns"),
+    ("Can I get a bill made out to my employer?", "payment"),
+)
+"""Messages with their teams, shown to the model before each message. Without them the 0.5B is right on a third."""
+TEAMS = ("delivery", "returns", "payment", "account", "advice", "repair")
+OPTIONS: dict[str, Any] = {
+    "max_tokens": 24,
+    "response_format": {
+        "type": "json_schema",
+        "json_schema": {
+            "name": "route",
+            "strict": True,
+            "schema": {
+                "type": "object",
+                "properties": {"team": {"enum": list(TEAMS)}},
+                "required": ["team"],
+                "additionalProperties": False,
+            },
+        },
+    },
+}
+"""What the application asks for beside its messages: JSON with one of the teams."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRequest:
+    """One message of the demo set, with the team that it belongs to; no team is read to fit or to serve."""
+
+    request_id: str
+    split: str
+    message: str
+    team: str
+
+    @property
+    def gold(self) -> str:
+        """The right answer as JSON."""
+        return json.dumps({"team": self.team})
+
+    @property
+    def chat(self) -> ChatRequest:
+        """The chat request that the shop's application sends."""
+        return ChatRequest([*_head(), {"role": "user", "content": self.message}], OPTIONS)
+
+
+def _head() -> Iterator[dict[str, str]]:
+    yield {"role": "system", "content": INSTRUCTIONS}
+    for message, team in EXAMPLES:
+        yield {"role": "user", "content": message}
+        yield {"role": "assistant", "content": json.dumps({"team": team})}
+
+
+def demo_requests(split: str | None = None) -> list[DemoRequest]:
+    """Return the demo set: "log" is for logging and fitting, "live" for trying what was fitted."""
+    lines = resources.files("cascade.data").joinpath("demo_requests.jsonl").read_text("utf-8").splitlines()
+    read = [DemoRequest(**json.loads(line)) for line in lines if line.strip()]
+    return [one for one in read if split is None or one.split == split]
+
+
+# --- the log ---
+
+
+def fit_requests(config: CascadeConfig, seed: int = 0) -> Fitted:
+    """Fit and certify a policy for the ladder of base and guide, on the log that ships with the package.
+
+    Raises:
+        NotCertifiedError: the log is too small for `PROMISE`.
+    """
+    from cascade.evaluation.logs import DEMO_REQUESTS, open_log  # these take long to import
+    from cascade.training.fitting import fit_policy
+
+    log = open_log(DEMO_REQUESTS).compared()
+    return fit_policy(log.tables, PROMISE, config=ladder_config(config), seed=seed)
+
+
+def on_the_log(fitted: Fitted) -> Summary:
+    """Return what the policy did on the questions that certify it, which set its threshold, so that this is no test."""
+    realised, outright = fitted.calibrated.realised, fitted.calibrated.reference_cost_nano_usd
+    share = None if realised.cost_nano_usd is None or not outright else realised.cost_nano_usd / outright
+    return Summary(realised.n, share, 1 - realised.error, 2 - realised.length)
+
+
+def needed(fitted: Fitted) -> float | None:
+    """Return from which probability of its tokens the base's answer is served; None where it never is."""
+    kappa = fitted.calibrated.segments[0].found.kappa
+    takes = fitted.policy.takes
+    return math.exp(-kappa) if math.isfinite(kappa) and (takes is None or not takes.reference) else None
+
+
+# --- live ---
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One message done: what the cascade served, and what the guide gave when it was asked outright."""
+
+    asked: DemoRequest
+    served: Answer
+    guide: Answer
+
+    @property
+    def same(self) -> bool:
+        """Whether both name the same team."""
+        return team_of(self.served) is not None and team_of(self.served) == team_of(self.guide)
+
+    def right(self, answer: Answer) -> bool:
+        """Whether an answer names the team that the message belongs to."""
+        return team_of(answer) == self.asked.team
+
+
+def team_of(answer: Answer) -> str | None:
+    """Return the team that an answer names, None where it names none."""
+    try:
+        team = answer.parsed["team"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return team if isinstance(team, str) else None
+
+
+def sureness(answer: Answer) -> float | None:
+    """Return the mean probability of the tokens of the base's reply, geometric, in [0, 1]; None where it is not known.
+
+    This is what the policy decides by: both the fitted one and the one that was set by hand look at the mean log-prob.
+    """
+    decision = answer.steps[0].decision if answer.steps else None
+    doubt = math.inf if decision is None else decision.next_score
+    return math.exp(-doubt) if 0 <= doubt < math.inf else None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What the cascade did on some messages.
+
+    Attributes:
+        n: how many messages.
+        cost: what they cost, as a share of what the guide alone costs; None where a cost is not known.
+        same: the share of the guide's own answer.
+        alone: the share that the base answered alone.
+    """
+
+    n: int
+    cost: float | None
+    same: float
+    alone: float
+
+
+def summary(outcomes: Sequence[Outcome]) -> Summary:
+    """Return what the cascade did, of at least one message."""
+    count = len(outcomes)
+    spent, outright = (_total([getattr(one, way).cost for one in outcomes]) for way in ("served", "guide"))
+    share = None if spent is None or not outright else float(spent / outright)
+    same = sum(one.same for one in outcomes) / count
+    return Summary(count, share, same, sum(len(one.served.steps) == 1 for one in outcomes) / count)
+
+
+def right(outcomes: Sequence[Outcome]) -> tuple[float, float]:
+    """Return the share of messages on which the cascade, and the guide alone, name the team that they belong to."""
+    count = len(outcomes)
+    return sum(one.right(one.served) for one in outcomes) / count, sum(one.right(one.guide) for one in outcomes) / count
+
+
+def _total(costs: Sequence[Decimal | None]) -> Decimal | None:
+    known = [cost for cost in costs if cost is not None]
+    return sum(known, Decimal()) if len(known) == len(costs) else None
+
+
+@contextmanager
+def serving(
+    config: CascadeConfig, fitted: Fitted | None, provider: Provider
+) -> Iterator[tuple[Orchestrator, Orchestrator]]:
+    """Yield a cascade under the fitted policy, or under the threshold that was set by hand, and the guide alone.
+
+    The fitted policy's directory is gone at the end.
+    """
+    from cascade.policies.artifact import write
+
+    with ExitStack() as stack:
+
+        def made(config: CascadeConfig) -> Orchestrator:
+            providers = {config.provider.kind: provider}
+            return stack.enter_context(Orchestrator.from_config(config, providers=providers))
+
+        settings = ladder_config(config)
+        if fitted is not None:
+            folder = stack.enter_context(TemporaryDirectory(prefix="cascade-demo-"))
+            write(folder, fitted.artifact)
+            settings = settings.model_copy(update={"policy": DirectoryConfig(kind="directory", path=folder)})
+        yield made(settings), made(alone(config, "guide"))
+
+
+def run_requests(
+    asking: tuple[Orchestrator, Orchestrator],
+    requests: Iterable[DemoRequest],
+    served: Callable[[DemoRequest, Answer], None] = lambda asked, answer: None,  # noqa: ARG005 - names are the interface
+) -> Iterator[Outcome]:
+    """Send each message through the cascade and then to the guide, one after another, as they finish.
+
+    Args:
+        asking: the cascade, and the guide alone (`serving`).
+        requests: what is asked.
+        served: told of the cascade's answer before the guide is asked.
+    """
+    cascade, guide = asking
+    for one in requests:
+        answer = cascade.chat(one.chat)
+        served(one, answer)
+        yield Outcome(one, answer, guide.chat(one.chat))
+
+
+def drawn(count: int, seed: int) -> list[DemoRequest]:
+    """Return so many of the live messages, in an order that the seed draws."""
+    return random.Random(seed).sample(demo_requests("live"), count)

@@ -1,0 +1,135 @@
+"""The demonstration on requests counts what was really served, paid and the same."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from cascade.demo.questions import PAIR, demo_config
+from cascade.demo.requests import (
+    ALPHA,
+    EXAMPLES,
+    TEAMS,
+    DemoRequest,
+    Outcome,
+    demo_requests,
+    drawn,
+    fit_requests,
+    needed,
+    on_the_log,
+    right,
+    run_requests,
+    serving,
+    summary,
+    sureness,
+    team_of,
+)
+from cascade.evaluation.logs import DEMO_REQUESTS, open_log
+from cascade.providers.fake import FakeProvider, reply
+from cascade.providers.memo import Memo
+from cascade.training.fitting import Fitted
+from cascade.types import Request
+
+CONFIG = demo_config(*PAIR)
+MESSAGES = [
+    DemoRequest("m1", "live", "Where is my parcel?", "delivery"),  # the base is sure, and says the same
+    DemoRequest("m2", "live", "I want my money back.", "returns"),  # the base is not sure
+    DemoRequest("m3", "live", "Is it broken?", "advice"),  # the base is sure, and differs from the guide
+]
+SAID = {"m1": ("delivery", "delivery"), "m2": ("payment", "returns"), "m3": ("repair", "advice")}
+
+
+def script(request: Request) -> Any:
+    one = next(one for one in MESSAGES if one.message == request.question.text)
+    base, guide = SAID[one.request_id]
+    if request.model == PAIR[0]:
+        sure = math.log(0.5) if one.request_id == "m2" else math.log(0.99999)
+        return reply(json.dumps({"team": base}), input_tokens=100, output_tokens=10, logprobs=[sure] * 3)
+    return reply(json.dumps({"team": guide}), input_tokens=100, output_tokens=10, logprobs=[-0.1])
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Fitted:
+    return fit_requests(CONFIG)
+
+
+@pytest.fixture
+def outcomes() -> list[Outcome]:
+    with serving(CONFIG, None, FakeProvider(script)) as asking:
+        return list(run_requests(asking, MESSAGES))
+
+
+def test_the_demo_set_is_whole_and_no_message_is_an_example_of_the_prompt() -> None:
+    every = demo_requests()
+    assert len({one.request_id for one in every}) == len({one.message for one in every}) == len(every) >= 300
+    assert {one.split for one in every} == {"log", "live"}
+    assert {one.team for one in demo_requests("live")} == set(TEAMS) == {team for _, team in EXAMPLES}
+    assert not {one.message for one in every} & {message for message, _ in EXAMPLES}
+
+
+def test_the_log_is_of_the_messages_that_are_to_be_logged_sent_as_the_demo_sends_them() -> None:
+    (table,) = open_log(DEMO_REQUESTS).tables
+    asked = {one.request_id: one for one in demo_requests("log")}
+    assert sorted(table.ids) == sorted(asked)
+    rows = list(open_log(DEMO_REQUESTS).rows())
+    assert all(row["context"] == asked[row["episode_id"]].chat.canonical for row in rows)
+    assert {row["model"] for row in rows} == set(PAIR)
+
+
+def test_the_same_messages_are_drawn_for_the_same_seed() -> None:
+    assert drawn(8, 3) == drawn(8, 3) != drawn(8, 4)
+    assert len({one.request_id for one in drawn(20, 0)}) == 20
+
+
+def test_what_is_counted_is_what_was_served_paid_and_the_same(outcomes: list[Outcome]) -> None:
+    assert [(team_of(one.served), team_of(one.guide)) for one in outcomes] == [
+        ("delivery", "delivery"),
+        ("returns", "returns"),
+        ("repair", "advice"),
+    ]
+    did = summary(outcomes)
+    base, guide = Decimal(100 * 100 + 10 * 400), Decimal(100 * 1_000 + 10 * 4_000)
+    assert (did.n, did.same, did.alone) == (3, pytest.approx(2 / 3), pytest.approx(2 / 3))
+    assert did.cost == pytest.approx(float((3 * base + guide) / (3 * guide)))
+    assert right(outcomes) == (pytest.approx(2 / 3), 1.0)
+    assert [sureness(one.served) for one in outcomes] == pytest.approx([0.99999, 0.5, 0.99999])
+
+
+def test_an_answer_that_names_no_team_is_never_the_same(outcomes: list[Outcome]) -> None:
+    silent = replace(outcomes[0].served, text=None, answers=(), steps=())
+    both = replace(outcomes[0], served=silent, guide=silent)
+    assert (team_of(silent), both.same, both.right(silent), sureness(silent)) == (None, False, False, None)
+
+
+def test_a_cost_that_is_not_known_makes_no_share(outcomes: list[Outcome]) -> None:
+    unknown = demo_config(*PAIR)
+    free = {name: one.model_copy(update={"price": None}) for name, one in unknown.models.items()}
+    with serving(unknown.model_copy(update={"models": free}), None, FakeProvider(script)) as asking:
+        assert summary(list(run_requests(asking, MESSAGES))).cost is None
+
+
+def test_the_fitted_policy_keeps_its_promise_on_the_log_and_saves(fitted: Fitted) -> None:
+    did = on_the_log(fitted)
+    certificate = fitted.artifact.certificates[0]
+    assert (certificate.kind, certificate.alpha, certificate.comparator) == ("agreement", ALPHA, "label")
+    assert did.same >= 1 - ALPHA
+    assert did.cost is not None
+    assert did.cost < 0.9
+    assert did.n == len(demo_requests("log"))
+    assert 0.5 < (needed(fitted) or 0) < 1
+
+
+def test_it_serves_certified_answers_and_makes_no_call_twice(fitted: Fitted) -> None:
+    provider, told = FakeProvider(script), list[tuple[str, int]]()
+    with serving(CONFIG, fitted, Memo(provider)) as asking:
+        done = list(
+            run_requests(asking, MESSAGES, lambda one, _: told.append((one.request_id, len(provider.requests))))
+        )
+    assert told[0] == ("m1", 1)  # the first answer is told before the guide is asked
+    assert len(provider.requests) == 6
+    assert all(one.served.certificate is not None and not one.served.warnings for one in done)
