@@ -19,6 +19,7 @@ from cascade.config.schema import GuaranteeConfig
 from cascade.engine import Run
 from cascade.episodes.identity import identity
 from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY
+from cascade.episodes.truth import TEXT, same
 from cascade.errors import ConfigError, NotCertifiedError
 from cascade.guarantees.audit import Audit, Judge
 from cascade.guarantees.base import get
@@ -193,7 +194,23 @@ class CertifiedPolicy:
             if scope.calibrated[0]:  # else an odd step is outside by itself
                 odd = any(scope.odd(step) for step in answer.steps)
                 self._monitors.count_odd(answer.certificate, odd, *scope.calibrated)
+            if answer.audited and self._compared(answer.certificate):
+                self._recorded(answer, self._by_reference(answer, answer.certificate), None)
         return answer
+
+    def _compared(self, certificate: Certificate) -> bool:
+        """Whether an audit itself holds what the answer is compared with, so that it counts at once."""
+        return get(certificate.kind).compares and self._strategy.ends_with_reference
+
+    def _by_reference(self, answer: Answer, certificate: Certificate) -> Judge:
+        """Return what says whether a text equals the reference's output; None where that is not known."""
+        given = [one.text for step in answer.steps if step.number == self._strategy.horizon for one in step.candidates]
+        if not given:
+            return lambda _: None
+        from cascade.matching import get_matcher
+
+        matcher = get_matcher(certificate.comparator or TEXT)
+        return lambda text: same(matcher, text, given[0])
 
     def _reasons(self, certificate: Certificate | None, name: str | None = None) -> tuple[str, ...]:
         """Return why an answer cannot be given a certificate today."""
@@ -227,6 +244,12 @@ class CertifiedPolicy:
 
     def record(self, answer: Answer, right: Judge, reference_right: bool | None = None) -> Outcome:
         """Take what is true of an answer. Raises as `Orchestrator.record_outcome` does."""
+        certificate = answer.certificate
+        if answer.audited and certificate is not None and self._compared(certificate):
+            return Outcome(None, counted=False, reason="it was compared with the reference's as soon as it was given")
+        return self._recorded(answer, right, reference_right)
+
+    def _recorded(self, answer: Answer, right: Judge, reference_right: bool | None) -> Outcome:
         certificate = answer.certificate
         why = _uncounted(answer)
         if why is not None or certificate is None:

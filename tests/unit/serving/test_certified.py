@@ -595,6 +595,42 @@ def test_the_reference_of_a_ladder_is_its_last_model(tmp_path: Path, last: str, 
         assert orchestrator.record_outcome(answer, "Danube").missed is missed
 
 
+@pytest.mark.parametrize(("last", "missed"), [("Answer: Danube", 1), ("Answer: the Rhine.", 0), ("Answer:", 1)])
+def test_an_audit_of_agreement_counts_at_once_without_a_label(tmp_path: Path, last: str, missed: int) -> None:
+    """The reference was asked by the audit; where it gave nothing the answer counts as different."""
+    sure = {"kind": "threshold", "when": "reply_logprob", "keep": "both"}
+    agreement = certificate(
+        kind="agreement",
+        delta=0.1,
+        k=None,
+        kappa=5.0,
+        made_for=made_for(load(LADDER | {"policy": sure})),
+        reference="large",
+        comparator="exact",
+    )
+    config = dict(LADDER) | {"guarantee": ALWAYS, "policy": directory(tmp_path, agreement, policy=sure)}
+    provider = FakeProvider({"small": ["Answer: Rhine"], "large": [last]})
+    with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
+        answer = orchestrator.ask(RIVER)
+        assert (answer.text, answer.audited) == ("Rhine", True)
+        assert orchestrator.status is not None
+        assert (orchestrator.status.audits, orchestrator.status.missed) == (1, missed)
+        told = orchestrator.record_outcome(answer, "Danube")
+        assert (told.counted, orchestrator.status.audits) == (False, 1)
+
+
+def test_an_audit_of_agreement_that_was_served_by_the_reference_is_no_miss(tmp_path: Path) -> None:
+    sure = {"kind": "threshold", "when": "reply_logprob", "keep": "both"}
+    now = made_for(load(LADDER | {"policy": sure}))
+    agreement = certificate(kind="agreement", delta=0.1, k=None, kappa=-5.0, made_for=now, comparator="json")
+    config = dict(LADDER) | {"guarantee": ALWAYS, "policy": directory(tmp_path, agreement, policy=sure)}
+    provider = FakeProvider({"small": ["Answer: Rhine"], "large": ["Answer: no JSON"]})
+    with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
+        assert orchestrator.ask(RIVER).text == "no JSON"
+        assert orchestrator.status is not None
+        assert (orchestrator.status.audits, orchestrator.status.missed) == (1, 0)
+
+
 def test_a_last_model_that_an_audit_did_not_reach_may_have_been_right(tmp_path: Path) -> None:
     sure = {"kind": "threshold", "when": "reply_logprob", "keep": "both"}
     now = made_for(load({**LADDER, "policy": sure}))
