@@ -93,6 +93,13 @@ def doubt_of(table: EpisodeTable) -> Doubt | None:
     return Doubt(others[0], others[0].replace("_", " "), _same) if others else None
 
 
+def only_unknown(table: EpisodeTable) -> bool:
+    """Whether numbers of the first step vary, such as tools offered or calls made, and none is known to mean doubt."""
+    first = [values[:, 0] for values in table.signals.values()]
+    known = [values[~np.isnan(values)] for values in first]
+    return doubt_of(table) is None and any(values.size and values.min() < values.max() for values in known)
+
+
 def why_no_doubt(table: EpisodeTable) -> str | None:
     """Return why `doubt_of` finds nothing in a log, naming the signals that it has; None where it finds something."""
     if doubt_of(table) is not None:

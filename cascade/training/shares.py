@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cascade.calibration.doubt import doubt_of
+from cascade.calibration.doubt import doubt_of, only_unknown
 from cascade.calibration.folds import FOLDS, folds
 from cascade.calibration.scores import Sample
 from cascade.conformal.arrays import Ints
@@ -58,6 +58,8 @@ def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
     few = _losses_allowed(round(SHARES[-1] * groups), guarantee) < LEAST_LOSSES
     if not few and (table.arrays.horizon > 2 or groups >= LEARNS_FROM):
         return None
+    if only_unknown(table):
+        return None  # a threshold on a number of no known meaning saves next to nothing (`design/agreement.md`)
     doubt = doubt_of(table)
     if doubt is None:
         name, sign = "tokens_so_far", 1.0

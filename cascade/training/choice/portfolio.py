@@ -9,7 +9,7 @@
 | `net benefit` | 3 | a number is known and varies before the last step |
 | `net benefit, products` | 4 | some step has so few columns that their products are tried (`stages.MOST_MULTIPLIED`) |
 | `index2` | 5 | as `net benefit` |
-| `boosted trees` | 6 | scikit-learn is installed, and there are 2,000 training questions |
+| `boosted trees` | 6 | scikit-learn is there, and 2,000 training questions, or numbers of no known kind (`_tried`) |
 | `…, embeddings` | 7 to 10 | each learned one again, with the questions' sentence embeddings, where these are offered |
 | `cpo_batch`, `ccpo` | 11, 12 | policy networks, where they are asked for: to train one takes seconds, in every fold |
 """
@@ -22,6 +22,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
+from cascade.calibration.doubt import only_unknown
 from cascade.calibration.scores import history_of
 from cascade.checks import did_you_mean
 from cascade.conformal.arrays import Ints, Parents
@@ -57,6 +58,8 @@ AUTO = "auto"
 DEPTH = "fixed depth"
 REFERENCE = "the reference alone"
 """The candidate that asks the guide, or a ladder's last model, at once."""
+_FEW = 100
+"""Training questions below which trees hardly find a cut."""
 BOOSTED_ROWS = 2_000
 """Training questions from which trees are tried: with fewer they are behind the linear rules."""
 _EMBEDDINGS = 4
@@ -143,20 +146,24 @@ def portfolio(
     trains = networks or Networks()
     if method in CERTIFIABLE or (method == AUTO and trains.offered):
         require_torch(trains.config.device)
-    many = table.n >= BOOSTED_ROWS and find_spec("sklearn") is not None
-    found = [
-        one
-        for one in _all(table, objective, seed, init, trains)
-        if one.method == method or (method == AUTO and _tried(one, many=many, networks=trains.offered))
-    ]
+    tried = _tried(table, objective, networks=trains.offered) if method == AUTO else {method}
+    found = [one for one in _all(table, objective, seed, init, trains) if one.method in tried]
     if not found:
         raise UsageError(f"{table.dataset} has nothing that a policy of the method {method} could look at.")
     return found
 
 
-def _tried(one: Candidate, *, many: bool, networks: bool) -> bool:
-    """Whether "auto" tries a candidate."""
-    return many if one.method == "boosted" else networks or one.method not in CERTIFIABLE
+def _tried(table: EpisodeTable, objective: Objective, *, networks: bool) -> set[str]:
+    """Return the methods that "auto" tries.
+
+    Where numbers of the first step are known and none of a known kind, as of tool calls without log-probs, trees stand
+    in the place of thresholds and linear rules (`design/agreement.md`).
+    """
+    trees, offered = find_spec("sklearn") is not None, set(CERTIFIABLE) if networks else set[str]()
+    if trees and table.n >= _FEW and objective.guarantee.rules.reference_keeps_it and only_unknown(table):
+        return {"depth", "reference", "boosted", *offered}
+    left_out = {*CERTIFIABLE} - offered | (set() if trees and table.n >= BOOSTED_ROWS else {"boosted"})
+    return set(METHODS) - left_out
 
 
 def _all(
