@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from cascade.chat import ChatRequest
 from cascade.checks import did_you_mean
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import FAILED, GUIDE_ONLY, answers, chat_of, replay_of
@@ -217,13 +218,14 @@ def _judged(row: Row, given: _Given, comparing: Comparator) -> dict[str, Any]:
         judged["signals"] = _without_failure(row, given)
     if not answers(row):
         return judged
-    return {**judged, "correct": output is not None and (given.gives(row) or same(comparing, row, output))}
+    if output is None or given.gives(row):
+        return {**judged, "correct": output is not None}
+    return {**judged, "correct": same(comparing, row["answer"], output, chat_of(row))}
 
 
-def same(comparing: Comparator, row: Row, output: str) -> bool:
-    """Whether a row's answer is the reference's output; what the comparator cannot tell counts as different."""
-    answer = row["answer"]
-    return answer is not None and (answer == output or comparing.same(answer, output, chat_of(row)).correct is True)
+def same(comparing: Comparator, answer: str | None, output: str, request: ChatRequest | None) -> bool:
+    """Whether an answer is the reference's output; what the comparator cannot tell counts as different."""
+    return answer is not None and (answer == output or comparing.same(answer, output, request).correct is True)
 
 
 def _without_failure(row: Row, given: _Given) -> Any:

@@ -207,10 +207,10 @@ class CertifiedPolicy:
         given = [one.text for step in answer.steps if step.number == self._strategy.horizon for one in step.candidates]
         if not given:
             return lambda _: None
-        from cascade.matching import get_matcher
+        from cascade.matching import get_comparator
 
-        matcher = get_matcher(certificate.comparator or TEXT)
-        return lambda text: same(matcher, text, given[0])
+        comparator = get_comparator(certificate.comparator or TEXT)
+        return lambda text: same(comparator, text, given[0], answer.question.chat)
 
     def _reasons(self, certificate: Certificate | None, name: str | None = None) -> tuple[str, ...]:
         """Return why an answer cannot be given a certificate today."""
