@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from cascade.episodes.contents import is_hashed
 from cascade.episodes.identity import identity
 from cascade.episodes.lines import Dropped
-from cascade.episodes.schema import CHAT, replay_of
+from cascade.episodes.schema import CHAT, chat_of, replay_of
 from cascade.episodes.truth import Relabelled, Row, labelled_by_reference, same
 from cascade.errors import UsageError
 from cascade.matching import Comparator, get_comparator
@@ -177,8 +177,9 @@ def _take(row: Row, one: Episode, comparing: Comparator) -> None:
     if row["correct"]:
         one.numbers[digest] = -1
         return
-    kinds = one.kinds()
-    equal = (at for at, kind in enumerate(kinds) if same(comparing, row, one.servable[kind[0]].text))
+    kinds, request = one.kinds(), chat_of(row)
+    texts = [one.servable[kind[0]].text for kind in kinds]
+    equal = (at for at, text in enumerate(texts) if same(comparing, row["answer"], text, request))
     one.numbers[digest] = next(equal, len(kinds))
 
 
