@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from unit.guarantees.test_agreement import table
 
 from cascade.calibration.samples import one_a_group
 from cascade.calibration.scores import sample_of
 from cascade.guarantees.base import Guarantee, get
 from cascade.training.choice.simple import plain_threshold
-from unit.guarantees.test_agreement import table
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
