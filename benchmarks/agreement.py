@@ -33,9 +33,8 @@ from typing import NamedTuple
 import numpy as np
 from simple.opponents import Rows, Served, exact, mapie, serve
 
-from cascade.calibration.realised import play
 from cascade.calibration.samples import one_a_group
-from cascade.calibration.scores import sample_of
+from cascade.calibration.scores import play, sample_of
 from cascade.conformal.arrays import Bools, Floats
 from cascade.conformal.binomial import most_losses
 from cascade.episodes.importers import import_rows
