@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from cascade.conformal.betting import mean_below_p_value
 
 from cascade.calibration.scores import sample_of
 from cascade.conformal.arrays import Bools, Floats, Ints
