@@ -18,7 +18,7 @@ with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
 print(*sorted(name for name in sys.modules if name.partition(".")[0] in {"cascade", "torch", "matplotlib", "litellm"}))
 """
 FIT = ("fit", "simulated:mmlu/llama-2-7b,300", "--policy", "net_benefit", "--alpha", "0.3", "-o", "policy")
-MOST = {FIT: 285, ("--version",): 12, ("prices", "gpt-4o-mini"): 20, ("ask", "--help"): 115}
+MOST = {FIT: 252, ("--version",): 12, ("prices", "gpt-4o-mini"): 20, ("ask", "--help"): 112}
 """The bar for fit and ask is 60; these bounds hold what has been reached, and go down with it."""
 
 
@@ -40,6 +40,7 @@ def test_a_command_runs_few_files(command: tuple[str, ...], tmp_path: Path) -> N
     loaded = run(command, tmp_path)
     ours = [name for name in loaded if name.startswith("cascade")]
     assert len(ours) <= MOST[command], ours
-    assert not {"torch", "matplotlib", "litellm"} & set(loaded)
+    drawn = {"matplotlib"} if command[0] == "fit" else set()  # fit draws its plot where matplotlib is installed
+    assert not ({"torch", "matplotlib", "litellm"} - drawn) & set(loaded)
     others = {"cascade.cli.serve", "cascade.cli.prove", "cascade.cli.demo", "cascade.orchestrator"}
     assert command[0] == "ask" or not others & set(loaded)
