@@ -40,9 +40,9 @@ def test_fit_offers_agreement_where_there_are_no_labels_and_verify_holds_it_to_a
     ran = cli("fit", path, "-o", "policy")
     assert ran.code == 0, ran.err
     assert "does not say which answers are right, so what is offered is agreement with large" in plain(ran)
-    assert "by the comparator exact, as what large gives. It does not say how often either is right" in plain(ran)
+    assert "by the comparator text, as what large gives. It does not say how often either is right" in plain(ran)
     (one,) = json.loads((tmp_path / "policy" / "certificate.json").read_text())["certificates"]
-    assert (one["kind"], one["reference"], one["comparator"]) == ("agreement", "large", "exact")
+    assert (one["kind"], one["reference"], one["comparator"]) == ("agreement", "large", "text")
     assert cli("verify", "policy", path).code == 0
     kept = cli("verify", "policy", log(tmp_path / "kept.jsonl", 200, first=1_000))
     assert kept.code == 0, kept.out
