@@ -23,7 +23,7 @@ from fractions import Fraction
 import numpy as np
 
 from cascade.checks import share_problems
-from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
+from cascade.conformal.arrays import Floats, Ints, StepArrays
 from cascade.conformal.binomial import as_written
 from cascade.conformal.frontier import UNITS, Curve, StepFunctions
 from cascade.conformal.ltt import first_where, least_enough, needed_for_cost
@@ -166,16 +166,22 @@ def cost_levels(
     if not steps.complete.all():
         if most_nano_usd is None:
             raise UsageError("Some questions are incomplete; give the most that a question can cost, to bound theirs.")
-        rest = np.maximum(most_nano_usd - cost.sum(axis=1), 0)
-        cost = cost + np.where(_first_open(steps, levels), rest[:, None], 0)
+        cost = _capped(steps, levels, most_nano_usd)
     return StepFunctions(np.zeros(steps.n, dtype=np.int64), levels.reach, cost)
 
 
-def _first_open(steps: StepArrays, levels: Levels) -> Bools:
-    """Mark the open end that is reached first as kappa falls, bool (n, T): the rest of a cost comes once."""
+def _capped(steps: StepArrays, levels: Levels, most_nano_usd: int) -> Ints:
+    """Return the cost of each step, int64 (n, T), with the rest up to the cap at the open end that is reached first.
+
+    What is bought after that end, as kappa falls, is within the cap and costs nothing more.
+    """
     ends = open_end(steps)
-    first = np.where(ends, levels.reach, -np.inf).argmax(axis=1)
-    return np.asarray(ends & (np.arange(steps.horizon) == first[:, None]), dtype=np.bool_)
+    first = np.where(ends, levels.reach, -np.inf).argmax(axis=1)[:, None]
+    opened = np.take_along_axis(ends, first, axis=1)
+    before = ~opened | (levels.reach >= np.take_along_axis(levels.reach, first, axis=1))
+    cost = np.where(before, steps.cost, 0)
+    rest = np.maximum(most_nano_usd - cost.sum(axis=1, keepdims=True), 0)
+    return np.asarray(cost + np.where(opened & (np.arange(steps.horizon) == first), rest, 0), dtype=np.int64)
 
 
 def calibrate_risk(
