@@ -19,7 +19,7 @@ from .server import FaultServer
 
 CALL_S = 0.4
 SLACK_S = 5.0
-"""The tests' machine may be busy; `benchmarks/gateway.py` measures time."""
+"""The tests' machine may be busy. No benchmark measures time under faults."""
 
 
 @asynccontextmanager
