@@ -486,12 +486,12 @@ def test_f56_a_newer_schema_is_refused_with_what_to_do(
 
     url = f"sqlite:///{tmp_path / 'traces.db'}"
     with Store.open(url) as store, store._transaction() as connection:
-        connection.execute(sa.text("UPDATE meta SET value = '4' WHERE key = 'schema_version'"))
+        connection.execute(sa.text("UPDATE meta SET value = '5' WHERE key = 'schema_version'"))
     before = (tmp_path / "traces.db").read_bytes()
     for command in ("stats", "export"):
         ran = run("traces", command, "--store", url)
         assert (ran.code, ran.out) == (2, "")
-        assert "was written by a newer version of cascade (schema 4; this one knows 3)" in ran.err
+        assert "was written by a newer version of cascade (schema 5; this one knows 4)" in ran.err
         assert "pip install --upgrade certified-cascade, or, in a clone of it, git pull" in " ".join(ran.err.split())
     ran = ask(url)
     assert (ran.code, "Danube" in ran.out, "newer version of cascade" in ran.err) == (0, True, True)

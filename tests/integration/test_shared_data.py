@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import cascade
-from cascade.api.logs import open_log
+from cascade.api import comparing
+from cascade.api.logs import open_log, read_log
 from cascade.calibration.doubt import doubt_of
 from cascade.cli import compare as module
 from cascade.conformal.frontier import depth_mixture, frontier
@@ -43,7 +44,7 @@ def seen(episodes: str | Path, splits: int = 1) -> Seen:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "stdout", out)
         patch.setattr(sys, "stderr", io.StringIO())
-        patch.setattr(module, "open_log", lambda *given: opened.append(open_log(*given)) or opened[0])
+        patch.setattr(comparing, "read_log", lambda *given: opened.append(read_log(*given)) or opened[0])
         module.compare_log(str(episodes), splits=splits, as_json=True)
     found = json.loads(out.getvalue())
     listed = found.get("datasets", [found])

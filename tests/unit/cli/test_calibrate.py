@@ -362,7 +362,8 @@ def test_a_log_without_judgements_says_what_was_left_out_and_what_to_do(cli: Cli
     rows = [one | {"correct": None} for one in hard_rows(20, [])]
     ran = cli("calibrate", written(rows), "--policy", POLICY, "-o", "policy")
     assert ran.code == 2
-    assert ". A matcher judges them by the accepted answers that are logged (column gold)" in ran.err
+    assert "does not say which answers are right, so what is offered is agreement with large" in ran.err
+    assert "ask for --guarantee agreement, or read a log with labels" in ran.err
 
 
 def test_a_log_at_other_prices_is_2(cli: Cli, written: Write, tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_what_is_printed_is_what_the_library_found(cli: Cli, log: str) -> None:
 def test_the_report_says_all_five_things(cli: Cli, log: str) -> None:
     ran = cli("fit", log, "-o", "policy")
     assert ran.code == 0, ran.err
-    assert ran.err.startswith("made: no strategy gives the signal p_yes")  # a ladder has no verdicts
+    assert "no strategy gives" not in ran.err
     assert ran.err.count("no strategy") == 1
     said = words(ran.out)
     assert "200 questions of 2 steps: 140 to choose and fit on, 60 to certify" in said
