@@ -166,6 +166,7 @@ def calibrate_policy(
         notes=(
             *said,
             *priced_said(chosen.table),
+            *(() if chosen.table.own is None else (chosen.table.own.said,)),
             *chosen.notes,
             *_pooled(found, chosen.table, guarantee),
             *_guessed(sample, guarantee),

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays, renumbered
 from cascade.conformal.clusters import one_of_each
+from cascade.episodes.own_difference import pooled
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
@@ -73,6 +74,7 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         truth=first.truth,
         parents=first.parents,
         labels=_labels(tables),
+        own=pooled(table.own for table in tables),
     )
 
 

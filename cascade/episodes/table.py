@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints, Parents, StepArrays
+from cascade.episodes.own_difference import OwnDifference
 from cascade.guarantees.questions import Labels, Truth
 
 
@@ -101,6 +102,7 @@ class EpisodeTable:
             the steps in the order in which they are listed, one bought after the other: that is exact for any parents,
             since they are all earlier. `graph` has them as nodes of their own.
         labels: for which questions people's judgements count (`review.labels`); None where the truth is not theirs.
+        own: how often the reference differs from itself, in the whole log; None where it answered no request twice.
     """
 
     dataset: str
@@ -128,6 +130,7 @@ class EpisodeTable:
     truth: Truth | None = None
     parents: Parents | None = None
     labels: Labels | None = None
+    own: OwnDifference | None = None
 
     def __post_init__(self) -> None:
         if not self.questions:
@@ -261,4 +264,5 @@ class EpisodeTable:
             self.truth,
             self.parents,
             None if self.labels is None else self.labels.take(chosen),
+            self.own,
         )

@@ -162,7 +162,8 @@ def _compared(rows: Callable[[], Iterable[Mapping[str, Any]]], comparator: str |
     """Return a log with the reference's output as the truth."""
     found = labelled_by_reference(rows, comparator)
     tables = tables_from_rows(found.rows(dropped), dropped)
-    return Log(tuple([replace(table, truth=found.truths[table.dataset]) for table in tables]), rows, matcher=comparator)
+    told = [replace(table, truth=found.truths[table.dataset], own=found.own[table.dataset]) for table in tables]
+    return Log(tuple(told), rows, matcher=comparator)
 
 
 def _rows(given: str, where: Mapping[str, str] | None, dropped: Dropped | None = None) -> Iterator[Mapping[str, Any]]:

@@ -52,8 +52,9 @@ class Regret(ServedAnswer):
     def broken(
         self, table: Questions, right: Bools | Floats, in_set: Bools | Floats, reference_right: Bools | None
     ) -> Floats | None:
-        """Return where the answer served is wrong and the reference right."""
-        del table, in_set
+        """Return where the answer served is wrong and the reference right; where people judged, where it loses."""
+        if table.truth is not None:
+            return super().broken(table, right, in_set, reference_right)
         return None if reference_right is None else np.asarray((1.0 - right) * reference_right)
 
     def reads_all_steps(self, audit: Audit) -> bool:

@@ -30,7 +30,8 @@ def tables_with(compared: Compared, harmless: Harmless, dropped: Dropped | None 
     """Return a log's tables, where an output is right that equals the reference's or is harmless."""
     left_out = Dropped() if dropped is None else dropped
     tables = tables_from_rows(_rows(compared, harmless, left_out), left_out)
-    return [replace(table, truth=compared.relabelled.truths[table.dataset]) for table in tables]
+    found = compared.relabelled
+    return [replace(table, truth=found.truths[table.dataset], own=found.own[table.dataset]) for table in tables]
 
 
 def _rows(compared: Compared, harmless: Harmless, dropped: Dropped) -> Iterator[Mapping[str, Any]]:

@@ -39,6 +39,7 @@ from cascade.evaluation.splits import splits
 from cascade.guarantees.base import Guarantee, Kind, kinds_that
 from cascade.guarantees.identity import at_every_depth, check_identity
 from cascade.policies.base import Policy
+from cascade.text import counted
 from cascade.training.choice.portfolio import REFERENCE
 from cascade.training.choice.simple import LEVELS, PER_RUNG
 
@@ -114,7 +115,8 @@ class Proof:
         guarantee: what was promised.
         n: questions, each counted once.
         repeated: episodes left out because their question is there already.
-        left_out: questions of which the reference is not on record.
+        left_out: questions that are left out since the reference is not on record. Where right means equal to the
+            reference's output none is: every answer but the reference's own counts as lost there.
         groups: their groups.
         horizon: steps.
         splits, seed: how many splits, and which.
@@ -140,6 +142,7 @@ class Proof:
         first_right: the share of questions that stopping at the first step answers rightly.
         signals: what the first step's signals tell; none where it answers all questions rightly, or none.
         unknown: what is not on record, in words.
+        own: how often the reference differs from itself, in words; None where it answered no request twice.
     """
 
     dataset: str
@@ -169,6 +172,7 @@ class Proof:
     first_right: float
     signals: tuple[SignalUse, ...]
     unknown: tuple[str, ...]
+    own: str | None = None
 
     @property
     def verdict(self) -> str:
@@ -213,6 +217,8 @@ def prove(
     reference = reference_of(rows, plan.against)
     promised = reference_of(rows, GUIDE) if guarantee.rules.needs_reference else reference
     both = reference.known & promised.known
+    lost = np.count_nonzero(~both) if rows.truth is not None else 0
+    both |= rows.truth is not None  # what the reference would have given is unknown: there every other answer counts
     known, reference, promised = rows.take(both), reference.take(both), promised.take(both)
     if guarantee.single:
         check_identity(at_every_depth(known))
@@ -236,8 +242,18 @@ def prove(
         if own is not None:
             results[PER_RUNG].add(own, paid)
         tell(number, plan.splits)
-    left_out = _LeftOut(table.n - whole.n, rows.n - known.n, tuple(unpriced_said(whole)))
+    said = (*unpriced_said(whole), *_without_reference(int(lost)))
+    left_out = _LeftOut(table.n - whole.n, rows.n - known.n, said)
     return _proof(measuring, bound, left_out, plan, tally, results)
+
+
+def _without_reference(many: int) -> Iterator[str]:
+    """Yield on how many questions the reference's output is not on record though they count."""
+    if many:
+        yield (
+            f"The reference has no output on record for {counted(many, 'question')}: every answer served there counts "
+            "as lost, and what is saved there is not counted."
+        )
 
 
 def _check(guarantee: Guarantee, plan: Plan) -> None:
@@ -291,12 +307,12 @@ def _of_whole(n: int, tally: _Tally) -> int:
 class _LeftOut(NamedTuple):
     """How many episodes are of questions that are there already, and of questions without a reference.
 
-    `unpriced` says in words how many questions lack a cost, if any.
+    `said` says in words how many questions lack a cost, or count as lost for want of the reference's output.
     """
 
     repeated: int
     unknown: int
-    unpriced: tuple[str, ...]
+    said: tuple[str, ...]
 
 
 def _proof(
@@ -342,7 +358,8 @@ def _proof(
         unsolvable=float(hopeless(table.arrays).mean()),
         first_right=float(first_step(table).right.mean()),
         signals=tuple(signal_uses(table)),
-        unknown=(*left_out.unpriced, *unknowns(table)),
+        unknown=(*left_out.said, *unknowns(table)),
+        own=None if table.own is None else table.own.said,
     )
 
 

@@ -112,8 +112,11 @@ class Measuring:
         return Measuring(self.table.take(rows), self.guarantee, self.reference.take(rows), self.promised.take(rows))
 
     def of_way(self, way: Baseline) -> Figures:
-        """Return what a baseline did."""
-        columns = (way.cost, way.right, self._broken(way.right, way.in_set), way.in_set, way.length, way.answers)
+        """Return what a baseline did. What the reference itself serves breaks no promise that it keeps."""
+        lost = self._broken(way.right, way.in_set)
+        if way.name == self.promised.name and self.guarantee.rules.reference_keeps_it:
+            lost = np.minimum(lost, 0.0)
+        columns = (way.cost, way.right, lost, way.in_set, way.length, way.answers)
         return Figures(*(np.where(way.known, column, np.nan) for column in columns))
 
     def of_policy(self, policy: Policy, rows: Ints) -> Figures:
@@ -162,7 +165,7 @@ class SplitResults:
 
     def add(self, did: Figures, reference: Figures) -> None:
         """Add a split's test questions, paired with the reference's on those that both are known for."""
-        known = ~np.isnan(did.right)
+        known = ~(np.isnan(did.right) | np.isnan(reference.right))
         if not known.any():
             return
         self.means.append([mean_of(column) for column in did])

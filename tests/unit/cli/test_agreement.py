@@ -99,3 +99,21 @@ def test_a_log_without_labels_and_without_a_reference_says_what_is_missing(
     ran = cli(command, "one.jsonl", *(("-o", "policy") if command == "fit" else ()))
     assert ran.code == 2
     assert "column gold" in plain(ran)
+
+
+def test_how_often_the_reference_differs_from_itself_stands_beside_the_certificate(cli: Cli, tmp_path: Path) -> None:
+    rows = []
+    for number in range(150):
+        for run in ("", "#2") if number < 40 else ("",):
+            dear = "Rhine" if run and number < 4 else "Danube"
+            same = {"question": f"Question {number}?", "signals": {"reply_mean_logprob": -number / 150}}
+            rows.append(row(f"q{number}{run}", 1, "small", "Danube", **same))
+            rows.append(row(f"q{number}{run}", 2, "large", dear, **same))
+    write_rows(tmp_path / "twice.jsonl", rows)
+    said = "Asked twice, large differs from itself on 10.0 % of 40 requests (95 % interval 2.8 to 23.7 %)."
+    fitted = cli("fit", "twice.jsonl", "-o", "policy", "--alpha", "0.2")
+    assert said in plain(fitted)
+    calibrated = cli("calibrate", "twice.jsonl", "--policy", "policy", "-o", "again", "--alpha", "0.2")
+    assert said in plain(calibrated)
+    proved = cli("prove", "twice.jsonl", "--splits", "2", "--policy", "threshold", "--alpha", "0.2")
+    assert said in plain(proved)
