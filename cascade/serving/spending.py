@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 from cascade.budget.caps import Caps, Hold, Ledger, MemoryLedger, Refused, ends_s, new_id
 from cascade.budget.ledger import most_nano_usd
 from cascade.engine import failed_call, paid_call
-from cascade.errors import BudgetExceededError, ProviderError
+from cascade.errors import BudgetExceededError, ProviderError, quote
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.resilience.halting import Halt
 from cascade.resilience.retry import Deadline
@@ -226,11 +226,17 @@ def _opened(url: str | None) -> Ledger:
     if url is None:
         return MemoryLedger()
     from cascade.budget.sql_ledger import SqlLedger
-    from cascade.episodes.store import parse
+    from cascade.episodes.store import StoreError, parse
     from cascade.episodes.store.address import made_ready
 
     address = parse(url)
-    if address.path is None:
-        return SqlLedger.postgres(address.url.replace("postgresql+psycopg://", "postgresql://", 1))
-    made_ready(address)
-    return SqlLedger.sqlite(address.path)
+    try:
+        if address.path is None:
+            return SqlLedger.postgres(address.url.replace("postgresql+psycopg://", "postgresql://", 1))
+        made_ready(address)
+        return SqlLedger.sqlite(address.path)
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in {"psycopg", "sqlite3"}:
+            raise
+        said = quote(str(error)).rstrip(".")
+        raise StoreError(f"budget.store: {address.shown} cannot be used: {said}.", retryable=True) from None
