@@ -207,10 +207,16 @@ class NotCertifiedError(CascadeError):
 
 
 class BudgetExceededError(CascadeError):
-    """The next call could pass the cap, so it was not made. `calls` holds what was already paid."""
+    """The next call could pass the cap, so it was not made. `calls` holds what was already paid.
+
+    `spent` says that the call would have fitted under the cap, had others not spent or held money before it;
+    `retry_after_s` when the cap's day or month ends, where it has one.
+    """
 
     exit_code = 4
     calls: tuple[Any, ...] = ()
+    spent: bool = False
+    retry_after_s: float | None = None
 
 
 class BatchError(CascadeError):

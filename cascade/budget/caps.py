@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
 from cascade.resilience.forks import after_fork
@@ -199,6 +200,21 @@ class Caps:
             "total": self.total,
         }
         return {name: cap for name, cap in named.items() if cap is not None}
+
+
+def ends_s(account: str) -> float | None:
+    """Return when the period of an account ends, in seconds since 1970; None if it has no end.
+
+    >>> ends_s("day:1970-01-01"), ends_s("month:1970-12"), ends_s("total")
+    (86400.0, 31536000.0, None)
+    """
+    kind, _, period = account.partition(":")
+    if kind == "day":
+        return (datetime.fromisoformat(period).replace(tzinfo=UTC) + timedelta(days=1)).timestamp()
+    if kind == "month":
+        year, month = map(int, period.split("-"))
+        return datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC).timestamp()
+    return None
 
 
 def _plain(name: str | None) -> str:

@@ -7,12 +7,14 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from cascade.api.output import dollars, plain
+from cascade.cli import doctor_serve
+from cascade.cli.doctor_serve import Finding
 from cascade.cli.output import console, print_json
 from cascade.config import CascadeConfig, default_traces_url, environment, load, traces_url
 from cascade.config.schema import GuaranteeConfig
@@ -39,23 +41,16 @@ _PACKAGES = {
 }
 
 
-class Finding(NamedTuple):
-    """One line: what was looked at, how it is ("ok", "note", "problem"), and what that means."""
-
-    what: str
-    state: str
-    says: str
-
-
 def doctor(
     config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
+    serve: Annotated[bool, typer.Option("--serve", help="Check what cascade serve needs, too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print as one JSON document.")] = False,
 ) -> None:
     """Check packages, weights and the configuration. No model is asked, nothing is spent.
 
     Example: cascade doctor --config cascade.yaml
     """
-    findings = [*_packages(), *_sqlite(), *_weights(), *_configuration(config)]
+    findings = [*_packages(), *_sqlite(), *_weights(), *_configuration(config, serve=serve)]
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -131,9 +126,9 @@ def _weights() -> Iterator[Finding]:
         yield Finding(f"weights {entry.name}", "ok" if entry.here else "note", says)
 
 
-def _configuration(path: Path) -> Iterator[Finding]:
+def _configuration(path: Path, *, serve: bool) -> Iterator[Finding]:
     if not path.exists():
-        yield Finding("configuration", "note", f"there is no {path}; cascade init writes one")
+        yield Finding("configuration", "problem" if serve else "note", f"there is no {path}; cascade init writes one")
         yield from _traces(None)
         return
     try:
@@ -145,6 +140,8 @@ def _configuration(path: Path) -> Iterator[Finding]:
     yield Finding(str(path), "ok", "well-formed")
     yield from _models(config)
     yield from _traces(config)
+    if serve:
+        yield from doctor_serve.findings(config)
     certified = list(_certificates(config))
     yield from certified
     try:

@@ -75,6 +75,8 @@ _MEANINGS: tuple[tuple[type[CascadeError], _Meaning], ...] = (
     (ProviderError, _Meaning(503, "server_error", "provider_unavailable", again=True)),
     (CascadeError, _Meaning(500, "server_error", "not_served")),
 )
+_SPENT = _Meaning(429, "insufficient_quota", "insufficient_quota")
+"""As OpenAI says it. The client library would repeat a 429 within seconds, so it is told not to."""
 _UNPROCESSABLE = 422
 _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
@@ -96,7 +98,9 @@ def refusal_of(error: CascadeError | Refused) -> Refusal:
     meaning = next(meaning for kind, meaning in _MEANINGS if isinstance(error, kind))
     if isinstance(error, BadRequestError) and error.status == _UNPROCESSABLE:
         meaning = meaning._replace(status=_UNPROCESSABLE)
-    waits = error.retry_after_s if isinstance(error, ProviderError) else None
+    if isinstance(error, BudgetExceededError) and error.spent:
+        meaning = _SPENT
+    waits = error.retry_after_s if isinstance(error, ProviderError | BudgetExceededError) else None
     return _refusal(meaning, str(error), None, waits)
 
 

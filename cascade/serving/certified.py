@@ -19,7 +19,6 @@ from cascade.config.schema import GuaranteeConfig
 from cascade.engine import Run
 from cascade.episodes.identity import identity
 from cascade.episodes.schema import GUIDE_ONLY, LAST_ONLY
-from cascade.episodes.truth import TEXT, same
 from cascade.errors import ConfigError, NotCertifiedError
 from cascade.guarantees.audit import Audit, Judge
 from cascade.guarantees.base import get
@@ -208,6 +207,8 @@ class CertifiedPolicy:
         if not given:
             return lambda _: None
         from cascade.matching import get_comparator
+
+        from cascade.episodes.truth import TEXT, same  # numpy, which an answer without a promise does without
 
         comparator = get_comparator(certificate.comparator or TEXT)
         return lambda text: same(comparator, text, given[0], answer.question.chat)

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from cascade.budget.caps import Caps, Hold, Ledger, MemoryLedger, Refused, new_id
+from cascade.budget.caps import Caps, Hold, Ledger, MemoryLedger, Refused, ends_s, new_id
 from cascade.budget.ledger import most_nano_usd
 from cascade.engine import failed_call, paid_call
-from cascade.errors import BudgetExceededError, ProviderError
+from cascade.errors import BudgetExceededError, ProviderError, quote
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.resilience.halting import Halt
 from cascade.resilience.retry import Deadline
@@ -90,6 +90,22 @@ class Spending:
         if isinstance(found, Refused) and found.may_fit_later and self.ledger.recover(now_s):
             return self.ledger.reserve(amount, wanted, self.owner, expires_s)
         return found
+
+    def refuse(self, found: Refused, request: Request, *, waits: bool) -> None:
+        """Raise BudgetExceededError, unless the call is to wait for money that others hold."""
+        if found.may_fit_later and waits:
+            return
+        stands, price = found.stands, self.prices[request.model]
+        error = BudgetExceededError(
+            f"the next call to {request.model} does not fit under budget.{_WORDS[found.account.partition(':')[0]]}: of "
+            f"{exact_dollars(found.cap)} {exact_dollars(stands.spent)} is spent and {exact_dollars(stands.held)} is "
+            "held by calls under way."
+        )
+        error.spent = price is not None and most_nano_usd(request, price) <= found.cap
+        ends = ends_s(found.account)
+        if error.spent and ends is not None:
+            error.retry_after_s = max(0.0, ends - datetime.now(UTC).timestamp())
+        raise error
 
     def settle(self, hold: Hold, outcome: Call | None) -> None:
         """Book a call at its cost; at its bound, if that is more, where it is not known; in full where nothing is."""
@@ -185,14 +201,14 @@ class SpendingGuard:
     def _held(self, request: Request, deadline: Deadline, halt: Halt) -> Hold:
         ends_s = time.monotonic() + min(self._spending.wait_s, deadline.remaining_s())
         while isinstance(found := self._spending.reserve(request, self._key), Refused):
-            _refuse(found, request, waits=time.monotonic() < ends_s)
+            self._spending.refuse(found, request, waits=time.monotonic() < ends_s)
             halt.sleep(_POLL_S)
         return found
 
     async def _aheld(self, request: Request, deadline: Deadline) -> Hold:
         ends_s = time.monotonic() + min(self._spending.wait_s, deadline.remaining_s())
         while isinstance(found := await self._in_thread(lambda: self._spending.reserve(request, self._key)), Refused):
-            _refuse(found, request, waits=time.monotonic() < ends_s)
+            self._spending.refuse(found, request, waits=time.monotonic() < ends_s)
             await asyncio.sleep(_POLL_S)
         return found
 
@@ -203,18 +219,6 @@ class SpendingGuard:
         return await asyncio.shield(asyncio.to_thread(act))
 
 
-def _refuse(found: Refused, request: Request, *, waits: bool) -> None:
-    """Raise BudgetExceededError, unless the call is to wait for money that others hold."""
-    if found.may_fit_later and waits:
-        return
-    kind = found.account.partition(":")[0]
-    stands = found.stands
-    raise BudgetExceededError(
-        f"the next call to {request.model} does not fit under budget.{_WORDS[kind]}: of {exact_dollars(found.cap)} "
-        f"{exact_dollars(stands.spent)} is spent and {exact_dollars(stands.held)} is held by calls under way."
-    )
-
-
 _WORDS = {"key": "per_key", "user": "per_user", "day": "per_day", "month": "per_month", "total": "total"}
 
 
@@ -222,11 +226,17 @@ def _opened(url: str | None) -> Ledger:
     if url is None:
         return MemoryLedger()
     from cascade.budget.sql_ledger import SqlLedger
-    from cascade.episodes.store import parse
+    from cascade.episodes.store import StoreError, parse
     from cascade.episodes.store.address import made_ready
 
     address = parse(url)
-    if address.path is None:
-        return SqlLedger.postgres(address.url.replace("postgresql+psycopg://", "postgresql://", 1))
-    made_ready(address)
-    return SqlLedger.sqlite(address.path)
+    try:
+        if address.path is None:
+            return SqlLedger.postgres(address.url.replace("postgresql+psycopg://", "postgresql://", 1))
+        made_ready(address)
+        return SqlLedger.sqlite(address.path)
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in {"psycopg", "sqlite3"}:
+            raise
+        said = quote(str(error)).rstrip(".")
+        raise StoreError(f"budget.store: {address.shown} cannot be used: {said}.", retryable=True) from None

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from datetime import UTC, date, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from stores import postgres_url
 
-from cascade.budget.caps import Account, Caps, Hold, Ledger, MemoryLedger, Refused
+from cascade.budget.caps import Account, Caps, Hold, Ledger, MemoryLedger, Refused, ends_s
 from cascade.budget.sql_ledger import SqlLedger
 
 CAPS = {"total": 100, "key:a": 60, "key:b": 60, "day:1": 80}
@@ -192,3 +193,14 @@ def test_a_user_s_name_is_one_that_a_database_takes(user: str) -> None:
     assert name.isascii()
     assert name.isprintable()
     assert len(name) < 100
+
+
+def test_each_period_ends_where_the_next_begins() -> None:
+    caps = Caps(per_day=1, per_month=1)
+    for day in (date(2027, 12, 31), date(2028, 2, 28), date(2028, 2, 29), date(2030, 4, 30)):
+        now_s = datetime(day.year, day.month, day.day, 23, 59, 59, tzinfo=UTC).timestamp()
+        for account in caps.of(None, None, now_s):
+            end = ends_s(account)
+            assert end is not None
+            assert account in caps.of(None, None, end - 1)
+            assert account not in caps.of(None, None, end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from datetime import date
 from importlib.metadata import PackageNotFoundError
@@ -234,6 +235,51 @@ def test_a_sound_set_up_is_0(cli: Cli, fake_config: Path) -> None:
     assert found["provider"] == ("ok", "fake")
     assert found["price of base"][0] == "ok"
     assert found["Python"][0] == "ok"
+
+
+SERVED = """
+server: {port: PORT, keys: [{name: app, sha256: HASH}, {name: old, sha256: HASH, expires: 2020-01-01}]}
+traces: {store: "sqlite:///STORE/traces.db"}
+budget: {total: 5, store: "sqlite:///STORE/ledger.db"}
+"""
+
+
+def written(path: Path, port: int, store: str) -> None:
+    text = SERVED.replace("PORT", str(port)).replace("HASH", "a" * 64).replace("STORE", store)
+    path.write_text(path.read_text() + text)
+
+
+def test_a_server_that_could_start_is_0(cli: Cli, fake_config: Path, tmp_path: Path) -> None:
+    written(fake_config, 0, str(tmp_path))
+    assert not any("server" in what for what in findings(cli)[1])
+    code, found = findings(cli, "--serve")
+    states = {what: state for what, (state, _) in found.items() if "server" in what}
+    assert code == 0
+    assert states == {
+        "server packages": "ok", "server address": "ok", "server key app": "ok", "server key old": "note",
+        "server traces": "ok", "server budget": "ok",
+    }  # fmt: skip
+    assert not (tmp_path / "traces.db").exists()
+
+
+def test_what_keeps_a_server_from_starting_is_a_problem(cli: Cli, fake_config: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        written(fake_config, taken.getsockname()[1], str(tmp_path / "file"))
+        code, found = findings(cli, "--serve")
+    assert code == 2
+    assert {what for what, (state, _) in found.items() if state == "problem" and "server" in what} == {
+        "server address", "server traces", "server budget",
+    }  # fmt: skip
+
+
+def test_a_server_without_keys_beyond_this_machine_is_a_problem(cli: Cli, fake_config: Path) -> None:
+    fake_config.write_text(fake_config.read_text() + "server: {host: 0.0.0.0, port: 0}\nbudget: {total: 5}\n")
+    code, found = findings(cli, "--serve")
+    assert (code, found["server address"][0], found["server keys"][0]) == (2, "problem", "note")
+    assert "cascade serve --new-key" in found["server address"][1]
 
 
 def test_without_a_configuration_it_is_a_note(cli: Cli) -> None:

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from cascade.calibration.fingerprint import made_for
+from cascade.config import load
 from cascade.episodes.store import Store
 from cascade.server.feedback import MOST_HELD, Feedback, FeedbackEndpoint
 from cascade.server.refusals import Refused
 from cascade.types import Answer, Certificate, Question
+from unit.certified import certificate, directory
 
-from .served import ASK, asgi, orchestrator
+from .served import ASK, CONFIG, asgi, orchestrator
 from .test_written import SURE, UNSURE
 
 SCRIPT = {"small": [UNSURE], "large": [SURE]}
@@ -84,3 +87,27 @@ def test_only_what_would_be_counted_is_held_and_never_more_than_so_much() -> Non
 def test_nan_is_no_score() -> None:
     with pytest.raises(Refused):
         Feedback.of({"trace_id": "x", "score": float("nan")})
+
+
+async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_path: Path) -> None:
+    policy = {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5}
+    signed = certificate(made_for=made_for(load(CONFIG)), kappa=0.5, kind="error", delta=0.1)
+    settings = {
+        "policy": directory(tmp_path / "policy", signed, policy=policy),
+        "guarantee": {"kind": "error", "delta": 0.1, "audit": {"probability": 1, "seed": 1}},
+        "traces": {"store": f"sqlite:///{tmp_path}/traces.db"},
+    }
+    counted = []
+    async with orchestrator({"small": [SURE], "large": [UNSURE]}, **settings) as served, asgi(served) as client:
+        for right in (True, False):
+            messages = [{"role": "user", "content": f"Is it the Danube? Say {right}."}]  # a question counts once
+            asked = await client.post("/v1/chat/completions", json={"model": "cascade", "messages": messages})
+            assert "x-cascade-certificate" in asked.headers
+            body = {"trace_id": asked.headers["x-cascade-trace-id"], "right": right}
+            told = [(await client.post("/v1/feedback", json=body)).json() for _ in range(2)]
+            counted.append([(one["counted"], one["reason"]) for one in told])
+        assert served._service is not None
+        (monitor,) = served._service.default.monitors.values()
+        assert (monitor.audits, monitor.misses) == (2, 1)
+    again = (False, "the answer was not audited here, or was counted before")
+    assert counted == [[(True, "not missed"), again], [(True, "missed"), again]]

@@ -296,5 +296,28 @@ async def test_each_key_has_a_budget_of_its_own() -> None:
         for key in made.values():
             headers = {"authorization": f"Bearer {key.key}"}
             statuses = [(await client.post("/v1/chat/completions", json=body, headers=headers)) for _ in range(2)]
-            assert [one.status_code for one in statuses] == [200, 422]
-            assert statuses[1].json()["error"]["code"] == "budget_exceeded"
+            assert [one.status_code for one in statuses] == [200, 429]
+            error = statuses[1].json()["error"]
+            assert (error["type"], error["code"]) == ("insufficient_quota", "insufficient_quota")
+            assert "retry-after" not in statuses[1].headers
+
+
+@pytest.mark.parametrize(("cap", "most_days"), [("per_day", 1), ("per_month", 31)])
+async def test_a_spent_period_says_when_it_ends(cap: str, most_days: int) -> None:
+    settings = {"budget": {cap: 0.0002, "wait_s": 0}}
+    async with orchestrator({"small": [SURE]}, **settings) as served, asgi(served) as client:
+        body = {"model": "cascade", "messages": ASK, "max_tokens": 5}
+        first = await client.post("/v1/chat/completions", json=body)
+        spent = await client.post("/v1/messages", json=body)
+    assert [first.status_code, spent.status_code] == [200, 429]
+    assert spent.json()["error"]["type"] == "rate_limit_error"
+    assert 0 <= int(spent.headers["retry-after"]) <= most_days * 86_400
+    assert spent.headers["x-should-retry"] == "false"
+
+
+async def test_a_request_too_dear_for_an_untouched_cap_is_not_told_to_wait() -> None:
+    response = await post(
+        {"small": [SURE]}, {"max_tokens": 4_000}, settings={"budget": {"per_day": 0.0002, "wait_s": 0}}
+    )
+    assert (response.status_code, response.json()["error"]["code"]) == (422, "budget_exceeded")
+    assert "retry-after" not in response.headers

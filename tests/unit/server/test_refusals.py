@@ -19,6 +19,7 @@ KEY = "sk-0123456789abcdefghijklmn"
         (errors.ContextTooLongError("x"), 400, "context_length_exceeded", False),
         (errors.RefusedError("x"), 400, "content_filter", False),
         (errors.BudgetExceededError("x"), 422, "budget_exceeded", False),
+        (errors.BudgetExceededError("x", spent=True), 429, "insufficient_quota", False),
         (errors.RateLimitedError("x"), 429, "rate_limited_by_provider", True),
         (errors.ProviderTimeoutError("x"), 504, "provider_timeout", False),
         (errors.AuthenticationError("x"), 502, "provider_refused_key", False),
