@@ -206,9 +206,8 @@ class CertifiedPolicy:
         given = [one.text for step in answer.steps if step.number == self._strategy.horizon for one in step.candidates]
         if not given:
             return lambda _: None
-        from cascade.matching import get_comparator
-
         from cascade.episodes.truth import TEXT, same  # numpy, which an answer without a promise does without
+        from cascade.matching import get_comparator
 
         comparator = get_comparator(certificate.comparator or TEXT)
         return lambda text: same(comparator, text, given[0], answer.question.chat)

@@ -14,7 +14,7 @@ import pytest
 
 import cascade
 from cascade.api import comparing
-from cascade.api.logs import open_log, read_log
+from cascade.api.logs import read_log
 from cascade.calibration.doubt import doubt_of
 from cascade.cli import compare as module
 from cascade.conformal.frontier import depth_mixture, frontier
