@@ -9,13 +9,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from cascade.resilience.deadline import Deadline
 
 from cascade.chat import ChatRequest, output_text
 from cascade.providers.exchange import Endpoint
 from cascade.providers.guard import Guard
 from cascade.providers.litellm import LiteLLM
 from cascade.providers.openai_http import OpenAIHTTP
+from cascade.resilience.retry import Deadline
 from unit.made import request
 
 pytestmark = pytest.mark.litellm
