@@ -179,7 +179,9 @@ def episodes(
     null. `group` is the question's hash where the log has nothing better, so that the same question, asked twice or
     as a near-duplicate, is never on both sides of a split.
     """
-    with closing(sqlite3.connect("")) as store:  # an unnamed database lies in a file that is gone when it is closed
+    # An unnamed database lies in a file that is gone when it is closed. Whoever reads only a part of the rows leaves it
+    # to the garbage collector, which may run in another thread.
+    with closing(sqlite3.connect("", check_same_thread=False)) as store:
         _fill(store, calls, dropped)
         ordered = store.execute(
             "SELECT trace, at_s, place, columns, names FROM calls "
