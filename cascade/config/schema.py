@@ -52,7 +52,7 @@ class ModelConfig(Section):
     provider: str | None = None
     api_base: _Address | None = None
     api_key_env: str | None = None
-    max_tokens: int = Field(default=256, ge=1, le=1_000_000)
+    max_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
     temperature: float = Field(default=0.0, ge=0, le=2, allow_inf_nan=False)
     seed: int | None = None
     context_tokens: int | None = Field(default=None, ge=1)

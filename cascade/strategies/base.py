@@ -19,6 +19,9 @@ Plan: TypeAlias = Generator[Request | Step, Completion | None, None]
 """Yields a `Request` and is sent its `Completion` (or has a `ProviderError` thrown in), yields an undecided `Step` and
 is resumed if another step is wanted. It ends by returning after its last step."""
 
+MAX_TOKENS, CHAT_MAX_TOKENS = 256, 4_096
+"""The longest reply to a question, and to a chat request, where neither the configuration nor the request says."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
@@ -29,15 +32,17 @@ class ModelUse:
         max_tokens, temperature, seed: how it is asked.
         context_tokens: how long prompt and reply may be together.
         images, tools: whether it takes images, and tools.
+        chat_max_tokens: the longest reply to a chat request that sets no limit itself.
     """
 
     name: str
-    max_tokens: int = 256
+    max_tokens: int = MAX_TOKENS
     temperature: float = 0.0
     seed: int | None = None
     context_tokens: int | None = None
     images: bool | None = None
     tools: bool | None = None
+    chat_max_tokens: int = CHAT_MAX_TOKENS
 
     def lacks(self, request: Request) -> str | None:
         """Return what a chat request needs that the model is known not to have, in words; None for nothing."""

@@ -15,9 +15,6 @@ from cascade.strategies.base import ModelUse
 from cascade.strategies.prompts import Prompts, question_text
 from cascade.types import Candidate, Completion, Question, Request
 
-CHAT_MAX_TOKENS = 4_096
-"""The limit of a chat reply where neither the application nor the configuration sets a longer one."""
-
 
 class Reading(NamedTuple):
     """What a reply holds: its answer as a candidate, or None and the warning that says why; and its signals."""
@@ -83,7 +80,7 @@ class ChatForm:
 
     def request(self, use: ModelUse, role: str, step: int) -> Request:
         """Send the request as it is."""
-        most = self.chat.max_tokens or max(use.max_tokens, CHAT_MAX_TOKENS)
+        most = self.chat.max_tokens or use.chat_max_tokens
         said = self.chat.top_logprobs
         wanted = 1 if said is None else said or None
         return Request(use.name, (), role, "answer", step, self._question, most, top_logprobs=wanted, chat=self.chat)

@@ -85,6 +85,13 @@ def test_a_limit_is_added_only_where_the_application_sets_none() -> None:
     assert fake.requests[1].max_tokens == 7
 
 
+def test_a_model_s_own_limit_holds_for_chat_requests() -> None:
+    fake = FakeProvider(None)
+    models = {**CONFIG["models"], "base": {"model": "small", "max_tokens": 50}}
+    Orchestrator.from_config({**CONFIG, "models": models}, providers={"fake": fake}).chat([USER])
+    assert [(one.model, one.max_tokens) for one in fake.requests] == [("small", 50), ("large", 4_096)]
+
+
 def test_the_served_message_is_one_model_s_whole_message() -> None:
     said = reply("I will look.", tool_calls=[("get_weather", {"city": "Wien"})])
     orchestrator, _ = served_by(lambda _: said)

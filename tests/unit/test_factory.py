@@ -38,14 +38,23 @@ MODELS = {"models": {"base": ENTRY, "guide": "large"}, "provider": "fake"}
 @pytest.mark.parametrize(
     ("strategy", "made"),
     [
-        ({"decider": "base"}, BaseGuide(ModelUse("small", 9, 0.5, 3), ModelUse("large"), decider="base")),
+        (
+            {"decider": "base"},
+            BaseGuide(ModelUse("small", 9, 0.5, 3, chat_max_tokens=9), ModelUse("large"), decider="base"),
+        ),
         (
             {"rounds": 2, "verdict": "sampled", "samples": 5, "on_guide_error": "accept"},
-            BaseGuide(ModelUse("small", 9, 0.5, 3), ModelUse("large"), 2, "sampled", 5, "accept"),
+            BaseGuide(ModelUse("small", 9, 0.5, 3, chat_max_tokens=9), ModelUse("large"), 2, "sampled", 5, "accept"),
         ),
-        ({"kind": "exit", "model": "base", "rounds": 2}, Exit(ModelUse("small", 9, 0.5, 3), "base", 2)),
+        (
+            {"kind": "exit", "model": "base", "rounds": 2},
+            Exit(ModelUse("small", 9, 0.5, 3, chat_max_tokens=9), "base", 2),
+        ),
         ({"kind": "exit"}, Exit(ModelUse("large"), "guide", 4)),
-        ({"kind": "ladder", "models": ["guide", "base"]}, Ladder((ModelUse("large"), ModelUse("small", 9, 0.5, 3)))),
+        (
+            {"kind": "ladder", "models": ["guide", "base"]},
+            Ladder((ModelUse("large"), ModelUse("small", 9, 0.5, 3, chat_max_tokens=9))),
+        ),
     ],
 )
 def test_a_strategy_is_what_its_section_says(strategy: dict[str, Any], made: Any) -> None:
