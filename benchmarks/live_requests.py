@@ -79,7 +79,7 @@ def read(path: str) -> Requests:
 def labels_taken(requests: Requests, rows: Ints, alpha: float) -> Labels:
     """Return how many labels the certificate of a regret takes on some of the judged requests.
 
-    The path is that of `fit`'s named score: from the request of which the base is surest on.
+    The path is that of `fit`'s named score: it begins with the request of which the base is surest.
     """
     table = requests.judged.take(rows)
     doubt = doubt_of(table)

@@ -126,7 +126,7 @@ def calibrate(
         seed: which random draws.
         allow_everything: with too few questions, keep every answer of every step.
         force: write over another policy there.
-        tell: takes what must be known of the log or the call, in words.
+        tell: is called with each notice about the log or the call.
 
     Raises:
         UsageError: with what is wrong with what is asked for.

@@ -108,7 +108,7 @@ def compare(
         matcher: judges the answers anew.
         models: of a log of many models these alone, the cheapest first; the last is the reference.
         seed: which random splits.
-        tell: takes what must be known of the log, in words.
+        tell: is called with each notice about the log.
 
     Raises:
         UsageError: what is asked for cannot be had from this log.

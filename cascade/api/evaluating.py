@@ -63,7 +63,7 @@ def evaluate(
         matcher: judges the answers anew.
         models: of a log of many models these alone, the cheapest first; the last is the reference.
         seed: which random draws of the intervals.
-        tell: takes what must be known of the log, in words.
+        tell: is called with each notice about the log.
 
     Raises:
         UsageError: there is no such log or policy.

@@ -34,7 +34,7 @@ from cascade.training.uncertified import fit_uncertified
 
 FitResult: TypeAlias = PolicyFit | LevelsFit | CrossedFit | UncertifiedFit
 Working: TypeAlias = Callable[[str], AbstractContextManager[Show]]
-"""From what is done, in words, to a context in which it is shown how far it is."""
+"""Makes a context that shows the progress of a piece of work; its argument names the work."""
 
 
 def _silent(_: str) -> AbstractContextManager[Show]:
@@ -114,7 +114,7 @@ def fit(
         output: the directory to write; by default none, see `save` of the result.
         force: write over another policy there.
         working: makes the context in which it is shown how far a fit is.
-        tell: takes what must be known of the log or the call, in words.
+        tell: is called with each notice about the log or the call.
 
     Returns:
         A `PolicyFit`; with levels a `LevelsFit`, with `cross_calibrate` a `CrossedFit`, of a network that carries no

@@ -78,7 +78,7 @@ def monitor(
         where: which rows of the log are read.
         matcher: judges the answers anew.
         models: of a log of many models these alone, the cheapest first; the last is the reference.
-        tell: takes what must be known of the audits, in words.
+        tell: is called with each notice about the audits.
 
     Raises:
         UsageError: there is no such log or directory.

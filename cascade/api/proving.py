@@ -111,7 +111,7 @@ def prove(
         seed: which random splits.
         report: writes the same as Markdown into this file.
         show: told how far it is.
-        tell: takes what must be known of a log, in words.
+        tell: is called with each notice about a log.
 
     Raises:
         UsageError: with everything that is wrong with what is asked for, or why nothing can be said of any log.

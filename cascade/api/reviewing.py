@@ -50,7 +50,7 @@ def read_reviewed(asked: LogAsked, reviews: ReviewOptions, kind: str, tell: Tell
         asked: the log.
         reviews: what people said.
         kind: the kind of guarantee that is asked for.
-        tell: takes what must be known of the log.
+        tell: is called with each notice about the log.
 
     Raises:
         UsageError: the log or the reviews cannot be read, or do not say what is asked for.

@@ -11,6 +11,7 @@ from cascade.api.telling import Tell
 from cascade.config import CascadeConfig
 from cascade.episodes.table import EpisodeTable
 from cascade.policies.base import SHARED_PLACE
+from cascade.strategies.config import StrategyConfig
 from cascade.strategies.registry import STRATEGIES
 
 
@@ -40,27 +41,39 @@ def tell_unserved(tables: Iterable[EpisodeTable], config: CascadeConfig | None, 
 
 
 def next_step(reads: Iterable[str], sources: Sequence[str], path: str) -> str:
-    """Return a line that says how to serve a fitted policy, or why it cannot be served.
+    """Return a line that says how to serve a fitted policy, with which strategies, or why it cannot be served.
 
+    >>> next_step(["p_yes"], ("answer",), "./policy")
+    'next: policy: ./policy in cascade.yaml serves it, with a strategy of kind offers or verified'
     >>> next_step(["logprob"], ("answer",), "./policy")[:59]
     'It cannot be served: it looks at logprob, which no strategy'
     """
-    missing = unserved(reads, sources, None)
-    if not missing:
-        return f"next: policy: {path} in cascade.yaml serves it"
-    return (
-        f"It cannot be served: it looks at {', '.join(missing)}, which no strategy gives. It can be evaluated on logs "
-        "that have it."
-    )
+    names = set(reads)
+    missing = unserved(names, sources, None)
+    if missing:
+        return (
+            f"It cannot be served: it looks at {', '.join(missing)}, which no strategy gives. It can be evaluated on "
+            "logs that have it."
+        )
+    there = _strategies(sources)
+    kinds = [kind for kind, one in there if names <= one.signals]
+    if not kinds:
+        return f"It cannot be served: it looks at {', '.join(sorted(names))}, and no strategy gives all of them."
+    served = f"next: policy: {path} in cascade.yaml serves it"
+    return served if len(kinds) == len(there) else f"{served}, with a strategy of kind {' or '.join(kinds)}"
 
 
 def _given(sources: Sequence[str], config: CascadeConfig | None) -> frozenset[str]:
     if config is not None:
         return config.strategy.signals
-    known = STRATEGIES.usable().values()
-    same = [one for one in known if sorted(one.candidates) == sorted(sources)]
-    found = same or [one for one in known if one.candidates == (SHARED_PLACE,)]
-    return frozenset(name for one in found for name in one.signals)
+    return frozenset(name for _, one in _strategies(sources) for name in one.signals)
+
+
+def _strategies(sources: Sequence[str]) -> list[tuple[str, type[StrategyConfig]]]:
+    """Return the strategies, by kind, whose steps have candidates of these sources."""
+    known = list(STRATEGIES.usable().items())
+    same = [(kind, one) for kind, one in known if sorted(one.candidates) == sorted(sources)]
+    return same or [(kind, one) for kind, one in known if one.candidates == (SHARED_PLACE,)]
 
 
 def _advice(name: str, given: Iterable[str]) -> str:

@@ -99,7 +99,7 @@ def verify(
         models: of a log of many models these alone, the cheapest first; the last is the reference.
         reviews: what people said (`cascade review`) is the truth: one file or several.
         label_rate: of the reviews only those drawn at this rate; by default all that were drawn.
-        tell: takes what must be known of the log, in words.
+        tell: is called with each notice about the log.
 
     Raises:
         UsageError: there is no such log or directory.

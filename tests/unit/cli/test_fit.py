@@ -130,7 +130,7 @@ def test_the_report_says_all_five_things(cli: Cli, log: str) -> None:
     assert f"Chosen: {' '.join(chosen.split()[1:3])}" in said
     assert "With probability at least 90 %" in said
     assert "60 calibration questions" in said
-    assert "next: policy: ./policy in cascade.yaml serves it" in said
+    assert "next: policy: ./policy in cascade.yaml serves it, with a strategy of kind offers or verified" in said
 
 
 @pytest.mark.parametrize("width", [80, 100, 130])
