@@ -6,15 +6,12 @@ are changed in the order of their names, so that two transactions never wait for
 
 from __future__ import annotations
 
-import queue
-import sqlite3
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from cascade.budget.caps import Account, Hold, Refused, new_id
-from cascade.errors import MissingExtraError
+from cascade.budget.database import Database, UndoneError
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS cascade_accounts (name TEXT PRIMARY KEY, spent BIGINT NOT NULL, held BIGINT NOT NULL)",
@@ -31,57 +28,29 @@ _END = "DELETE FROM cascade_holds WHERE id = ? RETURNING amount, accounts"
 _BOOK = "UPDATE cascade_accounts SET held = held - ?, spent = spent + ? WHERE name = ?"
 _LOST = "SELECT id FROM cascade_holds WHERE expires_s <= ? OR owner = ?"
 _READ = "SELECT spent, held FROM cascade_accounts WHERE name = ?"
-_CREATION_LOCK = "SELECT pg_advisory_xact_lock(1667330919)"
 _BETWEEN = "\n"
 """Between names of accounts in a hold; `caps.Caps` writes none with a line end."""
-_BUSY_S = 30.0
 
 
 class SqlLedger:
     """A ledger in a database. Made by `sqlite` or `postgres`; close it.
 
-    Connections are kept and shared between threads, one transaction at a time each. A connection that broke is left
-    to the garbage collector and another is opened.
-
     Args:
-        connect: opens a connection with transactions of its own.
-        begin: the statement that begins one with the right to write; "" where the driver does.
-        mark: how a parameter is written.
+        database: where the accounts are.
     """
 
-    def __init__(self, connect: Callable[[], Any], begin: str, mark: str) -> None:
-        self._connect, self._begin, self._mark = connect, begin, mark
-        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._closed = False
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     @classmethod
     def sqlite(cls, path: str | Path) -> SqlLedger:
         """Return the ledger in a file, which is made if it is not there."""
-
-        def connect() -> sqlite3.Connection:
-            made = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-            made.execute("PRAGMA synchronous = FULL")
-            return made
-
-        ledger = cls(connect, "BEGIN IMMEDIATE", "?")
-        with ledger._transaction() as run:
-            for statement in _TABLES:
-                run(statement)
-        return ledger
+        return cls(Database.sqlite(path, _TABLES))
 
     @classmethod
     def postgres(cls, url: str) -> SqlLedger:
         """Return the ledger in a database. Raises MissingExtraError without psycopg."""
-        try:
-            import psycopg
-        except ModuleNotFoundError:
-            raise MissingExtraError("psycopg", "A ledger in PostgreSQL") from None
-        ledger = cls(lambda: psycopg.connect(url, application_name="cascade"), "", "%s")
-        with ledger._transaction() as run:
-            run(_CREATION_LOCK)
-            for statement in _TABLES:
-                run(statement)
-        return ledger
+        return cls(Database.postgres(url, _TABLES))
 
     def reserve(self, amount: int, caps: Mapping[str, int], owner: str, expires_s: float) -> Hold | Refused:
         """Hold an amount on all accounts, or on none."""
@@ -90,7 +59,7 @@ class SqlLedger:
             if amount > caps[name]:
                 return Refused(name, caps[name], self.account(name))
         hold = Hold(new_id(), amount, tuple(names), owner, expires_s)
-        with suppress(_NoRoomError), self._transaction() as run:
+        with suppress(_NoRoomError), self._database.transaction() as run:
             for name in names:
                 if not run(_HOLD, name, amount, caps[name]).rowcount:
                     full = name
@@ -104,7 +73,7 @@ class SqlLedger:
         return self._settle(hold.id, cost)
 
     def _settle(self, hold_id: str, cost: int | None) -> bool:
-        with self._transaction() as run:
+        with self._database.transaction() as run:
             found = run(_END, hold_id).fetchone()
             if found is None:
                 return False
@@ -115,48 +84,20 @@ class SqlLedger:
 
     def recover(self, now_s: float, owner: str | None = None) -> int:
         """Book in full what was not settled in time."""
-        with self._transaction() as run:
+        with self._database.transaction() as run:
             lost = [one for (one,) in run(_LOST, now_s, owner or "").fetchall()]
         return sum(self._settle(one, None) for one in lost)
 
     def account(self, name: str) -> Account:
         """Return what stands on an account."""
-        with self._transaction() as run:
+        with self._database.transaction() as run:
             found = run(_READ, name).fetchone()
         return Account() if found is None else Account(*found)
 
     def close(self) -> None:
         """Close the connections that nobody uses; the others are closed when they are given back."""
-        self._closed = True
-        with suppress(queue.Empty):
-            while True:
-                self._free.get_nowait().close()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[Callable[..., Any]]:
-        """Run statements in one transaction, which ends with the block; an error in it undoes all of them."""
-        try:
-            connection = self._free.get_nowait()
-        except queue.Empty:
-            connection = self._connect()
-        try:
-            with closing(connection.cursor()) as cursor:
-                if self._begin:
-                    cursor.execute(self._begin)
-                yield lambda statement, *values: cursor.execute(statement.replace("?", self._mark), values)
-                connection.commit()
-        except BaseException as error:
-            if isinstance(error, _NoRoomError):
-                connection.rollback()
-                self._give_back(connection)
-            else:
-                connection.close()
-            raise
-        self._give_back(connection)
-
-    def _give_back(self, connection: Any) -> None:
-        connection.close() if self._closed else self._free.put(connection)
+        self._database.close()
 
 
-class _NoRoomError(Exception):
+class _NoRoomError(UndoneError):
     """An account has no room: what was held on others is to be undone."""

@@ -28,6 +28,7 @@ from cascade.config.schema import (
     LimitsConfig,
     Model,
     ModelConfig,
+    ModesConfig,
     PriceConfig,
     ProviderConfig,
     ServerConfig,
@@ -70,6 +71,7 @@ class CascadeConfig(Section):
     )
     guarantee: GuaranteeConfig | None = None
     server: ServerConfig = Field(default_factory=ServerConfig)
+    modes: ModesConfig | None = None
     traces: Annotated[TracesConfig | None, BeforeValidator(traces_shorthand)] = Field(default_factory=TracesConfig)
 
     @model_validator(mode="before")
@@ -194,6 +196,7 @@ def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfi
 def _beside(config: CascadeConfig, folder: Path) -> CascadeConfig:
     """Return a configuration whose relative paths are looked for from the folder of the configuration's file."""
     strategy, policy, provider, traces = config.strategy, config.policy, config.provider, config.traces
+    modes = config.modes
     changed: dict[str, Section] = {}
     if strategy.prompts is not None:
         changed["strategy"] = strategy.model_copy(update={"prompts": _placed(strategy.prompts, folder)})
@@ -204,6 +207,8 @@ def _beside(config: CascadeConfig, folder: Path) -> CascadeConfig:
         changed["provider"] = provider.model_copy(update={"options": options})
     if traces is not None and traces.store is not None:
         changed["traces"] = traces.model_copy(update={"store": _placed(traces.store, folder)})
+    if modes is not None and modes.store is not None:
+        changed["modes"] = modes.model_copy(update={"store": _placed(modes.store, folder)})
     return config.model_copy(update=changed) if changed else config
 
 
@@ -277,6 +282,31 @@ def ledger_url(budget: BudgetConfig) -> str | None:
     except UsageError as error:
         raise ConfigError([f"budget.store_env: {error}"]) from None
     return url
+
+
+def modes_url(config: CascadeConfig) -> str | None:
+    """Return the URL of the store that modes are kept in; None where there are none.
+
+    Without one of its own it is the database of the traces, or beside their file another one.
+
+    Raises:
+        ConfigError: a variable holds no store, or there are modes and no traces.
+    """
+    modes = config.modes
+    if modes is None:
+        return None
+    if modes.store_env is not None:
+        url = environment(modes.store_env)
+        if url is None:
+            raise ConfigError([f"modes.store_env: the environment variable {modes.store_env} is not set"])
+        return _store_in(modes.store_env, url)
+    traces = traces_url(config.traces)
+    if traces is None:
+        raise ConfigError(["modes: drawn requests are kept in the traces, which are off; give them a store: traces"])
+    if modes.store is not None:
+        return modes.store
+    path = parse(traces).path
+    return traces if path is None else f"sqlite:///{path.with_name(f'{path.stem}-modes.db')}"
 
 
 def traces_url(traces: TracesConfig | None) -> str | None:

@@ -1,0 +1,124 @@
+"""A database that any number of processes share: connections that are kept, and one transaction at a time on each.
+
+SQLite or PostgreSQL by their own drivers, so that a statement takes microseconds: the ledger makes two for each call.
+"""
+
+from __future__ import annotations
+
+import queue
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from cascade.errors import MissingExtraError
+
+_CREATION_LOCK = "SELECT pg_advisory_xact_lock(1667330919)"
+_BUSY_S = 30.0
+
+
+class UndoneError(Exception):
+    """Raised in a transaction to undo it and keep the connection."""
+
+
+class Database:
+    """Connections to a database. Made by `sqlite`, `postgres` or `memory`; close it.
+
+    A connection that broke is left to the garbage collector and another is opened.
+
+    Args:
+        connect: opens a connection with transactions of its own.
+        begin: the statement that begins one with the right to write; "" where the driver does.
+        mark: how a parameter is written.
+        tables: the statements that make what is not there yet.
+        alone: whether there is one connection, which uses take in turn.
+    """
+
+    def __init__(
+        self, connect: Callable[[], Any], begin: str, mark: str, tables: Iterable[str], *, alone: bool = False
+    ) -> None:
+        self._connect, self._begin, self._mark, self._alone = connect, begin, mark, alone
+        self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._closed = False
+        if alone:
+            self._free.put(connect())
+        with self.transaction() as run:
+            for statement in tables:
+                run(statement)
+
+    @classmethod
+    def sqlite(cls, path: str | Path, tables: Iterable[str]) -> Database:
+        """Return the database in a file, with these tables; the file is made if it is not there."""
+
+        def connect() -> sqlite3.Connection:
+            made = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+            made.execute("PRAGMA synchronous = FULL")
+            return made
+
+        return cls(connect, "BEGIN IMMEDIATE", "?", tables)
+
+    @classmethod
+    def memory(cls, tables: Iterable[str]) -> Database:
+        """Return a database of this process, which ends with it."""
+
+        def connect() -> sqlite3.Connection:
+            return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+
+        return cls(connect, "BEGIN IMMEDIATE", "?", tables, alone=True)
+
+    @classmethod
+    def postgres(cls, url: str, tables: Iterable[str]) -> Database:
+        """Return the database of a server, with these tables. Raises MissingExtraError without psycopg."""
+        try:
+            import psycopg
+        except ModuleNotFoundError:
+            raise MissingExtraError("psycopg", "A store in PostgreSQL") from None
+        made = [_CREATION_LOCK, *tables]
+        return cls(lambda: psycopg.connect(url, application_name="cascade"), "", "%s", made)
+
+    @property
+    def row_lock(self) -> str:
+        """What ends a query whose rows the transaction will change: SQLite locks the whole file at its beginning."""
+        return "" if self._begin else " FOR UPDATE"
+
+    @property
+    def blocks(self) -> bool:
+        """Whether a transaction may take longer than a turn of an event loop should."""
+        return not self._alone
+
+    def close(self) -> None:
+        """Close the connections that nobody uses; the others are closed when they are given back."""
+        self._closed = True
+        with suppress(queue.Empty):
+            while True:
+                self._free.get_nowait().close()
+
+    @contextmanager
+    def transaction(self, *, reading: bool = False) -> Iterator[Callable[..., Any]]:
+        """Run statements in one transaction, which ends with the block; an error in it undoes all of them.
+
+        Args:
+            reading: nothing will be written, so that no writer has to wait.
+        """
+        try:
+            connection = self._free.get(block=self._alone and not self._closed)
+        except queue.Empty:
+            connection = self._connect()
+        try:
+            with closing(connection.cursor()) as cursor:
+                if self._begin:
+                    cursor.execute("BEGIN" if reading else self._begin)
+                yield lambda statement, *values: cursor.execute(statement.replace("?", self._mark), values)
+                connection.commit()
+        except BaseException as error:
+            if isinstance(error, UndoneError) or self._alone:
+                connection.rollback()
+                self._give_back(connection)
+            else:
+                connection.close()
+            raise
+        self._give_back(connection)
+
+    def _give_back(self, connection: Any) -> None:
+        connection.close() if self._closed else self._free.put(connection)

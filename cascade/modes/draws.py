@@ -1,0 +1,92 @@
+"""Who is drawn, for which role, and what each look may spend: decisions by a keyed hash or by arithmetic alone.
+
+A draw depends on a secret of the server and on names of the conversation and the turn, never on what was asked. So
+nobody can tell beforehand which requests are drawn, and replicas that share the secret agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Literal
+
+Role = Literal["fit", "certify"]
+SAVING_LEVEL = 0.05
+"""The probability with which any promotion ever rests on a saving that is not there."""
+_BETWEEN = b"\x1f"
+
+
+def place(secret: bytes, purpose: str, *names: str) -> float:
+    """Return a number in [0, 1) that looks drawn by chance and is always the same for the same names.
+
+    Args:
+        secret: the server's.
+        purpose: what is drawn: draws for different purposes are independent.
+        names: of what it is drawn for.
+    """
+    said = _BETWEEN.join([purpose.encode(), *(name.encode("utf-8", "replace") for name in names)])
+    return int.from_bytes(hmac.new(secret, said, hashlib.sha256).digest()[:8], "big") / 2**64
+
+
+def is_drawn(secret: bytes, conversation: str, turn: str, rate: float) -> bool:
+    """Return whether a turn of a conversation is drawn, at a rate from 0 to 1.
+
+    >>> is_drawn(b"secret", "conversation", "1", 1.0), is_drawn(b"secret", "conversation", "1", 0.0)
+    (True, False)
+    """
+    return place(secret, "draw", conversation, turn) < rate
+
+
+def role_of(secret: bytes, conversation: str, certify: float) -> Role:
+    """Return what the drawn rows of a conversation are for: all of them the same.
+
+    Args:
+        secret: the server's.
+        conversation: its name.
+        certify: the share of conversations that certify.
+    """
+    return "certify" if place(secret, "role", conversation) < certify else "fit"
+
+
+def in_canary(secret: bytes, key: str, share: float) -> bool:
+    """Return whether a key's requests are served by the policy: once it is, it stays so while the share rises."""
+    return place(secret, "canary", key) < share
+
+
+def look_level(level: float, look: int) -> float:
+    """Return what the k-th look, from 1, may spend of a level: level / (k (k + 1)). All looks together spend it once.
+
+    >>> look_level(0.1, 1), round(sum(look_level(0.1, k) for k in range(1, 10_000)), 4)
+    (0.05, 0.1)
+    """
+    if look < 1:
+        raise ValueError(f"looks are counted from 1, not {look}")
+    return level / (look * (look + 1))
+
+
+def spent_level(level: float, looks: int) -> float:
+    """Return what so many looks have spent of a level: level · k / (k + 1).
+
+    >>> spent_level(0.1, 0), spent_level(0.1, 1), round(spent_level(0.1, 3), 3)
+    (0.0, 0.05, 0.075)
+    """
+    return level * looks / (looks + 1)
+
+
+def affordable_rate(rate: float, left_nano_usd: int | None, row_nano_usd: float | None, requests: float) -> float:
+    """Return the rate at which requests are drawn until it is set anew.
+
+    A drawn row is never dropped for its cost; the rate is lowered beforehand instead.
+
+    Args:
+        rate: the share that is wanted.
+        left_nano_usd: what is left for drawn rows, those under way subtracted; None for no limit.
+        row_nano_usd: what a drawn row costs beside what is served; None while no row is known.
+        requests: how many requests are expected until there is money again.
+
+    >>> affordable_rate(0.2, 1_000, 10.0, 1_000), affordable_rate(0.2, None, 10.0, 1_000)
+    (0.1, 0.2)
+    """
+    if left_nano_usd is None or not row_nano_usd or requests <= 0:
+        return rate
+    return min(rate, max(0, left_nano_usd) / (row_nano_usd * requests))

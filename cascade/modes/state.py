@@ -1,0 +1,263 @@
+"""What is known of a cascade in service: its mode, the certificate in force, what audits told. Frozen values.
+
+`ModeStore` keeps them; every change is a method here that returns the next value.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+from cascade.conformal.monitor import Monitor
+from cascade.errors import UsageError
+from cascade.modes.draws import Role
+
+Mode = Literal["observe", "enforce", "fallback"]
+Source = Literal["observe", "audit"]
+Outcome = Literal["pending", "complete", "missing"]
+Verdict = Literal["open", "promoted", "refused"]
+_CHANGES = 100
+"""Changes that are kept, the latest."""
+
+
+class Change(NamedTuple):
+    """A change of a mode or a switch.
+
+    Attributes:
+        at: when, UTC, ISO 8601.
+        by: who or what made it: a key's name, "cascade promote", "audits".
+        mode: the mode from then on.
+        why: in words.
+    """
+
+    at: str
+    by: str
+    mode: Mode
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """The certificate that a cascade serves under.
+
+    Attributes:
+        certificate: its id.
+        look: the look that issued it.
+        alpha: the share of requests that may differ from the guide.
+        delta: what of the error probability this certificate spends.
+        n: conversations that certified it.
+        comparator: by which answers are the same.
+        models: by model the names that its replies bore: another name voids the certificate.
+    """
+
+    certificate: str
+    look: int
+    alpha: float
+    delta: float
+    n: int
+    comparator: str
+    models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def other_name(self, model: str, echoed: str | None) -> bool:
+        """Whether a model answers under a name that it did not bear while the certificate was made."""
+        known = self.models.get(model)
+        return bool(known) and echoed is not None and echoed not in (known or ())
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeState:
+    """The state of one cascade.
+
+    Attributes:
+        cascade: its name.
+        mode: "observe": the guide serves; "enforce": the policy serves; "fallback": the guide serves after an alarm.
+        version: grows with each change.
+        killed: whether the kill switch sends every request to the guide, whatever the mode.
+        canary: the share of keys that the policy serves in "enforce".
+        looks: looks at certifying rows so far, refused ones counted.
+        rate: the share of requests that is drawn while observing, as it was last set; None before.
+        rate_set_s: when that was, in seconds since 1970.
+        in_force: the certificate in force; the last one in "fallback".
+        monitor: what audits told of it.
+        alarm: why it was withdrawn, in words.
+        changes: the latest changes, the oldest first.
+    """
+
+    cascade: str
+    mode: Mode = "observe"
+    version: int = 0
+    killed: bool = False
+    canary: float = 1.0
+    looks: int = 0
+    rate: float | None = None
+    rate_set_s: float = 0.0
+    in_force: InForce | None = None
+    monitor: Monitor | None = None
+    alarm: str | None = None
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def serves_policy(self) -> bool:
+        """Whether the policy serves at all."""
+        return self.mode == "enforce" and not self.killed and self.in_force is not None
+
+    def changed(self, mode: Mode, by: str, why: str, at: str, **others: Any) -> CascadeState:
+        """Return the state with another mode, or the same one, and who changed what."""
+        made = (*self.changes, Change(at, by, mode, why))[-_CHANGES:]
+        return replace(self, mode=mode, changes=made, **others)
+
+    def promoted(self, held: InForce, monitor: Monitor, canary: float, by: str, at: str) -> CascadeState:
+        """Return the state in which a new certificate is in force, for a share of the keys."""
+        why = f"look {held.look} issued the certificate {held.certificate}, for {canary:.0%} of the keys"
+        return self.changed("enforce", by, why, at, in_force=held, monitor=monitor, canary=canary, alarm=None)
+
+    def audited(self, missed: bool, at: str) -> CascadeState:
+        """Return the state after one more audit of the certificate in force; an alarm ends its service."""
+        if self.monitor is None or self.in_force is None or self.mode != "enforce":
+            return self
+        after = self.monitor.update(missed)
+        if not after.alarmed:
+            return replace(self, monitor=after)
+        said = (
+            f"audits found {after.misses} of {after.audits} requests served otherwise than the guide would, and at "
+            f"most {self.in_force.alpha:.0%} were promised"
+        )
+        return self.withdrawn(said, "audits", at, monitor=after)
+
+    def withdrawn(self, why: str, by: str, at: str, **others: Any) -> CascadeState:
+        """Return the state in which the certificate in force holds no more, and the guide serves."""
+        return self.changed("fallback", by, why, at, alarm=why, **others)
+
+    def set_mode(self, mode: Mode, by: str, why: str, at: str) -> CascadeState:
+        """Return the state with the mode that a person asks for.
+
+        Raises:
+            UsageError: no certificate is in force that the policy could serve under.
+        """
+        if mode == "enforce" and (self.in_force is None or self.alarm is not None):
+            reason = "none was issued" if self.in_force is None else f"it was withdrawn: {self.alarm}"
+            raise UsageError(f"{self.cascade} has no certificate in force ({reason}). Promote it: cascade promote")
+        return self.changed(mode, by, why, at)
+
+    def switched(self, killed: bool, by: str, why: str, at: str) -> CascadeState:
+        """Return the state with the kill switch on or off."""
+        return self.changed(self.mode, by, f"kill switch {'on' if killed else 'off'}: {why}", at, killed=killed)
+
+    def dumps(self) -> str:
+        """Return it as JSON; `version` stands beside it in the store."""
+        document = asdict(self)
+        del document["version"]
+        return json.dumps(document)
+
+    @classmethod
+    def loads(cls, text: str, version: int) -> CascadeState:
+        """Return what `dumps` wrote."""
+        held: dict[str, Any] = json.loads(text)
+        force, monitor = held.pop("in_force"), held.pop("monitor")
+        if force is not None:
+            force["models"] = {name: tuple(known) for name, known in force["models"].items()}
+        if monitor is not None:
+            monitor |= {name: tuple(monitor[name]) for name in ("risen", "joint")}
+        held["changes"] = tuple([Change(*one) for one in held["changes"]])
+        return cls(
+            **held,
+            version=version,
+            in_force=None if force is None else InForce(**force),
+            monitor=None if monitor is None else Monitor(**monitor),
+        )
+
+
+class Draw(NamedTuple):
+    """A drawn request. It is on record before its first call, and stays whatever becomes of it.
+
+    Attributes:
+        trace_id: of its episode in the traces.
+        cascade: the cascade's name.
+        conversation: what it hangs together with.
+        turn: its name within the conversation.
+        role: whether it may fit or certify.
+        source: "observe", or "audit" while a policy serves.
+        rate: the probability with which it was drawn.
+        drawn_s: when, in seconds since 1970.
+        outcome: "missing" where a call off the path failed or the client left: that counts as a loss.
+        why: why it is missing.
+        look: the look that saw it as a certifying row.
+        certificate: of an audit, the id of the certificate that it is about.
+        differs: of an audit, whether what was served differs from the guide's.
+        counted: whether the e-process counted it: once for each conversation.
+        e_value: the evidence after it.
+        off_path_nano_usd: what the calls cost that were made for the row alone; None where that is unknown.
+    """
+
+    trace_id: str
+    cascade: str
+    conversation: str
+    turn: str
+    role: Role
+    source: Source
+    rate: float
+    drawn_s: float
+    outcome: Outcome = "pending"
+    why: str | None = None
+    look: int | None = None
+    certificate: str | None = None
+    differs: bool | None = None
+    counted: bool = False
+    e_value: float | None = None
+    off_path_nano_usd: int | None = None
+
+
+class Look(NamedTuple):
+    """One look at certifying rows, with its arithmetic.
+
+    Attributes:
+        cascade: the cascade's name.
+        look: k, from 1.
+        at: when it began, UTC, ISO 8601.
+        by: who asked for it.
+        verdict: "open" while it runs; a look that was left open has spent its share, too.
+        page: what was found, as plain JSON values (`modes.promoting.Found`).
+    """
+
+    cascade: str
+    look: int
+    at: str
+    by: str
+    verdict: Verdict = "open"
+    page: Mapping[str, Any] = {}
+
+
+class Counts(NamedTuple):
+    """Drawn rows of a cascade, for its page and its plan.
+
+    Attributes:
+        pending, complete, missing: rows by their outcome.
+        fit: settled rows that may fit: those drawn for it, and those that a look has seen.
+        certify: settled rows that may still certify.
+        conversations: of the latter, different conversations.
+        audits, differing: audits that the e-process counted since the certificate in force, and those that differ.
+        requests: how many requests there were, by the rates of the draws.
+        first_s, last_s: when the first and the last row was drawn; None without any.
+        off_path_nano_usd: what the rows cost beside what was served, where that is known.
+    """
+
+    pending: int = 0
+    complete: int = 0
+    missing: int = 0
+    fit: int = 0
+    certify: int = 0
+    conversations: int = 0
+    audits: int = 0
+    differing: int = 0
+    requests: float = 0.0
+    first_s: float | None = None
+    last_s: float | None = None
+    off_path_nano_usd: int = 0
+
+    @property
+    def row_nano_usd(self) -> float | None:
+        """What a row costs beside what was served, on average; None without rows."""
+        settled = self.complete + self.missing
+        return self.off_path_nano_usd / settled if settled else None

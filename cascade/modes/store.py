@@ -1,0 +1,295 @@
+"""Where the state of cascades lies, so that replicas agree and a restart forgets nothing.
+
+Every change is one transaction that reads, decides and writes with the row locked; what it decides is a pure function.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from cascade.budget.database import Database
+from cascade.episodes.store import Address, StoreError, parse
+from cascade.episodes.store.address import made_ready
+from cascade.errors import UsageError, quote
+from cascade.modes.state import CascadeState, Counts, Draw, Look, Verdict
+
+_DRAW = ", ".join(Draw._fields)
+_TABLES = (
+    """CREATE TABLE IF NOT EXISTS cascade_modes (cascade TEXT PRIMARY KEY, version BIGINT NOT NULL,
+    secret TEXT NOT NULL, document TEXT NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS cascade_draws (trace_id TEXT PRIMARY KEY, cascade TEXT NOT NULL,
+    conversation TEXT NOT NULL, turn TEXT NOT NULL, role TEXT NOT NULL, source TEXT NOT NULL,
+    rate DOUBLE PRECISION NOT NULL, drawn_s DOUBLE PRECISION NOT NULL, outcome TEXT NOT NULL, why TEXT, look BIGINT,
+    certificate TEXT, differs BOOLEAN, counted BOOLEAN NOT NULL, e_value DOUBLE PRECISION, off_path_nano_usd BIGINT,
+    UNIQUE (cascade, conversation, turn))""",
+    "CREATE INDEX IF NOT EXISTS cascade_draws_when ON cascade_draws (cascade, drawn_s)",
+    """CREATE TABLE IF NOT EXISTS cascade_looks (cascade TEXT NOT NULL, look BIGINT NOT NULL, at TEXT NOT NULL,
+    by TEXT NOT NULL, verdict TEXT NOT NULL, page TEXT NOT NULL, files TEXT NOT NULL, PRIMARY KEY (cascade, look))""",
+    "CREATE TABLE IF NOT EXISTS cascade_written (digest TEXT PRIMARY KEY)",
+)
+_SETTLED = "outcome <> 'pending'"
+_FRESH = f"role = 'certify' AND look IS NULL AND {_SETTLED}"
+
+
+def now_iso() -> str:
+    """Return the time as a change bears it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class ModeStore:
+    """The state of cascades in a database. Made by `open` or `memory`; close it. Threads may share it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.blocks = database.blocks
+
+    @classmethod
+    def open(cls, url: str | Address) -> ModeStore:
+        """Open a store; make its file and tables where they are not there.
+
+        Raises:
+            UsageError: it is no URL of a store.
+            StoreError: it cannot be reached.
+        """
+        address = parse(url) if isinstance(url, str) else url
+        try:
+            if address.path is None:
+                plain = address.url.replace("postgresql+psycopg://", "postgresql://", 1)
+                return cls(Database.postgres(plain, _TABLES))
+            made_ready(address)
+            return cls(Database.sqlite(address.path, _TABLES))
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] not in {"psycopg", "sqlite3"}:
+                raise
+            said = quote(str(error)).rstrip(".")
+            raise StoreError(f"modes.store: {address.shown} cannot be used: {said}.", retryable=True) from None
+
+    @classmethod
+    def memory(cls) -> ModeStore:
+        """Return a store that ends with this process."""
+        return cls(Database.memory(_TABLES))
+
+    def close(self) -> None:
+        """Give back the connections."""
+        self._database.close()
+
+    # --- state ---
+
+    def begin(self, cascade: str) -> tuple[CascadeState, bytes]:
+        """Return a cascade's state and the secret that its draws hang on; both are made where it is new."""
+        with self._database.transaction() as run:
+            fresh = CascadeState(cascade)
+            run(
+                "INSERT INTO cascade_modes (cascade, version, secret, document) VALUES (?, 0, ?, ?) "
+                "ON CONFLICT (cascade) DO NOTHING",
+                *(cascade, secrets.token_hex(32), fresh.dumps()),
+            )
+            found = run("SELECT version, secret, document FROM cascade_modes WHERE cascade = ?", cascade).fetchone()
+        return CascadeState.loads(found[2], found[0]), bytes.fromhex(found[1])
+
+    def state(self, cascade: str, known: CascadeState | None = None) -> CascadeState:
+        """Return a cascade's state; the one that is known already where it has not changed since.
+
+        Raises:
+            UsageError: there is no such cascade.
+        """
+        with self._database.transaction(reading=True) as run:
+            query = "SELECT version, document FROM cascade_modes WHERE cascade = ? AND version <> ?"
+            found = run(query, cascade, -1 if known is None else known.version).fetchone()
+        if found is not None:
+            return CascadeState.loads(found[1], found[0])
+        if known is None:
+            raise UsageError(f"Nothing is known of a cascade {cascade!r}: it has not been served with modes yet.")
+        return known
+
+    def names(self) -> list[str]:
+        """Return the cascades that are known, by their names."""
+        with self._database.transaction(reading=True) as run:
+            return [name for (name,) in run("SELECT cascade FROM cascade_modes ORDER BY cascade").fetchall()]
+
+    def change(self, cascade: str, decide: Callable[[CascadeState], CascadeState]) -> CascadeState:
+        """Put in a state's place what is decided of it; whatever `decide` raises leaves it as it was."""
+        with self._database.transaction() as run:
+            return self._change(run, cascade, decide)
+
+    def _locked(self, run: Callable[..., Any], cascade: str) -> CascadeState:
+        """Return a state that nobody else changes until the transaction ends."""
+        lock = self._database.row_lock
+        found = run(f"SELECT version, document FROM cascade_modes WHERE cascade = ?{lock}", cascade).fetchone()  # noqa: S608 - constants
+        if found is None:
+            raise UsageError(f"Nothing is known of a cascade {cascade!r}: it has not been served with modes yet.")
+        return CascadeState.loads(found[1], found[0])
+
+    def _change(
+        self, run: Callable[..., Any], cascade: str, decide: Callable[[CascadeState], CascadeState]
+    ) -> CascadeState:
+        before = self._locked(run, cascade)
+        after = decide(before)
+        if after is before:
+            return before
+        version = before.version + 1
+        run("UPDATE cascade_modes SET version = ?, document = ? WHERE cascade = ?", version, after.dumps(), cascade)
+        return CascadeState.loads(after.dumps(), version)
+
+    # --- drawn rows ---
+
+    def draw(self, row: Draw) -> bool:
+        """Put a drawn row on record; return False where this turn of the conversation is there already."""
+        marks = ", ".join("?" * len(row))
+        with self._database.transaction() as run:
+            made = run(f"INSERT INTO cascade_draws ({_DRAW}) VALUES ({marks}) ON CONFLICT DO NOTHING", *row)  # noqa: S608 - columns and marks
+            return bool(made.rowcount)
+
+    def settle(self, trace_id: str, why_missing: str | None, off_path_nano_usd: int | None) -> bool:
+        """Say what became of a row that was pending; return whether it was."""
+        with self._database.transaction() as run:
+            return self._settle(run, trace_id, why_missing, off_path_nano_usd)
+
+    @staticmethod
+    def _settle(run: Callable[..., Any], trace_id: str, why: str | None, off_path_nano_usd: int | None) -> bool:
+        made = run(
+            "UPDATE cascade_draws SET outcome = ?, why = ?, off_path_nano_usd = ? "
+            "WHERE trace_id = ? AND outcome = 'pending'",
+            *("complete" if why is None else "missing", why, off_path_nano_usd, trace_id),
+        )
+        return bool(made.rowcount)
+
+    def settle_audit(
+        self, row: Draw, differs: bool, why_missing: str | None = None, off_path_nano_usd: int | None = None
+    ) -> CascadeState:
+        """Settle an audit and let the e-process count it, once for each conversation; return the state after it.
+
+        It is counted where the certificate that it is about is still the one in force.
+        """
+        at = now_iso()
+        with self._database.transaction() as run:
+            state = self._locked(run, row.cascade)
+            if not self._settle(run, row.trace_id, why_missing, off_path_nano_usd):
+                return state
+            heard = run(
+                "SELECT 1 FROM cascade_draws WHERE cascade = ? AND conversation = ? AND certificate = ? AND counted",
+                *(row.cascade, row.conversation, row.certificate),
+            ).fetchone()
+            in_force = state.in_force is not None and state.in_force.certificate == row.certificate
+            counts = heard is None and in_force and state.mode == "enforce"
+            after = self._change(run, row.cascade, lambda one: one.audited(differs, at)) if counts else state
+            run(
+                "UPDATE cascade_draws SET differs = ?, counted = ?, e_value = ? WHERE trace_id = ?",
+                *(differs, counts, None if after.monitor is None else after.monitor.e_value, row.trace_id),
+            )
+        return after
+
+    def expire(self, cascade: str, before_s: float) -> int:
+        """Take rows for missing that are pending since before a time: their process was killed. Return how many."""
+        with self._database.transaction() as run:
+            made = run(
+                "UPDATE cascade_draws SET outcome = 'missing', why = 'its process ended' "
+                "WHERE cascade = ? AND outcome = 'pending' AND drawn_s < ?",
+                *(cascade, before_s),
+            )
+            return int(made.rowcount)
+
+    def draws(self, cascade: str, *, newest: int | None = None) -> list[Draw]:
+        """Return drawn rows in the order they were drawn; only so many of the newest, if that is said."""
+        query = f"SELECT {_DRAW} FROM cascade_draws WHERE cascade = ? ORDER BY drawn_s DESC, trace_id DESC"  # noqa: S608 - columns
+        query += "" if newest is None else f" LIMIT {int(newest)}"
+        with self._database.transaction(reading=True) as run:
+            found = [Draw(*row) for row in run(query, cascade).fetchall()]
+        return [row._replace(counted=bool(row.counted), differs=_truth(row.differs)) for row in reversed(found)]
+
+    def counts(self, cascade: str, since_s: float = 0.0) -> Counts:
+        """Return how many rows there are, of all or of those drawn since a time."""
+        latest = "SELECT certificate FROM cascade_draws WHERE cascade = ? AND counted ORDER BY drawn_s DESC LIMIT 1"
+        query = f"""SELECT SUM(CASE WHEN outcome = 'pending' THEN 1 ELSE 0 END),
+        SUM(CASE WHEN outcome = 'complete' THEN 1 ELSE 0 END), SUM(CASE WHEN outcome = 'missing' THEN 1 ELSE 0 END),
+        SUM(CASE WHEN {_SETTLED} AND (role = 'fit' OR look IS NOT NULL) THEN 1 ELSE 0 END),
+        SUM(CASE WHEN {_FRESH} THEN 1 ELSE 0 END),
+        COUNT(DISTINCT CASE WHEN {_FRESH} THEN conversation END),
+        SUM(CASE WHEN counted AND certificate = ({latest}) THEN 1 ELSE 0 END),
+        SUM(CASE WHEN counted AND differs AND certificate = ({latest}) THEN 1 ELSE 0 END),
+        SUM(1 / rate), MIN(drawn_s), MAX(drawn_s), SUM(off_path_nano_usd)
+        FROM cascade_draws WHERE cascade = ? AND drawn_s >= ?"""  # noqa: S608 - constants
+        with self._database.transaction(reading=True) as run:
+            found = run(query, cascade, cascade, cascade, since_s).fetchone()
+        *numbers, first, last, cost = found
+        whole = [int(one or 0) for one in numbers[:8]]
+        return Counts(*whole, float(numbers[8] or 0.0), first, last, int(cost or 0))
+
+    # --- looks ---
+
+    def open_look(self, cascade: str, by: str) -> tuple[int, list[Draw]]:
+        """Begin a look: count it, and take the rows that certify, which never certify again.
+
+        It is counted before anybody sees a row, so that a look that breaks off has spent its share.
+
+        Returns:
+            k, and of each conversation the first drawn row that is settled and that no look has seen.
+        """
+        with self._database.transaction() as run:
+            state = self._change(run, cascade, _counted)
+            number = state.looks
+            query = f"SELECT {_DRAW} FROM cascade_draws WHERE cascade = ? AND {_FRESH} ORDER BY drawn_s, trace_id"  # noqa: S608 - constants
+            rows = [Draw(*row) for row in run(query, cascade).fetchall()]
+            run(f"UPDATE cascade_draws SET look = ? WHERE cascade = ? AND {_FRESH}", number, cascade)  # noqa: S608 - constants
+            run(
+                "INSERT INTO cascade_looks (cascade, look, at, by, verdict, page, files) "
+                "VALUES (?, ?, ?, ?, 'open', '{}', '{}')",
+                *(cascade, number, now_iso(), by),
+            )
+        first = {row.conversation: row for row in reversed(rows)}
+        return number, [row for row in rows if first[row.conversation] is row]
+
+    def close_look(
+        self, cascade: str, look: int, verdict: Verdict, page: Mapping[str, Any], files: Mapping[str, str]
+    ) -> None:
+        """Put on record what a look found, and the files of the policy that it certified, as base64 by name."""
+        with self._database.transaction() as run:
+            run(
+                "UPDATE cascade_looks SET verdict = ?, page = ?, files = ? WHERE cascade = ? AND look = ?",
+                *(verdict, json.dumps(dict(page)), json.dumps(dict(files)), cascade, look),
+            )
+
+    def looks(self, cascade: str) -> list[Look]:
+        """Return all looks, the first first."""
+        query = "SELECT cascade, look, at, by, verdict, page FROM cascade_looks WHERE cascade = ? ORDER BY look"
+        with self._database.transaction(reading=True) as run:
+            found = run(query, cascade).fetchall()
+        return [Look(*row[:5], page=json.loads(row[5])) for row in found]
+
+    def files(self, cascade: str, look: int) -> dict[str, str]:
+        """Return the files of the policy that a look certified, as base64 by name."""
+        with self._database.transaction(reading=True) as run:
+            query = "SELECT files FROM cascade_looks WHERE cascade = ? AND look = ?"
+            found = run(query, cascade, look).fetchone()
+        held: dict[str, str] = json.loads(found[0]) if found else {}
+        return held
+
+    # --- who wrote a history ---
+
+    def wrote(self, digests: Iterable[str]) -> None:
+        """Put on record that a cheap model wrote what ends so (`modes.histories`)."""
+        with self._database.transaction() as run:
+            for one in digests:
+                run("INSERT INTO cascade_written (digest) VALUES (?) ON CONFLICT DO NOTHING", one)
+
+    def cheaply_written(self, digests: Sequence[str]) -> bool:
+        """Return whether a cheap model wrote any of these."""
+        if not digests:
+            return False
+        marks = ", ".join("?" * len(digests))
+        with self._database.transaction(reading=True) as run:
+            query = f"SELECT 1 FROM cascade_written WHERE digest IN ({marks}) LIMIT 1"  # noqa: S608 - marks
+            return run(query, *digests).fetchone() is not None
+
+
+def _counted(state: CascadeState) -> CascadeState:
+    return replace(state, looks=state.looks + 1)
+
+
+def _truth(value: Any) -> bool | None:
+    return None if value is None else bool(value)

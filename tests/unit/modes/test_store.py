@@ -1,0 +1,183 @@
+"""The state of cascades: in memory, in a file, in PostgreSQL; replicas agree, and a restart forgets nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stores import postgres_url
+
+from cascade.conformal.monitor import Monitor
+from cascade.errors import UsageError
+from cascade.modes.state import CascadeState, Draw, InForce
+from cascade.modes.store import ModeStore
+
+NAME = "support"
+HELD = InForce("c1", 1, 0.1, 0.05, 100, "json", {"small": ("small-1",)})
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def opened(request: Any, tmp_path: Path) -> Iterator[Callable[[], ModeStore]]:
+    """Yield what opens the same store again and again, as replicas do."""
+    with ExitStack() as stack:
+        url = f"sqlite:///{tmp_path}/modes.db"
+        if request.param == "postgres":
+            url = stack.enter_context(postgres_url())
+
+        def again() -> ModeStore:
+            made = ModeStore.open(url)
+            stack.callback(made.close)
+            return made
+
+        yield again
+
+
+def row(number: int, **columns: Any) -> Draw:
+    told = {"conversation": f"c{number}", "turn": "1", "role": "certify", "source": "observe", "rate": 0.5}
+    return Draw(**{"trace_id": f"t{number}", "cascade": NAME, "drawn_s": float(number), **told, **columns})
+
+
+def promoted(state: CascadeState) -> CascadeState:
+    return state.promoted(HELD, Monitor.start(alpha=0.1, delta=0.05), 0.25, "me", "now")
+
+
+def test_replicas_share_secret_and_state_and_a_restart_forgets_nothing(opened: Callable[[], ModeStore]) -> None:
+    one, other = opened(), opened()
+    state, secret = one.begin(NAME)
+    assert (state.mode, other.begin(NAME)) == ("observe", (state, secret))
+    after = one.change(NAME, promoted)
+    assert other.state(NAME, state) == after
+    assert other.state(NAME, after) is after
+    assert (after.mode, after.canary, after.in_force, after.serves_policy) == ("enforce", 0.25, HELD, True)
+    assert opened().begin(NAME) == (after, secret)
+    assert opened().names() == [NAME]
+
+
+def test_what_is_refused_changes_nothing(opened: Callable[[], ModeStore]) -> None:
+    store = opened()
+    before, _ = store.begin(NAME)
+    with pytest.raises(UsageError, match="no certificate in force"):
+        store.change(NAME, lambda one: one.set_mode("enforce", "me", "because", "now"))
+    assert store.state(NAME) == before
+    with pytest.raises(UsageError, match="Nothing is known"):
+        store.state("another")
+
+
+def test_no_change_is_lost_between_threads(opened: Callable[[], ModeStore]) -> None:
+    stores = [opened(), opened()]
+    stores[0].begin(NAME)
+
+    def work(store: ModeStore) -> None:
+        for _ in range(10):
+            store.change(NAME, lambda one: one.switched(not one.killed, "me", "", "now"))
+
+    threads = [threading.Thread(target=work, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    state = stores[0].state(NAME)
+    assert (state.version, len(state.changes), state.killed) == (20, 20, False)
+
+
+def test_a_drawn_row_stays_whatever_becomes_of_it(opened: Callable[[], ModeStore]) -> None:
+    store = opened()
+    store.begin(NAME)
+    assert [store.draw(row(number)) for number in (1, 2, 3)] == [True] * 3
+    assert not store.draw(row(9, conversation="c1"))  # the client asked again
+    assert store.settle("t1", None, 70)
+    assert store.settle("t2", "the client left", None)
+    assert not store.settle("t1", "late", 5)
+    assert store.expire(NAME, 100.0) == 1
+    found = store.draws(NAME)
+    assert [(one.trace_id, one.outcome, one.off_path_nano_usd) for one in found] == [
+        ("t1", "complete", 70), ("t2", "missing", None), ("t3", "missing", None),
+    ]  # fmt: skip
+    assert [one.trace_id for one in store.draws(NAME, newest=1)] == ["t3"]
+    counts = store.counts(NAME)
+    assert (counts.complete, counts.missing, counts.requests, counts.off_path_nano_usd) == (1, 2, 6.0, 70)
+
+
+def test_a_look_is_counted_first_and_its_rows_never_certify_again(opened: Callable[[], ModeStore]) -> None:
+    store = opened()
+    store.begin(NAME)
+    for one in (row(1), row(2, conversation="c1", turn="2"), row(3), row(4, role="fit"), row(5)):
+        store.draw(one)
+    for name in ("t1", "t2", "t3", "t4"):
+        store.settle(name, None, 1)
+    look, rows = store.open_look(NAME, "me")
+    assert (look, [one.trace_id for one in rows]) == (1, ["t1", "t3"])  # of c1 the first turn alone
+    assert opened().state(NAME).looks == 1
+    assert store.open_look(NAME, "me") == (2, [])  # t2 was looked at with its conversation
+    store.settle("t5", "lost", None)
+    look, rows = store.open_look(NAME, "me")
+    assert (look, [one.outcome for one in rows]) == (3, ["missing"])
+    store.close_look(NAME, 3, "promoted", {"saving": 5}, {"policy.json": "e30="})
+    assert [(one.look, one.verdict) for one in store.looks(NAME)] == [(1, "open"), (2, "open"), (3, "promoted")]
+    assert (store.looks(NAME)[-1].page, store.files(NAME, 3)) == ({"saving": 5}, {"policy.json": "e30="})
+    assert store.counts(NAME)[3:6] == (5, 0, 0)
+
+
+def test_audits_alarm_once_and_count_a_conversation_once(opened: Callable[[], ModeStore]) -> None:
+    store = opened()
+    store.begin(NAME)
+    store.change(NAME, promoted)
+    for number in range(30):
+        audit = row(number, source="audit", certificate="c1")
+        store.draw(audit)
+        state = store.settle_audit(audit, differs=True)
+        if state.mode == "fallback":
+            break
+    assert (state.alarm or "").startswith(f"audits found {number + 1} of {number + 1} requests")
+    late = row(99, source="audit", certificate="c1")
+    store.draw(late)
+    assert store.settle_audit(late, differs=True).monitor == state.monitor
+    with pytest.raises(UsageError, match="it was withdrawn"):
+        store.change(NAME, lambda one: one.set_mode("enforce", "me", "", "now"))
+    assert store.counts(NAME).audits == store.counts(NAME).differing == number + 1
+
+
+def test_a_second_turn_of_a_conversation_is_no_evidence(opened: Callable[[], ModeStore]) -> None:
+    store = opened()
+    store.begin(NAME)
+    store.change(NAME, promoted)
+    for turn in ("1", "2", "3"):
+        audit = row(int(turn), conversation="c", turn=turn, source="audit", certificate="c1")
+        store.draw(audit)
+        state = store.settle_audit(audit, differs=turn != "1")
+    assert state.monitor is not None
+    assert (state.monitor.audits, state.monitor.misses) == (1, 0)
+
+
+def test_what_a_cheap_model_wrote_is_known_to_all(opened: Callable[[], ModeStore]) -> None:
+    store = opened()
+    store.wrote(["history:a", "history:a"])
+    assert opened().cheaply_written(["history:b", "history:a"])
+    assert not store.cheaply_written(["history:b"])
+    assert not store.cheaply_written([])
+
+
+def test_memory_forgets_and_is_safe_between_threads() -> None:
+    store = ModeStore.memory()
+    store.begin(NAME)
+    threads = [
+        threading.Thread(target=lambda: store.change(NAME, lambda one: one.switched(True, "", "", "")))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store.state(NAME).version == 4
+    store.close()
+
+
+def test_another_name_of_a_model_is_a_sign_and_an_unknown_one_is_not() -> None:
+    assert HELD.other_name("small", "small-2")
+    assert not HELD.other_name("small", "small-1")
+    assert not HELD.other_name("small", None)
+    assert not HELD.other_name("large", "anything")
