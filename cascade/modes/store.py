@@ -216,9 +216,15 @@ class ModeStore:
         FROM cascade_draws WHERE cascade = ? AND drawn_s >= ?"""  # noqa: S608 - constants
         with self._database.transaction(reading=True) as run:
             found = run(query, cascade, cascade, cascade, since_s).fetchone()
-        *numbers, first, last, cost = found
-        whole = [int(one or 0) for one in numbers[:8]]
-        return Counts(*whole, float(numbers[8] or 0.0), first, last, int(cost or 0))
+        *numbers, requests, first, last, cost = found
+        pending, complete, missing, fit, certify, conversations, audits, differing = (int(one or 0) for one in numbers)
+        return Counts(
+            *(pending, complete, missing, fit, certify, conversations, audits, differing),
+            requests=float(requests or 0.0),
+            first_s=first,
+            last_s=last,
+            off_path_nano_usd=int(cost or 0),
+        )
 
     # --- looks ---
 
@@ -259,7 +265,7 @@ class ModeStore:
         query = "SELECT cascade, look, at, by, verdict, page FROM cascade_looks WHERE cascade = ? ORDER BY look"
         with self._database.transaction(reading=True) as run:
             found = run(query, cascade).fetchall()
-        return [Look(*row[:5], page=json.loads(row[5])) for row in found]
+        return [Look(*row[:5], json.loads(row[5])) for row in found]
 
     def files(self, cascade: str, look: int) -> dict[str, str]:
         """Return the files of the policy that a look certified, as base64 by name."""
