@@ -265,7 +265,7 @@ class ModeStore:
         query = "SELECT cascade, look, at, by, verdict, page FROM cascade_looks WHERE cascade = ? ORDER BY look"
         with self._database.transaction(reading=True) as run:
             found = run(query, cascade).fetchall()
-        return [Look(*row[:5], json.loads(row[5])) for row in found]
+        return [Look(*row)._replace(page=json.loads(row[5])) for row in found]
 
     def files(self, cascade: str, look: int) -> dict[str, str]:
         """Return the files of the policy that a look certified, as base64 by name."""
