@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import ipaddress
 import re
@@ -11,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from cascade._deprecated import warn_renamed
 from cascade.chat import Chat, chat_request
 from cascade.errors import UsageError
 from cascade.safety.defusing import taken_out
@@ -215,3 +217,37 @@ def fitted_question(asked: Question, context_chars: int | None) -> tuple[Questio
         if gone is not None:
             said.append(f"no model reads this of the {name}, which was taken out: {gone}")
     return asked, tuple(said)
+
+
+def timed_chat(messages: Chat, fields: dict[str, Any]) -> tuple[Question, float | None]:
+    """Return the question that a chat request asks, and `deadline_s`, which may stand among its fields."""
+    deadline_s = fields.pop("deadline_s", None)
+    return chat_question(messages, fields), deadline_s
+
+
+def level_of(level: str | None, budget: str | None) -> str | None:
+    """Return the level that is asked for, also by its old name."""
+    if budget is None:
+        return level
+    warn_renamed("ask(budget=…)", "ask(level=…)", stacklevel=3)
+    if level is not None:
+        raise UsageError("Give level alone: budget is its old name.")
+    return budget
+
+
+def in_event_loop() -> bool:
+    """Return whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def refuse_in_event_loop(name: str, instead: str) -> None:
+    """Raise UsageError where a blocking call of an orchestrator would stop a running event loop."""
+    if in_event_loop():
+        raise UsageError(
+            f"{name}() blocks, and it was called inside a running event loop, which would stand still. "
+            f"Use: {'async for event in' if instead == 'astream' else 'await'} orchestrator.{instead}(…)"
+        )

@@ -13,15 +13,17 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from cascade.budget.ledger import QuestionBudget, most_nano_usd
+from cascade.budget.calls import failed_call, paid_call
+from cascade.budget.ledger import QuestionBudget
 from cascade.chat import ChatRequest
 from cascade.conformal.actions import actions
-from cascade.errors import BudgetExceededError, ProviderError, ProviderUnavailableError
+from cascade.errors import BudgetExceededError, ProviderError, ProviderTimeoutError, ProviderUnavailableError
 from cascade.matching.same import answer_key
 from cascade.money import Price
 from cascade.policies.base import Observation, Policy
 from cascade.policies.scope import Scope
-from cascade.strategies.base import Plan, Strategy
+from cascade.resilience.retry import Deadline
+from cascade.strategies.base import ModelUse, Plan, Standins, Strategy
 from cascade.types import (
     SKIP,
     Answer,
@@ -38,7 +40,7 @@ from cascade.types import (
 )
 
 Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
-BROKEN_OFF = frozenset({"budget", "provider error"})
+BROKEN_OFF = frozenset({"budget", "deadline", "provider error"})
 """Why a walk ended that neither the policy nor the plan ended."""
 UNCERTIFIED = BROKEN_OFF | {"forced"}
 """Why a walk ended that is no walk of the policy at its threshold, so that no certificate speaks of it."""
@@ -55,6 +57,9 @@ class _Record:
     warnings: list[str] = field(default_factory=list)
     may_finish: bool = False  # where the money ends, the plan may still make a step of what it has paid for
     exhausted: BudgetExceededError | None = None
+    late: ProviderTimeoutError | None = None  # the deadline is over
+    deadline: Deadline = field(default_factory=Deadline)
+    standins: Standins = field(default_factory=Standins)
 
     def seen(self, step: Step) -> tuple[Step, ...]:
         """Return the steps so far and the one to decide on, with the calls that made it: what it cost may count."""
@@ -66,6 +71,45 @@ class _Record:
         self.steps.append(step)
         self.warnings += step.warnings
         return step
+
+    def check(self) -> None:
+        """Raise what ends the walk although the policy may want to go on."""
+        if self.exhausted is not None:
+            raise self.exhausted
+        if self.late is not None:
+            raise self.late
+
+    def ask(self, request: Request) -> None:
+        """Raise ProviderTimeoutError where the deadline is over before a call."""
+        if self.deadline.over:
+            says = f"the deadline was over before {request.model} was asked."
+            self.late = self.late or ProviderTimeoutError(says, model=request.model, billed="no")
+            raise self.late
+
+    def exhaust(self, error: BudgetExceededError) -> None:
+        """Note that the money has ended; raise the error where nothing was paid that the plan could make a step of."""
+        if not (self.may_finish and self.calls) or self.exhausted is not None:
+            raise error
+        self.exhausted = error
+
+    def cheaper(self, asked: Request, error: BudgetExceededError) -> Request | None:
+        """Return the call of the model that answers where a budget has no room for another's and nothing is there."""
+        use = self.standins.poor
+        begun = self.exhausted is not None or self.calls or any(step.candidates for step in self.steps)
+        if use is None or begun or use.name == asked.model or use.lacks(asked) is not None:
+            return None
+        self.exhausted = error
+        return asked._replace(model=use.name, instead_of=asked.model)
+
+    def other(self, asked: Request, error: ProviderError, waiting: list[ModelUse]) -> Request | None:
+        """Return the call of the next model that stands in for one that is down, taken from those that wait."""
+        while waiting and error.another_may_answer and not self.deadline.over:
+            use = waiting.pop(0)
+            if use.lacks(asked) is None:
+                return asked._replace(model=use.name, instead_of=asked.instead_of or asked.model)
+        if isinstance(error, ProviderTimeoutError) and self.deadline.over:
+            self.late = error
+        return None
 
     def all_calls(self) -> tuple[Call, ...]:
         return tuple(call for step in self.steps for call in step.calls) + tuple(self.calls)
@@ -85,6 +129,8 @@ def run(
     warnings: Sequence[str] = (),
     level: str | None = None,
     scope: Scope | None = None,
+    deadline: Deadline | None = None,
+    standins: Standins | None = None,
 ) -> Run:
     """Answer one question.
 
@@ -95,6 +141,7 @@ def run(
         prices: of the strategy's models, None where unknown.
         budget: what this question may cost; no limit by default.
         on_exhausted: when the next call might pass the cap: "refuse" raises, anything else returns the best so far.
+            Where there is none yet, `standins.poor` is asked.
         certificate: what is guaranteed about the answer; left out where the walk is broken off or forced, or has a
             step that is outside of what the certificate speaks of.
         abstain_below: nothing is served where the cascade is less sure of the best answer than this (`sure_of`), or it
@@ -104,6 +151,8 @@ def run(
         warnings: what the answer's warnings begin with.
         level: the level of the policy, where it has some.
         scope: what the certificate speaks of; without one, of every walk that is neither broken off nor forced.
+        deadline: when the best answer so far is returned, whatever the policy wants.
+        standins: who is asked in the place of a model that is down, or too dear for what is left.
 
     Yields:
         Requests, to be answered by sending a `Completion` or throwing a `ProviderError` in; and decided `Step`s, to be
@@ -114,13 +163,16 @@ def run(
 
     Raises:
         BudgetExceededError: as `on_exhausted` says; `calls` holds what was paid.
-        ProviderError: every model that could have answered failed; `calls` holds what was paid.
+        ProviderError: every model that could have answered failed, or the deadline came before any answer; `calls`
+            holds what was paid.
     """
     started = time.monotonic()
     record = _Record(
         scope=None if certificate is None else scope,
         may_finish=on_exhausted != "refuse",
         warnings=list(warnings),
+        deadline=deadline or Deadline(),
+        standins=standins or Standins(),
     )
     purse = budget or QuestionBudget()
     plan = strategy.plan(question)
@@ -140,7 +192,7 @@ def run(
         if error.shown or not any(step.candidates for step in record.steps):
             _say_first(error)
             raise
-        stopped = "provider error"
+        stopped = "deadline" if error is record.late else "provider error"
         record.warnings.append(f"{type(error).__name__}: {error}")
     finally:
         plan.close()
@@ -185,8 +237,7 @@ def _walk(
         observation = _within(Observation(question, record.seen(item), horizon), record)
         decision = decide(policy, observation)
         yield record.finish(observation.step._replace(decision=decision))
-        if record.exhausted is not None:
-            raise record.exhausted
+        record.check()
         if not decision.proceed:
             if observation.step.forced is not None:
                 return "forced"
@@ -231,6 +282,7 @@ def _run_on(
             observation = Observation(question, record.seen(item), horizon)
             decision = decide(policy, observation)._replace(keep=(), proceed=not observation.last)
             yield record.finish(observation.step._replace(decision=decision, audited=True))
+            record.check()
     except (BudgetExceededError, ProviderError) as error:
         record.warnings.append(f"the audit was cut short: {type(error).__name__}: {error}")
 
@@ -238,25 +290,56 @@ def _run_on(
 def _pay(
     request: Request, plan: Plan, prices: Mapping[str, Price | None], purse: QuestionBudget, record: _Record
 ) -> Generator[Request, Completion | None, Request | Step | None]:
-    """Hold the money, make the call, settle, write it down, and resume the plan with what came of it."""
-    price = prices.get(request.model)
+    """Make a call, or that of the model that stands in for it, and resume the plan with what came of it."""
+    try:
+        completion = yield from _answered(request, prices, purse, record)
+    except ProviderError as error:
+        return _resume(plan, error)
+    try:
+        return plan.send(completion)
+    except StopIteration:
+        return None
+
+
+def _answered(
+    request: Request, prices: Mapping[str, Price | None], purse: QuestionBudget, record: _Record
+) -> Generator[Request, Completion | None, Completion]:
+    """Make a call, or where its model is down or too dear, that of the next model that stands in for it."""
     if request.purpose == SKIP:
         nothing = Completion("", "skipped", Usage(0, 0))
         record.calls.append(Call(request, nothing, 0, 0, "no"))
-        return plan.send(nothing)
+        return nothing
+    record.ask(request)
+    asked: Request | None = request
+    waiting = list(record.standins.down.get(request.model, ()))
+    while asked is not None:
+        try:
+            return (yield from _call(asked, prices, purse, record))
+        except BudgetExceededError as error:  # of the question's cap, or thrown in: of one that is shared
+            asked, failure = record.cheaper(asked, error), error
+            if asked is None:
+                record.exhaust(error)
+                failure = ProviderUnavailableError(f"not asked: {error}", model=request.model)
+        except ProviderError as error:
+            asked, failure = record.other(asked, error, waiting), error
+    raise failure
+
+
+def _call(
+    request: Request, prices: Mapping[str, Price | None], purse: QuestionBudget, record: _Record
+) -> Generator[Request, Completion | None, Completion]:
+    """Hold the money, make the call, settle, and write it down."""
+    price = prices.get(request.model)
+    hold = purse.hold(request, price)
     try:
-        hold = purse.hold(request, price)
         completion = yield request if purse.limit_nano_usd is None else request._replace(at_most_once=True)
-    except BudgetExceededError as error:  # of the question's cap, or thrown in: of one that is shared
-        if not (record.may_finish and record.calls) or record.exhausted is not None:
-            raise
-        record.exhausted = error
-        return _resume(plan, ProviderUnavailableError(f"not asked: {error}", model=request.model))
+    except BudgetExceededError:  # of a cap that is shared: the call was not made
+        raise
     except ProviderError as error:
         call = failed_call(request, error, price)
         record.calls.append(call)
         purse.settle(hold, call.cost_nano_usd if call.billed != "maybe" else None)
-        return _resume(plan, error)
+        raise
     except BaseException:
         purse.settle(hold, None)  # cancelled: it may be billed
         raise
@@ -266,10 +349,9 @@ def _pay(
     purse.settle(
         hold, call.cost_nano_usd if call.cost_nano_usd is not None else max(hold, call.cost_bound_nano_usd or 0)
     )
-    try:
-        return plan.send(completion)
-    except StopIteration:
-        return None
+    if request.instead_of is not None:
+        record.warnings.append(f"{request.model} answered in the place of {request.instead_of}")
+    return completion
 
 
 def _resume(plan: Plan, error: ProviderError) -> Request | Step | None:
@@ -277,17 +359,6 @@ def _resume(plan: Plan, error: ProviderError) -> Request | Step | None:
         return plan.throw(error)
     except StopIteration:
         return None
-
-
-def paid_call(request: Request, completion: Completion, price: Price | None) -> Call:
-    """Return the record of a call that was answered.
-
-    An estimated usage (F20), or an earlier try that may be billed (F10), gives a bound instead of a cost.
-    """
-    cost = None if price is None else price.cost_nano_usd(completion.usage)
-    if cost is None or price is None or not (completion.usage.estimated or completion.maybe_billed):
-        return Call(request, completion, cost, cost)
-    return Call(request, completion, None, cost + completion.maybe_billed * most_nano_usd(request, price))
 
 
 def _failed_calls(steps: Sequence[Step]) -> list[str]:
@@ -321,20 +392,6 @@ def _say_first(error: ProviderError | BudgetExceededError) -> None:
     first = failed[0] if failed else None
     if first is not None and str(error) not in str(first.error):
         error.args = (f"The {first.request.role} at step {first.request.step}: {first.error} After that: {error}",)
-
-
-def failed_call(request: Request, error: ProviderError, price: Price | None) -> Call:
-    """Return the record of a call that failed: free, charged by its usage, or perhaps charged."""
-    said = f"{type(error).__name__}: {error}"
-    if error.billed == "no":
-        return Call(request, None, 0, 0, "no", said)
-    if price is None:
-        return Call(request, None, None, None, error.billed, said)
-    usage, tries = error.usage if isinstance(error.usage, Usage) else None, max(1, error.maybe_billed)
-    cost = None if usage is None or usage.estimated or tries > 1 else price.cost_nano_usd(usage)
-    return Call(
-        request, None, cost, tries * most_nano_usd(request, price) if cost is None else cost, error.billed, said
-    )
 
 
 def decide(policy: Policy, observation: Observation) -> Decision:

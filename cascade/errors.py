@@ -251,6 +251,12 @@ class ProviderError(CascadeError):
     shown: bool = False
     calls: tuple[Any, ...] = ()
 
+    @property
+    def another_may_answer(self) -> bool:
+        """Whether it says something of the server and not of the request, so that another model is worth asking."""
+        lost = ProviderTimeoutError | AuthenticationError | StreamInterruptedError
+        return (self.retryable or isinstance(self, lost)) and not self.shown
+
 
 class ProviderUnavailableError(ProviderError):
     """The provider answered 5xx or could not be reached.

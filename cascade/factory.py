@@ -26,7 +26,7 @@ from cascade.providers.exchange import OPENAI_BASE, Endpoint
 from cascade.providers.guard import Guard
 from cascade.providers.registry import ProviderSettings
 from cascade.strategies import prompts
-from cascade.strategies.base import CHAT_MAX_TOKENS, MAX_TOKENS, ModelUse, Strategy
+from cascade.strategies.base import CHAT_MAX_TOKENS, MAX_TOKENS, ModelUse, Standins, Strategy
 from cascade.strategies.ladder import Ladder
 
 if TYPE_CHECKING:
@@ -57,6 +57,14 @@ def alone(config: CascadeConfig, model: str, templates: prompts.Prompts | None) 
             return Ladder((_use(entry),), templates or prompts.load(), logprobs=False)
     known = [entry.model for entry in config.models.values()]
     raise UsageError(f"No model is called {model!r}{did_you_mean(model, known)}")
+
+
+def build_standins(config: CascadeConfig) -> Standins:
+    """Return who is asked in another model's place, as a configuration says."""
+    use = {name: _use(entry) for name, entry in config.models.items()}
+    down = {one.model: tuple([use[name] for name in one.fallbacks]) for one in config.models.values() if one.fallbacks}
+    poor = use[config.strategy.places[0]] if config.budget.on_exhausted == "base_only" else None
+    return Standins(down, poor)
 
 
 def build_policy(config: CascadeConfig) -> Policy:
@@ -242,6 +250,8 @@ def build_guards(
     """
     by_kind: dict[str, list[ModelConfig]] = {}
     guards, own = dict[str, Guard](), list[Guard]()
+    limits = config.timeouts
+    per_call_s = min(limits.per_call_s, limits.per_question_s or limits.per_call_s)
     for entry in config.models.values():
         by_kind.setdefault(entry.provider or config.provider.kind, []).append(entry)
     for kind, entries in by_kind.items():
@@ -249,7 +259,7 @@ def build_guards(
         settings = ProviderSettings(options, endpoints(config, kind, entries))
         provider = providers[kind] if kind in providers else registry.create(kind, settings)
         keys = tuple({e.api_key for e in settings.endpoints.values() if e.api_key})
-        guard = Guard(provider, per_call_s=config.timeouts.per_call_s, secrets=keys)
+        guard = Guard(provider, per_call_s=per_call_s, secrets=keys)
         if kind not in providers:
             own.append(guard)
         guards |= {entry.model: guard for entry in entries}

@@ -12,14 +12,23 @@ from typing import TYPE_CHECKING, Any, Self
 from cascade import config as configuration
 from cascade._deprecated import warn_renamed
 from cascade.batches import SETTLE_S, check_batch, in_tasks, in_threads
+from cascade.budget.calls import paid_call
 from cascade.budget.ledger import QuestionBudget
 from cascade.chat import Chat, ChatRequest
-from cascade.checks import chat_question, checked_question, fitted_question
+from cascade.checks import (
+    chat_question,
+    checked_question,
+    fitted_question,
+    in_event_loop,
+    level_of,
+    refuse_in_event_loop,
+    timed_chat,
+)
 from cascade.config import CascadeConfig
-from cascade.engine import Run, adrive, drive, paid_call, run
+from cascade.engine import Run, adrive, drive, run
 from cascade.episodes.traces import Trace, TraceWriter
 from cascade.errors import UsageError
-from cascade.factory import alone, build_guards, build_policy, build_strategy
+from cascade.factory import alone, build_guards, build_policy, build_standins, build_strategy
 from cascade.money import Price, nano_usd
 from cascade.policies.base import Policy
 from cascade.policies.directory import DirectoryConfig
@@ -99,6 +108,7 @@ class Orchestrator:
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
         self._spending = Spending.of(config)
+        self._standins = build_standins(config)
         self._closed = False
         self._halt = Halt()
         self._guards, self._own = build_guards(config, providers)
@@ -119,6 +129,7 @@ class Orchestrator:
         level: str | None = None,
         alpha: float | None = None,
         segment: str | None = None,
+        deadline_s: float | None = None,
         budget: str | None = None,
     ) -> Answer:
         """Answer one question.
@@ -129,21 +140,28 @@ class Orchestrator:
             alpha: the same by the share of questions that may be missed: the cheapest level that promises so much.
             segment: what the question belongs to (a tenant, a task, a language), where the policy has a certificate for
                 each; in place of the question's own.
+            deadline_s: seconds after which the best answer there is is returned, in place of `timeouts.per_question_s`.
             budget: the old name of `level`.
 
         Raises:
-            ProviderError: every model that could have answered failed.
+            ProviderError: every model that could have answered failed, or the deadline came before any answer.
             BudgetExceededError: the cap would have been passed.
             UsageError: closed, called inside a running event loop (use `aask`), nothing was asked, or there is no such
                 level.
         """
-        self._no_event_loop("ask", "aask")
-        return self._ask(question, _level(level, budget), alpha, segment, self._halt)
+        refuse_in_event_loop("ask", "aask")
+        return self._ask(question, level_of(level, budget), alpha, segment, self._halt, deadline_s)
 
     def _ask(
-        self, question: str | Question, level: str | None, alpha: float | None, segment: str | None, halt: Halt
+        self,
+        question: str | Question,
+        level: str | None,
+        alpha: float | None,
+        segment: str | None,
+        halt: Halt,
+        deadline_s: float | None = None,
     ) -> Answer:
-        deadline, (walk, trace, _) = self._deadline(), self._begin(question, level, alpha, segment)
+        deadline, walk, trace, _ = self._begin(question, level, alpha, segment, deadline_s)
         with halt.working():
             answer = drive(walk, lambda request: self._guard(request).complete(request, deadline, halt))
         return trace.settle(answer)
@@ -155,10 +173,11 @@ class Orchestrator:
         level: str | None = None,
         alpha: float | None = None,
         segment: str | None = None,
+        deadline_s: float | None = None,
         budget: str | None = None,
     ) -> Answer:
         """Answer one question without blocking the event loop. Raises as `ask` does."""
-        deadline, (walk, trace, _) = self._deadline(), self._begin(question, _level(level, budget), alpha, segment)
+        deadline, walk, trace, _ = self._begin(question, level_of(level, budget), alpha, segment, deadline_s)
         with self._halt.working():
             answer = await adrive(walk, lambda request: self._guard(request).acomplete(request, deadline, self._halt))
         return await trace.asettle(answer)
@@ -171,6 +190,7 @@ class Orchestrator:
         alpha: float | None = None,
         segment: str | None = None,
         raw: bool = False,
+        deadline_s: float | None = None,
         budget: str | None = None,
     ) -> Iterator[TextDelta | Step | Answer]:
         """Answer one question and yield text as it is written, each finished step, and at last the answer.
@@ -178,8 +198,8 @@ class Orchestrator:
         The text is that of the models' answers. With `raw` it is everything that the models write: the reasoning before
         an answer, verdicts and decisions too.
         """
-        self._no_event_loop("stream", "astream")
-        deadline, (walk, trace, _) = self._deadline(), self._begin(question, _level(level, budget), alpha, segment)
+        refuse_in_event_loop("stream", "astream")
+        deadline, walk, trace, _ = self._begin(question, level_of(level, budget), alpha, segment, deadline_s)
         return stream(walk, lambda request: self._guard(request).stream(request, deadline, self._halt), trace, raw=raw)
 
     async def astream(
@@ -190,10 +210,11 @@ class Orchestrator:
         alpha: float | None = None,
         segment: str | None = None,
         raw: bool = False,
+        deadline_s: float | None = None,
         budget: str | None = None,
     ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream` without blocking the event loop."""
-        deadline, (walk, trace, _) = self._deadline(), self._begin(question, _level(level, budget), alpha, segment)
+        deadline, walk, trace, _ = self._begin(question, level_of(level, budget), alpha, segment, deadline_s)
         pieces = astream(
             walk, lambda request: self._guard(request).astream(request, deadline, self._halt), trace, raw=raw
         )
@@ -219,12 +240,15 @@ class Orchestrator:
             BatchError: some failed; `results` holds every answer and every error.
             UsageError: it cannot be asked so.
         """
-        self._no_event_loop("ask_many", "aask_many")
+        refuse_in_event_loop("ask_many", "aask_many")
         check_batch(questions, concurrency)
-        level = _level(level, budget)
+        level = level_of(level, budget)
         self._serves(level, alpha)
         return in_threads(
-            lambda question, halt: self._ask(question, level, alpha, segment, halt), questions, concurrency, self._halt
+            lambda question, halt: self._ask(question, level, alpha, segment, halt),
+            questions,
+            concurrency,
+            self._halt,
         )
 
     async def aask_many(
@@ -239,7 +263,7 @@ class Orchestrator:
     ) -> list[Answer]:
         """Answer questions without blocking, at most `concurrency` at a time. Raises as `ask_many` does."""
         check_batch(questions, concurrency)
-        level = _level(level, budget)
+        level = level_of(level, budget)
         self._serves(level, alpha)
         return await in_tasks(
             lambda question: self.aask(question, level=level, alpha=alpha, segment=segment), questions, concurrency
@@ -252,8 +276,8 @@ class Orchestrator:
             messages: the conversation in OpenAI's form, the body of a chat completion request, or a `ChatRequest`.
             level: the level to ask at, by its name, where the policy has levels (`levels`).
             alpha: the same by the share of questions that may be missed.
-            **fields: other fields of the request's body (`tools`, `response_format`, `temperature`, …), and `group` and
-                `segment`.
+            **fields: other fields of the request's body (`tools`, `response_format`, `temperature`, …), and `group`,
+                `segment` and `deadline_s`.
 
         Returns:
             The answer: `message`, `tool_calls`, `parsed` and `to_openai()` hold what is served.
@@ -267,13 +291,15 @@ class Orchestrator:
         ...     orchestrator.chat([{"role": "user", "content": "Hi"}]).message
         {'role': 'assistant', 'content': 'you asked: Hi'}
         """
-        return self.ask(chat_question(messages, fields), level=level, alpha=alpha)
+        asked, deadline_s = timed_chat(messages, fields)
+        return self.ask(asked, level=level, alpha=alpha, deadline_s=deadline_s)
 
     async def achat(
         self, messages: Chat, *, level: str | None = None, alpha: float | None = None, **fields: Any
     ) -> Answer:
         """Answer one chat request without blocking the event loop. Raises as `chat` does."""
-        return await self.aask(chat_question(messages, fields), level=level, alpha=alpha)
+        asked, deadline_s = timed_chat(messages, fields)
+        return await self.aask(asked, level=level, alpha=alpha, deadline_s=deadline_s)
 
     def stream_chat(
         self, messages: Chat, *, level: str | None = None, alpha: float | None = None, **fields: Any
@@ -282,13 +308,15 @@ class Orchestrator:
 
         The text of a step is a draft until the answer comes: a later model may be served in its place.
         """
-        return self.stream(chat_question(messages, fields), level=level, alpha=alpha)
+        asked, deadline_s = timed_chat(messages, fields)
+        return self.stream(asked, level=level, alpha=alpha, deadline_s=deadline_s)
 
     async def astream_chat(
         self, messages: Chat, *, level: str | None = None, alpha: float | None = None, **fields: Any
     ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream_chat` without blocking the event loop."""
-        async with aclosing(self.astream(chat_question(messages, fields), level=level, alpha=alpha)) as events:
+        asked, deadline_s = timed_chat(messages, fields)
+        async with aclosing(self.astream(asked, level=level, alpha=alpha, deadline_s=deadline_s)) as events:
             async for event in events:
                 yield event
 
@@ -301,6 +329,7 @@ class Orchestrator:
         model: str | None = None,
         trace_id: str | None = None,
         key: str | None = None,
+        deadline_s: float | None = None,
     ) -> AsyncGenerator[TextDelta | Answer, None]:
         """Answer one chat request as a server does: yield text that is served and no other, then the answer.
 
@@ -312,14 +341,16 @@ class Orchestrator:
             model: the name of one of the configured models: it alone is asked, and no policy decides.
             trace_id: the id of the episode in the traces.
             key: the name of the server's key whose budget it counts for (`budget.per_key`).
+            deadline_s: as in `ask`.
 
         Raises:
             ProviderError, BudgetExceededError, UsageError: as `achat` does.
         """
-        deadline, only = self._deadline(), None
+        only = None
         if model is not None:
             only = RunPlan(alone(self.config, model, self._plain.prompts), FixedPolicy(), walk=f"{model} only")
-        walk, trace, plan = self._begin(Question.of_chat(request), level, None, None, only, trace_id)
+        asked = Question.of_chat(request)
+        deadline, walk, trace, plan = self._begin(asked, level, None, None, deadline_s, only, trace_id)
         last = plan.strategy.horizon if stream and plan.strategy.ends_with_reference else 0
         pieces = aserve(
             walk,
@@ -445,9 +476,9 @@ class Orchestrator:
         return self._guard(request).complete(request, self._deadline(), self._halt)
 
     def break_circuits(self) -> None:
-        """From now on, fail calls to a model at once while it fails again and again, as a server needs it."""
+        """From now on, fail calls to a model at once while it fails again and again, and hold back what is too much."""
         for guard in self._guards.values():
-            guard.breakers = guard.breakers or {}
+            guard.breakers, guard.turns = guard.breakers or {}, guard.turns or {}
 
     def flush_traces(self, timeout_s: float = 10.0) -> bool:
         """Wait until the traces of all answers so far are written; return whether they are. Without traces, True."""
@@ -460,7 +491,7 @@ class Orchestrator:
         loop use `aclose`, which also waits for the questions of that loop to end.
         """
         self._stop()
-        if not _in_event_loop():
+        if not in_event_loop():
             self._halt.wait_idle(SETTLE_S)
         for guard in self._own:
             guard.close()
@@ -511,11 +542,13 @@ class Orchestrator:
         level: str | None,
         alpha: float | None,
         segment: str | None,
+        deadline_s: float | None,
         only: RunPlan | None = None,
         trace_id: str | None = None,
-    ) -> tuple[Run, Trace, RunPlan]:
+    ) -> tuple[Deadline, Run, Trace, RunPlan]:
         if self._closed:
             raise UsageError("This orchestrator was closed. Make a new one.")
+        deadline = self._deadline(deadline_s)
         asked, said = fitted_question(checked_question(question, segment), self.config.limits.context_chars)
         serving = self._serves(level, alpha) if only is None else None
         plan = only or (RunPlan(self._plain, self._bare) if serving is None else serving.plan(asked))
@@ -533,10 +566,12 @@ class Orchestrator:
             warnings=(*plan.warnings, *said),
             level=plan.level,
             scope=plan.scope,
+            deadline=deadline,
+            standins=self._standins,
         )
         if serving is not None:
             walk = serving.counted(walk)
-        return trace.follow(asked, walk), trace, plan
+        return deadline, trace.follow(asked, walk), trace, plan
 
     def _serves(self, level: str | None, alpha: float | None) -> CertifiedPolicy | None:
         """Return what serves at a level; at the default one where none is asked for."""
@@ -551,32 +586,7 @@ class Orchestrator:
         guard = self._guards[request.model]
         return guard if self._spending is None else self._spending.over(guard, key)
 
-    def _deadline(self) -> Deadline:
-        return Deadline.after(self.config.timeouts.per_question_s)
-
-    @staticmethod
-    def _no_event_loop(name: str, instead: str) -> None:
-        if not _in_event_loop():
-            return
-        raise UsageError(
-            f"{name}() blocks, and it was called inside a running event loop, which would stand still. "
-            f"Use: {'async for event in' if instead == 'astream' else 'await'} orchestrator.{instead}(…)"
-        )
-
-
-def _level(level: str | None, budget: str | None) -> str | None:
-    """Return the level that is asked for, also by its old name."""
-    if budget is None:
-        return level
-    warn_renamed("ask(budget=…)", "ask(level=…)", stacklevel=3)
-    if level is not None:
-        raise UsageError("Give level alone: budget is its old name.")
-    return budget
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    def _deadline(self, seconds: float | None = None) -> Deadline:
+        if seconds is not None and not seconds > 0:
+            raise UsageError(f"deadline_s must be above 0, not {seconds!r}.")
+        return Deadline.after(self.config.timeouts.per_question_s if seconds is None else seconds)

@@ -41,7 +41,7 @@ class _Shown:
         if self._raw or not self._answers or completion.truncated:
             return
         if text := self._answer.rest():
-            yield TextDelta(text, self._request.role, self._request.step)
+            yield TextDelta(text, self._request.role, self._request.step, self._request.model)
 
 
 def stream(

@@ -68,7 +68,8 @@ class Request(NamedTuple):
     for ("answer", "judge", "direct"). Neither is sent. `at_most_once` forbids to repeat a call that may have been
     billed, as under a hard cap. `top_logprobs` is how many alternatives per token are wanted;
     None asks for no log-probs at all. `sample` numbers repeated calls of the same prompt. With `chat` it is the
-    application's own request that is sent, unchanged, and `messages` is empty.
+    application's own request that is sent, unchanged, and `messages` is empty. `instead_of` is the model in whose place
+    this one is asked, because that one is down or too dear for what is left of a budget.
     """
 
     model: str
@@ -85,6 +86,7 @@ class Request(NamedTuple):
     sample: int = 0
     at_most_once: bool = False
     chat: ChatRequest | None = None
+    instead_of: str | None = None
 
 
 class Token(NamedTuple):
@@ -234,11 +236,12 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A piece of text as a model writes it, for `stream`."""
+    """A piece of text as a model writes it, for `stream`. `model` is who writes it, where that is known."""
 
     text: str
     role: str
     step: int
+    model: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,8 +312,8 @@ class Answer:
 
     `text` is the best single answer, None if the cascade abstained. `answers` holds every distinct answer kept, best
     first: the prediction set that a certificate speaks of. `stopped` is one of "policy" (the policy had enough),
-    "horizon" (the last step was reached), "budget", "forced" (by the configuration), "provider error" (a later step),
-    "abstained" (the best answer is not sure enough to be served).
+    "horizon" (the last step was reached), "budget", "deadline" (the time was over), "forced" (by the configuration),
+    "provider error" (a later step), "abstained" (the best answer is not sure enough to be served).
     `calls` made outside a finished step (an interrupted last one) are in `loose_calls` and in the cost. `audited` says
     that the question was drawn for an audit and run on to the last step, or as far as providers and the cap allowed;
     those steps are in `steps` and in the cost. `level` is the level of the policy that served, where it has some.
@@ -343,7 +346,7 @@ class Answer:
                     and (found.message is None or call.completion.message == found.message)
                 ]
                 if found.text == self.text and made:
-                    return found, made[-1]
+                    return found._replace(model=made[-1].request.model), made[-1]
         return None
 
     @property

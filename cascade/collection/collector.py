@@ -11,10 +11,11 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
+from cascade.budget.calls import failed_call, paid_call
 from cascade.budget.ledger import SharedBudget
 from cascade.collection.baselines import RecordedBaseline
 from cascade.config import CascadeConfig
-from cascade.engine import drive, failed_call, paid_call, run
+from cascade.engine import drive, run
 from cascade.episodes.journal import Journal
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import call_row, request_digest, rows

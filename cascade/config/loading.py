@@ -88,6 +88,7 @@ class CascadeConfig(Section):
         problems = [
             *strategy_problems(self),
             *_place_problems(self),
+            *_fallback_problems(self),
             *_price_problems(self),
             *_provider_problems(self),
         ]
@@ -143,6 +144,22 @@ def _place_problems(config: CascadeConfig) -> Iterable[str]:
         for name in ("provider", "api_base", "api_key_env"):
             if getattr(entry, name) != getattr(other, name):
                 yield f"models.{place}.{name}: {entry.model} stands under models twice, with another {name}"
+
+
+def _fallback_problems(config: CascadeConfig) -> Iterable[str]:
+    """Yield what is wrong with the models that are to answer in others' places."""
+    first: dict[str, tuple[str, ...]] = {}
+    for place, entry in config.models.items():
+        if first.setdefault(entry.model, entry.fallbacks) != entry.fallbacks:
+            yield f"models.{place}.fallbacks: {entry.model} stands under models twice, with others"
+        for name in entry.fallbacks:
+            if name not in config.models:
+                known = did_you_mean(name, config.models)
+                yield f"models.{place}.fallbacks: there is no {shown_name(name)} under models{known}"
+            elif config.models[name].model == entry.model:
+                yield f"models.{place}.fallbacks: {entry.model} cannot answer in its own place"
+            elif entry.fallbacks.count(name) > 1:
+                yield f"models.{place}.fallbacks: {name} stands there more than once"
 
 
 def _price_problems(config: CascadeConfig) -> Iterable[str]:

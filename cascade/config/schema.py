@@ -45,7 +45,10 @@ def _name_alone(value: object) -> object:
 
 
 class ModelConfig(Section):
-    """One model: its name, where it is served, how it is asked, what it costs, and what it can take."""
+    """One model: its name, where it is served, how it is asked, what it costs, and what it can take.
+
+    `fallbacks` are other entries under `models`, which answer in their order where it is down.
+    """
 
     model: str = Field(min_length=1)
     price: PriceConfig | None = None
@@ -58,6 +61,7 @@ class ModelConfig(Section):
     context_tokens: int | None = Field(default=None, ge=1)
     images: bool | None = None
     tools: bool | None = None
+    fallbacks: tuple[str, ...] = ()
 
 
 Model = Annotated[ModelConfig, BeforeValidator(_name_alone)]
@@ -160,7 +164,8 @@ class BudgetConfig(Section):
 
     `per_key`, `per_user`, `per_day`, `per_month` and `total` are counted on a ledger: in this process, or in the
     database that `store` (or the variable `store_env`) names, for all processes that share it. A call waits `wait_s`
-    for money that calls under way hold. "serve_best" is "answer".
+    for money that calls under way hold. Where a call does not fit, "serve_best" (once "answer") serves the best answer
+    there is, "base_only" does the same and asks the first model where there is none, and "refuse" serves nothing.
     """
 
     per_question: _Positive | None = None
@@ -169,7 +174,7 @@ class BudgetConfig(Section):
     per_day: _Positive | None = None
     per_month: _Positive | None = None
     total: _Positive | None = None
-    on_exhausted: Literal["refuse", "answer", "serve_best"] = "refuse"
+    on_exhausted: Literal["refuse", "base_only", "serve_best", "answer"] = "refuse"
     wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     store: Annotated[str, AfterValidator(_checked_store)] | None = None
     store_env: str | None = None

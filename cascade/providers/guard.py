@@ -12,7 +12,7 @@ import logging
 import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass, field
 
 from cascade.chat import text_of
@@ -22,6 +22,7 @@ from cascade.providers.base import Payload, Provider, Streams
 from cascade.providers.reading import read_completion
 from cascade.providers.written_calls import with_tool_calls
 from cascade.resilience.breaker import Breaker
+from cascade.resilience.concurrency import Turns
 from cascade.resilience.halting import NEVER, Halt
 from cascade.resilience.retry import Deadline, RetryBudget, RetryPolicy
 from cascade.types import Completion, Request, TextDelta
@@ -30,6 +31,33 @@ logger = logging.getLogger("cascade")
 _DIGITS = re.compile(r"\b\d+\b")
 _MAX_WARNINGS = 1_000
 """A server that invents a new oddity with every answer must not fill the memory or the log."""
+
+
+_FAIR = 0.5
+"""A call that had less than this share of `per_call_s` says nothing of its server by running out of time."""
+
+
+@dataclass(slots=True)
+class _Tries:
+    """What is asked, until when, and the tries that failed."""
+
+    asked: Request
+    deadline: Deadline
+    failed: list[ProviderError] = field(default_factory=list)
+    began_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken."""
+        return time.monotonic() - self.began_s
+
+    def left_s(self, now_s: float, *, billed: str = "no") -> float:
+        """Return how much time is left. Raises ProviderTimeoutError where none is."""
+        remaining = self.deadline.at_s - now_s
+        if remaining <= 0:
+            says = f"{self.asked.model} was not done in time. Raise timeouts.per_call_s or timeouts.per_question_s."
+            raise ProviderTimeoutError(says, model=self.asked.model, billed=billed)
+        return remaining
 
 
 @dataclass(slots=True)
@@ -43,6 +71,7 @@ class Guard:
         sleep, asleep: how waits are spent; tests pass their own. By default a wait ends when the caller stops the call.
         secrets: keys that no error may repeat, whatever the server says.
         breakers: the circuit of each model; None to ask a model however often it fails, as batches do.
+        turns: how many calls of a model may run at once, for those that do not block; None for any number.
     """
 
     provider: Provider
@@ -52,55 +81,54 @@ class Guard:
     asleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     secrets: tuple[str, ...] = field(default=(), repr=False)
     breakers: dict[str, Breaker] | None = None
+    turns: dict[str, Turns] | None = None
     _budgets: dict[str, RetryBudget] = field(default_factory=dict)
     _without_logprobs: set[str] = field(default_factory=set)
     _warned: set[str] = field(default_factory=set)
 
     def complete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
         """Answer a request, checked and in time. Raises ClosedError once `halt` is thrown."""
-        deadline, asked = deadline.within(self.per_call_s), self._admitted(request)
-        failed: list[ProviderError] = []
+        tries = _Tries(self._admitted(request), deadline.within(self.per_call_s))
         while True:
             started = time.monotonic()
             try:
                 with halt.ruling():
-                    payload = self.provider.complete(asked, _time_left(asked, deadline, started))
-                return self._checked(_with_calls(payload, request), request, started, failed)
+                    payload = self.provider.complete(tries.asked, tries.left_s(started))
+                return self._checked(_with_calls(payload, request), request, started, tries)
             except ProviderError as error:
-                failed.append(error)
-                self._wait(self._wait_s(asked, failed, deadline), halt)
+                self._wait(self._wait_s(tries, error), halt)
 
     async def acomplete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
         """Answer a request, checked and in time, without blocking the event loop."""
-        deadline, asked = deadline.within(self.per_call_s), self._admitted(request)
-        failed: list[ProviderError] = []
+        tries = _Tries(self._admitted(request), deadline.within(self.per_call_s))
         async with halt.covering():
             while True:
                 started = time.monotonic()
                 try:
-                    payload = await self.provider.acomplete(asked, _time_left(asked, deadline, started))
-                    return self._checked(_with_calls(payload, request), request, started, failed)
+                    async with self._turn(tries):
+                        payload = await self.provider.acomplete(tries.asked, tries.left_s(time.monotonic()))
+                    return self._checked(_with_calls(payload, request), request, started, tries)
                 except ProviderError as error:
-                    failed.append(error)
-                    await self.asleep(self._wait_s(asked, failed, deadline))
+                    await self.asleep(self._wait_s(tries, error))
 
     def _wait(self, seconds: float, halt: Halt) -> None:
         (halt.sleep if self.sleep is None else self.sleep)(seconds)
 
-    def _wait_s(self, asked: Request, failed: list[ProviderError], deadline: Deadline) -> float:
-        """Return how long to wait before the next try, or raise the last error if there is to be none."""
-        last, budget, breaker = failed[-1], self._budget(asked), self._breaker(asked.model)
-        self._broke(asked, last)
-        delay = self.retry.delay_s(last, len(failed) - 1, deadline)
+    def _wait_s(self, tries: _Tries, error: ProviderError) -> float:
+        """Return how long to wait before the next try, or raise the error if there is to be none."""
+        tries.failed.append(error)
+        budget, breaker = self._budget(tries.asked), self._breaker(tries.asked.model)
+        self._broke(tries, error)
+        delay = self.retry.delay_s(error, len(tries.failed) - 1, tries.deadline)
         if delay is None:
-            budget.gave_up(last)
-        forbidden = asked.at_most_once and last.billed != "no"
+            budget.gave_up(error)
+        forbidden = tries.asked.at_most_once and error.billed != "no"
         broken = breaker is not None and breaker.open
-        if delay is None or forbidden or broken or not budget.allows(last):
-            last.maybe_billed = sum(error.billed != "no" for error in failed)
-            if last.maybe_billed and last.billed == "no":
-                last.billed = "maybe"
-            raise last
+        if delay is None or forbidden or broken or not budget.allows(error):
+            error.maybe_billed = sum(one.billed != "no" for one in tries.failed)
+            if error.maybe_billed and error.billed == "no":
+                error.billed = "maybe"
+            raise error
         return delay
 
     def _budget(self, request: Request) -> RetryBudget:
@@ -114,27 +142,25 @@ class Guard:
         """
         if not isinstance(self.provider, Streams):
             completion = self.complete(request, deadline, halt)
-            yield TextDelta(_written(completion), request.role, request.step)
+            yield TextDelta(_written(completion), request.role, request.step, request.model)
             yield completion
             return
-        deadline, asked = deadline.within(self.per_call_s), self._admitted(request)
-        failed: list[ProviderError] = []
+        tries = _Tries(self._admitted(request), deadline.within(self.per_call_s))
         while True:
-            started, assembler = time.monotonic(), Assembler(asked, self.secrets)
+            started, assembler = time.monotonic(), Assembler(tries.asked, self.secrets)
             try:
-                chunks = self.provider.stream(asked, _time_left(asked, deadline, started))
+                chunks = self.provider.stream(tries.asked, tries.left_s(started))
                 while (chunk := _next(chunks, halt)) is not None:
                     if text := assembler.add(chunk):
-                        yield TextDelta(text, request.role, request.step)
-                    _time_left(asked, deadline, time.monotonic(), billed="maybe")
-                completion = self._checked(assembler.payload(), request, started, failed, assembler.notes)
+                        yield TextDelta(text, request.role, request.step, request.model)
+                    tries.left_s(time.monotonic(), billed="maybe")
+                completion = self._checked(assembler.payload(), request, started, tries, assembler.notes)
                 break
             except ProviderError as error:
                 if assembler.text:
-                    self._broke(asked, error)
-                    raise _interrupted(error, assembler, failed) from None
-                failed.append(error)
-                self._wait(self._wait_s(asked, failed, deadline), halt)
+                    self._broke(tries, error)
+                    raise _interrupted(error, assembler, tries.failed) from None
+                self._wait(self._wait_s(tries, error), halt)
         yield completion
 
     async def astream(
@@ -143,27 +169,25 @@ class Guard:
         """Do as `stream` without blocking the event loop."""
         if not isinstance(self.provider, Streams):
             completion = await self.acomplete(request, deadline, halt)
-            yield TextDelta(_written(completion), request.role, request.step)
+            yield TextDelta(_written(completion), request.role, request.step, request.model)
             yield completion
             return
-        deadline, asked = deadline.within(self.per_call_s), self._admitted(request)
-        failed: list[ProviderError] = []
+        tries = _Tries(self._admitted(request), deadline.within(self.per_call_s))
         while True:
-            started, assembler = time.monotonic(), Assembler(asked, self.secrets)
+            started, assembler = time.monotonic(), Assembler(tries.asked, self.secrets)
             try:
-                async with aclosing(self.provider.astream(asked, _time_left(asked, deadline, started))) as chunks:
+                async with self._turn(tries), aclosing(self._chunks(tries)) as chunks:
                     while (chunk := await _anext(chunks, halt)) is not None:
                         if text := assembler.add(chunk):
-                            yield TextDelta(text, request.role, request.step)
-                        _time_left(asked, deadline, time.monotonic(), billed="maybe")
-                completion = self._checked(assembler.payload(), request, started, failed, assembler.notes)
+                            yield TextDelta(text, request.role, request.step, request.model)
+                        tries.left_s(time.monotonic(), billed="maybe")
+                completion = self._checked(assembler.payload(), request, started, tries, assembler.notes)
                 break
             except ProviderError as error:
                 if assembler.text:
-                    self._broke(asked, error)
-                    raise _interrupted(error, assembler, failed) from None
-                failed.append(error)
-                delay_s = self._wait_s(asked, failed, deadline)
+                    self._broke(tries, error)
+                    raise _interrupted(error, assembler, tries.failed) from None
+                delay_s = self._wait_s(tries, error)
             async with halt.covering():
                 await self.asleep(delay_s)
         yield completion
@@ -186,8 +210,23 @@ class Guard:
         found = self.breakers.get(model)
         return self.breakers.setdefault(model, Breaker()) if found is None else found
 
-    def _broke(self, asked: Request, error: ProviderError) -> None:
-        if (breaker := self._breaker(asked.model)) is not None:
+    def _turn(self, tries: _Tries) -> AbstractAsyncContextManager[None]:
+        if self.turns is None:
+            return nullcontext()
+        model = tries.asked.model
+        found = self.turns.get(model)
+        found = self.turns.setdefault(model, Turns()) if found is None else found
+        return found.turn(model, tries.deadline)
+
+    def _chunks(self, tries: _Tries) -> AsyncGenerator[Payload, None]:
+        assert isinstance(self.provider, Streams)  # noqa: S101 - `astream` asks no other
+        return self.provider.astream(tries.asked, tries.left_s(time.monotonic()))
+
+    def _broke(self, tries: _Tries, error: ProviderError) -> None:
+        """Tell the circuit of a failure, but for a time-out that its caller brought about by giving it little time."""
+        breaker = self._breaker(tries.asked.model)
+        hurried = isinstance(error, ProviderTimeoutError) and tries.seconds < _FAIR * self.per_call_s
+        if breaker is not None and not hurried:
             breaker.failed(error)
 
     def _admitted(self, request: Request) -> Request:
@@ -203,7 +242,7 @@ class Guard:
         payload: Payload,
         request: Request,
         started: float,
-        failed: list[ProviderError],
+        tries: _Tries,
         notes: Sequence[str] = (),
     ) -> Completion:
         completion = read_completion(payload, request, time.monotonic() - started, self.secrets)
@@ -215,9 +254,9 @@ class Guard:
             self._without_logprobs.add(request.model)
             note = f"{request.model} gives no log-probs"
             completion = completion._replace(notes=(*completion.notes, note))
-        if failed:
-            note = f"earlier tries failed: {', '.join(type(error).__name__ for error in failed)}"
-            maybe = sum(error.billed != "no" for error in failed)
+        if tries.failed:
+            note = f"earlier tries failed: {', '.join(type(error).__name__ for error in tries.failed)}"
+            maybe = sum(error.billed != "no" for error in tries.failed)
             completion = completion._replace(notes=(*completion.notes, note), maybe_billed=maybe)
         for note in completion.notes:
             self._warn_once(request.model, note)
@@ -238,14 +277,6 @@ def _with_calls(payload: Payload, request: Request) -> Payload:
 def _written(completion: Completion) -> str:
     """Return what a model wrote as text: of a message its content, without its tool calls."""
     return completion.text if completion.message is None else text_of(completion.message.get("content"))
-
-
-def _time_left(request: Request, deadline: Deadline, now_s: float, *, billed: str = "no") -> float:
-    remaining = deadline.at_s - now_s
-    if remaining <= 0:
-        says = f"{request.model} was not done in time. Raise timeouts.per_call_s or timeouts.per_question_s."
-        raise ProviderTimeoutError(says, model=request.model, billed=billed)
-    return remaining
 
 
 def _next(chunks: Iterator[Payload], halt: Halt) -> Payload | None:

@@ -19,6 +19,10 @@ from cascade.resilience.forks import after_fork
 # --- One clock for a whole question: a monotonic instant after which nothing is waited for any more ---
 
 
+_CLOCK_S = 0.002
+"""libuv counts in whole milliseconds, so that a timer may fire up to one too early."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deadline:
     """An instant on the monotonic clock, so that a step of the wall clock changes nothing (F13)."""
@@ -33,6 +37,11 @@ class Deadline:
     def remaining_s(self) -> float:
         """Return the seconds left, 0 once it has passed."""
         return max(0.0, self.at_s - time.monotonic())
+
+    @property
+    def over(self) -> bool:
+        """Whether it has passed, or will within the resolution of an event loop's clock."""
+        return self.at_s - time.monotonic() <= _CLOCK_S
 
     def within(self, seconds: float) -> Deadline:
         """Return the earlier of this deadline and `seconds` from now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ class Asked(NamedTuple):
         body: what the client sent.
         stream: whether the client reads server-sent events.
         explain: whether the response says what happened, step by step.
+        deadline_s: how long the client waits; None where it does not say.
     """
 
     name: str
@@ -30,6 +32,7 @@ class Asked(NamedTuple):
     body: Mapping[str, Any]
     stream: bool = False
     explain: bool = False
+    deadline_s: float | None = None
 
     @classmethod
     def of(cls, body: Mapping[str, Any], headers: Mapping[str, str], catalog: Catalog, dialect: Dialect) -> Asked:
@@ -37,7 +40,8 @@ class Asked(NamedTuple):
 
         Args:
             body: what the client sent.
-            headers: by their names in lower case; `x-cascade-bypass`, `-explain`, `-group` and `-segment` count.
+            headers: by their names in lower case; `x-cascade-bypass`, `-deadline-s`, `-explain`, `-group` and
+                `-segment` count.
             catalog: the models that can be asked for.
             dialect: the form of the body.
 
@@ -54,4 +58,18 @@ class Asked(NamedTuple):
         request = ChatRequest.from_openai(
             dialect.request(body), group=headers.get("x-cascade-group"), segment=headers.get("x-cascade-segment")
         )
-        return cls(body["model"], route, request, body, stream, flag(headers, "x-cascade-explain"))
+        explain, deadline_s = flag(headers, "x-cascade-explain"), _seconds(headers.get("x-cascade-deadline-s"))
+        return cls(body["model"], route, request, body, stream, explain, deadline_s)
+
+
+def _seconds(written: str | None) -> float | None:
+    """Return a header's number of seconds. Raises Refused where it is none above 0."""
+    if written is None:
+        return None
+    try:
+        seconds = float(written)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise Refused(400, "x-cascade-deadline-s must be a number of seconds above 0.", param="x-cascade-deadline-s")
+    return seconds

@@ -23,6 +23,7 @@ from cascade.server.refusals import Refused
 from cascade.types import Answer, TextDelta
 
 _STREAM_HEADERS = [("cache-control", "no-cache"), ("x-accel-buffering", "no")]
+_SHORTEST_S = 1e-3
 _EVENTS = b"text/event-stream; charset=utf-8"
 
 
@@ -85,8 +86,8 @@ class ChatEndpoint:
                     await self._end(asked, exchange, writer, event)
                     continue
                 if exchange.status is None:
-                    await self._begin(exchange, Receipt(exchange.trace_id, event.role))
-                await exchange.more(writer.text(event.text, event.role))
+                    await self._begin(exchange, Receipt(exchange.trace_id, event.model or event.role))
+                await exchange.more(writer.text(event.text, event.model or event.role))
         await exchange.end()
 
     async def _begin(self, exchange: Exchange, receipt: Receipt) -> None:
@@ -112,7 +113,14 @@ class ChatEndpoint:
             model=asked.route.model,
             trace_id=exchange.trace_id,
             key=exchange.key,
+            deadline_s=self._left_s(asked, exchange),
         )
+
+    def _left_s(self, asked: Asked, exchange: Exchange) -> float:
+        """Return how long an answer may take: what is left of the request's time, or less where less is asked for."""
+        wanted = (asked.deadline_s, self.orchestrator.config.timeouts.per_question_s)
+        left_s = max(_SHORTEST_S, self.settings.request_s - exchange.seconds)
+        return min([left_s, *(one for one in wanted if one is not None)])
 
     def _receipt(self, asked: Asked, exchange: Exchange, answer: Answer) -> Receipt:
         self.answered(exchange.trace_id, answer)

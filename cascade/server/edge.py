@@ -34,6 +34,8 @@ _OPEN = frozenset({"/healthz", "/readyz"})
 """Paths that need no key: they say nothing but whether the process is well."""
 _CLIENT_LEFT = 499
 """nginx's status for a client that hung up; it is sent to nobody and counted."""
+_GRACE_S = 1.0
+"""A request that is still not done so long after its deadline, at which the best answer is served, is cut off."""
 JSON = b"application/json"
 
 
@@ -136,7 +138,7 @@ class Edge:
         """Answer a request; return what it is refused with, if it is. Raises ClientLeftError."""
         settings = self._settings
         try:
-            async with asyncio.timeout(settings.request_s) as clock:
+            async with asyncio.timeout(settings.request_s + _GRACE_S) as clock:
                 if scope["path"] not in _OPEN:
                     scope["exchange"].key = access.check(Headers(scope=scope), settings)
                 await self._app(scope, receive, send)

@@ -20,6 +20,8 @@ class Metrics:
         self.in_flight = 0
         self._requests: Counter[tuple[str, str, int]] = Counter()
         self._faulty: Counter[str] = Counter()
+        self._replaced: Counter[str] = Counter()
+        self._broken_off: Counter[str] = Counter()
         self._buckets = [0] * (len(_BOUNDS_S) + 1)
         self._seconds = 0.0
         self._first_text_s = 0.0
@@ -42,6 +44,8 @@ class Metrics:
         if receipt is None:
             return
         self._faulty.update(receipt.faulty)
+        self._replaced.update(receipt.replaced)
+        self._broken_off.update(() if receipt.broken_off is None else (receipt.broken_off,))
         self._unknown_costs += receipt.cost_nano_usd is None
         self._cost_nano_usd += receipt.cost_nano_usd or 0
         self._saved_nano_usd += receipt.saved_nano_usd or 0
@@ -59,6 +63,8 @@ class Metrics:
             for (model, served, status), count in sorted(self._requests.items())
         ]
         faulty = [({"model": model}, count) for model, count in sorted(self._faulty.items())]
+        replaced = [({"model": model}, count) for model, count in sorted(self._replaced.items())]
+        broken_off = [({"by": why}, count) for why, count in sorted(self._broken_off.items())]
         seconds = [({"le": le}, count) for le, count in _cumulated(self._buckets)]
         lines = [
             *_family("requests_total", "counter", "Requests that have ended.", requests),
@@ -73,6 +79,8 @@ class Metrics:
             *_family("unknown_costs_total", "counter", "Requests of unknown cost.", [({}, self._unknown_costs)]),
             *_family("saved_usd", "gauge", "Saved against the guide alone.", [({}, f"{usd(self._saved_nano_usd):f}")]),
             *_family("faulty_messages_total", "counter", "Messages of a model that had a fault.", faulty),
+            *_family("replaced_calls_total", "counter", "Calls that another model answered.", replaced),
+            *_family("broken_off_total", "counter", "Requests served before the policy had enough.", broken_off),
             *_family("alarm", "gauge", "1: audits withdrew a certificate.", [({}, int(alarm))]),
         ]
         return "\n".join(lines) + "\n"

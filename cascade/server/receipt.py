@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from cascade.engine import BROKEN_OFF
 from cascade.money import Price, usd
 from cascade.types import Answer
 
@@ -24,6 +25,8 @@ class Receipt(NamedTuple):
             where no policy decided.
         certificate: the id of the certificate that speaks of the answer.
         faulty: the models whose messages had a fault, one for each such message.
+        replaced: the models in whose place another one answered, one for each such call.
+        broken_off: why the cascade ended before its policy did ("budget", "deadline", "provider error"); else None.
     """
 
     trace_id: str
@@ -32,6 +35,8 @@ class Receipt(NamedTuple):
     saved_nano_usd: int | None = None
     certificate: str | None = None
     faulty: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    broken_off: str | None = None
 
     @classmethod
     def of(cls, answer: Answer, trace_id: str, guide: Price | None, *, cascaded: bool) -> Receipt:
@@ -54,6 +59,8 @@ class Receipt(NamedTuple):
             None if alone is None or cost is None else alone - cost,
             None if answer.certificate is None else answer.certificate.calibration_id,
             tuple([call.request.model for call in answer.calls if call.completion and call.completion.faults]),
+            tuple([one.request.instead_of for one in answer.calls if one.completion and one.request.instead_of]),
+            answer.stopped if answer.stopped in BROKEN_OFF else None,
         )
 
     def headers(self) -> list[tuple[str, str]]:
@@ -63,6 +70,7 @@ class Receipt(NamedTuple):
             "cost-usd": _dollars(self.cost_nano_usd),
             "saved-usd": _dollars(self.saved_nano_usd),
             "certificate": self.certificate,
+            "broken-off": self.broken_off,
             "trace-id": self.trace_id,
         }
         return [(f"x-cascade-{name}", header_value(value)) for name, value in known.items() if value is not None]

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
+from cascade.budget.calls import failed_call, paid_call
 from cascade.budget.caps import Caps, Hold, Ledger, MemoryLedger, Refused, ends_s, new_id
 from cascade.budget.ledger import most_nano_usd
-from cascade.engine import failed_call, paid_call
 from cascade.errors import BudgetExceededError, ProviderError, quote
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.resilience.halting import Halt

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from cascade.budget.tokens import estimate_prompt
 from cascade.chat import has_image
@@ -59,6 +59,18 @@ class ModelUse:
         if needed <= self.context_tokens:
             return None
         return f"prompt and reply may have {needed:,} tokens, and its context has {self.context_tokens:,}"
+
+
+class Standins(NamedTuple):
+    """Who is asked in another model's place.
+
+    Attributes:
+        down: by a model's name, who is asked in turn where that model is down.
+        poor: who is asked where a budget has no room for another model's call; None for nobody.
+    """
+
+    down: Mapping[str, tuple[ModelUse, ...]] = {}
+    poor: ModelUse | None = None
 
 
 class Strategy(Protocol):

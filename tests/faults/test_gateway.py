@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,6 +14,7 @@ from unit.server.served import ASK, CONFIG, asgi
 
 from cascade import Orchestrator
 from cascade.resilience.breaker import FAILURES
+from cascade.resilience.concurrency import FLOOR
 from cascade.resilience.retry import RetryPolicy
 
 from .server import FaultServer
@@ -36,9 +38,14 @@ async def gateway(faults: FaultServer, **settings: Any) -> AsyncIterator[httpx.A
         yield client
 
 
-async def ask(client: httpx.AsyncClient, model: str = "small", **fields: Any) -> httpx.Response:
+async def ask(client: httpx.AsyncClient, model: str = "small", headers: Any = None, **fields: Any) -> httpx.Response:
     body = {"model": model, "messages": ASK, **fields}
-    return await client.post("/v1/chat/completions", json=body, timeout=60)
+    return await client.post("/v1/chat/completions", json=body, timeout=60, headers=headers)
+
+
+def guards(client: Any) -> Any:
+    """Return the guards of the application behind a client."""
+    return client._transport.app._app.routes[0].endpoint.orchestrator._guards
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -91,12 +98,69 @@ async def test_a_dead_provider_is_not_asked_by_every_request() -> None:
     assert faults.count() == FAILURES
 
 
-async def test_the_whole_request_has_one_deadline() -> None:
+@pytest.mark.parametrize("header", [False, True])
+async def test_the_whole_request_has_one_deadline_and_then_the_best_there_is_is_served(header: bool) -> None:
+    given = {} if header else {"server": {"request_s": CALL_S}}
+    headers = {"x-cascade-deadline-s": str(CALL_S)} if header else {}
     with FaultServer() as faults:
-        faults.modes |= {"small": "hang", "large": "hang"}
-        settings = {"timeouts": {"per_call_s": 60}, "server": {"request_s": CALL_S}}
+        faults.modes["large"] = "hang"
+        settings = {"timeouts": {"per_call_s": 60}, "policy": {**CONFIG["policy"], "threshold": 0.05}, **given}
         async with gateway(faults, **settings) as client:
             began = time.monotonic()
-            found = await ask(client, "cascade")
+            found = await ask(client, "cascade", headers)
             assert time.monotonic() - began < CALL_S + SLACK_S
-    assert (found.status_code, found.json()["error"]["code"]) == (504, "request_timeout")
+            assert (found.status_code, found.headers["x-cascade-served-by"]) == (200, "small")
+            assert found.headers["x-cascade-broken-off"] == "deadline"
+            faults.modes["small"] = "hang"
+            nothing = await ask(client, "cascade", headers)
+            wrong = await ask(client, "cascade", {"x-cascade-deadline-s": "soon"})
+            metrics = (await client.get("/metrics")).text
+    assert (nothing.status_code, nothing.json()["error"]["code"]) == (504, "provider_timeout")
+    assert wrong.status_code == 400
+    assert 'cascade_broken_off_total{by="deadline"} 1' in metrics
+
+
+async def test_clients_in_a_hurry_open_no_circuit() -> None:
+    with FaultServer() as faults:
+        faults.modes["small"] = "hang"
+        async with gateway(faults) as client:
+            for _ in range(2 * FAILURES):
+                assert (await ask(client, headers={"x-cascade-deadline-s": "0.01"})).status_code == 504
+            faults.modes["small"] = "ok"
+            assert (await ask(client)).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_fallback_serves_for_a_model_that_is_down_and_says_so(stream: bool) -> None:
+    models = {**CONFIG["models"], "base": {**CONFIG["models"]["base"], "fallbacks": ["guide"]}}
+    with FaultServer() as faults:
+        faults.modes["small"] = "500"
+        async with gateway(faults, models=models) as client:
+            found = [await ask(client, stream=stream) for _ in range(2 * FAILURES)]
+            metrics = (await client.get("/metrics")).text
+    assert {(one.status_code, one.headers["x-cascade-served-by"]) for one in found} == {(200, "large")}
+    assert ("x-cascade-certificate" in found[0].headers) is False
+    assert faults.count("small") == FAILURES  # then the circuit is open, and the fallback is asked at once
+    assert f'cascade_replaced_calls_total{{model="small"}} {2 * FAILURES}' in metrics
+
+
+async def test_a_server_with_too_much_to_do_is_asked_by_fewer_at_once() -> None:
+    with FaultServer() as faults:
+        faults.modes["small"], faults.headers = "429", {"Retry-After": "77"}
+        async with gateway(faults) as client:
+            await ask(client)
+            assert guards(client)["small"].turns["small"].limit.allowed == FLOOR
+            faults.modes["small"], faults.headers = "ok", {}
+            found = await asyncio.gather(*(ask(client) for _ in range(FLOOR + 1)))
+    assert {one.status_code for one in found} == {200}
+
+
+async def test_a_stream_is_tried_again_before_its_first_text() -> None:
+    with FaultServer() as faults:
+        faults.modes["small"] = ["503", "ok"]
+        async with gateway(faults) as client:
+            for guard in guards(client).values():
+                guard.retry = RetryPolicy(first_wait_s=0.0)
+            found = await ask(client, stream=True)
+    assert found.status_code == 200
+    assert faults.count("small") == 2

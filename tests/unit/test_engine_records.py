@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from cascade.budget.calls import failed_call, paid_call
 from cascade.budget.ledger import most_nano_usd
-from cascade.engine import _served, decide, failed_call, paid_call, rank, sure_of
+from cascade.engine import _served, decide, rank, sure_of
 from cascade.errors import EmptyCompletionError, ProviderError, ProviderTimeoutError, ProviderUnavailableError
 from cascade.policies.base import Observation, Policy, Scores
 from cascade.types import Decision, Step, Usage

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cascade.engine import drive, paid_call, run
+from cascade.budget.calls import paid_call
+from cascade.engine import drive, run
 from cascade.episodes import journal as module
 from cascade.episodes.journal import Journal, is_call
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION, call_row, completion_of, request_digest, rows

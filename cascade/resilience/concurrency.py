@@ -1,0 +1,119 @@
+"""How many calls one model gets at once: no limit until its server says that they are too many.
+
+Additive increase, multiplicative decrease, as TCP does it: the first refusal sets the limit to a share of the calls
+that were under way; each further one cuts it again, once for all calls that began before the last cut, since those say
+the same thing. Each call that succeeds while the limit holds others back raises it by a share of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from cascade.errors import ProviderError, ProviderUnavailableError, RateLimitedError
+from cascade.resilience.retry import Deadline
+
+FLOOR = 4
+"""The lowest limit, so that one call that hangs does not hold up all others."""
+SHARE = 0.8
+CEILING = 1_000
+"""A limit above is none."""
+_OVERLOADED = frozenset({503, 529})
+
+
+class Limit:
+    """The decision, without a clock and without waiting.
+
+    >>> limit = Limit()
+    >>> calls = [limit.begin() for _ in range(100)]
+    >>> [limit.end(one, overloaded=True) for one in calls[:50]][-1], limit.allowed  # one cut for all of them
+    (None, 80.0)
+    """
+
+    def __init__(self) -> None:
+        self.allowed = float("inf")
+        self.under_way = 0
+        self._cuts = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether no further call may begin."""
+        return self.under_way + 1 > self.allowed
+
+    def begin(self) -> int:
+        """Count a call as under way; return what `end` is to be told of it."""
+        self.under_way += 1
+        return self._cuts
+
+    def end(self, began: int, *, overloaded: bool | None) -> None:
+        """Count a call as ended, and learn from it; nothing where it is None, as of a call that its caller left."""
+        if overloaded and began == self._cuts:
+            self.allowed = max(float(FLOOR), SHARE * min(self.allowed, self.under_way))
+            self._cuts += 1
+        elif overloaded is False and self.full:
+            raised = self.allowed + 1 / self.allowed
+            self.allowed = raised if raised < CEILING else float("inf")
+        self.under_way -= 1
+
+
+def overloaded(error: ProviderError) -> bool | None:
+    """Return whether a call failed because its server has too much to do; None where it failed in another way."""
+    return True if isinstance(error, RateLimitedError) or error.status in _OVERLOADED else None
+
+
+class Turns:
+    """Lets the calls of one model begin, first come first served. One event loop uses it."""
+
+    def __init__(self) -> None:
+        self.limit = Limit()
+        self._waiting: deque[asyncio.Future[int]] = deque()
+
+    @asynccontextmanager
+    async def turn(self, model: str, deadline: Deadline) -> AsyncIterator[None]:
+        """Wait for a turn, and hold it while the block runs.
+
+        Raises:
+            ProviderUnavailableError: none came before the deadline. Nothing was billed.
+        """
+        waits = self.limit.full or self._waiting
+        began = await self._granted(model, deadline) if waits else self.limit.begin()
+        learned: bool | None = None
+        try:
+            yield
+            learned = False
+        except ProviderError as error:
+            learned = overloaded(error)
+            raise
+        finally:
+            self._end(began, learned)
+
+    async def _granted(self, model: str, deadline: Deadline) -> int:
+        turn: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        left_s = deadline.remaining_s()
+        try:
+            async with asyncio.timeout(None if left_s == float("inf") else left_s):
+                return await turn
+        except TimeoutError:
+            self._give_up(turn)
+            says = f"{model} is overloaded: the call could not begin in time."
+            raise ProviderUnavailableError(says, model=model) from None
+        except BaseException:
+            self._give_up(turn)
+            raise
+
+    def _give_up(self, turn: asyncio.Future[int]) -> None:
+        """Leave the queue; a turn that came just then goes to the next."""
+        if turn in self._waiting:
+            self._waiting.remove(turn)
+        elif not turn.cancelled():
+            self._end(turn.result(), None)
+
+    def _end(self, began: int, learned: bool | None) -> None:
+        self.limit.end(began, overloaded=learned)
+        while self._waiting and not self.limit.full:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(self.limit.begin())
