@@ -311,17 +311,19 @@ def _answered(
         return nothing
     record.ask(request)
     asked: Request | None = request
+    failure: ProviderError | None = None
     waiting = list(record.standins.down.get(request.model, ()))
     while asked is not None:
         try:
             return (yield from _call(asked, prices, purse, record))
         except BudgetExceededError as error:  # of the question's cap, or thrown in: of one that is shared
-            asked, failure = record.cheaper(asked, error), error
+            asked = record.cheaper(asked, error)
             if asked is None:
                 record.exhaust(error)
                 failure = ProviderUnavailableError(f"not asked: {error}", model=request.model)
         except ProviderError as error:
             asked, failure = record.other(asked, error, waiting), error
+    assert failure is not None  # noqa: S101 - nobody is left to ask because of it
     raise failure
 
 
