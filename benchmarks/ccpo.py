@@ -33,6 +33,8 @@ from fitted.methods import scores_of
 from fitted.opponents import clairvoyant_cost, going_on, matched, mixture_cost
 from fitted.report import head, table
 from fitted.splitting import parts
+from literal.config import LiteralConfig
+from literal.training import train_literal
 
 from cascade.calibration.doubt import doubt_of
 from cascade.conformal.arrays import ScoreArrays
@@ -45,7 +47,6 @@ from cascade.guarantees.base import Guarantee
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.dividing import allowed_loss
 from cascade.training.estimators.threads import one_thread
-from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.fitting import fit_network
 from cascade.training.stopping.net_benefit import fit_net_benefit
 from cascade.training.stopping.stages import FitTarget
@@ -109,13 +110,13 @@ Maker = Callable[[EpisodeTable, float, int], Mapping[str, Made]]
 """From training questions, the loss that calibration will allow and a seed to one policy or several, by name."""
 
 
-def network(train: EpisodeTable, loss: float, seed: int, *, name: str, config: CCPOConfig) -> dict[str, Made]:
+def network(train: EpisodeTable, loss: float, seed: int, *, name: str, config: LiteralConfig) -> dict[str, Made]:
     """Train CCPO."""
     return {name: _trained(train, loss, seed, "ccpo", config)}
 
 
 def pointwise(
-    train: EpisodeTable, loss: float, seed: int, *, names: Sequence[str], config: CCPOConfig
+    train: EpisodeTable, loss: float, seed: int, *, names: Sequence[str], config: LiteralConfig
 ) -> dict[str, Made]:
     """Train CPO once, for CPO, CPO batch and CPO online, as far as asked for: one network, three thresholds."""
     online = _trained(train, loss, seed, "cpo_online", config)
@@ -123,8 +124,16 @@ def pointwise(
     return {name: online._replace(kappa=kappas.get(name)) for name in names}
 
 
-def _trained(train: EpisodeTable, loss: float, seed: int, method: str, config: CCPOConfig) -> Made:
-    found = fit_network(train, FitTarget("coverage", loss), method=method, config=config, confidences=False, seed=seed)
+def _trained(train: EpisodeTable, loss: float, seed: int, method: str, config: LiteralConfig) -> Made:
+    found = fit_network(
+        train,
+        FitTarget("coverage", loss),
+        method=method,
+        config=config,
+        confidences=False,
+        seed=seed,
+        run=train_literal,
+    )
     policy: LearnedPolicy = found.policy
     kappa = policy.kappa if method == "cpo_online" else None
     return Made(partial(scores_of, policy), kappa, found.trained.diverged is not None)
@@ -150,8 +159,8 @@ def threshold(train: EpisodeTable, loss: float, seed: int) -> dict[str, Made]:  
 def makers(ways: Sequence[str], steps: int | None) -> Iterator[Maker]:
     """Yield what makes the policies of these names."""
 
-    def config(**more: object) -> CCPOConfig:
-        return CCPOConfig.model_validate(more if steps is None else {**more, "steps": steps})
+    def config(**more: object) -> LiteralConfig:
+        return LiteralConfig.model_validate(more if steps is None else {**more, "steps": steps})
 
     if THRESHOLD in ways:
         yield threshold

@@ -4,8 +4,8 @@
     python benchmarks/ccpo_literal.py --read runs.json --out design/ccpo-literal.svg     draws and prints kept runs
     python benchmarks/ccpo_literal.py --quick                                            2 seeds, 300 steps
 
-The first variant is `CCPOConfig.literal()`; each one below it has one repair more, and the last two are the sampled and
-the exact defaults. All learn from the same 1,000 simulated questions a seed. Judged on 20,000 fresh ones: cost at a
+The first variant is `LiteralConfig.literal()`; each one below it has one repair more, and the last two are the sampled
+and the exact defaults. All learn from the same 1,000 simulated questions a seed. Judged on 20,000 fresh ones: cost at a
 coverage of exactly 1 − alpha over that of the limit, which is optimal stopping (net benefit with products) learned from
 150,000; and what a threshold calibrated on 200 questions of its own covers.
 """
@@ -28,12 +28,13 @@ from ccpo_literal_figure import draw
 from fitted.methods import METHODS, scores_of
 from fitted.opponents import matched, mixture_cost
 from fitted.report import head, table
+from literal.config import LiteralConfig
+from literal.training import train_literal
 
 from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.split import critical_values, split_kappa
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
-from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.fitting import fit_network
 from cascade.training.networks.problem import Row
 from cascade.training.stopping.stages import FitTarget
@@ -64,9 +65,9 @@ REPAIRS: Mapping[str, Mapping[str, Any]] = {
 """Each on top of those above it."""
 OPEN = {"steps": 1_500, "solver": "exact"}
 """Of the 1,500 to 2,000 steps of the text; its ten conjugate gradients take twice as long as the exact H⁻¹."""
-DEFAULTS: Mapping[str, CCPOConfig] = {
-    "multiplier and Adam, averaged: the sampled default": CCPOConfig(estimator="sampled"),
-    "exact gradients: the default": CCPOConfig(),
+DEFAULTS: Mapping[str, LiteralConfig] = {
+    "multiplier and Adam, averaged: the sampled default": LiteralConfig(estimator="sampled"),
+    "exact gradients: the default": LiteralConfig(),
 }
 
 
@@ -97,16 +98,16 @@ class Ran(NamedTuple):
     coin: float
 
 
-def configs(steps: int | None = None) -> dict[str, CCPOConfig]:
+def configs(steps: int | None = None) -> dict[str, LiteralConfig]:
     """Return the variants: the text, and each repair on top of those before.
 
-    >>> len(configs()), configs()["as printed"] == CCPOConfig.literal().model_copy(update=OPEN)
+    >>> len(configs()), configs()["as printed"] == LiteralConfig.literal().model_copy(update=OPEN)
     (11, True)
     """
-    found, held = dict[str, CCPOConfig](), {**CCPOConfig.literal().model_dump(), **OPEN}
+    found, held = dict[str, LiteralConfig](), {**LiteralConfig.literal().model_dump(), **OPEN}
     for name, changed in REPAIRS.items():
         held = {**held, **changed}
-        found[name] = CCPOConfig.model_validate(held)
+        found[name] = LiteralConfig.model_validate(held)
     found.update(DEFAULTS)
     return found if steps is None else {name: one.model_copy(update={"steps": steps}) for name, one in found.items()}
 
@@ -121,11 +122,13 @@ class Judge:
         self.coin = mixture_cost(self.test.arrays, ALPHA) / self.limit
 
 
-def run(name: str, config: CCPOConfig, seed: int, judge: Judge) -> Ran:
+def run(name: str, config: LiteralConfig, seed: int, judge: Judge) -> Ran:
     """Train one variant on one draw of questions, and judge it."""
     train, own = (simulate(WORLDS[WORLD], n, seed=first + seed) for n, first in ((TRAINED, 100), (CALIBRATED, 300)))
     started = time.process_time()
-    learned = fit_network(train, FitTarget("coverage", ALPHA), config=config, confidences=False, seed=seed)
+    learned = fit_network(
+        train, FitTarget("coverage", ALPHA), config=config, confidences=False, seed=seed, run=train_literal
+    )
     seconds = time.process_time() - started
     test = judge.test.arrays
     scores = scores_of(learned.policy, judge.test)
@@ -158,7 +161,7 @@ def curves(rows: Sequence[Row]) -> dict[str, list[float]]:
 _JUDGE: list[Judge] = []
 
 
-def _job(job: tuple[str, CCPOConfig, int]) -> Ran:
+def _job(job: tuple[str, LiteralConfig, int]) -> Ran:
     done = run(*job, _JUDGE[0])
     print(f"{job[0]}, seed {job[2]}: {done.ratio:.3f}, {done.seconds:.0f} s", file=sys.stderr, flush=True)
     return done

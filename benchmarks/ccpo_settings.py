@@ -17,11 +17,11 @@ from functools import partial
 
 from ccpo import ALPHA, CALIBRATION, TRAIN, WORLD, fresh_of, judged, limit_of, network, told
 from fitted.report import head, table
+from literal.config import LiteralConfig
 
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.training.estimators.threads import one_thread
-from cascade.training.networks.config import CCPOConfig
 
 EXACT: Mapping[str, Mapping[str, object]] = {
     "the default": {},
@@ -59,7 +59,7 @@ def ratio(settings: Mapping[str, object], seed: int, alpha: float) -> float:
     train, calibration = (
         simulate(WORLDS[WORLD], n, seed=first + seed) for n, first in ((TRAIN, 100), (CALIBRATION, 10_000))
     )
-    way = partial(network, name="", config=CCPOConfig.model_validate(dict(settings)))
+    way = partial(network, name="", config=LiteralConfig.model_validate(dict(settings)))
     return judged(way, train, calibration, fresh_of(WORLD), alpha, seed)[""].at
 
 

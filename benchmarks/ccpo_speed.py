@@ -29,6 +29,9 @@ from typing import Any, NamedTuple
 import torch
 from fit_speed import SINGLE, hold_to_one_core
 from fitted.report import head, table
+from literal.config import LiteralConfig
+from literal.rollouts import roll_out
+from literal.training import Literal, rollout_draws
 from tensordict import TensorDict  # type: ignore[import-untyped]
 from tensordict.nn import (  # type: ignore[import-untyped]
     ProbabilisticTensorDictModule,
@@ -43,11 +46,9 @@ from torchrl.objectives.value import GAE
 
 from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
-from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.fitting import fit_network
 from cascade.training.networks.problem import BatchEvaluation, TrainingProblem, drawn, start
-from cascade.training.networks.surrogates import roll_out
-from cascade.training.networks.training import Trained, advance
+from cascade.training.networks.training import Trained
 from cascade.training.stopping.stages import FitTarget
 
 WORLD, ALPHA, EPISODES, STEPS = "hotpotqa/llama-2-7b", 0.1, 1_000, 2_000
@@ -104,13 +105,13 @@ def questions() -> TrainingProblem:
 
 def setting_of(**changed: Any) -> TrainingProblem:
     """Return a run of training with some settings of its own."""
-    return replace(questions(), config=CCPOConfig(**changed))
+    return replace(questions(), config=LiteralConfig(**changed))
 
 
 def whole(estimator: str, update: str, steps: int) -> Run:
     """Train once."""
     setting = setting_of(estimator=estimator, update=update, steps=steps)
-    state = start(setting)
+    state, advance = start(setting), Literal(setting).advance
     clock, worked = time.perf_counter(), time.process_time()
     for _ in range(steps):
         state, _ = advance(setting, state)
@@ -119,7 +120,7 @@ def whole(estimator: str, update: str, steps: int) -> Run:
 
 def stepping(setting: TrainingProblem) -> Callable[[], None]:
     """Return what takes one more step of training each time."""
-    held = [start(setting)]
+    held, advance = [start(setting)], Literal(setting).advance
 
     def step() -> None:
         held[0], _ = advance(setting, held[0])
@@ -136,7 +137,7 @@ class Ppo:
         logs = BatchEvaluation(setting, batch, start(setting).kappa[batch.level]).log_policy(
             net.forward(net.initial(0), batch.rows).outputs
         )
-        rolled = roll_out(logs, batch.walks.onward, 0.0, batch.draws)
+        rolled = roll_out(logs, batch.walks.onward, 0.0, rollout_draws(setting, 1))
         ended = torch.cat([~rolled.alive[:, 1:], torch.ones_like(rolled.alive[:, :1])], dim=1)[..., None]
         seen = batch.walks.inputs.float()
         after = torch.cat([seen[:, 1:], seen[:, -1:]], dim=1)
@@ -204,7 +205,7 @@ def growth(estimator: str, update: str, batch: int, layers: tuple[int, ...], rep
 def shapes() -> list[tuple[str, str, int, tuple[int, ...]]]:
     """Return what (c) is measured at: each batch at the usual layers, each layers at the usual batch."""
     found: list[tuple[str, str, int, tuple[int, ...]]] = []
-    for estimator, usual in (("sampled", 10), ("exact", CCPOConfig().batch)):
+    for estimator, usual in (("sampled", 10), ("exact", LiteralConfig().batch)):
         for update in UPDATES:
             found += [(estimator, update, batch, LAYERS[1]) for batch in BATCHES]
             found += [(estimator, update, usual, layers) for layers in LAYERS if layers != LAYERS[1]]

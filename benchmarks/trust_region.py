@@ -23,9 +23,8 @@ from typing import Any, NamedTuple
 import cvxpy
 import numpy as np
 import torch
+from literal.trust_region import Step, conjugate_gradient, trust_region_step
 from numpy.typing import NDArray
-
-from cascade.training.networks.trust_region import Step, conjugate_gradient, trust_region_step
 
 Floats = NDArray[np.floating[Any]]
 

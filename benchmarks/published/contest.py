@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 from fitted.opponents import clairvoyant_cost
+from literal.config import LiteralConfig
+from literal.training import LiteralNetworks
 
 from cascade.calibration.doubt import doubt_of
 from cascade.calibration.scores import scored
@@ -181,9 +183,9 @@ def charge_in_steps(table: Table, train: EpisodeTable) -> float:
     return table.charge * 1e9 / unit
 
 
-def sampled(config: CCPOConfig) -> CCPOConfig:
+def sampled(config: CCPOConfig) -> LiteralConfig:
     """Return the paper's estimator, with its own defaults and what was set otherwise."""
-    return CCPOConfig(**(config.model_dump(exclude_unset=True) | {"estimator": "sampled"}))
+    return LiteralConfig(**(config.model_dump(exclude_unset=True) | {"estimator": "sampled"}))
 
 
 def methods(table: Table, split: Split, config: CCPOConfig) -> dict[str, Method]:
@@ -211,7 +213,7 @@ def methods(table: Table, split: Split, config: CCPOConfig) -> dict[str, Method]
         OSC: Stopping(OSC),
     }
     if table.alpha == SAMPLED_AT:
-        found[SAMPLED] = PolicyNetwork(SAMPLED, Networks(sampled(config)))
+        found[SAMPLED] = PolicyNetwork(SAMPLED, LiteralNetworks(sampled(config)))
     return found
 
 

@@ -10,15 +10,6 @@ from cascade.text import counted
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.progress import Training
 
-_UPDATES = {
-    "dual": "gradient steps on the cost plus a multiplier times the violation, which follows the violation",
-    "trust_region": "steps within a trust region, the constraint held in each",
-}
-_ESTIMATORS = {
-    "exact": "gradients are exact: the log says what every action brings",
-    "sampled": "gradients are estimated from rollouts",
-}
-
 
 def learning_files(training: Training, plot: bytes | None) -> dict[str, bytes]:
     """Return the learning curves and, where it was drawn, their plot, by the names of their files."""
@@ -33,14 +24,15 @@ def trained(training: Training, *, drawn: bool) -> Iterator[str]:
     asked = f"{training.steps:,} of {config.steps:,} steps" if training.diverged else counted(training.steps, "step")
     yield (
         f"On {training.questions:,} training questions{several}: {asked} of {config.batch:,} questions each, on "
-        f"{config.device}. {_UPDATES[config.update].capitalize()}; {_ESTIMATORS[config.estimator]}. {_aim(training)}"
+        f"{config.device}. Gradient steps on the cost plus a multiplier times the violation, which follows the "
+        f"violation; gradients are exact: the log says what every action brings. {_aim(training)}"
     )
     if config.device != "cpu":
         yield "Trained again on this device it need not be the same to the bit."
     yield ""
     if training.diverged is not None:
         yield from (f"**Training was ended early: {plain_line(training.diverged)}.**", "")
-    other = {**CCPOConfig(estimator=config.estimator).model_dump(mode="json"), "estimator": "exact"}
+    other = CCPOConfig().model_dump(mode="json")
     rows = [(f"`{name}`", plain_line(str(one))) for name, one in training.settings.items() if one != other[name]]
     if rows:
         yield from ("Settings other than the defaults:", "")

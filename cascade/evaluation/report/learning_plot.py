@@ -13,15 +13,13 @@ from cascade.evaluation.report.figures import save
 from cascade.training.networks.progress import Training, columns_of
 
 _WINDOWS = 40
-"""Parts of a run over which the shares of the cases of steps are counted, and means are drawn."""
-_CASES = ("inactive", "active", "recover", "rejected")
-_SHOWN = {"inactive": "constraint not in the way", "active": "on the constraint", "recover": "back to the constraint"}
+"""Parts of a run over which means are drawn."""
 _FAINT = {"color": "tab:blue", "linewidth": 0.5, "alpha": 0.3}
 _TARGET = {"color": "0.4", "linewidth": 1, "linestyle": "--"}
 
 
 def plot_learning(training: Training) -> bytes:
-    """Return the plot as SVG: cost, coverage, violation, slack, threshold, divergence, π(next), and how steps ended.
+    """Return the plot as SVG: cost, coverage, violation, slack, threshold, divergence, π(next), multiplier.
 
     The same run gives the same bytes with the same matplotlib, whatever its settings.
     """
@@ -45,16 +43,16 @@ class _Curves:
 
     def __init__(self, training: Training) -> None:
         self._training, columns = training, columns_of(training.curves)
-        self._cases = np.array(columns.pop("case"), dtype=str)
+        columns.pop("case")
         self._found: dict[str, Floats] = {name: np.array(values, float) for name, values in columns.items()}
-        count = max(1, min(_WINDOWS, self._cases.size))
-        self._windows = np.array_split(np.arange(self._cases.size), count)
+        steps = len(columns["step"])
+        self._windows = np.array_split(np.arange(steps), max(1, min(_WINDOWS, steps)))
 
     def panels(self) -> list[Callable[[Any], None]]:
         """Return what draws each panel, row by row."""
-        last = self._multiplier if self._training.settings.get("update") == "dual" else self._shares
         return [
-            self._cost, self._coverage, self._violation, self._slack, self._kappa, self._divergence, self._onward, last,
+            self._cost, self._coverage, self._violation, self._slack, self._kappa, self._divergence, self._onward,
+            self._multiplier,
         ]  # fmt: skip
 
     def _cost(self, axes: Any) -> None:
@@ -86,22 +84,10 @@ class _Curves:
 
     def _divergence(self, axes: Any) -> None:
         self._line(axes, "kl", "KL divergence of a step, nats")
-        if self._training.settings.get("update") == "trust_region":
-            axes.axhline(self._training.settings["delta"], label="δ at the start", **_TARGET)
-            axes.legend(frameon=False, fontsize=8)
 
     def _multiplier(self, axes: Any) -> None:
         axes.plot(self._found["step"], self._found["multiplier"], color="tab:blue", linewidth=1.4)
         axes.set_title("multiplier μ, mean steps for a missed question", fontsize=9)
-
-    def _shares(self, axes: Any) -> None:
-        there = [case for case in _CASES if (self._cases == case).any()]
-        there += sorted(set(self._cases.tolist()) - set(there))
-        shares = [[float((self._cases[some] == case).mean()) for some in self._windows] for case in there]
-        axes.stackplot(self._middles(), shares, labels=[_SHOWN.get(case, case) for case in there], alpha=0.75)
-        axes.set_ylim(0, 1)
-        axes.set_title("what became of the steps, shares", fontsize=9)
-        axes.legend(fontsize=8, loc="lower left")
 
     def _line(self, axes: Any, name: str, title: str) -> None:
         """Draw a column faintly, and its means over windows."""

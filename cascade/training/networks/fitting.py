@@ -113,8 +113,6 @@ def fit_network_levels(
     if len({(one.kind, one.lambda_set) for one in asked.values()}) > 1:
         raise UsageError("The levels of one network are of one kind of promise, and charge answers alike.")
     settings = config or CCPOConfig()
-    if settings.update == "trust_region" and len(asked) > 1:
-        raise UsageError("A trust region holds one constraint, and each level has its own: use the update dual.")
     if table.arrays.horizon < 2:
         raise UsageError(f"{table.dataset} has one step a question: there is nothing to decide.")
     first = next(iter(asked.values()))

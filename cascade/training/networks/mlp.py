@@ -1,7 +1,7 @@
 """A multilayer perceptron whose weights are one flat vector, with its derivatives written out.
 
-Trust regions work on flat vectors, and need J v and Jᵀu of the same pass many times: written out, one of them takes a
-dozen operations, and nothing of the first pass is done again.
+Adam works on a flat vector, and Jᵀu of a pass that is held anyway takes a dozen operations: nothing of the pass is done
+again.
 """
 
 from __future__ import annotations
@@ -26,10 +26,6 @@ class Tape(NamedTuple):
     biases: list[Tensor]
     inputs: list[Tensor]
     slopes: list[Tensor]
-
-    def rows(self, chosen: Tensor) -> Tape:
-        """Return the tape of some rows, int64 (r,)."""
-        return self._replace(inputs=[one[chosen] for one in self.inputs], slopes=[one[chosen] for one in self.slopes])
 
 
 class Pass(NamedTuple):
@@ -93,16 +89,6 @@ class Mlp:
         part = totals.abs().add_(1.0).reciprocal_()
         return totals * part, part * part
 
-    def jvp(self, tape: Tape, direction: Tensor) -> Tensor:
-        """Return J v: how the outputs change along a direction of the weights, (P,) -> (N, k)."""
-        weights, biases = self.parts(direction)
-        found = torch.addmm(biases[0], tape.inputs[0], weights[0].T)
-        for number in range(1, len(weights)):
-            moved = tape.slopes[number - 1] * found
-            found = torch.addmm(biases[number], tape.inputs[number], weights[number].T)
-            found = torch.addmm(found, moved, tape.weights[number].T)
-        return found
-
     def vjp(self, tape: Tape, sensitivity: Tensor) -> Tensor:
         """Return Jᵀu: the gradient of Σ u·outputs, (N, k) -> (P,)."""
         parts = list[Tensor]()
@@ -111,21 +97,6 @@ class Mlp:
             if number:
                 sensitivity = (sensitivity @ tape.weights[number]) * tape.slopes[number - 1]
         return torch.cat(parts[::-1])
-
-    def gram(self, tape: Tape, sensitivity: Tensor) -> Tensor:
-        """Return (Jᵀu_i)·(Jᵀu_j) for c vectors u of each row, (N, c, k) -> (N c, N c), without making any of them.
-
-        A layer's gradient is an outer product of what comes back and what went in, so that inner products of gradients
-        are products of inner products.
-        """
-        n, c, k = sensitivity.shape
-        back, found = sensitivity.reshape(n * c, k), sensitivity.new_zeros(n, c, n, c)
-        for number in range(len(tape.weights) - 1, -1, -1):
-            inputs = torch.addmm(sensitivity.new_ones(1), tape.inputs[number], tape.inputs[number].T)  # 1 of the bias
-            found.addcmul_((back @ back.T).view(n, c, n, c), inputs[:, None, :, None])
-            if number:
-                back = ((back @ tape.weights[number]).view(n, c, -1) * tape.slopes[number - 1][:, None]).view(n * c, -1)
-        return found.view(n * c, n * c)
 
 
 # --- Where networks can be trained ---

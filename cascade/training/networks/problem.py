@@ -17,7 +17,7 @@ from cascade.training.networks.recursions import (
     Values,
     able,
     at_threshold,
-    drawn_from,
+    brought,
     policy_of,
     soft_mask,
 )
@@ -45,7 +45,7 @@ class TrainingProblem:
         config: how.
         threshold: "joint": the policy is trained through the sets at κ, and κ along (CCPO); "online": κ follows the
             misses of a policy of one action a step, which does not look at it (CPO online); "none" (CPO).
-        seed: draws weights, batches, rollouts.
+        seed: draws weights and batches.
     """
 
     walks: Walks
@@ -75,11 +75,6 @@ class TrainingProblem:
         return Mlp((self.inputs, *self.config.layers, self.walks.actions), self.config.activation)
 
     @property
-    def critic(self) -> Mlp:
-        """The critics: one network with two heads, cost and loss."""
-        return Mlp((self.inputs, *self.config.layers, 2), self.config.activation)
-
-    @property
     def kappa_range(self) -> tuple[float, float]:
         """What κ is kept in; anywhere, where the policy is not trained through it."""
         actions = self.walks.actions
@@ -94,7 +89,6 @@ class State(NamedTuple):
         weights, average: of the policy, (P,); the average is over the updates from `config.average_from` on.
         first, second: Adam's moments, (P,).
         kappa, multiplier, violation: (L,); the violation is smoothed, in limits, NaN before the first step.
-        critic, critic_first, critic_second: of the critics, (Pc,); empty where nothing is sampled.
     """
 
     step: Tensor
@@ -105,9 +99,6 @@ class State(NamedTuple):
     kappa: Tensor
     multiplier: Tensor
     violation: Tensor
-    critic: Tensor
-    critic_first: Tensor
-    critic_second: Tensor
 
 
 class Row(NamedTuple):
@@ -118,11 +109,11 @@ class Row(NamedTuple):
         cost: of the sets at κ, in mean steps.
         coverage: 1 − loss of the sets at κ, under the policy before its update.
         violation: of the surrogate, in limits: above 0 it does not keep what it should.
-        kappa, multiplier: before the step; μ is NaN in a trust region.
+        kappa, multiplier: before the step.
         kl: mean KL divergence of the new policy from the old one, nats.
         onward: mean π(next) where there is a next step.
-        slack: coverage as the surrogate has it minus that of the sets at κ; large where repeated answers are counted.
-        case: "dual", or what became of the trust-region step.
+        slack: coverage as the surrogate has it minus that of the sets at κ.
+        case: how the weights were updated: "dual". `benchmarks/literal` has other updates.
     """
 
     step: int
@@ -145,12 +136,10 @@ def start(setting: TrainingProblem) -> State:
     middle = _MIDDLE / setting.walks.actions if config.kappa_start is None else config.kappa_start
     each = torch.ones(levels, dtype=DTYPE, device=device)
     worth = _MISSES_FOR_A_STEP * each if setting.goal.budget else config.multiplier / setting.goal.scale
-    sampled = config.estimator == "sampled"
-    critic = setting.critic.initial((setting.seed + 1) % _SEEDS).to(device) if sampled else torch.zeros(0, dtype=DTYPE)
     nothing = torch.zeros_like(weights)
     return State(
         torch.zeros((), dtype=torch.int64), weights, nothing, nothing, nothing, each * min(max(middle, low), high),
-        worth.clamp(*MULTIPLIERS), each * torch.nan, critic, torch.zeros_like(critic), torch.zeros_like(critic),
+        worth.clamp(*MULTIPLIERS), each * torch.nan,
     )  # fmt: skip
 
 
@@ -171,12 +160,11 @@ _ABOVE_ALL = 2.0
 
 
 class Batch(NamedTuple):
-    """What one step looks at: questions, (B,) levels, the inputs of their states, uniform draws for rollouts."""
+    """What one step looks at: questions, (B,) levels, the inputs of their states."""
 
     walks: Walks
     level: Tensor
     rows: Tensor
-    draws: Tensor
 
 
 def drawn(setting: TrainingProblem, number: int) -> Batch:
@@ -186,13 +174,12 @@ def drawn(setting: TrainingProblem, number: int) -> Batch:
     chosen = np.arange(n) if size >= n else chance.choice(n, size, replace=False)
     walks = setting.walks.take(torch.from_numpy(np.sort(chosen)).to(setting.config.device))
     many = len(chosen)
-    draws = torch.from_numpy(chance.random((many * setting.levels, horizon))).to(setting.config.device)
     level = torch.arange(setting.levels, device=setting.config.device).repeat_interleave(many)
     if setting.levels > 1:  # every question at every level
         walks = Walks(*[None if one is None else one.repeat(setting.levels, *[1] * (one.dim() - 1)) for one in walks])  # type: ignore[arg-type]
         told = torch.nn.functional.one_hot(level, setting.levels).to(DTYPE)[:, None, :].expand(-1, horizon, -1)
         walks = walks._replace(inputs=torch.cat([walks.inputs, told], dim=2))
-    return Batch(walks, level, walks.inputs.reshape(-1, setting.inputs), draws)
+    return Batch(walks, level, walks.inputs.reshape(-1, setting.inputs))
 
 
 class BatchEvaluation:
@@ -217,13 +204,24 @@ class BatchEvaluation:
 
     def included(self, logs: Tensor) -> Tensor:
         """Return how far each action is in the set; π of the actions that are there, where one a step is taken."""
-        config, walks = self._setting.config, self._batch.walks
+        walks = self._batch.walks
         if not self._setting.joint:
             return able(logs, walks).softmax(dim=-1)
-        soft = soft_mask(able(logs, walks), self._kappa[:, None, None], config.mask_width, config.mask_space)
+        soft = self.mask(able(logs, walks), self._kappa[:, None, None])
         if walks.right is None:  # every answer is kept
             return torch.cat([torch.ones_like(soft[..., :-1]), soft[..., -1:]], dim=-1)
         return soft
+
+    def mask(self, logs: Tensor, kappa: Tensor) -> Tensor:
+        """Return how far each action is in the set at a threshold."""
+        return soft_mask(logs, kappa, self._setting.config.mask_width)
+
+    def values(self, logits: Tensor) -> Values:
+        """Return objective and constraint of each question, exactly, (N, k) -> (B,)."""
+        included = self.included(self.log_policy(logits))
+        # One action a step keeps one answer: nothing is counted twice, and two right ones add up.
+        found = brought(included, self._batch.walks, counted=not self._setting.joint)
+        return self._setting.goal.values(found, self._batch.level)
 
     def hard(self, logs: Tensor) -> Hard:
         """Return what the sets at κ bring; of CPO without a threshold, the argmax."""
@@ -233,9 +231,10 @@ class BatchEvaluation:
 
     def divergence(self, logs: Tensor, logits: Tensor) -> Tensor:
         """Return the mean KL divergence of the policy of logits from that of logs, over the steps on record."""
-        new = self.log_policy(logits)
-        if self._setting.config.trust_region_of == "soft_mask" and self._setting.joint:
-            new, logs = (drawn_from(self.included(one)).clamp(min=1e-300).log() for one in (new, logs))
+        return self.kl(self.log_policy(logits), logs)
+
+    def kl(self, new: Tensor, logs: Tensor) -> Tensor:
+        """Return the mean KL divergence of log-probabilities from others, over the steps on record."""
         gap = torch.where(new == -torch.inf, 0.0, new.exp() * (new - logs.clamp(min=-1e300)))
         each, there = gap.sum(-1), self.there
         return (each if there is None else each[there]).mean()

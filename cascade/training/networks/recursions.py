@@ -8,21 +8,18 @@ gradients are exact and nothing is sampled. From the last step back, with B_t(a)
     cost_t    = c_t + m_t(n) cost_{t+1}
     size_t    = Σ_a m_t(a) + m_t(n) size_{t+1}
 
-Two more are the paper's: right leaves counted with repetition, N_t = Σ_a m_t(a) B_t(a) + m_t(n) N_{t+1}, which may
-exceed 1, and the cost of one path drawn uniformly from the set, with S = m/Σm in the place of m.
+One more counts right leaves with repetition, as the paper does, N_t = Σ_a m_t(a) B_t(a) + m_t(n) N_{t+1}. It may
+exceed 1 for a set; for a policy of one action a step it is how often that action is right.
 """
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from cascade.training.networks.walks import Walks
-
-_TINY = 1e-300
-"""Under a division by Σm: all inclusions of a step may round to 0."""
 
 
 def policy_of(logits: Tensor, onward: Tensor) -> Tensor:
@@ -42,28 +39,15 @@ def able(log_policy: Tensor, walks: Walks) -> Tensor:
     return log_policy.masked_fill(gone, -torch.inf)
 
 
-def soft_mask(log_policy: Tensor, kappa: Tensor, width: float, space: Literal["probability", "logit"]) -> Tensor:
-    """Return m = σ((π − κ)/ε), or of the logits of both, (B, T, k).
+def soft_mask(log_policy: Tensor, kappa: Tensor, width: float) -> Tensor:
+    """Return m = σ((π − κ)/ε), (B, T, k).
 
     Args:
         log_policy: log π.
         kappa: (B, 1, 1) or a number's tensor, in (0, 1).
         width: ε.
-        space: what it is a width of.
     """
-    policy = log_policy.exp()
-    if space == "probability":
-        soft = torch.sigmoid((policy - kappa) / width)
-    else:
-        # log π − log(1 − π), 1 − π from below: at π = 1 the logit is large and finite.
-        logit = log_policy.clamp(min=-1e6) - torch.log1p(-policy.clamp(max=1 - 1e-12))
-        soft = torch.sigmoid((logit - torch.logit(kappa, eps=1e-12)) / width)
-    return torch.where(log_policy == -torch.inf, 0.0, soft)
-
-
-def drawn_from(included: Tensor) -> Tensor:
-    """Return S = m/Σm, the distribution over actions that a soft set is drawn with, (B, T, k)."""
-    return included / included.sum(dim=-1, keepdim=True).clamp(min=_TINY)
+    return torch.where(log_policy == -torch.inf, 0.0, torch.sigmoid((log_policy.exp() - kappa) / width))
 
 
 class Brought(NamedTuple):
@@ -80,7 +64,7 @@ class Brought(NamedTuple):
     loss: Tensor
 
 
-def brought(included: Tensor, walks: Walks, *, counted: bool = False, path: bool = False) -> Brought:
+def brought(included: Tensor, walks: Walks, *, counted: bool = False) -> Brought:
     """Return what soft inclusions bring.
 
     Args:
@@ -88,10 +72,8 @@ def brought(included: Tensor, walks: Walks, *, counted: bool = False, path: bool
             nothing to go on to.
         walks: the B questions.
         counted: whether right leaves are counted with repetition, as in the paper's J̄_C.
-        path: whether cost and size are those of one path drawn from the set.
     """
-    walked = drawn_from(included) if path else included
-    cost, size = _summed(walked, walks)
+    cost, size = _summed(included, walks)
     if walks.right is None:
         return Brought(cost, size, _stopped(included[..., -1], walks))
     hit = _counted(included, walks.right) if counted else covered(included, walks.right)

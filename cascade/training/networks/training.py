@@ -11,18 +11,15 @@ The multiplier μ starts at `config.multiplier` over the limit (α), in mean ste
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 
 from cascade.errors import UsageError
 from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.mlp import Pass
 from cascade.training.networks.problem import (
     MULTIPLIERS,
     BatchEvaluation,
@@ -33,9 +30,24 @@ from cascade.training.networks.problem import (
     drawn,
     start,
 )
-from cascade.training.networks.recursions import Hard, Values, drawn_from
-from cascade.training.networks.surrogates import surrogate
-from cascade.training.networks.updates import Fisher, Moments, Question, Taken, masked_root, policy_root, trust_region
+from cascade.training.networks.recursions import Hard, Values
+
+_DECAYS = 0.9, 0.999
+_EPSILON = 1e-8
+
+
+class Moments(NamedTuple):
+    """Adam's running means of gradients and of their squares, (P,) each (Kingma & Ba 2015)."""
+
+    first: Tensor
+    second: Tensor
+
+    def step(self, gradient: Tensor, rate: float, number: int) -> tuple[Tensor, Moments]:
+        """Return what to add to the weights, and the new moments; `number` counts the updates from 1."""
+        first = (_DECAYS[0] * self.first).add_(gradient, alpha=1 - _DECAYS[0])
+        second = (_DECAYS[1] * self.second).addcmul_(gradient, gradient, value=1 - _DECAYS[1])
+        spread = (second / (1 - _DECAYS[1] ** number)).sqrt_().add_(_EPSILON)
+        return (first / spread).mul_(-rate / (1 - _DECAYS[0] ** number)), Moments(first, second)
 
 
 def advance(setting: TrainingProblem, state: State) -> tuple[State, Row]:
@@ -46,108 +58,64 @@ def advance(setting: TrainingProblem, state: State) -> tuple[State, Row]:
     look = BatchEvaluation(setting, batch, state.kappa[batch.level])
     logs = look.log_policy(now.outputs)
     measured = look.hard(logs)
-    values, critics = surrogate(setting, batch, look, logs, state)
-    asked = Question.of(
-        setting.net, state.weights, batch.rows, now, values, lambda logits: look.divergence(logs, logits)
-    )
-    found = Values(*(one.detach() for one in asked.found))
-    violation = _by_level(found.constraint, setting.levels) / setting.goal.scale
-    smoothed = _smoothed(state.violation, violation, config.smoothing)
-    change = _updated(setting, state, asked, batch.level, smoothed, lambda: _fisher(setting, now, logs, look, number))
-    weights = state.weights + change.taken.change
-    after = change.taken.logits
-    after = setting.net.forward(weights, batch.rows).outputs if after is None else after
-    judged = look.hard(look.log_policy(after)) if config.kappa_timing == "after" else measured
-    done = number - average_after(config)
-    average = state.average if done < 1 else state.average + (weights - state.average) / done
+    logits = now.outputs.detach().requires_grad_()
+    values = look.values(logits)
+    found = Values(*(one.detach() for one in values))
+    violation = by_level(found.constraint, setting.levels) / setting.goal.scale
+    smoothed = smoothed_by(state.violation, violation, config.smoothing)
+    price = priced(state.multiplier, smoothed, config)[batch.level]
+    (pulled,) = torch.autograd.grad((values.objective + price * values.constraint).mean(), logits)
+    rate = config.learning_rate * (1.0 - (number - 1) / config.steps)
+    change, moments = Moments(state.first, state.second).step(setting.net.vjp(now.tape, pulled), rate, number)
+    weights = state.weights + change
+    after = setting.net.forward(weights, batch.rows).outputs
+    kappa = state.kappa
+    if setting.threshold != "none":
+        kappa = (kappa - kappa_step(setting, measured, number)).clamp(*setting.kappa_range)
     new = State(
-        state.step + 1, weights, average, *change.moments, _threshold(setting, state.kappa, judged, number),
-        _ascended(state.multiplier, smoothed, config), smoothed, *critics,
+        state.step + 1, weights, averaged(state, weights, number - average_after(config)), *moments, kappa,
+        ascended(state.multiplier, smoothed, config), smoothed,
     )  # fmt: skip
-    dual = config.update == "dual"
     row = Row(
         number, float(measured.cost.mean()), 1.0 - float(measured.loss.mean()), float(violation.mean()),
-        float(state.kappa.mean()), float(state.multiplier.mean()) if dual else math.nan,
-        float(look.divergence(logs, after)), look.onward(logs), look.slack(found, measured), change.taken.case,
+        float(state.kappa.mean()), float(state.multiplier.mean()), float(look.divergence(logs, after)),
+        look.onward(logs), look.slack(found, measured), "dual",
     )  # fmt: skip
     return new, row
 
 
-def _smoothed(before: Tensor, now: Tensor, share: float) -> Tensor:
+def smoothed_by(before: Tensor, now: Tensor, share: float) -> Tensor:
     """Return the running mean of violations, (L,); the first one is taken as it is."""
     return torch.where(before.isnan(), now, share * before + (1.0 - share) * now)
 
 
-class _Change(NamedTuple):
-    taken: Taken
-    moments: Moments
+def priced(multiplier: Tensor, smoothed: Tensor, config: CCPOConfig) -> Tensor:
+    """Return what a violation costs now, (L,): μ with its proportional part."""
+    return multiplier * (config.multiplier_gain * smoothed.clamp(-1.0, 1.0)).exp()
 
 
-def _updated(
-    setting: TrainingProblem,
-    state: State,
-    asked: Question,
-    level: Tensor,
-    smoothed: Tensor,
-    fisher: Callable[[], Fisher],
-) -> _Change:
-    """Return the update of the weights."""
-    config, number, moments = setting.config, int(state.step) + 1, Moments(state.first, state.second)
-    left = 1.0 - (number - 1) / config.steps
-    if config.update == "dual":
-        price = state.multiplier * (config.multiplier_gain * smoothed.clamp(-1.0, 1.0)).exp()
-        return _dual(asked, price[level], moments, config.learning_rate * left, number)
-    held = float((smoothed * setting.goal.scale).mean()) if config.smoothing else None
-    delta = config.delta * (left if config.anneal else 1.0)
-    return _Change(trust_region(asked, fisher(), held, delta, config), moments)
-
-
-def _dual(asked: Question, price: Tensor, moments: Moments, rate: float, number: int) -> _Change:
-    """Return Adam's step on the Lagrangian; price is μ of each question's level, (B,)."""
-    (gradient,) = asked.gradients(lambda found: (found.objective + price * found.constraint).mean())
-    change, moments = moments.step(gradient, rate, number)
-    return _Change(Taken(change, "dual"), moments)
-
-
-def _ascended(multiplier: Tensor, smoothed: Tensor, config: CCPOConfig) -> Tensor:
+def ascended(multiplier: Tensor, smoothed: Tensor, config: CCPOConfig) -> Tensor:
+    """Return μ after a step of dual ascent, (L,)."""
     return (multiplier * (config.multiplier_rate * smoothed.clamp(-1.0, 1.0)).exp()).clamp(*MULTIPLIERS)
 
 
-def _fisher(setting: TrainingProblem, now: Pass, logs: Tensor, look: BatchEvaluation, number: int) -> Fisher:
-    """Return the Fisher matrix of some of the batch's states."""
-    config, policy = setting.config, logs.exp().reshape(-1, logs.shape[-1])
-    chance = np.random.default_rng([setting.seed, number, 1])
-    held = np.arange(len(policy)) if look.there is None else np.flatnonzero(look.there.cpu().numpy())
-    some = held[chance.permutation(held.size)[: config.fisher_states]]
-    rows = torch.from_numpy(some).to(policy.device)
-    if config.trust_region_of == "soft_mask" and setting.joint:
-        included = look.included(logs).reshape(policy.shape)
-        slope = (1.0 - included) / config.mask_width
-        if config.mask_space == "logit":
-            slope = slope / (policy * (1.0 - policy)).clamp(min=1e-12)
-        drawn = drawn_from(included)
-        return Fisher(
-            setting.net, now.tape.rows(rows), masked_root(policy[rows], drawn[rows], slope[rows]), config.damping
-        )
-    return Fisher(setting.net, now.tape.rows(rows), policy_root(policy[rows]), config.damping)
+def averaged(state: State, weights: Tensor, updates: int) -> Tensor:
+    """Return the mean of the weights over so many updates; the one before, where averaging has not begun."""
+    return state.average if updates < 1 else state.average + (weights - state.average) / updates
 
 
-def _threshold(setting: TrainingProblem, kappa: Tensor, judged: Hard, number: int) -> Tensor:
-    """Return κ after Eq. 9."""
-    if setting.threshold == "none":
-        return kappa
+def kappa_step(setting: TrainingProblem, judged: Hard, number: int) -> Tensor:
+    """Return by how much Eq. 9, its sign corrected, lowers κ, (L,)."""
     config, goal = setting.config, setting.goal
     if goal.budget:
         paid = judged.cost + goal.lambda_set * judged.size
-        over = -(_by_level(paid, setting.levels) - goal.limits) / goal.scale
+        over = -(by_level(paid, setting.levels) - goal.limits) / goal.scale
     else:
-        over = _by_level(judged.loss, setting.levels) - goal.limits
-    sign = 1.0 if config.kappa_sign == "printed" else -1.0
-    moved: Tensor = kappa + sign * config.eta * number ** (-0.5 - config.xi) * over
-    return moved.clamp(*setting.kappa_range)
+        over = by_level(judged.loss, setting.levels) - goal.limits
+    return config.eta * number ** (-0.5 - config.xi) * over  # type: ignore[no-any-return]
 
 
-def _by_level(values: Tensor, levels: int) -> Tensor:
+def by_level(values: Tensor, levels: int) -> Tensor:
     """Return the mean of each level, (B,) -> (L,)."""
     return values.view(levels, -1).mean(dim=1) if levels > 1 else values.mean()[None]
 
@@ -171,6 +139,7 @@ def train(
     state: State | None = None,
     rows: list[Row] | None = None,
     tell: Callable[[State, Row], None] = lambda state, row: None,  # noqa: ARG005 - names are the interface
+    advance: Callable[[TrainingProblem, State], tuple[State, Row]] = advance,
 ) -> Trained:
     """Train to the last step, or until it diverges.
 
@@ -179,6 +148,7 @@ def train(
         state: where to go on from; None starts anew.
         rows: what the steps before showed.
         tell: called after each step.
+        advance: makes a step.
     """
     state, shown = state or start(setting), list(rows or [])
     while int(state.step) < setting.config.steps:
@@ -199,7 +169,7 @@ def train(
 
 _LARGEST = 1e30
 """A weight beyond is none: with it a served score might not be finite (`policies.network`)."""
-_MILDER = "lower learning_rate, critic_rate or delta, or raise damping"
+_MILDER = "lower learning_rate"
 _WINDOW = 200
 _LOST = 0.5
 """A run is lost that, over the last 200 steps, misses more than the limit by half of all questions."""

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.problem import Row
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
@@ -16,6 +15,7 @@ sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 import ccpo_literal
 from ccpo_literal import DEFAULTS, OPEN, REPAIRS, Ran, configs, curves, lines
 from ccpo_literal_figure import draw
+from literal.config import LiteralConfig
 
 
 def ran(variant: str, seed: int, ratio: float, calibrated: float = 0.2) -> Ran:
@@ -30,14 +30,14 @@ def row(step: int) -> Row:
 def test_each_variant_is_one_repair_beyond_the_last() -> None:
     found = list(configs().items())
     assert [name for name, _ in found] == [*REPAIRS, *DEFAULTS]
-    assert found[0][1] == CCPOConfig.literal().model_copy(update=OPEN)
+    assert found[0][1] == LiteralConfig.literal().model_copy(update=OPEN)
     for (_, before), (name, now) in pairwise(found):
         changed = {key for key, value in now.model_dump().items() if value != getattr(before, key)}
         if name in REPAIRS:
             assert changed == set(REPAIRS[name])
             for key in changed - {"smoothing", "rho_clip"}:  # the default smooths more, and clips for its critics
-                assert getattr(now, key) == getattr(CCPOConfig(estimator="sampled"), key)
-    assert found[-1][1] == CCPOConfig()
+                assert getattr(now, key) == getattr(LiteralConfig(estimator="sampled"), key)
+    assert found[-1][1] == LiteralConfig()
 
 
 def test_curves_are_means_of_the_last_hundred_steps() -> None:

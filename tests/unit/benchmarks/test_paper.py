@@ -24,6 +24,7 @@ from cascade.training.stopping.stages import step_cost
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 import paper
+from literal.config import LiteralConfig
 from paper import Done, Task
 from published import claims as claims_module
 from published import contest, pages, printed
@@ -108,7 +109,7 @@ def test_the_charge_is_the_printed_one_in_usd() -> None:
 
 def test_sampled_rollouts_have_defaults_of_their_own_and_what_was_set() -> None:
     found = contest.sampled(CCPOConfig(steps=9))
-    assert found == CCPOConfig(estimator="sampled", steps=9)
+    assert found == LiteralConfig(estimator="sampled", steps=9)
     assert (found.steps, found.batch) == (9, 10)
 
 

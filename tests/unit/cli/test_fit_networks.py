@@ -207,13 +207,13 @@ def test_without_a_checkpoint_signals_are_left_alone() -> None:
 
 
 def test_everything_that_is_wrong_with_the_settings_is_said_at_once(cli: Cli, log: str, tmp_path: Path) -> None:
-    (tmp_path / "small.yaml").write_text("lairs: [5]\nbatch: 0\nupdate: duel\nkappa_range: [0.5, 0.2]\n")
+    (tmp_path / "small.yaml").write_text("lairs: [5]\nbatch: 0\nactivation: tanh\nkappa_range: [0.5, 0.2]\n")
     ran = fit(cli, log, "--steps", "0", "--alpha", "2")
     said = words(ran.err)
     assert ran.code == 2
     assert "lairs: there is no such setting; did you mean layers?" in said
     assert "batch: input should be greater than or equal to 1, not 0" in said
-    assert "update: input should be 'dual' or 'trust_region', not 'duel'" in said
+    assert "activation: input should be 'softsign' or 'relu', not 'tanh'" in said
     assert "steps: input should be greater than or equal to 1, not 0" in said
     assert "kappa_range: the lower end is below the upper one" in said
     assert "alpha is 2.0; it lies between 0 and 1" in said

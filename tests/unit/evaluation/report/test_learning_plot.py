@@ -16,16 +16,16 @@ from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.progress import FIELDS, Training, csv_of
 
 
-def rows(steps: int, case: str | None = None) -> Iterator[tuple[Any, ...]]:
+def rows(steps: int) -> Iterator[tuple[Any, ...]]:
     chance = random.Random(0)
     for step in range(1, steps + 1):
         values = [chance.random() for _ in FIELDS[1:-1]]
-        yield (step, *values, case or ("inactive", "active", "recover", "rejected")[step // 25 % 4])
+        yield (step, *values, "dual")
 
 
-def training(steps: int = 100, case: str | None = None, **more: Any) -> Training:
-    settings = CCPOConfig(update="dual" if case == "dual" else "trust_region").model_dump(mode="json")
-    plain = Training("ccpo", settings, steps, 50, 1, 0.9, None, None, csv_of(rows(steps, case)))  # type: ignore[arg-type]
+def training(steps: int = 100, **more: Any) -> Training:
+    settings = CCPOConfig().model_dump(mode="json")
+    plain = Training("ccpo", settings, steps, 50, 1, 0.9, None, None, csv_of(rows(steps)))  # type: ignore[arg-type]
     return plain._replace(**more)
 
 
@@ -60,24 +60,12 @@ def test_the_same_run_gives_the_same_bytes() -> None:
     assert once.startswith(b"<?xml")
 
 
-def test_a_trust_region_shows_what_became_of_its_steps(drawn: Any) -> None:
-    figure = drawn(training())
-    assert [one.split()[0] for one in titles(figure)] == [
-        "cost", "covered", "surrogate", "slack:", "threshold", "KL", "mean", "what",
-    ]  # fmt: skip
-    wanted = ["constraint not in the way", "on the constraint", "back to the constraint", "rejected"]
-    assert labels(figure, "what became") == wanted
-    assert labels(figure, "KL") == ["δ at the start"]
-    (axes,) = [axes for axes in figure.axes if "what became" in axes.get_title()]
-    tops = [one.get_paths()[0].vertices[:, 1].max() for one in axes.collections]
-    assert max(tops) == pytest.approx(1.0)  # shares
-
-
 def test_a_run_with_a_multiplier_shows_it(drawn: Any) -> None:
-    figure = drawn(training(case="dual"))
+    figure = drawn(training())
     assert "multiplier μ, mean steps for a missed question" in titles(figure)
-    assert not any("what became" in one for one in titles(figure))
-    assert labels(figure, "KL") == []
+    assert [one.split()[0] for one in titles(figure)] == [
+        "cost", "covered", "surrogate", "slack:", "threshold", "KL", "mean", "multiplier",
+    ]  # fmt: skip
 
 
 def test_the_target_stands_where_it_is(drawn: Any) -> None:
@@ -105,5 +93,5 @@ def test_a_run_of_one_step_is_drawn_too() -> None:
 
 
 def test_what_is_not_known_is_left_out(drawn: Any) -> None:
-    unknown = [(*row[:5], math.nan, *row[6:]) for row in rows(30, "dual")]
-    assert drawn(training(30, "dual", curves=csv_of(unknown))) is not None  # type: ignore[arg-type]
+    unknown = [(*row[:5], math.nan, *row[6:]) for row in rows(30)]
+    assert drawn(training(30, curves=csv_of(unknown))) is not None  # type: ignore[arg-type]

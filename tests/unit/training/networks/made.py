@@ -24,7 +24,6 @@ from unit.training.worlds import log
 UNIT = 100
 """What a mean step is taken to cost, nano-USD, where walks are made of arrays."""
 SMALL = CCPOConfig(layers=(6, 5), batch=16, steps=10)
-SAMPLED = SMALL.model_copy(update={"estimator": "sampled", "rho_clip": None, "c_clip": None})
 Set = tuple[bool, ...]
 
 

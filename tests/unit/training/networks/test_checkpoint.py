@@ -43,8 +43,6 @@ def made(config: CCPOConfig | None = None, **more: Any) -> TrainingProblem:
 
 RUNS: dict[str, Callable[[], TrainingProblem]] = {
     "exact": made,
-    "sampled": lambda: made(SMALL.model_copy(update={"estimator": "sampled", "steps": STEPS})),
-    "trust region": lambda: made(SMALL.model_copy(update={"update": "trust_region", "steps": STEPS})),
     "levels": lambda: made(goal=LEVELS),
     "single answer": lambda: setting(random_walks(40, 3, 2, keeps=True), SMALL.model_copy(update={"steps": STEPS})),
 }

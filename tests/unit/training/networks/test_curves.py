@@ -13,7 +13,7 @@ from cascade.training.networks.problem import Row, start
 from cascade.training.networks.progress import FIELDS, Following, Progress, columns_of, csv_of, rows_of
 from cascade.training.networks.training import train
 
-from .made import SMALL, random_walks, setting
+from .made import random_walks, setting
 
 
 def row(step: int, **other: float | str) -> Row:
@@ -35,13 +35,12 @@ def test_the_same_numbers_are_read_again_to_the_bit() -> None:
 
 
 def test_a_real_run_is_read_again_and_a_longer_one_begins_with_it() -> None:
-    config = SMALL.model_copy(update={"update": "trust_region"})
-    rows = train(setting(random_walks(30, 3, 2), config)).rows
+    rows = train(setting(random_walks(30, 3, 2))).rows
     data = csv_of(rows)
     assert csv_of(rows_of(data)) == data
     assert data.startswith(csv_of(rows[:4]))
     assert columns_of(data)["step"] == list(range(1, len(rows) + 1))
-    assert set(columns_of(data)["case"]) <= {"inactive", "active", "recover", "rejected"}
+    assert set(columns_of(data)["case"]) == {"dual"}
 
 
 def test_no_steps_are_a_table_too() -> None:

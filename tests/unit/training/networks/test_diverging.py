@@ -37,12 +37,11 @@ def test_a_run_that_misses_far_too_much_for_long_is_said_to_be_lost() -> None:
 
 
 def test_a_run_ends_where_it_is_lost() -> None:
-    """As it is printed κ rises after each miss: of questions whose right answer "next" alone leads to, all are missed."""
+    """No answer is ever right but those that "next" leads to, and nothing is learned: all are missed."""
     walks = made.random_walks(40, 2, 1, seed=3, ragged=False)
     right = torch.tensor([[0.0], [1.0]], dtype=DTYPE).expand(40, -1, -1)
     walks = walks._replace(right=right, counts=torch.ones(40, dtype=DTYPE))
-    changes = {"kappa_sign": "printed", "kappa_range": (0.0, 1.0), "eta": 1.0, "steps": 250, "learning_rate": 1e-9}
-    whole = setting(changes, walks=walks)
+    whole = setting({"eta": 1e-9, "steps": 250, "learning_rate": 1e-9, "kappa_range": (0.9, 1.0)}, walks=walks)
     state = start(whole)
     weights = state.weights.clone()
     whole.net.parts(weights)[1][-1][:] = torch.tensor([1.0, 0.0], dtype=DTYPE)  # the first answer is likelier
@@ -50,11 +49,6 @@ def test_a_run_ends_where_it_is_lost() -> None:
     assert len(found.rows) == 200
     assert found.diverged is not None
     assert "step 200" in found.diverged
-    assert found.rows[-1].kappa == 1.0
-    assert (
-        train(setting({**changes, "kappa_sign": "corrected"}, walks=walks), state._replace(weights=weights)).diverged
-        is None
-    )
 
 
 def test_weights_that_are_no_numbers_end_a_run_before_them() -> None:
@@ -63,18 +57,3 @@ def test_weights_that_are_no_numbers_end_a_run_before_them() -> None:
     assert "not finite" in str(found.diverged)
     assert bool(torch.isfinite(found.state.weights).all())
     assert len(found.rows) == int(found.state.step) < 20
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"update": "trust_region", "damping": 1e-18, "layers": (6,)},
-        {"estimator": "sampled", "critic_rate": 1e200},
-        {"update": "trust_region", "solver": "cg", "delta": 1e308, "damping": 1e-300},
-    ],
-    ids=["singular", "critics", "region"],
-)
-def test_numbers_that_fail_end_a_run_with_what_to_change(changes: dict[str, Any]) -> None:
-    found = train(setting({"steps": 20, **changes}))
-    assert "lower learning_rate" in str(found.diverged)
-    assert bool(torch.isfinite(found.state.weights).all())

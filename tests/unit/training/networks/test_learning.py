@@ -22,7 +22,6 @@ def setting(changes: dict[str, Any], **more: Any) -> TrainingProblem:
 
 LEARNING: dict[str, Any] = {"steps": 250, "learning_rate": 0.01, "batch": 50, "multiplier": 0.3}
 """Five times the usual rate, which μ's usual start would let overshoot to where the mask has no gradient."""
-SAMPLING = {"estimator": "sampled", "multiplier": 1.0, "multiplier_rate": 0.01, "smoothing": 0.97}
 
 
 def ended(changes: dict[str, Any], **more: Any) -> Hard:
@@ -38,17 +37,12 @@ def ended(changes: dict[str, Any], **more: Any) -> Hard:
     return Hard(found.loss.mean(), found.cost.mean(), found.size.mean())
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{}, {"mask_space": "logit", "mask_width": 0.5}, {"update": "trust_region", "delta": 0.05, "steps": 60}, SAMPLING],
-    ids=["dual", "logit", "trust region", "sampled"],
-)
 @pytest.mark.parametrize("keeps", [False, True])
-def test_it_learns_to_go_on_where_it_must(changes: dict[str, Any], keeps: bool) -> None:
+def test_it_learns_to_go_on_where_it_must(keeps: bool) -> None:
     """A tenth may be missed, 0.44 are after one step: blind, 1.77 steps are needed; who sees the hint does with 1.44."""
     walks = hinted(200)
     goal = Goal(torch.tensor([0.1], dtype=DTYPE))
-    found = ended(changes, walks=walks._replace(right=None) if keeps else walks, goal=goal)
+    found = ended({}, walks=walks._replace(right=None) if keeps else walks, goal=goal)
     assert float(found.loss) <= 0.1
     assert float(found.cost) < 1.5
 

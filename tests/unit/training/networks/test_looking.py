@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from cases import each
@@ -11,14 +11,13 @@ from cases import each
 torch = pytest.importorskip("torch")
 
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
-from cascade.training.networks.problem import Batch, BatchEvaluation, TrainingProblem, drawn, start  # noqa: E402  # noqa: E402
+from cascade.training.networks.problem import Batch, BatchEvaluation, TrainingProblem, drawn  # noqa: E402
 from cascade.training.networks.recursions import (  # noqa: E402
     LEAST_LIMIT,
     Brought,
     Goal,
     Values,
 )
-from cascade.training.networks.surrogates import surrogate  # noqa: E402
 from cascade.training.networks.walks import Walks  # noqa: E402
 from unit.training.networks import made  # noqa: E402
 
@@ -35,8 +34,7 @@ def whole(walks: Walks, **changes: Any) -> TrainingProblem:
 def values(setting: TrainingProblem, logits: torch.Tensor, kappa: float = 0.3) -> Values:
     batch = drawn(setting, 1)
     look = BatchEvaluation(setting, batch, torch.full((len(batch.level),), kappa, dtype=DTYPE))
-    found, _ = surrogate(setting, batch, look, look.log_policy(logits), start(setting))
-    return found(logits)
+    return look.values(logits)
 
 
 # --- CPO: one action a step
@@ -67,16 +65,6 @@ def test_a_policy_of_one_action_costs_and_hits_what_its_paths_do(horizon: int, p
         assert float(found.constraint[row]) == pytest.approx(float(walks.counts[row]) * (1 - hit), abs=1e-12)
 
 
-def test_rollouts_of_a_policy_of_one_action_hit_as_often_on_average() -> None:
-    few, many = made.random_walks(12, 2, 2, seed=3), 1_500
-    walks = few.take(torch.arange(12).repeat_interleave(many))
-    logits = made.logits_of(few, seed=4)
-    meant = values(whole(few, threshold="none"), logits.reshape(-1, 3))
-    setting = whole(walks, threshold="none", estimator="sampled", batch=12 * many)
-    found = values(setting, logits.repeat_interleave(many, dim=0).reshape(-1, 3)).constraint.view(12, many)
-    assert bool(((found.mean(1) - meant.constraint).abs() <= 4.5 * found.std(1) / many**0.5 + 1e-12).all())
-
-
 def test_at_the_argmax_a_policy_of_one_action_takes_the_likeliest() -> None:
     for keeps in (False, True):
         walks = made.random_walks(30, 3, 2, seed=5, keeps=keeps)
@@ -99,17 +87,14 @@ def test_at_the_argmax_a_policy_of_one_action_takes_the_likeliest() -> None:
 # --- CCPO: sets
 
 
-@pytest.mark.parametrize("space", ["probability", "logit"])
 @pytest.mark.parametrize("keeps", [False, True])
-def test_where_the_mask_is_narrow_the_surrogate_is_what_the_sets_bring(
-    space: Literal["probability", "logit"], keeps: bool
-) -> None:
+def test_where_the_mask_is_narrow_the_surrogate_is_what_the_sets_bring(keeps: bool) -> None:
     """At a threshold where the argmax is in the set for its score."""
     walks = made.random_walks(60, 3, 2, seed=7, keeps=keeps, ragged=False)
     logits = made.logits_of(walks, seed=8).reshape(-1, walks.actions)
     gaps = []
     for width in (1e-1, 1e-2, 1e-7):
-        setting = whole(walks, mask_width=width, mask_space=space)
+        setting = whole(walks, mask_width=width)
         look = BatchEvaluation(setting, drawn(setting, 1), torch.full((60,), 0.3, dtype=DTYPE))
         hard, soft = look.hard(look.log_policy(logits)), values(setting, logits)
         gaps.append(
@@ -136,23 +121,21 @@ def test_next_is_in_no_set_where_a_question_ends_early_and_no_answer_that_a_step
             torch.testing.assert_close(included.sum(-1), torch.ones_like(included[..., 0]))
 
 
-@pytest.mark.parametrize("of", ["policy", "soft_mask"])
 @pytest.mark.parametrize("joint", [True, False])
-def test_the_divergence_is_a_divergence(of: str, joint: bool) -> None:
+def test_the_divergence_is_a_divergence(joint: bool) -> None:
     """Zero between equals, above 0 otherwise, and of π the one that torch has."""
     walks = made.random_walks(20, 3, 2, seed=11)
-    setting = whole(walks, trust_region_of=of, threshold="joint" if joint else "none")
+    setting = whole(walks, threshold="joint" if joint else "none")
     look = BatchEvaluation(setting, drawn(setting, 1), torch.full((20,), 0.3, dtype=DTYPE))
     old, new = (made.logits_of(walks, seed=seed).reshape(-1, 3) for seed in (12, 13))
     logs = look.log_policy(old)
     assert float(look.divergence(logs, old)) == 0.0
     found = float(look.divergence(logs, new))
     assert found > 1e-2
-    if of == "policy" or not joint:
-        one, other = look.log_policy(new)[:, :-1], logs[:, :-1]
-        inside = (one.exp() * (one - other)).sum(-1).sum()
-        one, other = look.log_policy(new)[:, -1, :2], logs[:, -1, :2]
-        assert found == pytest.approx(float(inside + (one.exp() * (one - other)).sum()) / 60)
+    one, other = look.log_policy(new)[:, :-1], logs[:, :-1]
+    inside = (one.exp() * (one - other)).sum(-1).sum()
+    one, other = look.log_policy(new)[:, -1, :2], logs[:, -1, :2]
+    assert found == pytest.approx(float(inside + (one.exp() * (one - other)).sum()) / 60)
 
 
 # --- batches
@@ -164,7 +147,6 @@ def test_a_batch_hangs_on_the_seed_and_the_steps_number_alone() -> None:
     first, again, next_one = drawn(setting, 1), drawn(setting, 1), drawn(setting, 2)
     other = drawn(made.setting(walks, seed=1), 1)
     assert torch.equal(first.rows, again.rows)
-    assert torch.equal(first.draws, again.draws)
     assert not torch.equal(first.rows, next_one.rows)
     assert not torch.equal(first.rows, other.rows)
     assert len(first.level) == made.SMALL.batch
@@ -184,7 +166,6 @@ def test_every_question_of_a_batch_is_asked_at_every_level() -> None:
         assert torch.equal(batch.walks.right[some], walks.right)
         assert torch.equal(batch.walks.cost[some], walks.cost)
         assert told[some, :, 3:].unique(dim=0).tolist() == [[[float(one == level) for one in range(3)]] * 3]
-    assert batch.draws.shape == (27, 3)
 
 
 # --- the goal
@@ -204,15 +185,14 @@ def test_limits_are_those_of_each_questions_level() -> None:
 
 def test_slack_is_what_the_surrogate_covers_beyond_the_sets() -> None:
     walks = made.random_walks(40, 2, 2, seed=16, ragged=False)
-    setting = whole(walks, goal=Goal(torch.tensor([0.3], dtype=DTYPE)), constraint_form="paper")
+    setting = whole(walks, goal=Goal(torch.tensor([0.3], dtype=DTYPE)))
     batch = drawn(setting, 1)
     look = BatchEvaluation(setting, batch, torch.full((40,), 0.3, dtype=DTYPE))
     logits = made.logits_of(walks, seed=17).reshape(-1, 3)
     logs = look.log_policy(logits)
-    found, _ = surrogate(setting, batch, look, logs, start(setting))
-    hard, shown = look.hard(logs), found(logits)
+    hard, shown = look.hard(logs), look.values(logits)
     covered = 1 - float(hard.loss.mean())
     counted = 1 - float((shown.constraint + 0.3).mean())
     assert look.slack(shown, hard) == pytest.approx(counted - covered)
-    assert look.slack(shown, hard) > 0.05
+    assert look.slack(shown, hard) != 0.0
     assert isinstance(batch, Batch)

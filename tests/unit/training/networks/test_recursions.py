@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -17,8 +16,6 @@ from cascade.training.networks.mlp import DTYPE  # noqa: E402
 from cascade.training.networks.recursions import (  # noqa: E402
     at_threshold,
     brought,
-    covered,
-    drawn_from,
     policy_of,
     soft_mask,
 )
@@ -26,7 +23,6 @@ from cascade.training.networks.walks import Walks  # noqa: E402
 from unit.training.networks import made  # noqa: E402
 
 SHAPES = list(itertools.product(range(1, 5), range(1, 4)))
-SPACES: list[Literal["probability", "logit"]] = ["probability", "logit"]
 every_shape = pytest.mark.parametrize(("horizon", "places"), SHAPES)
 
 
@@ -118,56 +114,20 @@ def test_what_soft_sets_bring_is_linear_in_each_inclusion() -> None:
         assert bool((ends[0] != ends[2]).any())
 
 
-@pytest.mark.parametrize("places", [1, 2])
-def test_a_path_brings_what_drawn_actions_do(places: int) -> None:
-    walks = made.random_walks(5, 3, places, seed=9)
-    soft = made.random_sets(walks, seed=10)
-    chance = drawn_from(soft)
-    torch.testing.assert_close(chance.sum(-1), torch.ones_like(chance[..., 0]))
-    torch.testing.assert_close(chance[..., 0] * soft[..., 1], chance[..., 1] * soft[..., 0])
-    found = brought(soft, walks, path=True)
-    for row in range(5):
-        every = list(made.paths(chance[row].tolist()))
-        assert sum(one.chance for one in every) == pytest.approx(1.0)
-        cost = sum(one.chance * float(walks.cost[row, : len(one.actions)].sum()) for one in every)
-        assert float(found.cost[row]) == pytest.approx(cost)
-        assert float(found.size[row]) == pytest.approx(1.0)  # a path keeps one answer
-    torch.testing.assert_close(found.loss, brought(soft, walks).loss)
-    assert bool((found.cost <= brought(soft, walks).cost + 1e-12).all())
-
-
-@every_shape
-def test_the_draws_from_sets_weighted_by_their_sizes_count_right_leaves(horizon: int, places: int) -> None:
-    """E_S[Π|C| 1{the answer drawn is right}] = N, with S uniform over C at each step (method 1.4)."""
-    walks = made.random_walks(20, horizon, places, seed=11)
-    included = hard_sets(walks, seed=12)
-    chance = drawn_from(included)
-    counted = walks.counts - brought(included, walks, counted=True).loss
-    assert walks.right is not None
-    for row in range(20):
-        total = 0.0
-        for one in made.paths(chance[row].tolist()):
-            ways = float(np.prod([float(included[row, t].sum()) for t in range(len(one.actions))]))
-            total += one.chance * ways * float(walks.right[row, len(one.actions) - 1, one.actions[-1]])
-        assert total == pytest.approx(float(counted[row]), abs=1e-12)
-
-
 @pytest.mark.parametrize("counted", [False, True])
-@pytest.mark.parametrize("path", [False, True])
 @pytest.mark.parametrize("keeps", [False, True])
-def test_the_gradients_are_those_of_differences(counted: bool, path: bool, keeps: bool) -> None:
+def test_the_gradients_are_those_of_differences(counted: bool, keeps: bool) -> None:
     walks = made.random_walks(4, 3, 2, seed=13, keeps=keeps)
     soft = made.random_sets(walks, seed=14).requires_grad_()
-    assert torch.autograd.gradcheck(lambda m: brought(m, walks, counted=counted, path=path), (soft,))
+    assert torch.autograd.gradcheck(lambda m: brought(m, walks, counted=counted), (soft,))
 
 
-@pytest.mark.parametrize("space", SPACES)
-def test_the_gradients_are_those_of_differences_from_the_logits_on(space: Literal["probability", "logit"]) -> None:
+def test_the_gradients_are_those_of_differences_from_the_logits_on() -> None:
     walks = made.random_walks(4, 3, 2, seed=15)
     logits = made.logits_of(walks, seed=16).requires_grad_()
 
     def brings(z: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        soft = soft_mask(policy_of(z, walks.onward), torch.tensor(0.25, dtype=DTYPE), 0.2, space)
+        soft = soft_mask(policy_of(z, walks.onward), torch.tensor(0.25, dtype=DTYPE), 0.2)
         return tuple(brought(soft, walks))
 
     assert torch.autograd.gradcheck(brings, (logits,))
@@ -195,38 +155,30 @@ def test_where_every_answer_is_kept_the_walk_loses_what_it_does_where_it_stops(p
 # --- the mask
 
 
-def test_the_mask_in_both_spaces() -> None:
+def test_the_mask() -> None:
     logs = torch.tensor([[[0.6, 0.3, 0.1], [0.5, 0.5, 0.0]]], dtype=DTYPE).log()
     kappa = torch.tensor(0.3, dtype=DTYPE)
-    plain = soft_mask(logs, kappa, 0.05, "probability")[0]
+    plain = soft_mask(logs, kappa, 0.05)[0]
     assert plain[0].tolist() == pytest.approx([1 / (1 + np.exp(-6)), 0.5, 1 / (1 + np.exp(4))])
     assert plain[1, -1] == 0.0
-    logit = soft_mask(logs, kappa, 2.0, "logit")[0]
-    odds = [(0.6 / 0.4) / (0.3 / 0.7), 1.0, (0.1 / 0.9) / (0.3 / 0.7)]
-    assert logit[0].tolist() == pytest.approx([np.sqrt(one) / (1 + np.sqrt(one)) for one in odds])
-    assert logit[1, -1] == 0.0
 
 
-@each("space", SPACES)
 @each("width", [0.01, 0.2])
 @each("kappa", [0.0, 1e-9, 0.3, 1.0])
-def test_no_logit_makes_the_mask_or_its_gradient_anything_but_a_number(
-    space: Literal["probability", "logit"], width: float, kappa: float
-) -> None:
+def test_no_logit_makes_the_mask_or_its_gradient_anything_but_a_number(width: float, kappa: float) -> None:
     sizes = [0.0, 1.0, 30.0, -40.0, 800.0, -800.0, 1e6, -1e12, 1e150, -1e300]
     logits = torch.tensor(list(itertools.product(sizes, repeat=3)), dtype=DTYPE)[:, None, :].requires_grad_()
     for there in (True, False):
         onward = torch.full(logits.shape[:2], there)
         walks = Walks(logits, torch.ones(len(logits), 1, 2, dtype=DTYPE), *[torch.ones(len(logits), dtype=DTYPE)] * 2,
                       torch.ones(len(logits), 1, dtype=DTYPE), torch.ones(len(logits), 1, dtype=DTYPE), onward)  # fmt: skip
-        soft = soft_mask(policy_of(logits, onward), torch.tensor(kappa, dtype=DTYPE), width, space)
+        soft = soft_mask(policy_of(logits, onward), torch.tensor(kappa, dtype=DTYPE), width)
         assert bool(((soft >= 0) & (soft <= 1)).all())
-        for path in (False, True):
-            total = sum(one.sum() for one in brought(soft, walks, path=path))
-            assert isinstance(total, torch.Tensor)
-            (gradient,) = torch.autograd.grad(total, logits, retain_graph=True)
-            assert bool(torch.isfinite(gradient).all())
-            assert bool(torch.isfinite(total))
+        total = sum(one.sum() for one in brought(soft, walks))
+        assert isinstance(total, torch.Tensor)
+        (gradient,) = torch.autograd.grad(total, logits, retain_graph=True)
+        assert bool(torch.isfinite(gradient).all())
+        assert bool(torch.isfinite(total))
 
 
 def test_next_is_masked_where_there_is_nothing_to_go_on_to_and_the_others_take_its_place() -> None:
@@ -319,24 +271,3 @@ def test_the_printed_coverage_lets_easy_questions_pay() -> None:
     included = torch.tensor([[[1.0, 1.0, 0.0], [1.0, 1.0, 0.0]]] * 2, dtype=DTYPE)
     assert 1.0 - float(brought(included, walks, counted=True).loss.mean()) == 1.0
     assert 1.0 - float(brought(included, walks).loss.mean()) == 0.5
-
-
-@pytest.mark.parametrize("places", [1, 2])
-def test_the_constraint_as_it_is_printed_has_no_policy_gradient(places: int) -> None:
-    """c_t = 1{t = t_f} 1{covered} is the same for every path: E[Σ∇log S · c] = 0, where coverage has a gradient."""
-    walks = made.random_walks(6, 3, places, seed=26, ragged=False)
-    logits = made.logits_of(walks, seed=27).requires_grad_()
-    soft = soft_mask(policy_of(logits, walks.onward), torch.tensor(0.3, dtype=DTYPE), 0.1, "probability")
-    chance = drawn_from(soft)
-    assert walks.right is not None
-    hit = covered((soft >= 0.5).to(DTYPE), walks.right).detach()
-    assert 0 < float(hit.sum()) < 6
-    total = torch.zeros((), dtype=DTYPE)
-    for row in range(6):
-        for one in made.paths(chance[row].tolist()):
-            log = sum(chance[row, t, a].log() for t, a in enumerate(one.actions))
-            total = total + one.chance * log * hit[row]
-    (gradient,) = torch.autograd.grad(total, logits, retain_graph=True)
-    assert gradient.abs().max() < 1e-12
-    (true,) = torch.autograd.grad(covered(soft, walks.right).sum(), logits)
-    assert true.abs().max() > 1e-2

@@ -331,13 +331,11 @@ def test_the_card_of_a_network_without_a_certificate_promises_nothing(tmp_path: 
     assert sorted(one.name for one in tmp_path.iterdir()) == ["README.md", "curves.csv", MODEL_FILE, "policy.json"]
 
 
-@pytest.mark.parametrize("update", ["dual", "trust_region"])
-def test_the_card_names_the_update_that_trained_a_network_and_no_other(update: str) -> None:
-    networks = Networks(SMALL.model_copy(update={"steps": 3, "update": update}))
+def test_the_card_names_the_update_that_trained_a_network() -> None:
+    networks = Networks(SMALL.model_copy(update={"steps": 3}))
     found = fit_uncertified([log(120)], COVERAGE, method="cpo", networks=networks)
     card = uncertified_files(found, {}, None)[CARD_FILE].decode()
-    assert ("within a trust region" in card) == (update == "trust_region")
-    assert ("a multiplier times the violation" in card) == (update == "dual")
+    assert "a multiplier times the violation" in card
 
 
 def test_what_has_a_certificate_is_not_made_without() -> None:

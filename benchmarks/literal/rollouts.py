@@ -1,20 +1,18 @@
-"""Objective and constraint of a batch as functions of the policy's logits: exact, or from rollouts with critics."""
+"""Cost and loss of a soft policy from rollouts with critics: V-trace, and estimates whose gradients are unbiased."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from cascade.errors import UsageError
-from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.problem import Batch, BatchEvaluation, State, TrainingProblem
-from cascade.training.networks.recursions import Brought, Goal, Values, able, brought, drawn_from
-from cascade.training.networks.updates import Moments
+from cascade.training.networks.recursions import Brought, Goal, Values
 from cascade.training.networks.walks import Walks
+from literal.config import LiteralConfig
+from literal.sets import drawn_from
 
 # --- V-trace: what a policy is worth, learned from what another one did ---
 # Reference: Espeholt et al., IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures,
@@ -127,7 +125,7 @@ def _check(steps: dict[str, Tensor], bootstrap: Tensor) -> None:
 # the weight Π_{s≤t} ρ_s of the states, which the paper announces and does not print.
 #
 # The critic learns V(o_t) = Σ_a w_t(a) (r_t(a) + V(o_{t+1})) by V-trace with the target S_w = w/W, rewards W_t r_t and
-# discounts W_t (`training.networks.surrogates`).
+# discounts W_t (`vtrace`).
 
 _TINY = 1e-300
 
@@ -183,7 +181,7 @@ class Functional(NamedTuple):
     base: Tensor
 
 
-def functionals(included: Tensor, walks: Walks, config: CCPOConfig, goal: Goal, missed: Tensor) -> list[Functional]:
+def functionals(included: Tensor, walks: Walks, config: LiteralConfig, goal: Goal, missed: Tensor) -> list[Functional]:
     """Return cost (with λ a leaf) and loss.
 
     Args:
@@ -204,7 +202,7 @@ def functionals(included: Tensor, walks: Walks, config: CCPOConfig, goal: Goal, 
     return [paid, _loss(included, path, walks, config, missed)]
 
 
-def _loss(included: Tensor, path: Tensor, walks: Walks, config: CCPOConfig, missed: Tensor) -> Functional:
+def _loss(included: Tensor, path: Tensor, walks: Walks, config: LiteralConfig, missed: Tensor) -> Functional:
     zero, rewards = torch.zeros_like(walks.counts), torch.zeros_like(included)
     if walks.right is None:
         rewards[..., 0] = walks.stop_loss
@@ -238,7 +236,7 @@ class Seen(NamedTuple):
     level: Tensor
 
 
-def seen(functional: Functional, rollouts: Rollouts, values: Tensor, onward: Tensor, config: CCPOConfig) -> Seen:
+def seen(functional: Functional, rollouts: Rollouts, values: Tensor, onward: Tensor, config: LiteralConfig) -> Seen:
     """Return what rollouts tell of a functional; values are the critic's, (B, T)."""
     with torch.no_grad():
         alive = rollouts.alive.to(values.dtype)
@@ -281,74 +279,3 @@ def values_of(estimates: list[Tensor], goal: Goal, level: Tensor) -> Values:
     """Return objective and constraint of the estimates of cost (λ in it) and loss."""
     cost, loss = estimates
     return goal._replace(lambda_set=0.0).values(Brought(cost, torch.zeros_like(cost), loss), level)
-
-
-# --- surrogates ---
-
-Surrogate = Callable[[Tensor], Values]
-"""From logits, (N, k), to what each question of the batch brings."""
-
-
-class Critics(NamedTuple):
-    """The critics' weights and Adam's moments, (Pc,) each."""
-
-    weights: Tensor
-    first: Tensor
-    second: Tensor
-
-
-def surrogate(
-    setting: TrainingProblem, batch: Batch, look: BatchEvaluation, logs: Tensor, state: State
-) -> tuple[Surrogate, Critics]:
-    """Return objective and constraint, and the critics after they have learned.
-
-    Args:
-        setting: which estimator, which forms.
-        batch: the questions.
-        look: the policy at its thresholds.
-        logs: log π of the weights as they are, (B, T, k).
-        state: the weights, the critics.
-    """
-    critics = Critics(state.critic, state.critic_first, state.critic_second)
-    if setting.config.estimator == "exact":
-        return _exact(setting, batch, look), critics
-    return _sampled(setting, batch, look, logs, critics, int(state.step) + 1)
-
-
-def _exact(setting: TrainingProblem, batch: Batch, look: BatchEvaluation) -> Surrogate:
-    config = setting.config
-    # One action a step keeps one answer: nothing is counted twice, and two right ones add up.
-    counted, path = config.constraint_form == "paper" or not setting.joint, config.cost_form == "path"
-
-    def values(logits: Tensor) -> Values:
-        included = look.included(look.log_policy(logits))
-        return setting.goal.values(brought(included, batch.walks, counted=counted, path=path), batch.level)
-
-    return values
-
-
-def _sampled(
-    setting: TrainingProblem, batch: Batch, look: BatchEvaluation, logs: Tensor, critics: Critics, number: int
-) -> tuple[Surrogate, Critics]:
-    config, goal, walks = setting.config, setting.goal, batch.walks
-    if config.constraint_form == "exact" and not setting.joint:  # as in `_exact`
-        config = config.model_copy(update={"constraint_form": "paper"})
-    rollouts = roll_out(able(logs, walks).log_softmax(dim=-1), walks.onward, config.exploration, batch.draws)
-    judged = setting.critic.forward(critics.weights, batch.rows)
-    heads = judged.outputs.view(*walks.onward.shape, 2)
-    missed = look.hard(logs).loss
-
-    def parts(log_policy: Tensor) -> list[Functional]:
-        return functionals(look.included(log_policy), walks, config, goal, missed)
-
-    told = [seen(one, rollouts, heads[..., at], walks.onward, config) for at, one in enumerate(parts(logs))]
-
-    def values(logits: Tensor) -> Values:
-        paid, lost = parts(look.log_policy(logits))
-        cost = estimate(paid, rollouts, told[0], config.gradient_clip)
-        return values_of([cost, estimate(lost, rollouts, told[1])], goal, batch.level)
-
-    wrong = (heads - torch.stack([one.targets for one in told], dim=-1)) * rollouts.alive[..., None]
-    gradient = setting.critic.vjp(judged.tape, (2.0 * wrong / wrong.numel()).reshape(-1, 2))
-    change, moments = Moments(critics.first, critics.second).step(gradient, config.critic_rate, number)
-    return values, Critics(critics.weights + change, *moments)

@@ -8,12 +8,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from literal.config import LiteralConfig  # noqa: E402
+from literal.sets import LiteralEvaluation, drawn_from, logit_mask  # noqa: E402
+from literal.training import Literal as LiteralRun  # noqa: E402
+from literal.updates import Fisher, masked_root, policy_root  # noqa: E402
+
 from cascade.training.networks.mlp import DTYPE, Mlp  # noqa: E402
-from cascade.training.networks.problem import BatchEvaluation, drawn  # noqa: E402
-from cascade.training.networks.recursions import drawn_from, soft_mask  # noqa: E402
-from cascade.training.networks.training import _fisher  # noqa: E402
-from cascade.training.networks.updates import Fisher, masked_root, policy_root  # noqa: E402
-from unit.training.networks.made import SMALL, numbers, random_walks, setting  # noqa: E402
+from cascade.training.networks.problem import drawn  # noqa: E402
+from cascade.training.networks.recursions import soft_mask  # noqa: E402
+from unit.training.networks.made import numbers, random_walks, setting  # noqa: E402
 
 SPACES: list[Literal["probability", "logit"]] = ["probability", "logit"]
 KAPPA = torch.tensor(0.3, dtype=DTYPE)
@@ -34,7 +37,7 @@ def masked(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return π, S and d log m / dπ of logits, (N, k)."""
     logs = logits.log_softmax(-1)
-    policy, soft = logs.exp(), soft_mask(logs, KAPPA, 0.1, space)
+    policy, soft = logs.exp(), (soft_mask if space == "probability" else logit_mask)(logs, KAPPA, 0.1)
     slope = (1 - soft) / 0.1
     return policy, drawn_from(soft), slope if space == "probability" else slope / (policy * (1 - policy))
 
@@ -97,18 +100,18 @@ def test_the_masks_metric_is_the_curvature_of_the_divergence_of_what_is_drawn(
 @pytest.mark.parametrize("of", ["policy", "soft_mask"])
 @pytest.mark.parametrize("keeps", [False, True])
 def test_a_steps_matrix_is_the_curvature_of_what_its_line_search_measures(
-    of: str, space: Literal["probability", "logit"], keeps: bool
+    of: Literal["policy", "soft_mask"], space: Literal["probability", "logit"], keeps: bool
 ) -> None:
     """Also where there is no next step, and where every answer is kept."""
     walks = random_walks(8, 3, 2, keeps=keeps)
-    config = SMALL.model_copy(update={"trust_region_of": of, "mask_space": space, "mask_width": 0.2, "batch": 8})
+    config = LiteralConfig(layers=(6, 5), steps=10, trust_region_of=of, mask_space=space, mask_width=0.2, batch=8)
     whole = setting(walks, config)
     weights = numbers(whole.net.size, seed=1, scale=0.5)
     batch = drawn(whole, 1)
     now = whole.net.forward(weights, batch.rows)
-    look = BatchEvaluation(whole, batch, torch.full((8,), 0.3, dtype=DTYPE))
+    look = LiteralEvaluation(whole, config, batch, torch.full((8,), 0.3, dtype=DTYPE))
     logs = look.log_policy(now.outputs)
-    fisher = _fisher(whole, now, logs, look, 1)
+    fisher = LiteralRun(whole).fisher(now, logs, look, 1)
     v = numbers(whole.net.size, seed=2)
     change = 0.02 * v / v.norm()
     there, back = (

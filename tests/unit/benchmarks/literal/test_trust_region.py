@@ -16,9 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import cascade  # noqa: E402  (torch is an optional package)
-from cascade.errors import UsageError  # noqa: E402
-from cascade.training.networks.trust_region import (  # noqa: E402
+from literal.trust_region import (  # noqa: E402
     KL_SLACK,
     Measured,
     Step,
@@ -28,6 +26,9 @@ from cascade.training.networks.trust_region import (  # noqa: E402
     conjugate_gradient,
     trust_region_step,
 )
+
+import cascade  # noqa: E402  (torch is an optional package)
+from cascade.errors import UsageError  # noqa: E402
 
 ROOT = Path(cascade.__file__).parents[1]
 SHARED = ROOT.parent / "shared" / "vectors" / "algorithms-vectors.json"

@@ -11,23 +11,12 @@ from cases import each
 
 torch = pytest.importorskip("torch")
 
-from cascade.training.networks.config import CCPOConfig  # noqa: E402
+from literal.config import LiteralConfig  # noqa: E402
+from literal.rollouts import Rollouts, estimate, functionals, roll_out, seen, values_of  # noqa: E402
+from literal.sets import drawn_from, on_a_path  # noqa: E402
+
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
-from cascade.training.networks.recursions import (  # noqa: E402
-    Goal,
-    brought,
-    drawn_from,
-    policy_of,
-    soft_mask,
-)
-from cascade.training.networks.surrogates import (  # noqa: E402
-    Rollouts,
-    estimate,
-    functionals,
-    roll_out,
-    seen,
-    values_of,
-)
+from cascade.training.networks.recursions import Goal, brought, policy_of, soft_mask  # noqa: E402
 from cascade.training.networks.walks import Walks  # noqa: E402
 from unit.training.networks import made  # noqa: E402
 
@@ -75,14 +64,14 @@ def every(mu: torch.Tensor) -> Every:
 
 def sets(walks: Walks, logs: torch.Tensor) -> torch.Tensor:
     """Return the soft sets, as `looking.BatchEvaluation.included` has them."""
-    soft = soft_mask(logs, torch.tensor(0.25, dtype=DTYPE), 0.2, "probability")
+    soft = soft_mask(logs, torch.tensor(0.25, dtype=DTYPE), 0.2)
     return soft if walks.right is not None else torch.cat([torch.ones_like(soft[..., :1]), soft[..., 1:]], dim=-1)
 
 
 def estimated(
     walks: Walks,
     logits: torch.Tensor,
-    config: CCPOConfig,
+    config: LiteralConfig,
     critics: torch.Tensor,
     included: Callable[[Walks, torch.Tensor], torch.Tensor] = sets,
 ) -> Estimated:
@@ -108,20 +97,21 @@ def estimated(
 def exact(
     walks: Walks,
     logits: torch.Tensor,
-    config: CCPOConfig,
+    config: LiteralConfig,
     included: Callable[[Walks, torch.Tensor], torch.Tensor] = sets,
 ) -> Estimated:
     """Return the same by the recursions."""
     at = logits.detach().requires_grad_()
     soft = included(walks, policy_of(at, walks.onward))
-    found = brought(soft, walks, counted=config.constraint_form == "paper", path=config.cost_form == "path")
+    bring = on_a_path if config.cost_form == "path" else brought
+    found = bring(soft, walks, counted=config.constraint_form == "paper")
     values = FREE.values(found, torch.zeros(len(walks.counts), dtype=torch.int64))
     gradients = [torch.autograd.grad(one.sum(), at, retain_graph=True)[0] for one in values]
     return Estimated(values.objective.detach(), values.constraint.detach(), *gradients)
 
 
-def config(**changes: Any) -> CCPOConfig:
-    return made.SAMPLED.model_copy(update=changes)
+def config(**changes: Any) -> LiteralConfig:
+    return LiteralConfig(**{"estimator": "sampled", "rho_clip": None, "c_clip": None} | changes)
 
 
 def world(*, keeps: bool = False, places: int = 2, ragged: bool = True) -> tuple[Walks, torch.Tensor, torch.Tensor]:
@@ -178,7 +168,7 @@ def test_no_critic_biases_it_and_the_right_one_makes_it_quiet(critic: str) -> No
     assert noise["right"] < noise["none"] < noise["wrong"]
 
 
-def spread(walks: Walks, logits: torch.Tensor, told: CCPOConfig, critics: torch.Tensor) -> float:
+def spread(walks: Walks, logits: torch.Tensor, told: LiteralConfig, critics: torch.Tensor) -> float:
     """Return the variance of a path's gradient of the cost, summed over logits and questions."""
     paths = every(behaviour(policy_of(logits, walks.onward), told.exploration))
     repeated = walks.take(paths.question)
@@ -216,7 +206,7 @@ def test_what_is_clipped_or_left_out_biases_it(printed: dict[str, Any]) -> None:
     assert gap.abs().max() > 1e-3
 
 
-def converged(walks: Walks, logits: torch.Tensor, told: CCPOConfig) -> torch.Tensor:
+def converged(walks: Walks, logits: torch.Tensor, told: LiteralConfig) -> torch.Tensor:
     """Return what both critics say once their targets no longer move them, (B, T, 2)."""
     paths = every(behaviour(policy_of(logits, walks.onward), told.exploration))
     repeated = walks.take(paths.question)

@@ -12,9 +12,10 @@ from cases import each
 
 torch = pytest.importorskip("torch")
 
-import cascade  # noqa: E402  (torch is an optional package)
+from literal.rollouts import VTrace, vtrace  # noqa: E402  (torch is an optional package)
+
+import cascade  # noqa: E402
 from cascade.errors import UsageError  # noqa: E402
-from cascade.training.networks.surrogates import VTrace, vtrace  # noqa: E402
 
 SHARED = Path(cascade.__file__).parents[1].parent / "shared" / "vectors" / "algorithms-vectors.json"
 NAN, INF = math.nan, math.inf

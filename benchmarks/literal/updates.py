@@ -1,4 +1,4 @@
-"""How a policy's weights are updated: Adam on the Lagrangian with dual ascent, or CPO's trust-region step."""
+"""CPO's trust-region step: the Fisher matrix of a policy or of its soft mask, and the step through it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.mlp import Mlp, Pass, Tape
 from cascade.training.networks.recursions import Values
-from cascade.training.networks.trust_region import Measured, backtrack, conjugate_gradient, trust_region_step
+from literal.config import LiteralConfig
+from literal.derivatives import gram, jvp
+from literal.trust_region import Measured, backtrack, conjugate_gradient, trust_region_step
 
 # --- The Fisher matrix of a softmax policy, as products with it and with its inverse ---
 # Of a state with action logits z, distribution p(z) and a metric M = G' (diag p − p p') G on the logits, G being the
@@ -46,22 +47,22 @@ class Fisher:
 
     def product(self, v: Tensor) -> Tensor:
         """Return F v, without the damping, (P,) -> (P,)."""
-        moved = self.net.jvp(self.tape, v)[:, :, None]
+        moved = jvp(self.net, self.tape, v)[:, :, None]
         back = self.root @ (self.root.transpose(1, 2) @ moved)
         return self.net.vjp(self.tape, back[:, :, 0] / len(self.root))
 
     def solve(self, v: Tensor) -> Tensor:
         """Return (F + d·I)⁻¹ v exactly, (P,) -> (P,)."""
         n, _, c = self.root.shape
-        seen = (self.root.transpose(1, 2) @ self.net.jvp(self.tape, v)[:, :, None]).reshape(n * c, 1) / math.sqrt(n)
+        seen = (self.root.transpose(1, 2) @ jvp(self.net, self.tape, v)[:, :, None]).reshape(n * c, 1) / math.sqrt(n)
         inner = torch.cholesky_solve(seen, self._factor).view(n, c, 1)
         return (v - self.net.vjp(self.tape, (self.root @ inner)[:, :, 0] / math.sqrt(n))) / self.damping
 
     @cached_property
     def _factor(self) -> Tensor:
-        gram = self.net.gram(self.tape, self.root.transpose(1, 2)) / len(self.root)
-        gram.diagonal().add_(self.damping)
-        factor: Tensor = torch.linalg.cholesky(gram)
+        inner = gram(self.tape, self.root.transpose(1, 2)) / len(self.root)
+        inner.diagonal().add_(self.damping)
+        factor: Tensor = torch.linalg.cholesky(inner)
         return factor
 
 
@@ -92,28 +93,6 @@ def masked_root(policy: Tensor, drawn: Tensor, slope: Tensor) -> Tensor:
 
 
 # --- updates ---
-
-_DECAYS = 0.9, 0.999
-_EPSILON = 1e-8
-
-
-class Moments(NamedTuple):
-    """Adam's running means of gradients and of their squares, (P,) each (Kingma & Ba 2015)."""
-
-    first: Tensor
-    second: Tensor
-
-    @classmethod
-    def zeros(cls, like: Tensor) -> Moments:
-        """Return the moments of no gradient yet."""
-        return cls(torch.zeros_like(like), torch.zeros_like(like))
-
-    def step(self, gradient: Tensor, rate: float, number: int) -> tuple[Tensor, Moments]:
-        """Return what to add to the weights, and the new moments; `number` counts the updates from 1."""
-        first = (_DECAYS[0] * self.first).add_(gradient, alpha=1 - _DECAYS[0])
-        second = (_DECAYS[1] * self.second).addcmul_(gradient, gradient, value=1 - _DECAYS[1])
-        spread = (second / (1 - _DECAYS[1] ** number)).sqrt_().add_(_EPSILON)
-        return (first / spread).mul_(-rate / (1 - _DECAYS[0] ** number)), Moments(first, second)
 
 
 class Taken(NamedTuple):
@@ -176,7 +155,9 @@ class Question(NamedTuple):
         return [self.net.vjp(self.now.tape, one) for one in pulled]
 
 
-def trust_region(asked: Question, fisher: Fisher, constraint: float | None, delta: float, config: CCPOConfig) -> Taken:
+def trust_region(
+    asked: Question, fisher: Fisher, constraint: float | None, delta: float, config: LiteralConfig
+) -> Taken:
     """Return CPO's step: through the Fisher matrix, then shortened until the batch itself bears it out.
 
     Args:
@@ -208,7 +189,7 @@ def trust_region(asked: Question, fisher: Fisher, constraint: float | None, delt
     return Taken(taken.x, taken.case, taken.factor, logits if taken.accepted else asked.now.outputs)
 
 
-def _solver(fisher: Fisher, config: CCPOConfig) -> Callable[[Tensor], Tensor]:
+def _solver(fisher: Fisher, config: LiteralConfig) -> Callable[[Tensor], Tensor]:
     if config.solver == "exact":
         return fisher.solve
 
