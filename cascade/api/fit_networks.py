@@ -11,8 +11,6 @@ from pydantic import ValidationError
 from cascade.api.methods import method_written
 from cascade.api.problems import Problems
 from cascade.api.telling import Tell
-from cascade.config.problems import problems_behind, problems_in
-from cascade.config.yamlfile import read_yaml
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.files import writable
 from cascade.policies.learned import NETWORKS
@@ -108,12 +106,16 @@ def _config(given: NetworkOptions) -> CCPOConfig:
     try:
         return CCPOConfig.model_validate(document)
     except ValidationError as error:
+        from cascade.config.problems import problems_behind, problems_in
+
         found = [*problems_in(CCPOConfig, document, error), *problems_behind(CCPOConfig, document, error)]
         source = "the settings of networks" if given.config is None else str(given.config)
         raise ConfigError(dict.fromkeys(found), source) from None
 
 
 def _document(path: Path) -> Any:
+    from cascade.config.yamlfile import read_yaml
+
     if not path.is_file():
         raise UsageError(f"There is no file {path} with settings of networks.")
     return read_yaml(path, "docs/networks.md has an example")

@@ -20,7 +20,6 @@ from cascade.errors import install_command
 from cascade.evaluation.baselines import CLAIRVOYANT, MIXTURE, NAMES, BaselineFigures, label
 from cascade.evaluation.report import plots
 from cascade.evaluation.report.card import Facts, card_files, facts_of
-from cascade.evaluation.report.learning_plot import plot_learning
 from cascade.evaluation.report.worth import worth_of
 from cascade.policies.artifact import PLOT_FILE, write
 from cascade.policies.base import Policy
@@ -96,7 +95,11 @@ def policy_fit(fitted: Fitted, asked: Mapping[str, str]) -> PolicyFit:
     facts = facts_of(fitted, asked)
     drawn = plots.available()
     plot = plots.plot_fit(facts.drawing) if facts.drawing is not None and drawn else None
-    learning = plot_learning(facts.learning) if facts.learning is not None and drawn else None
+    learning = None
+    if facts.learning is not None and drawn:
+        from cascade.evaluation.report.learning_plot import plot_learning
+
+        learning = plot_learning(facts.learning)
     return PolicyFit(fitted, facts, card_files(facts, plot, learning))
 
 

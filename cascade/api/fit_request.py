@@ -5,31 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.api.fit_levels import LevelsWanted, check_places, levels_asked
 from cascade.api.fit_networks import NetworkOptions, bare_conflicts, wanted_config
 from cascade.api.guarantee_options import GuaranteeOptions, wanted_guarantee
 from cascade.api.logs import LogAsked, refuse_other_prices, tables_for, tell_pooled, tell_questions
 from cascade.api.methods import check_method
-from cascade.api.policies import check_target, policy_directory
+from cascade.api.policies import check_target
 from cascade.api.problems import Problems, checked_log
 from cascade.api.reviewing import ReviewOptions, compared, read_reviewed
 from cascade.api.telling import Tell
 from cascade.api.unserved import tell_unserved
-from cascade.config import CascadeConfig, load
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.logs import Log
 from cascade.guarantees.base import DEFAULT, Guarantee, default_kind, get, is_known
 from cascade.policies.artifact import CARD_FILE, POLICY_FILE
-from cascade.policies.cross import as_crossed
 from cascade.policies.embedding import Embedder
 from cascade.policies.learned import as_learned
-from cascade.training.crossing import check_crossable
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.trainer import CERTIFIABLE
 from cascade.training.notes import Init
+
+if TYPE_CHECKING:
+    from cascade.config import CascadeConfig
 
 
 class FitOptions(NamedTuple):
@@ -118,7 +118,7 @@ def checked(
     for said in (*given.check(), *bare_conflicts(given.policy, given.besides(promise, expires_days))):
         problems.add(said)
     network = wanted_config(problems, given.networks, given.policy)
-    settings = None if config is None else problems.of(lambda: load(config))
+    settings = None if config is None else problems.of(lambda: _settings(config))
     log = checked_log(problems, compared(log_asked) if reviews.files else log_asked, tell)
     if log is not None and promise.kind is None and any(table.truth is not None for table in log.tables):
         promise = promise._replace(kind=default_kind(budget=False, compared=True))
@@ -150,6 +150,12 @@ def checked(
     return Ready(wanted, settings, log, tables, started, embedder, levels, network)
 
 
+def _settings(path: Path) -> CascadeConfig:
+    from cascade.config import load
+
+    return load(path)
+
+
 def _at_default(promise: GuaranteeOptions, levels: LevelsWanted | None) -> GuaranteeOptions:
     """Return what is promised at the default level, where there are levels."""
     return promise if levels is None else promise._replace(alpha=levels.alphas[levels.default])
@@ -168,6 +174,8 @@ def _check_output(problems: Problems, output: str, *, force: bool) -> None:
 
 def _check_crossable(wanted: Guarantee | None, promise: GuaranteeOptions, besides: list[str]) -> None:
     """Refuse what does not go with --cross-calibrate; of a promise that is none by itself its options are named."""
+    from cascade.training.crossing import check_crossable
+
     if wanted is not None:
         check_crossable(wanted, besides)
         return
@@ -202,6 +210,9 @@ def _init(directory: Path) -> Init:
     Raises:
         UsageError: it was not fitted, or several were, so that there is nothing to start from.
     """
+    from cascade.api.policies import policy_directory
+    from cascade.policies.cross import as_crossed
+
     if not (directory / POLICY_FILE).is_file():
         raise UsageError(f"--init {directory} is no policy directory: it starts from one that cascade fit wrote.")
     held = policy_directory(directory, certificates=False)

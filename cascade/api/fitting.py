@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from cascade.api.fit_crossed import CrossedFit
-from cascade.api.fit_levels import LevelsFit
 from cascade.api.fit_networks import NetworkOptions
 from cascade.api.fit_report import PolicyFit, policy_fit
 from cascade.api.fit_request import FitOptions, Place, Ready, checked
-from cascade.api.fit_uncertified import UncertifiedFit
 from cascade.api.guarantee_options import GuaranteeOptions
 from cascade.api.logs import LogAsked, Models, Where
 from cascade.api.reviewing import Files, ReviewOptions
@@ -21,18 +18,19 @@ from cascade.episodes.embeddings import vectors_of
 from cascade.evaluation.logs import Log
 from cascade.guarantees.base import Guarantee
 from cascade.policies.embedding import Embedder
-from cascade.strategies.embedding import sentence_model
 from cascade.training.choice.portfolio import AUTO
-from cascade.training.crossing import fit_crossed
 from cascade.training.dividing import Embedding
 from cascade.training.fitting import Fitted, fit_policy
-from cascade.training.levels import conditioned, fit_levels
 from cascade.training.networks.progress import Tell as Show
 from cascade.training.networks.trainer import BARE, CERTIFIABLE
 from cascade.training.notes import starts_from
-from cascade.training.uncertified import fit_uncertified
 
-FitResult: TypeAlias = PolicyFit | LevelsFit | CrossedFit | UncertifiedFit
+if TYPE_CHECKING:  # of these ways to fit a run needs one
+    from cascade.api.fit_crossed import CrossedFit
+    from cascade.api.fit_levels import LevelsFit
+    from cascade.api.fit_uncertified import UncertifiedFit
+
+FitResult: TypeAlias = "PolicyFit | LevelsFit | CrossedFit | UncertifiedFit"
 Working: TypeAlias = Callable[[str], AbstractContextManager[Show]]
 """Makes a context that shows the progress of a piece of work; its argument names the work."""
 
@@ -133,7 +131,7 @@ def fit(
         calibration_share,
         lambda_set,
         None if init is None else Path(init),
-        sentence_model if embed else None,
+        _sentence_model if embed else None,
         cross=cross_calibrate,
         everything=allow_everything,
         levels=_written(levels),
@@ -178,6 +176,9 @@ def _written(levels: str | Mapping[str, float] | None) -> str | None:
 def _fitted(call: _Call, how: dict[str, Any], asked: Mapping[str, str], expires_days: int | None) -> FitResult:
     given, ready = call.given, call.ready
     if given.cross:
+        from cascade.api.fit_crossed import CrossedFit
+        from cascade.training.crossing import fit_crossed
+
         with call.working("choosing, fitting and certifying, five times"):
             done = fit_crossed(ready.tables, ready.wanted, **how, expires_days=expires_days)
         return CrossedFit(done, asked)
@@ -185,13 +186,20 @@ def _fitted(call: _Call, how: dict[str, Any], asked: Mapping[str, str], expires_
     how |= {} if given.calibration_share is None else {"calibration_share": given.calibration_share}
     how["embedding"] = None if ready.embedder is None else _embedding(ready.log, ready.embedder)
     if given.policy in BARE:
+        from cascade.api.fit_uncertified import UncertifiedFit
+        from cascade.training.uncertified import fit_uncertified
+
         with call.working("training") as show:
             networks = given.networks.networks(ready.network, show, call.tell)
             return UncertifiedFit(fit_uncertified(ready.tables, ready.wanted, networks=networks, **how), asked)
     how |= {"init": ready.init, "expires_days": expires_days, "allow_everything": given.everything}
     each = _certified(call, how)
     fits = {name: policy_fit(one, _asked(call, name, one, asked)) for name, one in each.items()}
-    return fits[""] if ready.levels is None else LevelsFit(fits, ready.levels.default)
+    if ready.levels is None:
+        return fits[""]
+    from cascade.api.fit_levels import LevelsFit
+
+    return LevelsFit(fits, ready.levels.default)
 
 
 def _asked(call: _Call, level: str, fitted: Fitted, asked: Mapping[str, str]) -> dict[str, str]:
@@ -207,6 +215,8 @@ def _certified(call: _Call, how: dict[str, Any]) -> Mapping[str, Fitted]:
         networks = given.networks.networks(ready.network, show, call.tell)
         if levels is None:
             return {"": fit_policy(ready.tables, ready.wanted, networks=networks, **how)}
+        from cascade.training.levels import conditioned, fit_levels
+
         make = conditioned(networks, given.policy, how["seed"]) if given.policy in CERTIFIABLE else None
         return fit_levels(ready.tables, ready.wanted, levels.alphas, make=make, networks=networks, **how)
 
@@ -219,6 +229,12 @@ def _took_effect(given: FitOptions, ready: Ready, fitted: Fitted) -> Iterator[tu
         yield "charged for each further answer", f"{given.lambda_set:g} of a step"
     if given.init is not None and ready.init is not None and starts_from(ready.init, fitted.policy):
         yield "started from", given.init.name
+
+
+def _sentence_model() -> Embedder:
+    from cascade.strategies.embedding import sentence_model
+
+    return sentence_model()
 
 
 def _embedding(log: Log, embedder: Embedder) -> Embedding:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cascade.api.telling import Tell
 from cascade.checks import did_you_mean
-from cascade.config import CascadeConfig
 from cascade.errors import UsageError
 from cascade.guarantees.base import DEFAULT, KINDS, Guarantee, default_kind, get, is_known
 from cascade.money import nano_usd
+
+if TYPE_CHECKING:
+    from cascade.config import CascadeConfig
 
 _SHARE = 0.1
 """Alpha where none is given, and delta where none is given for a kind that does not exist without."""

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from cascade.config import CascadeConfig, load, policy_section
-from cascade.config.yamlfile import parse_yaml
 from cascade.errors import ConfigError, UsageError
-from cascade.factory import HeldPolicy, policy_of, read_policy
 from cascade.policies.artifact import (
     CERTIFICATE_FILE,
     LEVELS_FILE,
@@ -21,6 +18,10 @@ from cascade.policies.base import Policy
 from cascade.policies.config import PolicyConfig
 from cascade.policies.directory import DirectoryConfig
 from cascade.policies.files import damaged, there, writable
+
+if TYPE_CHECKING:
+    from cascade.config import CascadeConfig
+    from cascade.factory import HeldPolicy
 
 
 class GivenPolicy(NamedTuple):
@@ -39,7 +40,11 @@ class GivenPolicy(NamedTuple):
     @property
     def bare(self) -> Policy:
         """The policy that the settings describe, at the threshold that they name."""
-        return policy_of(self.section) if self.held is None else self.held.policy
+        if self.held is not None:
+            return self.held.policy
+        from cascade.factory import policy_of
+
+        return policy_of(self.section)
 
     @property
     def deciding(self) -> Policy:
@@ -58,6 +63,9 @@ def given_policy(given: str, *, certificates: bool = True) -> GivenPolicy:
         UsageError: there is no such file.
         ConfigError: everything that is wrong with it.
     """
+    from cascade.config import load, policy_section
+    from cascade.config.yamlfile import parse_yaml
+
     if given.lstrip().startswith("{"):
         return _resolved(policy_section(parse_yaml(given, "--policy")), None, certificates)
     path = Path(given)
@@ -91,6 +99,8 @@ def policy_directory(path: Path, *, certificates: bool = True) -> HeldPolicy:
         UsageError: it is none.
         ConfigError: everything that is wrong with it.
     """
+    from cascade.factory import read_policy  # and with it the providers: a fit reads no policy
+
     try:
         found = there(path / POLICY_FILE)
     except ConfigError as error:

@@ -14,9 +14,6 @@ from cascade.episodes.truth import GUIDE
 from cascade.errors import UsageError
 from cascade.evaluation.logs import Log
 from cascade.policies.artifact import PolicyArtifact
-from cascade.review.labels import labelled_by_reviews
-from cascade.review.pairs import compare
-from cascade.review.reviews import read_reviews
 from cascade.text import counted
 
 Files: TypeAlias = str | Path | Iterable[str | Path] | None
@@ -57,6 +54,10 @@ def read_reviewed(asked: LogAsked, reviews: ReviewOptions, kind: str, tell: Tell
     """
     if not reviews.files:
         return read_log(asked, tell)
+    from cascade.review.labels import labelled_by_reviews
+    from cascade.review.pairs import compare
+    from cascade.review.reviews import read_reviews
+
     held = [read_reviews(path) for path in reviews.files]
     log = read_log(compared(asked), tell)
     tables = labelled_by_reviews(compare(log.rows, asked.matcher or held[0].terms.matcher), held, kind, reviews.rate)

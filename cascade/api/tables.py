@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from rich.console import Group
@@ -13,9 +13,11 @@ from rich.text import Text
 
 from cascade.api.output import dollars, plain
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.compare import Comparison, Row
-from cascade.evaluation.evaluate import Evaluation
 from cascade.evaluation.splits import LEAST_QUESTIONS
+
+if TYPE_CHECKING:
+    from cascade.evaluation.compare import Comparison, Row
+    from cascade.evaluation.evaluate import Evaluation
 
 _ABOVE_80, _MIDDLE, _ROOMY, _WIDE = 88, 104, 122, 150
 """Widths from which a column has room beside the longest standing name."""

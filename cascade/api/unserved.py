@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from cascade.api.telling import Tell
-from cascade.config import CascadeConfig
 from cascade.episodes.table import EpisodeTable
 from cascade.policies.base import SHARED_PLACE
 from cascade.strategies.config import StrategyConfig
 from cascade.strategies.registry import STRATEGIES
+
+if TYPE_CHECKING:
+    from cascade.config import CascadeConfig
 
 
 def unserved(names: Iterable[str], sources: Sequence[str], config: CascadeConfig | None) -> list[str]:

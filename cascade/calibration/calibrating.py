@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from cascade.calibration.scores import (
     sample_of,
     taken,
 )
-from cascade.config import CascadeConfig
 from cascade.conformal.ltt import chance_said
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
@@ -45,6 +44,9 @@ from cascade.policies.registry import HELD
 from cascade.section import Section
 from cascade.text import counted
 from cascade.types import Certificate
+
+if TYPE_CHECKING:
+    from cascade.config import CascadeConfig
 
 _SELECTION = 0.3
 """The share of the questions that order a path, where one is needed and there is none."""

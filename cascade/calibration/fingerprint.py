@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
 
-from cascade.config import CascadeConfig
-from cascade.config.schema import GuaranteeConfig, ModelConfig
 from cascade.conformal.arrays import Bools
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.factory import address
 from cascade.guarantees.base import Guarantee, get
 from cascade.guarantees.certificate import UNWATCHED, digest, shortfalls
 from cascade.guarantees.words import dollars
@@ -29,6 +26,10 @@ from cascade.safety.keys import redact
 from cascade.strategies import prompts
 from cascade.strategies.prompts import Prompts
 from cascade.types import Certificate
+
+if TYPE_CHECKING:
+    from cascade.config import CascadeConfig
+    from cascade.config.schema import GuaranteeConfig, ModelConfig
 
 # --- Count how many answers and which signals the questions of a log had at each step. `policies.scope` reads it ---
 
@@ -125,7 +126,7 @@ def made_for(source: CascadeConfig | EpisodeTable, templates: prompts.Prompts | 
     Raises:
         ConfigError: the folder of prompts cannot be read.
     """
-    return _of_config(source, templates) if isinstance(source, CascadeConfig) else _of_table(source)
+    return _of_table(source) if isinstance(source, EpisodeTable) else _of_config(source, templates)
 
 
 def _of_config(config: CascadeConfig, templates: prompts.Prompts | None) -> MadeFor:
@@ -171,6 +172,8 @@ def _served_by(config: CascadeConfig, entry: ModelConfig) -> dict[str, str | Non
     kind = entry.provider or config.provider.kind
     if kind == _STANDS_IN:
         return None
+    from cascade.factory import address  # and with it the providers, which a certificate made from a log alone has not
+
     base = address(config, kind, entry)
     return {"provider": kind, "address": None if base is None else bare_address(base)}
 

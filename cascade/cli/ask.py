@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from cascade.api.output import dollars, plain
 from cascade.checks import MAX_QUESTION_CHARS
 from cascade.cli.output import console, notes, print_json
-from cascade.orchestrator import Orchestrator
 from cascade.safety.files import read_bounded
 from cascade.text import counted
 from cascade.types import Answer, Certificate, Question, Step, TextDelta
+
+if TYPE_CHECKING:
+    from cascade.orchestrator import Orchestrator
 
 _ABSTAINED = 1
 _MOST_BYTES = 4 * MAX_QUESTION_CHARS
@@ -45,6 +47,8 @@ def ask(
 
     Example: cascade ask "Which river runs through Vienna?" --explain
     """
+    from cascade.orchestrator import Orchestrator  # what serves is loaded when a question is asked, not for the help
+
     text = sys.stdin.read(MAX_QUESTION_CHARS + 1).strip() if question == "-" else question
     asked = Question(text, _read(context), group, segment)
     at = _level(level)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from cascade.calibration.fingerprint import holds_for, refuse_other_cascade
 from cascade.calibration.folds import FOLDS, folds
 from cascade.calibration.ordering import Chosen
 from cascade.calibration.samples import one_a_group, rows_a_group
-from cascade.config import CascadeConfig
 from cascade.conformal.arrays import Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
@@ -38,6 +38,9 @@ from cascade.training.dividing import allowed_loss, questions_of
 from cascade.training.estimators.threads import one_thread
 from cascade.training.fitting import choice_on, figures
 from cascade.training.notes import LEAST_TRAINING
+
+if TYPE_CHECKING:
+    from cascade.config import CascadeConfig
 
 
 @dataclass(frozen=True, slots=True)

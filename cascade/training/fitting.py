@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from cascade.calibration.fingerprint import differences, made_for
 from cascade.calibration.folds import FOLDS, folds
 from cascade.calibration.samples import one_a_group
 from cascade.calibration.scores import sample_of
-from cascade.config import CascadeConfig
 from cascade.conformal.served import PathPoint
 from cascade.episodes.embeddings import embedded
 from cascade.episodes.table import EpisodeTable
@@ -54,6 +53,9 @@ from cascade.training.networks.progress import Training
 from cascade.training.networks.trainer import Networks
 from cascade.training.notes import LEAST_TRAINING, Init, about_training, in_logged, notes
 from cascade.training.shares import SHARES, named_score, share_that_certifies
+
+if TYPE_CHECKING:
+    from cascade.config import CascadeConfig
 
 
 class Sizes(NamedTuple):

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from cascade.config import CascadeConfig
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee
@@ -26,6 +25,9 @@ from cascade.training.estimators.threads import one_thread
 from cascade.training.fitting import Fitted, How, check_parts, fit_parts, logged_in, objective_of
 from cascade.training.networks.trainer import Networks
 from cascade.training.notes import Init, in_logged
+
+if TYPE_CHECKING:
+    from cascade.config import CascadeConfig
 
 Conditioned: TypeAlias = Callable[[EpisodeTable, Mapping[str, Objective]], Mapping[str, LearnedPolicy]]
 """Trains one policy for all levels at once, from training questions and what is asked for at each level."""

@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.calibration.remarks import reference_cost
 from cascade.calibration.scores import Realised, Sample, play, realised, sample_of
-from cascade.config import CascadeConfig
 from cascade.conformal.arrays import Floats
 from cascade.conformal.binomial import lower_bound, upper_bound
 from cascade.episodes.table import EpisodeTable
@@ -31,6 +30,9 @@ from cascade.training.fitting import Sizes, prepared
 from cascade.training.networks.progress import Training
 from cascade.training.networks.trainer import BARE, Networks
 from cascade.training.notes import about_training
+
+if TYPE_CHECKING:
+    from cascade.config import CascadeConfig
 
 DELTA = 0.05
 """One less the confidence of the interval, half of it on each side."""

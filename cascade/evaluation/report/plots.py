@@ -7,13 +7,15 @@ import math
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cascade.errors import MissingExtraError, UsageError
 from cascade.evaluation.baselines import CLAIRVOYANT
-from cascade.evaluation.compare import Comparison, Row
 from cascade.evaluation.report.drawing import Drawing
 from cascade.evaluation.report.figures import save
+
+if TYPE_CHECKING:
+    from cascade.evaluation.compare import Comparison, Row
 
 FORMATS = (".svg", ".png", ".pdf")
 _MARKS, _BASELINE_MARKS = "os^vDPX<>hpd8H", "PXdv<>h8"

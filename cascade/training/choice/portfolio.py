@@ -48,8 +48,6 @@ from cascade.training.choice.simple import (
     threshold_per_rung,
 )
 from cascade.training.networks.trainer import BARE, CERTIFIABLE, Networks, require_torch
-from cascade.training.stopping.boosting import fit_boosted
-from cascade.training.stopping.lookahead import fit_lookahead
 from cascade.training.stopping.net_benefit import fit_net_benefit
 from cascade.training.stopping.problem import ProblemBuilder, SharedProblem
 from cascade.training.stopping.stages import FitTarget, multiplies
@@ -223,9 +221,13 @@ def _learned(table: EpisodeTable, objective: Objective, seed: int, init: Learned
         return fit_net_benefit(table, asked, products=True, init=init, seed=seed, **how)
 
     def index2(table: EpisodeTable, **how: Any) -> LearnedPolicy:
+        from cascade.training.stopping.lookahead import fit_lookahead
+
         return fit_lookahead(table, asked, init=init, seed=seed, **how)
 
     def boosted(table: EpisodeTable, **how: Any) -> LearnedPolicy:
+        from cascade.training.stopping.boosting import fit_boosted
+
         return fit_boosted(table, asked, init=init, seed=seed, **how)
 
     yield _candidate("net benefit", "net_benefit", 3, linear, shared)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from cascade import __version__
-from cascade.cli import ask
 from cascade.cli import main as module
 from cascade.errors import BatchError, BudgetExceededError, CascadeError, ConfigError, NotCertifiedError, ProviderError
+from cascade.orchestrator import Orchestrator
 
 Cli = Callable[..., Any]
 
@@ -64,7 +64,7 @@ def raising(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         def raises(*_: Any, **__: Any) -> None:
             raise error
 
-        monkeypatch.setattr(ask.Orchestrator, "from_config", raises)
+        monkeypatch.setattr(Orchestrator, "from_config", raises)
 
     return arrange
 

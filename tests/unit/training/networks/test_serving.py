@@ -51,7 +51,7 @@ def log_policy(found: Learned, level: int = 0) -> torch.Tensor:
     rows = walks.inputs.reshape(-1, whole.inputs)
     logits = whole.net.forward(served_weights(whole, found.trained.state), rows).outputs
     kappa = torch.full((len(walks.counts),), 0.3, dtype=DTYPE)
-    batch = Batch(walks, torch.full((len(walks.counts),), level), rows, torch.zeros(0))
+    batch = Batch(walks, torch.full((len(walks.counts),), level), rows)
     return BatchEvaluation(whole, batch, kappa).log_policy(logits)
 
 
