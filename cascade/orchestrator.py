@@ -44,9 +44,10 @@ from cascade.serving.monitors import ServiceStatus
 from cascade.serving.spending import Spending, SpendingGuard
 from cascade.strategies.base import Strategy
 from cascade.streaming import Flow, aserve, astream, stream
-from cascade.types import Answer, Call, Completion, Question, Request, Step, TextDelta
+from cascade.types import Answer, Call, Certificate, Completion, Question, Request, Step, TextDelta
 
 if TYPE_CHECKING:
+    from cascade.conformal.monitor import Monitor
     from cascade.policies.levels import Level
 
 
@@ -398,6 +399,15 @@ class Orchestrator:
     def alarm(self) -> str | None:
         """What audits found that withdrew a certificate, in words; None while all is well."""
         return None if self._service is None else self._service.alarm
+
+    @property
+    def certificates(self) -> tuple[tuple[str | None, Certificate, tuple[str, ...]], ...]:
+        """The certificates in service: each with its level, and why it does not hold here today, if so."""
+        return () if self._service is None else self._service.holding
+
+    def monitor_of(self, certificate: Certificate) -> Monitor | None:
+        """Return what audits told of a certificate; None where none was counted."""
+        return None if self._service is None else self._service.monitors.of(certificate).monitor
 
     @property
     def levels(self) -> Mapping[str, Level]:

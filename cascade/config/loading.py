@@ -226,7 +226,16 @@ def _beside(config: CascadeConfig, folder: Path) -> CascadeConfig:
         changed["traces"] = traces.model_copy(update={"store": _placed(traces.store, folder)})
     if modes is not None and modes.store is not None:
         changed["modes"] = modes.model_copy(update={"store": _placed(modes.store, folder)})
+    changed |= _review_beside(config.server, folder)
     return config.model_copy(update=changed) if changed else config
+
+
+def _review_beside(server: ServerConfig, folder: Path) -> dict[str, Section]:
+    judged = server.review.model_dump(include={"log", "file", "policy"}, exclude_none=True)
+    if not judged:
+        return {}
+    review = server.review.model_copy(update={name: _placed(one, folder) for name, one in judged.items()})
+    return {"server": server.model_copy(update={"review": review})}
 
 
 def _placed(written: str, folder: Path) -> str:

@@ -210,6 +210,18 @@ class ServerKeyConfig(Section):
     expires: Annotated[date, Field(strict=False)] | None = None
 
 
+class ReviewConfig(Section):
+    """What people judge on the page `/ui/review`. By default the audits among the traces, in a file beside them."""
+
+    log: str | None = Field(default=None, min_length=1)
+    file: str | None = Field(default=None, min_length=1)
+    ask: Literal["preference", "regret"] = "preference"
+    policy: str | None = Field(default=None, min_length=1)
+    alpha: Annotated[float, Field(gt=0, lt=1)] | None = None
+    delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    label_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+
+
 class ServerConfig(Section):
     """How `cascade serve` listens, whom it serves, and what it refuses.
 
@@ -230,6 +242,7 @@ class ServerConfig(Section):
     request_s: _Positive = 600.0
     body_s: _Positive = 30.0
     drain_s: _Positive = 30.0
+    review: ReviewConfig = Field(default_factory=ReviewConfig)
 
     @field_validator("keys")
     @classmethod

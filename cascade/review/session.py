@@ -21,6 +21,13 @@ KEYS: Mapping[Stage, Mapping[str, str]] = {
     "second right": {"r": "right", "w": "wrong"},
     "both right": {"r": "right", "w": "wrong"},
 }
+ASKED: Mapping[Stage, str] = {
+    "better": "Which output is better?",
+    "first right": "Is the first output right?",
+    "second right": "Is the second output right?",
+    "both right": "Are both right, or both wrong?",
+}
+"""What the reviewer is asked."""
 MOVES: Mapping[str, str] = {"s": "skip", "b": "back", "q": "quit"}
 _BETTER: Mapping[str, Better] = {"=": "equal", "0": "both_bad"}
 
@@ -162,6 +169,11 @@ class Session:
 def first_side(key: str, reviewer: str, pair: PairId) -> Side:
     """Return which output a reviewer sees first: a fair coin, the same each time the pair is shown."""
     return "output" if _hash("side", key, reviewer, *pair) & 1 else "reference"
+
+
+def token(key: str, reviewer: str, pair: PairId) -> str:
+    """Return a name for a pair that a reviewer may see: it does not tell whose output is whose."""
+    return f"{_hash('token', key, reviewer, *pair):064x}"[:32]
 
 
 def shuffled(pairs: Iterable[Pair], key: str, reviewer: str) -> list[Pair]:

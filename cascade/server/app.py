@@ -22,6 +22,7 @@ from cascade.server.edge import Edge
 from cascade.server.feedback import FeedbackEndpoint
 from cascade.server.metrics import Metrics
 from cascade.server.openapi import document
+from cascade.server.pages.endpoints import Pages
 
 
 def application(orchestrator: Orchestrator) -> Edge:
@@ -75,6 +76,7 @@ def application(orchestrator: Orchestrator) -> Edge:
         Route("/readyz", readyz),
         Route("/metrics", counted),
         Route("/openapi.json", openapi),
+        *Pages(orchestrator, catalog, counts).routes,
     ]
     return Edge(Router(routes, redirect_slashes=False, lifespan=lifespan), settings, counts, dialects)
 

@@ -22,6 +22,7 @@ from cascade.server.bodies import ClientLeftError, Receive
 from cascade.server.dialects.base import Dialect, Writer, encoded
 from cascade.server.dialects.completions import ChatCompletions
 from cascade.server.metrics import Metrics
+from cascade.server.pages.endpoints import needs_no_key
 from cascade.server.receipt import Receipt
 from cascade.server.refusals import Refusal, Refused, refusal_of, unexpected
 
@@ -139,7 +140,7 @@ class Edge:
         settings = self._settings
         try:
             async with asyncio.timeout(settings.request_s + _GRACE_S) as clock:
-                if scope["path"] not in _OPEN:
+                if not _open(scope, settings):
                     scope["exchange"].key = access.check(Headers(scope=scope), settings)
                 await self._app(scope, receive, send)
         except ClientLeftError:
@@ -154,3 +155,11 @@ class Edge:
             logger.error("a request failed: %s", redact("".join(traceback.format_exception(error))))  # noqa: TRY400
             return unexpected()
         return None
+
+
+def _open(scope: Scope, settings: ServerConfig) -> bool:
+    """Whether a request needs no key: it asks how the process is, or for a page that has yet to ask for the key."""
+    if scope["path"] in _OPEN:
+        return True
+    has_key = any(name in {b"authorization", b"x-api-key"} for name, _ in scope["headers"])
+    return bool(settings.keys) and needs_no_key(scope["method"], scope["path"], has_key=has_key)

@@ -10,6 +10,7 @@ from cascade.money import usd
 from cascade.server.receipt import Receipt
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ERROR = 400
 _BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
 
 
@@ -49,6 +50,11 @@ class Metrics:
         self._unknown_costs += receipt.cost_nano_usd is None
         self._cost_nano_usd += receipt.cost_nano_usd or 0
         self._saved_nano_usd += receipt.saved_nano_usd or 0
+
+    @property
+    def unserved(self) -> int:
+        """How many requests ended without an answer."""
+        return sum(count for (_, _, status), count in self._requests.items() if status >= _ERROR)
 
     def first_text(self, seconds: float) -> None:
         """Count a stream whose first text was sent after so many seconds."""

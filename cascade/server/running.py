@@ -15,7 +15,7 @@ from cascade.server.access import listening_problems
 if TYPE_CHECKING:
     from uvicorn import Config
 
-_PACKAGES = ("starlette", "uvicorn", "uvloop", "httptools", "orjson")
+_PACKAGES = ("starlette", "uvicorn", "uvloop", "httptools", "orjson", "jinja2")
 
 
 def refuse_missing() -> None:

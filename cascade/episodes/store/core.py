@@ -10,7 +10,7 @@ import os
 import threading
 import warnings
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
@@ -161,6 +161,25 @@ class Store:
         query = sa.select(episodes.c.model).where(episodes.c.episode_id == episode_id).order_by(episodes.c.id)
         with self._transaction(reading=True) as connection:
             return list(dict.fromkeys(connection.scalars(query)))
+
+    def latest(self, columns: Sequence[str], most: int) -> list[dict[str, Any]]:
+        """Return the rows that were written last, at most so many, in the order they were written.
+
+        Args:
+            columns: which of `COLUMNS` are read.
+            most: how many rows.
+
+        Raises as `read` does.
+        """
+        import sqlalchemy as sa
+
+        from cascade.episodes.store.tables import episodes
+
+        chosen = [episodes.c[name] for name in columns if name in self._columns]
+        query = sa.select(*chosen).order_by(episodes.c.id.desc()).limit(most)
+        with self._transaction(reading=True) as connection:
+            found = connection.execute(query).mappings().all()
+        return [dict.fromkeys(columns) | dict(row) for row in reversed(found)]
 
     def count(self, where: Mapping[str, str] | None = None, before: datetime | None = None) -> int:
         """Return how many rows there are, or match and were made before a time. Raises as `read` does."""

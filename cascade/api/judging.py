@@ -1,0 +1,128 @@
+"""From a log as it is named to the room in which people judge it, with the file that keeps what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from cascade.api.guarantee_options import GuaranteeOptions, wanted_guarantee
+from cascade.api.logs import LogAsked, Models, Where, read_log
+from cascade.api.policies import policy_directory
+from cascade.api.reviewing import compared
+from cascade.api.telling import Tell
+from cascade.calibration.samples import joined, once, one_a_group, tied
+from cascade.episodes.files import is_url
+from cascade.errors import UsageError
+from cascade.guarantees.base import Guarantee
+from cascade.review.labels import tables_with
+from cascade.review.pairs import Compared, compare
+from cascade.review.path import Along, along_path
+from cascade.review.plan import Plan, plans
+from cascade.review.reviews import Terms, read_reviews
+from cascade.review.room import Room
+from cascade.text import counted
+
+SUFFIX = ".reviews.jsonl"
+
+
+class Judging(NamedTuple):
+    """What is to be judged, as a command or a configuration names it.
+
+    Attributes:
+        episodes: the log: a file, or the URL of a store.
+        file: the file of reviews; None: beside the log.
+        ask: "preference", or "regret": also whether each output is right.
+        policy: a policy directory; only what its certificate hangs on is shown.
+        alpha, delta: of the certificate.
+        rate: the share of the questions that is drawn; None: that of the file, or all.
+        seed: draws them; None: at random.
+        where, matcher, models: how the log is read.
+    """
+
+    episodes: str
+    file: Path | None = None
+    ask: str = "preference"
+    policy: Path | None = None
+    alpha: float | None = None
+    delta: float | None = None
+    rate: float | None = None
+    seed: int | None = None
+    where: Where = None
+    matcher: str | None = None
+    models: Models = None
+
+    @property
+    def path(self) -> Path:
+        """The file of reviews. Raises UsageError where none is named, and the log is no file."""
+        return beside(self.episodes) if self.file is None else self.file
+
+    def read(self, tell: Tell) -> Compared:
+        """Return the log's outputs; tell of how many requests nobody can say. Raises UsageError."""
+        return self._compared(self.matcher or _held(self.path).matcher, tell)
+
+    def _compared(self, matcher: str | None, tell: Tell) -> Compared:
+        log = read_log(compared(LogAsked(self.episodes, self.where, matcher, models=self.models)), tell)
+        found = compare(log.rows, matcher)
+        if found.without_reference:
+            said = f"{counted(found.without_reference, 'request')} of the log have no output of the reference"
+            tell(f"{said}: not shown")
+        return found
+
+    def terms(self, comparator: str) -> Terms:
+        """Return what the file is begun with; of one that is there, what was not said stays as it is."""
+        key = "" if self.seed is None else f"seed {self.seed}"
+        rate = _held(self.path).rate if self.rate is None else self.rate
+        return Terms(self.ask, comparator, rate, key)  # type: ignore[arg-type]  # it says what is wrong with it
+
+    def room(self, found: Compared, terms: Terms, tell: Tell) -> Room:
+        """Return the room.
+
+        Args:
+            found: what `read` returned.
+            terms: those of the file, once it is begun.
+            tell: takes what must be known.
+        """
+        along = None if self.policy is None else self._along(found, self._wanted(tell), terms)
+        return Room(found.pairs(), terms, _certify(found), along)
+
+    def plans(self, tell: Tell) -> list[Plan]:
+        """Return how many judgements a certificate takes, by the share that is drawn."""
+        found, wanted = self._compared(self.matcher, tell), self._wanted(tell)
+        along = self._along(found, wanted, Terms(self.ask, self.matcher or ""))  # type: ignore[arg-type]  # as above
+        return plans(_certify(found), len(found.pairs()), along, wanted)
+
+    def _wanted(self, tell: Tell) -> Guarantee:
+        return wanted_guarantee(GuaranteeOptions(self.ask, self.alpha, self.delta), None, tell)
+
+    def _along(self, found: Compared, wanted: Guarantee, terms: Terms) -> Along | None:
+        if self.policy is None:
+            return None
+        held = policy_directory(self.policy, certificates=False)
+        return along_path(found, held.policy, held.artifact, wanted, terms)
+
+
+def beside(episodes: str) -> Path:
+    """Return the file of reviews beside a log."""
+    if is_url(episodes) or not Path(episodes).is_file():
+        raise UsageError(f"{episodes} is no file that reviews could stand beside: name one with -o FILE.")
+    return Path(f"{episodes}{SUFFIX}")
+
+
+class _Held(NamedTuple):
+    """What a file of reviews was begun with, as far as it may be left out."""
+
+    matcher: str | None = None
+    rate: float = 1.0
+
+
+def _held(path: Path) -> _Held:
+    if not path.is_file() or not path.stat().st_size:
+        return _Held()
+    terms = read_reviews(path).terms
+    return _Held(terms.matcher, terms.rate)
+
+
+def _certify(found: Compared) -> int:
+    """Return how many questions of a log can certify: one of each group."""
+    table = tied(joined(tables_with(found, lambda _, __: True)))
+    return one_a_group(table.take(once(table))).n

@@ -1,0 +1,234 @@
+"""Reviews over HTTP: each key is a request, and a judgement is on the disk before its response is sent.
+
+The server keeps no review in memory. Each request reads the file of reviews and replays the keys that were pressed
+since the last judgement, so a reload, another process or a killed server changes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from cascade.api.judging import SUFFIX, Judging
+from cascade.config import CascadeConfig, traces_url
+from cascade.episodes.store import parse
+from cascade.errors import UsageError
+from cascade.review.pairs import Compared, Output
+from cascade.review.plan import Shown, shown
+from cascade.review.report import Agreement, Tally, agreements, tallies
+from cascade.review.reviews import ReviewFile, Reviews, read_reviews
+from cascade.review.room import Room
+from cascade.review.session import ASKED, KEYS, MOVES, Session, token
+from cascade.review.shown import output_lines, request_lines
+from cascade.server.refusals import Refused
+
+_STALE_S = 60.0
+"""A log that was read longer ago is read again when a page is opened."""
+_DELTA = 0.1
+
+
+class Card(NamedTuple):
+    """A pair as it is shown: texts alone, and nothing that tells whose output is whose.
+
+    Attributes:
+        token: its name in a request.
+        number: which it is of the pairs that this reviewer sees.
+        asked: what was asked.
+        request: the whole request, line by line.
+        outputs: both outputs.
+        question: what the reviewer is asked.
+        choices: what each key says.
+        moves: what the other keys do.
+    """
+
+    token: str
+    number: int
+    asked: str
+    request: str
+    outputs: tuple[str, str]
+    question: str
+    choices: Mapping[str, str]
+    moves: Mapping[str, str]
+
+
+class View(NamedTuple):
+    """What the page of a review shows.
+
+    Attributes:
+        reviewer: who.
+        card: the pair; None where no more are needed.
+        keys: what was pressed since the last judgement.
+        unknown: the key that means nothing, if one was pressed.
+        total: how many pairs were drawn.
+        done: how many of them this reviewer has judged or skipped.
+        settled: whether no further judgement changes what can be certified.
+        ask: "preference" or "regret".
+        people: what each reviewer said.
+        agreement: how far each two agree.
+        shown: what all judgements show.
+        path: the file.
+        notes: what must be known of the log.
+    """
+
+    reviewer: str
+    card: Card | None
+    keys: str
+    unknown: str
+    total: int
+    done: int
+    settled: bool
+    ask: str
+    people: list[Tally]
+    agreement: list[Agreement]
+    shown: Shown
+    path: str
+    notes: tuple[str, ...]
+
+
+class _Read(NamedTuple):
+    """A log as it was read, and when."""
+
+    compared: Compared
+    notes: tuple[str, ...]
+    at_s: float
+
+
+class Desk:
+    """Where people judge pairs of outputs.
+
+    Args:
+        config: says what is judged (`server.review`), and where the traces are.
+    """
+
+    def __init__(self, config: CascadeConfig) -> None:
+        self._config = config
+        self._lock = threading.Lock()
+        self._log: _Read | None = None
+        self._made: tuple[Compared, str, Room] | None = None
+
+    def view(self, reviewer: str) -> View:
+        """Return what a reviewer sees. Raises UsageError where there is nothing to judge, with what to do."""
+        with self._lock:
+            judging = self._judging()
+            log = self._read(judging, again=True)
+            if not _begun(judging.path):
+                ReviewFile(judging.path, judging.terms(log.compared.comparator)).__exit__(None, None, None)
+            reviews = read_reviews(judging.path)
+            room = self._room(judging, log, reviews)
+            return _view(room, room.session(reviewer, reviews.by(reviewer)), reviews, (reviewer, "", ""), judging, log)
+
+    def press(self, reviewer: str, pair: str, keys: str) -> View:
+        """Take the last of the keys that were pressed since the last judgement; write the judgement that it makes.
+
+        Args:
+            reviewer: who.
+            pair: the token of the pair that was on the screen.
+            keys: all keys since the last judgement.
+
+        Raises:
+            Refused: (409) another pair is on the screen by now.
+            UsageError: as `view`, or another process is writing the file.
+        """
+        with self._lock:
+            judging = self._judging()
+            log = self._read(judging, again=False)
+            with ReviewFile(judging.path, judging.terms(log.compared.comparator)) as file:
+                room = self._room(judging, log, file.reviews)
+                session = room.session(reviewer, file.reviews.by(reviewer))
+                for key in keys[:-1]:
+                    session.press(key)
+                current = session.current
+                if current is None or token(room.terms.key, reviewer, current.pair.id) != pair:
+                    raise Refused(409, "Another pair is next by now. Reload the page.", code="stale_pair")
+                pressed = session.press(keys[-1])
+                if pressed.written is not None:
+                    file.add(pressed.written)
+            left = "" if pressed.written is not None else keys if pressed.known else keys[:-1]
+            unknown = "" if pressed.known else keys[-1]
+            reviews = read_reviews(judging.path) if pressed.written is not None else file.reviews
+            return _view(room, session, reviews, (reviewer, left, unknown), judging, log)
+
+    def _judging(self) -> Judging:
+        """Return what is to be judged, as the configuration says it."""
+        wanted = self._config.server.review
+        log, file, where = wanted.log, None if wanted.file is None else Path(wanted.file), None
+        if log is None:
+            log, where = traces_url(self._config.traces), {"split": "audit"}
+            if log is None:
+                raise UsageError("There is nothing to judge: traces are off. Set traces, or server.review.log.")
+            path = parse(log).path
+            if file is None and path is None:
+                raise UsageError("Say where judgements are kept: server.review.file.")
+            file = Path(f"{path}{SUFFIX}") if file is None else file
+        policy = None if wanted.policy is None else Path(wanted.policy)
+        more = {"alpha": wanted.alpha, "delta": wanted.delta, "rate": wanted.label_rate}
+        return Judging(log, file, wanted.ask, policy, where=where, **more)
+
+    def _read(self, judging: Judging, *, again: bool) -> _Read:
+        """Return the log; read it where that was not done, or not lately and it may be done `again`."""
+        now = time.monotonic()
+        if self._log is None or (again and now - self._log.at_s > _STALE_S):
+            notes = list[str]()
+            self._log = _Read(judging.read(notes.append), tuple(notes), now)
+        return self._log
+
+    def _room(self, judging: Judging, log: _Read, reviews: Reviews) -> Room:
+        held = self._made
+        if held is None or held[0] is not log.compared or held[1] != reviews.terms.key:
+            held = log.compared, reviews.terms.key, judging.room(log.compared, reviews.terms, lambda _: None)
+            self._made = held
+        return held[2]
+
+
+def _begun(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
+
+
+def _view(
+    room: Room, session: Session, reviews: Reviews, who: tuple[str, str, str], judging: Judging, log: _Read
+) -> View:
+    reviewer, keys, unknown = who
+    done = sum(pair.id in session.judged for pair in room.drawn)
+    return View(
+        reviewer,
+        _card(room, session, reviewer),
+        keys,
+        unknown,
+        len(room.drawn),
+        done,
+        room.along is not None and session.current is None,
+        room.terms.ask,
+        tallies(reviews),
+        agreements(reviews),
+        shown(room, reviews, judging.delta or _DELTA),
+        str(judging.path),
+        log.notes,
+    )
+
+
+def _card(room: Room, session: Session, reviewer: str) -> Card | None:
+    sides = session.current
+    if sides is None:
+        return None
+    pair = sides.pair
+    first, second = sides.outputs
+    number = 1 + sum(one != pair.id for one in session.judged)
+    moves = {key: said for key, said in MOVES.items() if key != "q"}
+    return Card(
+        token(room.terms.key, reviewer, pair.id),
+        number,
+        pair.asked,
+        "\n".join(request_lines(pair)),
+        (_text(first), _text(second)),
+        ASKED[session.stage],
+        KEYS[session.stage],
+        moves,
+    )
+
+
+def _text(output: Output) -> str:
+    lines: Iterator[str] = output_lines(output)
+    return "\n".join(lines)

@@ -1,0 +1,151 @@
+"""`/ui` and `/ui/review`: who may see them, and what a request to them does.
+
+Keys are sent as a header by the page's own script, never as a cookie. So no other site can make a browser act with a
+key. Where the server has no keys, a change must be JSON and must not come from another site.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from cascade.errors import CascadeError
+from cascade.orchestrator import Orchestrator
+from cascade.safety.keys import redact
+from cascade.server.bodies import read_object
+from cascade.server.catalog import Catalog
+from cascade.server.metrics import Metrics
+from cascade.server.pages.site import STATIC, page, static
+from cascade.server.refusals import Refused
+
+if TYPE_CHECKING:
+    from cascade.server.pages.desk import Desk
+
+_SHELLS = frozenset({"/ui", "/ui/", "/ui/review"})
+_LONGEST_NAME = 60
+_MOST_KEYS = 50
+"""Keys since the last judgement: going back that often, and the answers."""
+_DEFAULT_DAYS = 30
+
+
+def needs_no_key(method: str, path: str, *, has_key: bool) -> bool:
+    """Whether a request may pass without a key: the files of a page, and a page itself, which then asks for one."""
+    return method in {"GET", "HEAD"} and (path.startswith(STATIC) or (path in _SHELLS and not has_key))
+
+
+class Pages:
+    """The pages of a server.
+
+    Args:
+        orchestrator: what serves.
+        catalog: the models that clients see.
+        metrics: counts of this process.
+    """
+
+    def __init__(self, orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> None:
+        self._orchestrator, self._catalog, self._metrics = orchestrator, catalog, metrics
+        self._settings = orchestrator.config.server
+
+    @cached_property
+    def _desk(self) -> Desk:
+        from cascade.server.pages.desk import Desk  # numpy and all that reads a log: not before somebody looks
+
+        return Desk(self._orchestrator.config)
+
+    @property
+    def routes(self) -> list[Route]:
+        """What answers each path."""
+        return [
+            Route("/ui", self._overview),
+            Route("/ui/", self._slash),
+            Route("/ui/review", self._review),
+            Route("/ui/review/press", self._press, methods=["POST"]),
+            Route(f"{STATIC}{{name:path}}", self._static),
+        ]
+
+    async def _slash(self, _: Request) -> Response:
+        return RedirectResponse("/ui", 308)
+
+    async def _static(self, request: Request) -> Response:
+        found = static(request.path_params["name"])
+        if found is None:
+            raise Refused(404, "There is no such file.")
+        return found
+
+    async def _overview(self, request: Request) -> Response:
+        if self._locked(request):
+            return self._page("login.html", "overview")
+        from cascade.server.pages.overview import PERIODS, overview  # the same
+
+        asked = request.query_params.get("days", "")
+        known = {str(days): days for days, _ in PERIODS}
+        days = known.get(asked, _DEFAULT_DAYS)
+        served, guide = self._orchestrator, self._catalog.guide
+        try:
+            shown = await asyncio.to_thread(overview, served, guide, days, datetime.now(UTC))
+        except CascadeError as error:
+            return self._page("problem.html", "overview", 503, heading="The traces cannot be read", said=_said(error))
+        return self._page("overview.html", "overview", errors=self._metrics.unserved, **shown)
+
+    async def _review(self, request: Request) -> Response:
+        if self._locked(request):
+            return self._page("login.html", "review")
+        reviewer = _name(request.query_params.get("as", ""))
+        if reviewer is None:
+            return self._page("review.html", "review", view=None, suggested=_key_of(request) or "")
+        try:
+            view = await asyncio.to_thread(self._desk.view, reviewer)
+        except CascadeError as error:
+            return self._page("problem.html", "review", 409, heading="Nothing can be judged", said=_said(error))
+        return self._page("review.html", "review", view=view, along=self._settings.review.policy is not None)
+
+    async def _press(self, request: Request) -> Response:
+        refuse_other_sites(request)
+        body = await read_object(request.receive, request.headers.get("content-type", ""), self._settings)
+        reviewer, pair, keys = (body.get(name) for name in ("reviewer", "pair", "keys"))
+        reviewer = _name(reviewer) if isinstance(reviewer, str) else None
+        if reviewer is None or not isinstance(pair, str):
+            raise Refused(400, "Say reviewer and pair.")
+        if not isinstance(keys, str) or not 0 < len(keys) <= _MOST_KEYS:
+            raise Refused(400, f"keys must be 1 to {_MOST_KEYS} keys.", param="keys")
+        if "q" in keys:
+            raise Refused(400, "To end a review, close the page.", param="keys")
+        view = await asyncio.to_thread(self._desk.press, reviewer, pair, keys)
+        return self._page("review.html", "review", view=view, along=self._settings.review.policy is not None)
+
+    def _locked(self, request: Request) -> bool:
+        return bool(self._settings.keys) and _key_of(request) is None
+
+    def _page(self, template: str, here: str, status: int = 200, **values: Any) -> Response:
+        return page(template, status, here=here, name=self._settings.name, **values)
+
+
+def refuse_other_sites(request: Request) -> None:
+    """Refuse a change that a page of another site asks for. Raises Refused (403).
+
+    A browser says in `Sec-Fetch-Site` who asks, and no page can change that. What is no browser has no authority that
+    another could borrow.
+    """
+    if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+        raise Refused(403, "Another site asked for this.", code="cross_site")
+
+
+def _key_of(request: Request) -> str | None:
+    name: str | None = request.scope["exchange"].key
+    return name
+
+
+def _name(text: str) -> str | None:
+    """Return a reviewer's name; None for what is none."""
+    said = " ".join(text.split())
+    return said if said.isprintable() and 0 < len(said) <= _LONGEST_NAME else None
+
+
+def _said(error: CascadeError) -> str:
+    return redact(str(error))

@@ -1,0 +1,340 @@
+"""What `/ui` says: read from the traces and from what serves, as plain values that a template shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any, NamedTuple
+
+from cascade.config import CascadeConfig, traces_url
+from cascade.conformal.binomial import lower_bound, upper_bound
+from cascade.episodes.schema import replay_of
+from cascade.episodes.store import Store, parse
+from cascade.errors import UsageError
+from cascade.guarantees.certificate import statement
+from cascade.guarantees.words import percent
+from cascade.money import Price
+from cascade.orchestrator import Orchestrator
+from cascade.server.pages import chart
+from cascade.server.pages.traffic import COLUMNS, LEAST_MEASURED, Saving, Seen, by_day, outcomes, saving, seen
+from cascade.server.pages.words import MINUS, day, money, share
+from cascade.text import capital, counted
+from cascade.types import Certificate
+
+MOST_CALLS = 50_000
+"""Calls that a page looks at: the latest ones. Reading them takes about a second."""
+_LATEST_CALLS, _LATEST = 120, 25
+_MOST_TEXT = 4_000
+PERIODS = ((1, "24 hours"), (7, "7 days"), (30, "30 days"), (365, "a year"))
+_EXAMPLE = """curl http://{host}:{port}/v1/chat/completions -H "Content-Type: application/json" \\
+  -d '{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'"""
+
+
+class Traffic(NamedTuple):
+    """What was read of the traces.
+
+    Attributes:
+        requests: those within the period, the earliest first.
+        latest: the latest calls, with what was said.
+        cut: how many calls were read, where there are more.
+        earlier: whether there are requests before the period.
+    """
+
+    requests: Sequence[Seen] = ()
+    latest: Sequence[Mapping[str, Any]] = ()
+    cut: int | None = None
+    earlier: bool = False
+
+
+def read_traffic(config: CascadeConfig, guide: str, price: Price | None, since: datetime) -> Traffic:
+    """Read the traces of a period. Without a store there are none. Raises StoreError."""
+    url = traces_url(config.traces)
+    if url is None:
+        return Traffic()
+    try:
+        store = Store.open(url, read_only=True)
+    except UsageError:  # there is none yet
+        return Traffic()
+    with store:
+        rows = store.latest(COLUMNS, MOST_CALLS)
+        latest = store.latest(_TOLD, _LATEST_CALLS)
+    found = seen(rows, guide, price)
+    cut = len(rows) == MOST_CALLS
+    begin = since.isoformat(timespec="milliseconds")
+    requests = sorted((one for one in found[int(cut) :] if one.at >= begin), key=lambda one: one.at)
+    return Traffic(requests, latest, len(rows) if cut else None, earlier=len(requests) < len(found))
+
+
+_TOLD = (
+    *COLUMNS,
+    "segment",
+    "question",
+    "answer",
+    "text",
+    "confidence",
+    "signals",
+)
+
+
+# --- what is promised ---
+
+
+class Promise(NamedTuple):
+    """A certificate in service, as a page shows it.
+
+    Attributes:
+        title: what it speaks of.
+        statement: its promise in words.
+        id: the certificate's.
+        n: requests that it was made from.
+        created, expires: dates, ISO 8601.
+        days_left: until it ends.
+        problems: why it does not hold here today.
+        audits, missed: what audits told of it.
+        alpha: what was promised; None where it is no share of requests.
+        line: the evidence against it, audit by audit; None where only its last value is known.
+    """
+
+    title: str
+    statement: str
+    id: str
+    n: int
+    created: str
+    expires: str | None
+    days_left: int | None
+    problems: tuple[str, ...]
+    audits: int
+    missed: int
+    alpha: float | None
+    line: chart.Line | None = None
+    e_value: float | None = None
+    alarm_at: float | None = None
+
+    @property
+    def audited(self) -> str:
+        """What audits told, in a sentence."""
+        if not self.audits:
+            return "No audit yet."
+        said = f"{self.missed} of {counted(self.audits, 'audit')} differed ({share(self.missed / self.audits)})."
+        if self.e_value is None or self.alarm_at is None:
+            return said
+        return f"{said} Evidence against it: {self.e_value:.2g}; an alarm needs {self.alarm_at:.3g}."
+
+
+def promises(orchestrator: Orchestrator, today: date) -> list[Promise]:
+    """Return the certificates of a policy directory in service."""
+    return [_promise(orchestrator, *one, today) for one in orchestrator.certificates]
+
+
+def _promise(
+    orchestrator: Orchestrator, level: str | None, one: Certificate, problems: tuple[str, ...], today: date
+) -> Promise:
+    monitor = orchestrator.monitor_of(one)
+    where = [f"Level {level}"] if level is not None else []
+    where += [f"segment {one.name}"] if one.name is not None else []
+    left = None if one.expires is None else (date.fromisoformat(one.expires) - today).days
+    if monitor is not None and monitor.alarmed:
+        problems = (*problems, "Audits withdrew it.")
+    return Promise(
+        capital(", ".join(where)) or "All requests",
+        capital(statement(one)),
+        one.calibration_id,
+        one.n,
+        one.created,
+        one.expires,
+        left,
+        problems,
+        0 if monitor is None else monitor.audits,
+        0 if monitor is None else monitor.misses,
+        one.alpha,
+        None,
+        None if monitor is None else monitor.e_value,
+        None if monitor is None else 1 / monitor.level,
+    )
+
+
+class Audits(NamedTuple):
+    """All audits that were counted: how many differed, a 95 % interval of the share, and what was promised."""
+
+    n: int = 0
+    missed: int = 0
+    low: float = 0.0
+    high: float = 1.0
+    promised: float | None = None
+
+
+def audits_of(found: Sequence[Promise]) -> Audits:
+    """Return the audits of all certificates together; the share that was promised where all promise the same."""
+    n, missed = sum(one.audits for one in found), sum(one.missed for one in found)
+    if not n:
+        return Audits()
+    promised = {one.alpha for one in found if one.audits}
+    same = promised.pop() if len(promised) == 1 else None
+    return Audits(n, missed, lower_bound(missed, n, 0.025), upper_bound(missed, n, 0.025), same)
+
+
+# --- the sentence on top ---
+
+
+def headline(requests: Sequence[Seen], total: Saving, audits: Audits) -> str:
+    """Return what happened, in a sentence for somebody who has no time."""
+    if not requests:
+        return "No requests in this period"
+    said = f"Since {day(requests[0].at)}: {counted(len(requests), 'request')}"
+    if total.requests and total.alone:
+        change = f"{MINUS if total.saved > 0 else '+'}{share(abs(total.share or 0.0))}"
+        said += f", {money(total.spent)} instead of {money(total.alone)} ({change})"
+    elif total.requests:
+        said += f", {money(total.spent)}"
+    if audits.n:
+        said += f", {audits.missed} of {counted(audits.n, 'audit')} differed"
+        said += "" if audits.promised is None else f"; promised: at most {percent(audits.promised)}"
+    return f"{said}."
+
+
+class Empty(NamedTuple):
+    """What to do next where there is nothing to show."""
+
+    heading: str
+    said: str
+    code: str = ""
+
+
+def empty(config: CascadeConfig, *, any_earlier: bool) -> Empty:
+    """Return what to do where no request is in the period."""
+    if traces_url(config.traces) is None:
+        said = (
+            "This page reads the traces, and they are off. Set traces in the configuration, then start the server anew."
+        )
+        return Empty("Traces are off", said)
+    if any_earlier:
+        return Empty("Nothing in this period", "Choose a longer one above.")
+    server = config.server
+    code = _EXAMPLE.format(host=server.host, port=server.port, name=server.name)
+    return Empty("Send a first request", "Point your application's base_url here, or try:", code)
+
+
+# --- the latest requests ---
+
+
+class Made(NamedTuple):
+    """One call of a request, as a page shows it."""
+
+    model: str
+    kept: bool
+    cost: int | None
+    latency_ms: float
+    tokens: str
+    confidence: float | None
+    text: str | None
+
+
+class Told(NamedTuple):
+    """One of the latest requests."""
+
+    seen: Seen
+    asked: str | None
+    segment: str | None
+    stopped: str | None
+    calls: Sequence[Made]
+
+
+def latest_of(traffic: Traffic, *, texts: bool) -> list[Told]:
+    """Return the latest requests, the newest first.
+
+    Args:
+        traffic: what was read.
+        texts: whether the traces keep what was asked and answered.
+    """
+    rows: dict[str, list[Mapping[str, Any]]] = {}
+    for row in traffic.latest:
+        rows.setdefault(row["episode_id"], []).append(row)
+    newest = [one for one in reversed(traffic.requests) if one.id in rows][:_LATEST]
+    return [_told(one, rows[one.id], texts=texts) for one in newest]
+
+
+def _told(one: Seen, rows: Sequence[Mapping[str, Any]], *, texts: bool) -> Told:
+    ordered = sorted(rows, key=lambda row: row["step"] or 0)
+    signals = _parsed(ordered[-1]["signals"])
+    stopped = replay_of({"signals": signals}).get("stopped")
+    calls = [
+        Made(
+            row["model"] or "",
+            bool(row["kept"]) and row["model"] == one.served,
+            row["cost_nano_usd"],
+            row["latency_ms"] or 0.0,
+            _tokens(row),
+            row["confidence"],
+            _text(row["answer"] or row["text"]) if texts else None,
+        )
+        for row in ordered
+    ]
+    asked = _text(ordered[0]["question"]) if texts else None
+    return Told(one, asked, ordered[0]["segment"], stopped if isinstance(stopped, str) else None, calls)
+
+
+def _tokens(row: Mapping[str, Any]) -> str:
+    read, written = row["input_tokens"], row["output_tokens"]
+    return "" if read is None or written is None else f"{read:,} tokens in, {written:,} out"
+
+
+def _text(text: str | None) -> str | None:
+    if text is None or len(text) <= _MOST_TEXT:
+        return text
+    return f"{text[:_MOST_TEXT]}\n… ({len(text) - _MOST_TEXT:,} more characters are in the traces)"
+
+
+def _parsed(text: Any) -> Any:
+    try:
+        return json.loads(text) if isinstance(text, str) else text
+    except (ValueError, RecursionError):
+        return None
+
+
+def overview(orchestrator: Orchestrator, guide: str, days: int, now: datetime) -> dict[str, Any]:
+    """Return all that the page shows, by the names of its template.
+
+    Args:
+        orchestrator: what serves.
+        guide: the model that a saving is counted against.
+        days: how far it looks back.
+        now: the time.
+
+    Raises:
+        StoreError: the traces cannot be read.
+    """
+    config = orchestrator.config
+    traffic = read_traffic(config, guide, config.prices()[guide], now - timedelta(days=days))
+    requests, held = traffic.requests, promises(orchestrator, now.date())
+    total, audits, days_seen = saving(requests), audits_of(held), by_day(requests)
+    content = "none" if config.traces is None else config.traces.content
+    return {
+        "headline": headline(requests, total, audits),
+        "now": now.isoformat(),
+        "alarm": orchestrator.alarm,
+        "period": days,
+        "periods": PERIODS,
+        "address": f"/ui?days={days}",
+        "cut": traffic.cut,
+        "total": len(requests),
+        "kept": sum(one.many for one in outcomes(requests) if one.kind == "kept"),
+        "audited": sum(one.audited for one in requests),
+        "saving": total,
+        "least": LEAST_MEASURED,
+        "audits": audits,
+        "certificates": held,
+        "outcomes": outcomes(requests),
+        "bars": chart.bars(days_seen),
+        "highest": max((max(one.spent, one.alone) for one in days_seen), default=0),
+        "latest": latest_of(traffic, texts=content == "full"),
+        "content": content,
+        "store": _shown(config),
+        "empty": empty(config, any_earlier=traffic.earlier),
+    }
+
+
+def _shown(config: CascadeConfig) -> str | None:
+    """Return the traces' address without a password."""
+    url = traces_url(config.traces)
+    return None if url is None else parse(url).shown

@@ -1,0 +1,96 @@
+"""How a page leaves the server: templates with every value escaped, and headers that let nothing else in.
+
+A page runs one script and one style sheet of this package. Its policy allows no other source, no inline code and no
+frame, so that what a log holds can be shown and can never act.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+from starlette.responses import Response
+
+from cascade.api.output import spelled
+from cascade.server.pages import words
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+_TYPES = {"ui.css": "text/css", "ui.js": "text/javascript", "ui.svg": "image/svg+xml"}
+STATIC = "/ui/static/"
+
+
+class _File(NamedTuple):
+    """A file that a page loads, and a hash of it, which its address bears."""
+
+    data: bytes
+    version: str
+
+
+@cache
+def _static() -> dict[str, _File]:
+    folder = resources.files("cascade.server.pages").joinpath("static")
+    found = {name: folder.joinpath(name).read_bytes() for name in _TYPES}
+    return {name: _File(data, hashlib.sha256(data).hexdigest()[:12]) for name, data in found.items()}
+
+
+def static(name: str) -> Response | None:
+    """Return a file of the package; None for any other name: no path is ever made of it."""
+    found = _static().get(name)
+    if found is None:
+        return None
+    kept = {**HEADERS, "cache-control": "public, max-age=31536000, immutable"}
+    return Response(found.data, headers=kept, media_type=_TYPES[name])
+
+
+def _address(name: str) -> str:
+    return f"{STATIC}{name}?{_static()[name].version}"
+
+
+@cache
+def _templates() -> Any:
+    """Return the templates; every value in them is escaped, and control characters are spelt out."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("cascade.server.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_spelled,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters.update(words.FILTERS)
+    made.globals.update(static=_address)
+    return made
+
+
+def _spelled(value: Any) -> Any:
+    """Spell out control characters of plain text: what is markup already was made by a template."""
+    return spelled(value) if type(value) is str else value
+
+
+def page(template: str, status: int = 200, **values: Any) -> Response:
+    """Return a page.
+
+    Args:
+        template: its name in `templates`.
+        status: HTTP's.
+        values: what the template shows; plain values.
+    """
+    text = _templates().get_template(template).render(**values)
+    return Response(text, status, headers=HEADERS, media_type="text/html; charset=utf-8")

@@ -1,0 +1,243 @@
+"""What the traces say of the requests served: who answered, what it cost, and what the guide alone would have cost."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from cascade.money import Price, Usage
+from cascade.types import ALONE
+
+COLUMNS = (
+    "episode_id",
+    "walk",
+    "split",
+    "step",
+    "candidate",
+    "model",
+    "kept",
+    "input_tokens",
+    "cached_input_tokens",
+    "output_tokens",
+    "reasoning_tokens",
+    "cost_nano_usd",
+    "latency_ms",
+    "created_at",
+)
+"""What is read of each call: nothing that spells out what was asked or answered."""
+LEAST_MEASURED = 20
+"""From so many audits on an interval is given: below, the normal law is no law for a mean of costs."""
+_Z95 = 1.959964
+AUDIT = "audit"
+Row = Mapping[str, Any]
+
+
+class Seen(NamedTuple):
+    """One request, as its trace tells.
+
+    Attributes:
+        id: of its trace.
+        at: when, ISO 8601, UTC.
+        path: the models that were asked until it was served, in order.
+        served: the model whose answer was served; None where nothing was.
+        walk: how it was walked, where no policy decided: one model alone.
+        audited: whether it was drawn for an audit.
+        cost: of all its calls, nano-dollars; None where one is unknown.
+        audit_cost: of the calls that only the audit made.
+        guide: what the guide's answer cost, where it was asked; None where it was not, or that is unknown.
+        likely: what the guide would have cost, had it read and written as many tokens as the model that was served.
+        latency_ms: of the calls until it was served.
+    """
+
+    id: str
+    at: str
+    path: tuple[str, ...]
+    served: str | None
+    walk: str | None
+    audited: bool
+    cost: int | None
+    audit_cost: int
+    guide: int | None
+    likely: int | None
+    latency_ms: float
+
+    @property
+    def cascaded(self) -> bool:
+        """Whether the cascade answered, or its fallback: not one model that the client named."""
+        return self.walk is None or self.walk in ALONE
+
+    @property
+    def day(self) -> str:
+        """The day, UTC."""
+        return self.at[:10]
+
+    @property
+    def saved(self) -> int | None:
+        """What it saved against the guide alone, as far as that is known of one request."""
+        alone = self.likely if self.guide is None else self.guide
+        return None if alone is None or self.cost is None or not self.cascaded else alone - self.cost
+
+
+def seen(rows: Iterable[Row], guide: str, price: Price | None) -> list[Seen]:
+    """Return the requests behind rows, in the order of their first rows.
+
+    Args:
+        rows: of the columns `COLUMNS`, in the order they were written; a request's need not stand together.
+        guide: the model that a saving is counted against.
+        price: its price; None where it is not known.
+    """
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["episode_id"], []).append(row)
+    return [_seen(sorted(calls, key=lambda row: row["step"] or 0), guide, price) for calls in found.values()]
+
+
+def _seen(calls: Sequence[Row], guide: str, price: Price | None) -> Seen:
+    kept = [place for place, one in enumerate(calls) if one["kept"] and one["candidate"] is not None]
+    audited = calls[0]["split"] == AUDIT
+    last = kept[-1] if kept else len(calls) - 1
+    until = [one for one in calls if one["step"] <= calls[last]["step"]] if audited else list(calls)
+    costs = [one["cost_nano_usd"] for one in calls]
+    of_guide = [one["cost_nano_usd"] for one in calls if one["model"] == guide and one["candidate"] is not None]
+    return Seen(
+        calls[0]["episode_id"],
+        calls[0]["created_at"] or "",
+        tuple(dict.fromkeys(one["model"] for one in until)),
+        calls[last]["model"] if kept else None,
+        calls[0]["walk"],
+        audited,
+        None if None in costs else sum(costs),
+        sum(one["cost_nano_usd"] or 0 for one in calls) - sum(one["cost_nano_usd"] or 0 for one in until),
+        of_guide[-1] if of_guide else None,
+        None if price is None or not kept else price.cost_nano_usd(_usage(calls[last])),
+        sum(one["latency_ms"] or 0.0 for one in until),
+    )
+
+
+def _usage(row: Row) -> Usage:
+    counts = (row[name] for name in ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens"))
+    return Usage(*counts)
+
+
+class Saving(NamedTuple):
+    """What the cascade cost, beside what the guide alone would have cost. Nano-dollars.
+
+    Attributes:
+        requests: those that the cascade answered, and whose cost is known.
+        unknown: those left out, since a cost is not known.
+        spent: on all calls, audits too.
+        audits: of that, on calls that only audits made.
+        alone: what the guide alone would have cost: measured where it was asked, estimated elsewhere.
+        margin: half the width of a 95 % interval of `alone`; None where too few audits measured it.
+        estimated: on how many requests the guide was not asked, so that its cost is estimated.
+        measured: how many requests that the guide did not answer were audited, so that its cost is known there.
+    """
+
+    requests: int
+    unknown: int
+    spent: int
+    audits: int
+    alone: int
+    margin: int | None
+    estimated: int
+    measured: int
+
+    @property
+    def saved(self) -> int:
+        """What was saved; below 0 where the cascade cost more."""
+        return self.alone - self.spent
+
+    @property
+    def share(self) -> float | None:
+        """The same as a share of what the guide alone would have cost; None where that is nothing."""
+        return self.saved / self.alone if self.alone else None
+
+
+def saving(requests: Iterable[Seen]) -> Saving:
+    """Return what requests saved.
+
+    Where the guide was asked its cost is known. Elsewhere it is estimated from what it would have cost with the tokens
+    of the model that was served (x), corrected by the ratio of both on the audited requests (y to x), which are drawn
+    at random: a ratio estimator, with the error of prediction.
+
+    Reference: Cochran, Sampling Techniques (1977), chapter 6.
+    """
+    known, unknown = list[Seen](), 0
+    for one in requests:
+        if one.cascaded and one.cost is not None and not (one.guide is None and one.likely is None):
+            known.append(one)
+        else:
+            unknown += one.cascaded
+    without = [one.likely or 0 for one in known if one.guide is None]
+    pairs = [(one.likely or 0, one.guide) for one in known if one.guide is not None and one.audit_cost]
+    ratio, margin = _ratio(pairs, without)
+    measured = sum(one.guide for one in known if one.guide is not None)
+    return Saving(
+        len(known),
+        unknown,
+        sum(one.cost or 0 for one in known),
+        sum(one.audit_cost for one in known),
+        measured + round(ratio * sum(without)),
+        margin,
+        len(without),
+        len(pairs),
+    )
+
+
+def _ratio(pairs: Sequence[tuple[int, int]], without: Sequence[int]) -> tuple[float, int | None]:
+    """Return the ratio of y to x on pairs (x, y), and the 95 % margin of the sum of y where x alone is known."""
+    n, x = len(pairs), sum(x for x, _ in pairs)
+    if not without:
+        return 1.0, 0
+    if n < LEAST_MEASURED or not x:
+        return 1.0, None
+    ratio = sum(y for _, y in pairs) / x
+    variance = sum((y - ratio * x) ** 2 for x, y in pairs) / (n - 1)
+    of_ratio = variance / n * (sum(without) / (x / n)) ** 2
+    return ratio, round(_Z95 * math.sqrt(of_ratio + variance * len(without)))
+
+
+class Day(NamedTuple):
+    """One day's requests: what they cost, and what the guide alone would have cost, nano-dollars."""
+
+    day: str
+    requests: int
+    spent: int
+    alone: int
+
+
+def by_day(requests: Iterable[Seen]) -> list[Day]:
+    """Return the days on which the cascade answered, the earliest first."""
+    listed = sorted((one for one in requests if one.cascaded), key=lambda one: one.day)
+    days = [(day, list(found)) for day, found in groupby(listed, lambda one: one.day)]
+    sums = [(day, found, saving(found)) for day, found in days]
+    return [Day(day, len(found), total.spent, total.alone) for day, found, total in sums]
+
+
+class Outcome(NamedTuple):
+    """How requests ended, and how many did so."""
+
+    said: str
+    many: int
+    kind: str
+
+
+def outcomes(requests: Iterable[Seen]) -> list[Outcome]:
+    """Return how requests ended, the most frequent first. `kind` is "kept", "guide", "direct" or "none"."""
+    found = Counter(_outcome(one) for one in requests)
+    return [Outcome(said, count, kind) for (said, kind), count in found.most_common()]
+
+
+def _outcome(one: Seen) -> tuple[str, str]:
+    if one.served is None:
+        return "no answer was served", "none"
+    if not one.cascaded:
+        return f"{one.served}, asked for by name or by a bypass", "direct"
+    if one.walk is not None:
+        return f"{one.served} alone: fallback", "guide"
+    if len(one.path) == 1:
+        return f"{one.served} answered at once", "kept"
+    return f"{one.served} answered after {', '.join(one.path[:-1])}", "guide"

@@ -1,0 +1,88 @@
+"""How amounts, shares and times are written on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from typing import Any
+
+from cascade.api.output import dollars
+from cascade.guarantees.words import percent as exact_percent
+from cascade.money import usd
+
+MINUS = "\N{MINUS SIGN}"
+
+
+def money(nano: int | None) -> str:
+    """Return nano-dollars in USD with three significant digits.
+
+    >>> money(1_234_567_890), money(-20_000_000), money(None)
+    ('$1.23', '−$0.0200', 'unknown')
+    """
+    if nano is None:
+        return "unknown"
+    said = dollars(usd(abs(nano)))
+    return f"{MINUS}{said}" if nano < 0 else said
+
+
+def share(value: float | None) -> str:
+    r"""Return a share as a rounded percentage.
+
+    >>> share(0.6049), share(0.0123), share(-0.2), share(None)
+    ('60\xa0%', '1.2\xa0%', '−20\xa0%', 'unknown')
+    """
+    if value is None:
+        return "unknown"
+    digits = 0 if abs(value) >= 0.1 or value == 0 else 1
+    return f"{MINUS if value < 0 else ''}{abs(value) * 100:.{digits}f}\N{NO-BREAK SPACE}%"
+
+
+def day(text: str) -> str:
+    """Return the day of an ISO time as people write it.
+
+    >>> day("2026-11-12T10:00:00+00:00"), day("")
+    ('12 Nov 2026', 'unknown')
+    """
+    try:
+        found = date.fromisoformat(text[:10])
+    except ValueError:
+        return "unknown"
+    return f"{found.day} {found:%b %Y}"
+
+
+def time_of(text: str) -> str:
+    """Return an ISO time to the second, UTC.
+
+    >>> time_of("2026-11-12T10:00:00.123+00:00")
+    '12 Nov 10:00:00'
+    """
+    try:
+        found = datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        return "unknown"
+    return f"{found.day} {found:%b %H:%M:%S}"
+
+
+def seconds(ms: float) -> str:
+    """Return milliseconds so that they can be read.
+
+    >>> seconds(7.4), seconds(1234.5)
+    ('7 ms', '1.23 s')
+    """
+    return f"{ms:.0f} ms" if ms < 1_000 else f"{ms / 1_000:.2f} s"
+
+
+def whole(count: int) -> str:
+    """Return a count with marks between thousands."""
+    return f"{count:,}"
+
+
+FILTERS: Mapping[str, Callable[..., Any]] = {
+    "money": money,
+    "share": share,
+    "percent": exact_percent,
+    "day": day,
+    "time": time_of,
+    "seconds": seconds,
+    "whole": whole,
+}

@@ -1,0 +1,243 @@
+"""`/ui`: what a log holds is shown and never acts, who may see it, and what its figures are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cascade.money import Price
+from cascade.providers.fake import FakeProvider, reply
+from cascade.server.access import new_key
+from cascade.server.pages import chart
+from cascade.server.pages.site import HEADERS
+from cascade.server.pages.traffic import by_day, outcomes, saving, seen
+
+from .served import asgi, orchestrator
+
+EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'\x1b[31m\u202e"
+BASE, GUIDE = "small<b onclick=x>", "large"
+MODELS = {
+    "base": {"model": BASE, "price": {"input": 1.0, "output": 2.0}},
+    "guide": {"model": GUIDE, "price": {"input": 10.0, "output": 20.0}},
+}
+SCRIPT = {BASE: [reply(EVIL, logprobs=[-0.01])], GUIDE: [reply(f"other {EVIL}", logprobs=[-0.01] * 2)]}
+AUDITED = {"kind": "agreement", "alpha": 0.1, "audit": {"probability": 1.0}}
+
+
+@asynccontextmanager
+async def filled(folder: Path, requests: int = 2, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+    """Serve requests whose texts and models are an attack, each of them audited, and yield a client."""
+    given = {"models": MODELS, "guarantee": AUDITED, "traces": {"store": f"sqlite:///{folder}/t.db"}, **settings}
+    async with orchestrator(FakeProvider(SCRIPT), **given) as served, asgi(served) as client:
+        for number in range(requests):
+            await served.achat([{"role": "user", "content": f"{EVIL} {number}"}])
+        served.flush_traces()
+        yield client
+
+
+def begun(folder: Path) -> list[Path]:
+    """Return the files of reviews in a folder."""
+    return list(folder.glob("*.reviews.jsonl"))
+
+
+class Tags(HTMLParser):
+    """Notes what a browser would load, run or style."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.scripts: list[str | None] = []
+        self.odd: list[str] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        given = dict(attrs)
+        if tag == "script":
+            self.scripts.append(given.get("src"))
+        if tag in {"img", "style", "iframe", "object", "b"}:
+            self.odd.append(tag)
+        self.odd += [name for name in given if name.startswith("on") or name == "style"]
+        self.odd += [
+            value for value in given.values() if (value or "").startswith(("http:", "https:", "//", "javascript:"))
+        ]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.mark.parametrize("path", ["/ui", "/ui?days=1", "/ui/review", "/ui/review?as=ann", "/ui/review?as=<script>"])
+async def test_nothing_that_a_log_holds_acts(tmp_path: Path, path: str) -> None:
+    async with filled(tmp_path) as client:
+        found = await client.get(path)
+    tags = Tags(found.text)
+    assert found.status_code == 200
+    assert tags.odd == []
+    assert [src.partition("?")[0] for src in tags.scripts if src] == ["/ui/static/ui.js"]
+    assert "\x1b" not in found.text
+    assert "\u202e" not in found.text
+    if path in {"/ui", "/ui/review?as=ann"}:
+        assert EVIL.partition("\x1b")[0] in tags.text  # it is there, as text
+        assert "\\u001b" in tags.text
+
+
+async def test_every_page_and_file_has_the_strict_headers(tmp_path: Path) -> None:
+    async with filled(tmp_path) as client:
+        for path in ("/ui", "/ui/review", "/ui/static/ui.js", "/ui/static/ui.css", "/ui/static/ui.svg"):
+            found = await client.get(path)
+            policy = found.headers["content-security-policy"]
+            assert found.status_code == 200
+            assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self';")
+            assert "unsafe" not in policy
+            assert {name: found.headers[name] for name in HEADERS if name != "cache-control"} == {
+                name: value for name, value in HEADERS.items() if name != "cache-control"
+            }
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../site.py", "..%2f..%2fapp.py", "%252e%252e/app.py", "/etc/passwd", "..\\site.py", "ui.css%00", ""],
+)
+async def test_only_files_of_the_package_are_served(tmp_path: Path, path: str) -> None:
+    async with filled(tmp_path, 0) as client:
+        found = await client.get(httpx.URL(f"http://localhost/ui/static/{path}"))
+    assert found.status_code == 404
+    assert b"import" not in found.content
+
+
+async def test_with_keys_a_page_shows_nothing_until_it_has_one(tmp_path: Path) -> None:
+    made = new_key()
+    key = {"authorization": f"Bearer {made.key}"}
+    async with filled(tmp_path, server={"keys": [{"name": "ann", "sha256": made.sha256}]}) as client:
+        bare, wrong = await client.get("/ui"), await client.get("/ui", headers={"authorization": "Bearer no"})
+        right = await client.get("/ui", headers=key)
+        review = await client.get("/ui/review?as=ann")
+        press = await client.post("/ui/review/press", json={"reviewer": "ann", "pair": "x", "keys": "1"})
+        around = await client.get("/ui/static/../../metrics")
+        metrics = await client.get("/metrics")
+        static = await client.get("/ui/static/ui.js")
+    assert (bare.status_code, "data-locked" in bare.text, "requests" in bare.text) == (200, True, False)
+    assert (review.status_code, "data-locked" in review.text, "Output 1" in review.text) == (200, True, False)
+    assert (wrong.status_code, press.status_code, metrics.status_code) == (401, 401, 401)
+    assert around.status_code in {401, 404}
+    assert (right.status_code, "Since " in right.text, static.status_code) == (200, True, 200)
+    assert "set-cookie" not in {*bare.headers, *right.headers}
+
+
+async def test_no_other_site_can_judge(tmp_path: Path) -> None:
+    said = {"reviewer": "ann", "pair": "x", "keys": "1"}
+    async with filled(tmp_path) as client:
+        form = await client.post("/ui/review/press", data=said)
+        plain = await client.post("/ui/review/press", content=b"{}", headers={"content-type": "text/plain"})
+        other = await client.post("/ui/review/press", json=said, headers={"sec-fetch-site": "cross-site"})
+        rebound = await client.post("/ui/review/press", json=said, headers={"host": "evil.example"})
+    assert [one.status_code for one in (form, plain, other, rebound)] == [415, 415, 403, 403]
+    assert begun(tmp_path) == []
+
+
+async def test_without_traces_or_requests_it_says_what_to_do(tmp_path: Path) -> None:
+    async with filled(tmp_path, 0) as client:
+        assert "Send a first request" in (await client.get("/ui")).text
+        assert "Nothing can be judged" in (await client.get("/ui/review?as=ann")).text
+    async with filled(tmp_path, 0, traces="off") as client:
+        assert "Traces are off" in (await client.get("/ui")).text
+        assert "traces are off" in (await client.get("/ui/review?as=ann")).text
+
+
+async def test_hashed_texts_are_not_shown(tmp_path: Path) -> None:
+    traces = {"store": f"sqlite:///{tmp_path}/t.db", "content": "hash"}
+    async with filled(tmp_path, traces=traces) as client:
+        page = (await client.get("/ui")).text
+        assert "hashes of them" in page
+        assert "<h4>Asked</h4>" not in page
+        assert "nobody can judge" in (await client.get("/ui/review?as=ann")).text
+
+
+PRICE = Price.per_million(input=10.0, output=20.0)
+
+
+def row(episode: str, step: int, model: str, kept: bool, cost: int | None, **columns: Any) -> dict[str, Any]:
+    found = {"episode_id": episode, "walk": None, "split": None, "step": step, "candidate": 0, "model": model}
+    found |= {"kept": kept, "input_tokens": 100, "cached_input_tokens": None, "output_tokens": 0}
+    found |= {"reasoning_tokens": None, "cost_nano_usd": cost, "latency_ms": 5.0, "created_at": "2026-11-20T00:00:00"}
+    return found | columns
+
+
+def audited(number: int, guide_cost: int) -> list[dict[str, Any]]:
+    name = f"audited {number}"
+    return [
+        row(name, 1, "small", True, 100_000, split="audit"),
+        row(name, 2, "large", False, guide_cost, split="audit"),
+    ]
+
+
+def test_the_guide_s_cost_is_measured_where_it_was_asked_and_estimated_elsewhere() -> None:
+    """100 tokens cost the guide 1,000,000; audits find twice as much, so the others are taken for twice as much."""
+    kept = [row(f"kept {number}", 1, "small", True, 100_000) for number in range(10)]
+    asked = [row("asked", 1, "small", False, 100_000), row("asked", 2, "large", True, 1_500_000)]
+    rows = [*kept, *asked, *[one for number in range(20) for one in audited(number, 2_000_000)]]
+    found = saving(seen(rows, "large", PRICE))
+    assert (found.requests, found.estimated, found.measured) == (31, 10, 20)
+    assert found.spent == 10 * 100_000 + 1_600_000 + 20 * 2_100_000
+    assert found.audits == 20 * 2_000_000
+    assert found.alone == 1_500_000 + 20 * 2_000_000 + 10 * 2_000_000
+    assert found.margin == 0  # audits that all say the same leave nothing open
+
+
+def test_an_interval_needs_audits_and_grows_with_what_they_leave_open() -> None:
+    kept = [row(f"kept {number}", 1, "small", True, 100_000) for number in range(10)]
+    few = [one for number in range(19) for one in audited(number, 2_000_000)]
+    many = [one for number in range(20) for one in audited(number, 1_000_000 + 2_000_000 * (number % 2))]
+    assert saving(seen([*kept, *few], "large", PRICE)).margin is None
+    found = saving(seen([*kept, *many], "large", PRICE)).margin
+    # s² = 20 (10⁶)² / 19; of the ratio s²/20 · 10², of ten predictions 10 s²
+    assert found == pytest.approx(1.959964 * (20 / 19 * 1e12 * (100 / 20 + 10)) ** 0.5, abs=1)
+
+
+def test_an_unknown_cost_is_left_out_and_counted_and_never_zero() -> None:
+    rows = [row("a", 1, "small", True, None), row("b", 1, "small", True, 100_000)]
+    found = saving(seen(rows, "large", PRICE))
+    assert (found.requests, found.unknown, found.spent) == (1, 1, 100_000)
+
+
+def test_requests_by_outcome() -> None:
+    rows = [
+        *(row(f"kept {number}", 1, "small", True, 1) for number in range(3)),
+        *(row("asked", step, model, True, 1) for step, model in ((1, "small"), (2, "large"))),
+        row("named", 1, "large", True, 1, walk="large only"),
+        row("failed", 1, "small", False, 1),
+    ]
+    found = {one.said: (one.many, one.kind) for one in outcomes(seen(rows, "large", PRICE))}
+    assert found == {
+        "small answered at once": (3, "kept"),
+        "large answered after small": (1, "guide"),
+        "large, asked for by name or by a bypass": (1, "direct"),
+        "no answer was served": (1, "none"),
+    }
+
+
+def test_rows_of_a_request_need_not_stand_together() -> None:
+    one, other = audited(1, 5), audited(2, 7)
+    found = seen([one[0], other[0], other[1], one[1]], "large", PRICE)
+    assert [(each.id, each.guide, each.served) for each in found] == [
+        ("audited 1", 5, "small"),
+        ("audited 2", 7, "small"),
+    ]
+
+
+def test_the_line_of_evidence_passes_its_alarm_where_the_page_draws_it() -> None:
+    line = chart.evidence([1.0, 4.0, 20.0, 400.0], 0.05)
+    assert [float(point.split(",")[1]) for point in line.points.split()] == pytest.approx([80, 52.235, 20, 2], abs=0.01)
+    assert (line.audits, line.alarm_at, line.last) == (3, 20.0, 400.0)
+    assert len(chart.evidence([1.0] * 10_000, 0.05).points.split()) <= 402
+
+
+def test_bars_of_days_are_as_high_as_the_dearest_day_says() -> None:
+    rows = [row("a", 1, "small", True, 500_000), row("b", 1, "small", True, 100_000, created_at="2026-11-21T00:00:00")]
+    found = chart.bars(by_day(seen(rows, "large", PRICE)))
+    assert [(bar.day.day, bar.alone, bar.spent) for bar in found] == [("2026-11-20", 100, 50), ("2026-11-21", 100, 10)]

@@ -1,0 +1,191 @@
+"""`/ui/review`: the same reviews as in a terminal, blind, and none is lost."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from cascade.api.judging import Judging
+from cascade.conformal.binomial import upper_bound
+from cascade.providers.fake import FakeProvider, reply
+from cascade.review.plan import shown
+from cascade.review.reviews import Judgement, Reviews, Terms, read_reviews
+from cascade.review.room import Room
+
+from .served import asgi, orchestrator
+
+NAMES = {"small": "base", "large": "guide"}
+PAIRS = 3
+
+
+def settings(folder: Path, **review: Any) -> dict[str, Any]:
+    audit = {"kind": "agreement", "alpha": 0.1, "audit": {"probability": 1.0}}
+    traces = {"store": f"sqlite:///{folder}/t.db"}
+    return {"guarantee": audit, "traces": traces, "server": {"review": review}}
+
+
+def says(request: Any) -> Any:
+    return reply(f"{NAMES[request.model]} says {request.question.text}", logprobs=[-0.01] * 9)
+
+
+async def filled(folder: Path) -> Any:
+    """Fill a store with requests on which the models differ."""
+    async with orchestrator(FakeProvider(says), **settings(folder)) as served:
+        for number in range(PAIRS):
+            await served.achat([{"role": "user", "content": f"question {number}"}])
+
+
+def opened(folder: Path, **review: Any) -> tuple[Any, httpx.AsyncClient]:
+    served = orchestrator(FakeProvider(says), **settings(folder, **review))
+    return served, asgi(served)
+
+
+def place(html: str, name: str) -> str:
+    found = re.search(f'data-{name}="([^"]*)"', html)
+    assert found
+    return found[1]
+
+
+def outputs(html: str) -> list[str]:
+    return re.findall(r'aria-label="Output \d">([^<]*)<', html)
+
+
+async def pressed(client: httpx.AsyncClient, html: str, key: str, **other: Any) -> Any:
+    body = {"reviewer": "ann", "pair": place(html, "pair"), "keys": place(html, "pressed") + key, **other}
+    return await client.post("/ui/review/press", json=body)
+
+
+async def test_each_judgement_is_on_the_disk_before_its_response_and_a_new_process_goes_on(tmp_path: Path) -> None:
+    await filled(tmp_path)
+    file, seen = tmp_path / "t.db.reviews.jsonl", list[list[str]]()
+    for number in range(PAIRS):
+        served, client = opened(tmp_path)  # each pair by another process
+        async with served, client:
+            page = (await client.get("/ui/review?as=ann")).text
+            assert f"Pair {number + 1} of {PAIRS}" in page
+            seen.append(outputs(page))
+            after = await pressed(client, page, "1")
+            assert len(read_reviews(file).judgements) == number + 1
+    assert "All judged" in after.text
+    assert len({str(sorted(one)) for one in seen}) == PAIRS
+    for one, texts in zip(read_reviews(file).judgements, seen, strict=True):
+        assert one.verdict == one.first  # the key 1
+        assert texts[0].startswith("base" if one.first == "output" else "guide")
+
+
+async def test_nothing_on_the_page_tells_whose_output_is_whose(tmp_path: Path) -> None:
+    await filled(tmp_path)
+    served, client = opened(tmp_path)
+    async with served, client:
+        page = (await client.get("/ui/review?as=ann")).text
+        after = (await pressed(client, page, "2")).text
+    file = read_reviews(tmp_path / "t.db.reviews.jsonl")
+    digests = [digest for one in file.judgements for digest in (one.output, one.reference)]
+    assert not [name for name in ("small", "large", file.terms.key, *digests) if name in page + after]
+
+
+async def test_it_is_the_terminal_s_room(tmp_path: Path) -> None:
+    """What the page shows next is what `cascade review` shows next, from the same file."""
+    await filled(tmp_path)
+    served, client = opened(tmp_path)
+    async with served, client:
+        page = await pressed(client, (await client.get("/ui/review?as=ann")).text, "=")
+    file = tmp_path / "t.db.reviews.jsonl"
+    asked = Judging(f"sqlite:///{tmp_path}/t.db", file)
+    found, reviews = asked.read(lambda _: None), read_reviews(file)
+    session = asked.room(found, reviews.terms, lambda _: None).session("ann", reviews.by("ann"))
+    assert session.current is not None
+    assert outputs(page.text) == [one.text for one in session.current.outputs]
+    assert (reviews.judgements[0].verdict, reviews.judgements[0].reviewer) == ("equal", "ann")
+
+
+async def test_back_skip_and_keys_without_a_meaning(tmp_path: Path) -> None:
+    await filled(tmp_path)
+    served, client = opened(tmp_path)
+    async with served, client:
+        first = (await client.get("/ui/review?as=ann")).text
+        odd = (await pressed(client, first, "x")).text
+        assert "x means nothing here" in odd
+        assert (place(odd, "pair"), place(odd, "pressed")) == (place(first, "pair"), "")
+        second = (await pressed(client, odd, "s")).text
+        back = (await pressed(client, second, "b")).text
+        assert (place(back, "pair"), place(back, "pressed")) == (place(first, "pair"), "b")
+        await pressed(client, back, "0")
+    judged = read_reviews(tmp_path / "t.db.reviews.jsonl").judgements
+    assert [one.verdict for one in judged] == ["both_bad"]  # it took the place of the skip
+
+
+async def test_a_pair_that_is_not_next_any_more_is_not_judged(tmp_path: Path) -> None:
+    await filled(tmp_path)
+    served, client = opened(tmp_path)
+    async with served, client:
+        page = (await client.get("/ui/review?as=ann")).text
+        await pressed(client, page, "1")
+        again = await pressed(client, page, "1")  # a second tab, or a key pressed twice
+        other = await pressed(client, page, "1", reviewer="bob")  # a pair's name is one reviewer's
+    assert (again.status_code, other.status_code) == (409, 409)
+    assert len(read_reviews(tmp_path / "t.db.reviews.jsonl").judgements) == 1
+
+
+async def test_regret_asks_whether_each_is_right_too(tmp_path: Path) -> None:
+    await filled(tmp_path)
+    file = tmp_path / "own.jsonl"
+    served, client = opened(tmp_path, ask="regret", file=str(file))
+    async with served, client:
+        page = (await client.get("/ui/review?as=ann")).text
+        for key, asked in (("1", "Is the first output right?"), ("r", "Is the second output right?")):
+            page = (await pressed(client, page, key)).text
+            assert asked in page
+            assert read_reviews(file).judgements == ()
+        await pressed(client, page, "w")
+    (one,) = read_reviews(file).judgements
+    assert {one.output_right, one.reference_right} == {True, False}
+    assert one.output_right is (one.first == "output")
+
+
+async def test_two_reviewers_agree_or_not(tmp_path: Path) -> None:
+    await filled(tmp_path)
+    served, client = opened(tmp_path)
+    async with served, client:
+        for name in ("ann", "bob"):
+            page = (await client.get(f"/ui/review?as={name}")).text
+            for key in "=0=":
+                page = (await pressed(client, page, key, reviewer=name)).text
+    assert "ann and bob" in page
+    assert "Cohen" in page
+
+
+@pytest.mark.parametrize("body", [{}, {"pair": 1}, {"keys": ""}, {"keys": "1" * 51}, {"keys": "q"}, {"reviewer": " "}])
+async def test_what_is_no_key_is_refused(tmp_path: Path, body: dict[str, Any]) -> None:
+    served, client = opened(tmp_path)
+    async with served, client:
+        found = await client.post(
+            "/ui/review/press",
+            json={"reviewer": "ann", "pair": "x", "keys": "1", **body, **({} if body else {"keys": None})},
+        )
+    assert found.status_code == 400
+
+
+def test_what_is_not_judged_counts_as_lost_and_more_judgements_tighten_the_bound() -> None:
+    from cascade.review.pairs import Output, Pair
+
+    pairs = [Pair(f"q{n}", "?", None, False, Output(f"a{n}", None), Output("b", None), 0) for n in range(20)]
+    terms = Terms("preference", "text")
+    made = [("reference", 2), ("output", 3)]
+    verdicts = [verdict for verdict, count in made for _ in range(count)]
+    judged = [
+        Judgement(*pair.id, "output", verdict, None, None, "ann", "")
+        for pair, verdict in zip(pairs, verdicts, strict=False)
+    ]
+    found = shown(Room(pairs, terms, 100), Reviews(terms, tuple(judged)))
+    assert (found.requests, found.drawn, found.lost, found.unsaid) == (100, 20, 2, 15)
+    assert found.bound == upper_bound(17, 100, 0.1)
+    # 10 more: 2 lost, 5 unsaid, and 2/5 of 10 more; all 15: 2, and 6 more
+    assert found.more == (
+        (10, upper_bound(7, 100, 0.1), upper_bound(11, 100, 0.1)),
+        (15, upper_bound(2, 100, 0.1), upper_bound(8, 100, 0.1)),
+    )
