@@ -164,8 +164,8 @@ class Desk:
                 raise UsageError("Say where judgements are kept: server.review.file.")
             file = Path(f"{path}{SUFFIX}") if file is None else file
         policy = None if wanted.policy is None else Path(wanted.policy)
-        more = {"alpha": wanted.alpha, "delta": wanted.delta, "rate": wanted.label_rate}
-        return Judging(log, file, wanted.ask, policy, where=where, **more)
+        alpha, delta, rate = wanted.alpha, wanted.delta, wanted.label_rate
+        return Judging(log, file, wanted.ask, policy, alpha, delta, rate, where=where)
 
     def _read(self, judging: Judging, *, again: bool) -> _Read:
         """Return the log; read it where that was not done, or not lately and it may be done `again`."""

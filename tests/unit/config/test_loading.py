@@ -534,6 +534,7 @@ def test_every_path_in_a_file_is_relative_to_the_file(tmp_path: Path, monkeypatc
     text = (
         "models: {base: small, guide: large}\nstrategy: {kind: base_guide, prompts: my-prompts}\n"
         "policy: ./policy\nprovider: replay:log.jsonl\ntraces: sqlite:///traces.db\n"
+        "server: {review: {log: log.jsonl}}\n"
     )
     (folder / "cascade.yaml").write_text(text)
     (tmp_path / "elsewhere").mkdir()
@@ -544,6 +545,7 @@ def test_every_path_in_a_file_is_relative_to_the_file(tmp_path: Path, monkeypatc
         assert Path(config.policy.path).resolve() == folder / "policy"
         assert Path(config.strategy.prompts or "").resolve() == folder / "my-prompts"
         assert Path(config.provider.options["path"]).resolve() == folder / "log.jsonl"
+        assert Path(config.server.review.log or "").resolve() == folder / "log.jsonl"
         assert traces_url(config.traces) == f"sqlite:///{folder}/traces.db"
         with Orchestrator.from_config(config.model_copy(update={"policy": FixedConfig(kind="fixed")})) as made:
             assert made.config.strategy.prompts == config.strategy.prompts
