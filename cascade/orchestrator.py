@@ -39,15 +39,14 @@ from cascade.resilience.halting import Halt
 from cascade.resilience.retry import Deadline
 from cascade.serving.audits import Outcome, judge
 from cascade.serving.certified import CertifiedPolicy, RunPlan
-from cascade.serving.levels import at_level, in_service
+from cascade.serving.levels import ServingState, at_level, in_service
 from cascade.serving.monitors import ServiceStatus
 from cascade.serving.spending import Spending, SpendingGuard
 from cascade.strategies.base import Strategy
 from cascade.streaming import Flow, aserve, astream, stream
-from cascade.types import Answer, Call, Certificate, Completion, Question, Request, Step, TextDelta
+from cascade.types import Answer, Call, Completion, Question, Request, Step, TextDelta
 
 if TYPE_CHECKING:
-    from cascade.conformal.monitor import Monitor
     from cascade.policies.levels import Level
 
 
@@ -401,13 +400,9 @@ class Orchestrator:
         return None if self._service is None else self._service.alarm
 
     @property
-    def certificates(self) -> tuple[tuple[str | None, Certificate, tuple[str, ...]], ...]:
-        """The certificates in service: each with its level, and why it does not hold here today, if so."""
-        return () if self._service is None else self._service.holding
-
-    def monitor_of(self, certificate: Certificate) -> Monitor | None:
-        """Return what audits told of a certificate; None where none was counted."""
-        return None if self._service is None else self._service.monitors.of(certificate).monitor
+    def service(self) -> ServingState | None:
+        """What serves, with its certificates and what audits told of them; None where nothing is promised."""
+        return self._service
 
     @property
     def levels(self) -> Mapping[str, Level]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from cascade.config import CascadeConfig, traces_url
 from cascade.conformal.binomial import lower_bound, upper_bound
+from cascade.conformal.monitor import Monitor
 from cascade.episodes.schema import replay_of
 from cascade.episodes.store import Store, parse
 from cascade.errors import UsageError
@@ -124,13 +125,15 @@ class Promise(NamedTuple):
 
 def promises(orchestrator: Orchestrator, today: date) -> list[Promise]:
     """Return the certificates of a policy directory in service."""
-    return [_promise(orchestrator, *one, today) for one in orchestrator.certificates]
+    service = orchestrator.service
+    if service is None:
+        return []
+    return [_promise(*one, service.monitors.of(one[1]).monitor, today) for one in service.holding]
 
 
 def _promise(
-    orchestrator: Orchestrator, level: str | None, one: Certificate, problems: tuple[str, ...], today: date
+    level: str | None, one: Certificate, problems: tuple[str, ...], monitor: Monitor | None, today: date
 ) -> Promise:
-    monitor = orchestrator.monitor_of(one)
     where = [f"Level {level}"] if level is not None else []
     where += [f"segment {one.name}"] if one.name is not None else []
     left = None if one.expires is None else (date.fromisoformat(one.expires) - today).days
