@@ -93,14 +93,24 @@ CAPACITY = 100
 """The most retries in a row, so that up to this many simultaneous calls survive a short failure."""
 
 
+SHARED_CAPACITY, SHARED_REFILL = 20, 0.075
+"""For a server, whose callers try again themselves: at most 1.1 calls for each that is needed where a tenth fails, but
+for the first 20 retries, and 1.2 where all fail. More failures than these retries mend reach the caller."""
+
+
 class RetryBudget:
     """The tokens of one model. Safe between threads.
 
     A server that says when to come again (429 with Retry-After) is not down: such a retry takes no token.
+
+    Args:
+        capacity: the most tokens.
+        refill: how many a success gives back. Below 1 it bounds the retries' share of all calls.
     """
 
-    def __init__(self, capacity: int = CAPACITY) -> None:
-        self.tokens = self._capacity = capacity
+    def __init__(self, capacity: int = CAPACITY, refill: float = 1.0) -> None:
+        self.tokens: float = capacity
+        self._capacity, self._refill = capacity, refill
         self._renew()
         after_fork(self._renew)
 
@@ -108,10 +118,10 @@ class RetryBudget:
         self._lock = threading.Lock()
 
     def succeeded(self) -> None:
-        """Give a token back."""
+        """Give back what a success is worth."""
         if self.tokens < self._capacity:
             with self._lock:
-                self.tokens = min(self._capacity, self.tokens + 1)
+                self.tokens = min(self._capacity, self.tokens + self._refill)
 
     def gave_up(self, error: ProviderError) -> None:
         """Take all tokens if a call failed on its last try in the way that calls to a dead server fail."""
@@ -124,7 +134,7 @@ class RetryBudget:
         if _asked_to_wait(error):
             return True
         with self._lock:
-            if not self.tokens:
+            if self.tokens < 1:
                 return False
             self.tokens -= 1
             return True

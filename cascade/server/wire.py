@@ -14,8 +14,7 @@ class LimitedConnection(HttpToolsProtocol):
     """A connection that is closed when the head of a request is too large or too slow.
 
     Args:
-        max_head_bytes: the most that may come while a head is not complete: a limit of memory. A piece from the socket
-            that completes a head is taken whole.
+        max_head_bytes: the most that may come while a head is not complete, and the most that its headers may have.
         head_s: how long a head may take, from the connection or from its first byte.
         others: what uvicorn gives a connection.
     """
@@ -24,7 +23,7 @@ class LimitedConnection(HttpToolsProtocol):
         super().__init__(**others)
         self._max_head_bytes, self._head_s = max_head_bytes, head_s
         self._head_bytes = 0
-        self._in_head = True
+        self._in_head, self._too_large = True, False
         self._clock: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -44,14 +43,17 @@ class LimitedConnection(HttpToolsProtocol):
         if not self._in_head or not self._head_bytes or self.transport.is_closing():
             return
         if self._head_bytes > self._max_head_bytes:
-            self.transport.write(_TOO_LARGE)
-            self.transport.close()
+            self._refuse_head()
         elif self._clock is None:
             self._clock = self.loop.call_later(self._head_s, self.transport.close)
 
     def on_headers_complete(self) -> None:
-        """Note that the head is complete."""
+        """Note that the head is complete. A ValueError makes the parser give up, and uvicorn answer 400."""
         self._stop_clock()
+        # The piece that completes a head may have a body, or other requests, behind it.
+        if self._head_bytes > self._max_head_bytes and _size(self.headers) > self._max_head_bytes:
+            self._too_large = True
+            raise ValueError
         self._in_head, self._head_bytes = False, 0
         super().on_headers_complete()
 
@@ -60,7 +62,22 @@ class LimitedConnection(HttpToolsProtocol):
         super().on_message_complete()
         self._in_head = True
 
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no request, or has too large a head."""
+        if self._too_large:
+            self._refuse_head()
+        else:
+            super().send_400_response(msg)
+
+    def _refuse_head(self) -> None:
+        self.transport.write(_TOO_LARGE)
+        self.transport.close()
+
     def _stop_clock(self) -> None:
         if self._clock is not None:
             self._clock.cancel()
             self._clock = None
+
+
+def _size(headers: list[tuple[bytes, bytes]]) -> int:
+    return sum(len(name) + len(value) + 4 for name, value in headers)

@@ -15,6 +15,19 @@ def test_a_retry_takes_a_token_and_a_success_gives_one_back() -> None:
     assert [budget.allows(DOWN), budget.allows(DOWN)] == [True, False]
 
 
+def test_a_refill_below_one_bounds_the_share_of_retries() -> None:
+    budget = RetryBudget(0, 0.25)
+    for _ in range(8):
+        budget.succeeded()
+    assert not budget.allows(DOWN)  # no capacity: nothing is saved up
+    budget = RetryBudget(1, 0.25)
+    found = [budget.allows(DOWN)]
+    for _ in range(8):
+        budget.succeeded()
+        found.append(budget.allows(DOWN))
+    assert found == [True, False, False, False, True, False, False, False, True]
+
+
 def test_it_never_holds_more_than_its_capacity() -> None:
     budget = RetryBudget(2)
     for _ in range(5):

@@ -1,0 +1,189 @@
+"""Clients and providers that mean harm: what they send back and forth ends in no header, no log, no bill of others."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from unit.server.served import ASK, CONFIG, WAIT_S, Held, asgi, listening, orchestrator
+from unit.server.test_attacks import chat, connected, request, sent
+from unit.server.test_written import SURE
+
+from cascade import Orchestrator, errors
+from cascade.providers.fake import FakeProvider, reply
+from cascade.resilience.breaker import Breaker
+from cascade.resilience.retry import Deadline, RetryPolicy
+from cascade.server.access import new_key
+from cascade.types import Completion, Message, Question, Request
+
+from .server import FaultServer
+
+KEY, EXPIRED = new_key(), new_key()
+YESTERDAY = (datetime.now(UTC).date() - timedelta(days=2)).isoformat()
+EVIL = "x\r\nset-cookie: a=1\r\n\r\n<script>"
+PROVIDER_KEY, PASSWORD = "sk-upstream-0123456789abcdef", "hunter2hunter2"
+
+
+def script(request: Request) -> Any:
+    """A model whose every field is written by somebody who means harm."""
+    made = reply('a\r\n\r\ndata: [DONE]\n\nevent: error\ndata: {"error": {}}\n\n', logprobs=[-0.01] * 40)
+    return {**made, "model": EVIL, "id": EVIL, "system_fingerprint": EVIL} if isinstance(made, dict) else made
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    keys = [{"name": "app", "sha256": KEY.sha256}, {"name": "old", "sha256": EXPIRED.sha256, "expires": YESTERDAY}]
+    limits = {"max_head_bytes": 8_000, "max_body_bytes": 20_000, "body_s": 5.0, "keys": keys}
+    with orchestrator(FakeProvider(script), server=limits) as served, listening(served) as address:
+        yield address
+
+
+def head(answer: bytes) -> bytes:
+    return answer.partition(b"\r\n\r\n")[0]
+
+
+BEARER = f"Authorization: Bearer {KEY.key}"
+CHUNKED = "Transfer-Encoding: chunked"
+PATHS = (
+    "/v1/models/../../etc/passwd",
+    "/v1/models/%2e%2e%2f%2e%2e%2fetc%2fpasswd",
+    "//evil.example/v1/models",
+    "/ui/../x",
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "statuses"),
+    [
+        *[(request(chat(), "Connection: close", f"Authorization: Bearer {key}"), {401})
+          for key in (EXPIRED.key, KEY.key[:-1], KEY.key + "A", KEY.key.upper(), KEY.sha256, "")],
+        *[(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{BEARER}\r\nConnection: close\r\n\r\n".encode(), {400, 404})
+          for path in PATHS],
+        *[(f"{method} /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n{BEARER}\r\nConnection: close\r\n\r\n".encode(),
+           {400, 405}) for method in ("GET", "PUT", "DELETE", "TRACE", "CONNECT", "BREW")],
+        (request(chat(), BEARER, "Connection: close", CHUNKED), {400}),
+        (request(chat(), BEARER, "Connection: close", "Content-Length: 3"), {400}),
+        (request(chat(), BEARER, "Connection: close", "Content-Length : 3"), {400}),
+        (request(chat(), BEARER, "Connection: close").replace(b"Content-Length: ", b"Content-Length: +"), {400}),
+        (request(b"", BEARER, "Connection: close", "Transfer-Encoding: xchunked").replace(b"Content-Length: 0\r\n", b""),
+         {400, 411}),
+        (request(b"", BEARER, "Connection: close", CHUNKED).replace(b"Content-Length: 0\r\n", b"") + b"-1\r\nabc\r\n",
+         {400}),
+        (request(b'{"model": "cascade", "messages": [{"role": "user", "content": "\xff\xfe"}]}', BEARER,
+                 "Connection: close"), {400}),
+        (request(b"\xff\xfe" + chat(), BEARER, "Connection: close"), {400}),
+        (request(b'{"a":' * 500 + b"1" + b"}" * 500, BEARER, "Connection: close"), {400}),
+        (request(chat(messages=[{"role": "user", "content": "\ud800"}]), BEARER, "Connection: close"), {200, 400}),
+        (request(chat(), BEARER, "Connection: close", "X-Long: " + "a" * 9_000), {431}),
+        (request(chat(model="a" * 9_000), BEARER, "Connection: close"), {404}),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", {400}),
+    ],
+)  # fmt: skip
+def test_no_attack_gets_through_and_the_server_serves_on(url: str, data: bytes, statuses: set[int]) -> None:
+    answer = sent(url, data)
+    assert answer.count(b"HTTP/1.1 ") == 1  # what is smuggled behind a request is answered by nothing
+    assert int(answer.split(b" ", 2)[1]) in statuses
+    for secret in (KEY.key, EXPIRED.key, KEY.sha256, b"Traceback", b"root:"):
+        assert (secret if isinstance(secret, bytes) else secret.encode()) not in answer
+    assert sent(url, request(chat(), BEARER, "Connection: close")).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_model_writes_ends_neither_a_header_nor_an_event(url: str, path: str, stream: bool) -> None:
+    body = chat(stream=stream, input="Hi", max_tokens=100)
+    data = request(body, BEARER, "Connection: close", "x-cascade-explain: 1").replace(
+        b"/v1/chat/completions", path.encode()
+    )
+    answer = sent(url, data)
+    assert answer.startswith(b"HTTP/1.1 200"), answer
+    assert b"set-cookie" not in head(answer).lower()
+    assert b"\n\nevent: error" not in answer
+    assert b"\ndata: [DONE]\n\nevent" not in answer
+    assert all(line[:5] in {b"data:", b"event"} for line in answer.partition(b"\r\n\r\n")[2].split(b"\n")
+               if stream and line and b"x-" not in line and not _chunk_size(line))  # fmt: skip
+
+
+def _chunk_size(line: bytes) -> bool:
+    return line.strip() == b"" or all(char in b"0123456789abcdefABCDEF" for char in line.strip())
+
+
+def test_a_slow_body_holds_no_place(url: str) -> None:
+    """While some never send what they announced, others are served."""
+    slow = [connected(url) for _ in range(20)]
+    for open_ in slow:
+        open_.sendall(request(chat(), BEARER)[:-5])
+    assert sent(url, request(chat(), BEARER, "Connection: close")).startswith(b"HTTP/1.1 200")
+    for open_ in slow:
+        open_.close()
+
+
+@pytest.mark.parametrize("mode", ["401", "403", "500", "html_200", "echo_key_in_200", "bad_json", "reset", "redirect"])
+async def test_no_error_shows_the_providers_key_or_address(mode: str, monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setenv("UPSTREAM_KEY", PROVIDER_KEY)
+    with FaultServer() as faults:
+        faults.modes["small"], faults.text = mode, f"the key KEY at http://u:{PASSWORD}@{faults.address[7:]}"
+        provider = {"kind": "openai_http", "api_base": faults.address, "api_key_env": "UPSTREAM_KEY"}
+        served = Orchestrator.from_config({**CONFIG, "provider": provider})
+        async with served, asgi(served) as client:
+            for guard in served._guards.values():
+                guard.retry = RetryPolicy(max_retries=0)
+            found = [await client.post("/v1/chat/completions", json={"model": "small", "messages": ASK, "stream": stream})
+                     for stream in (False, True)]  # fmt: skip
+    for one in found:
+        assert one.status_code >= 400
+        said = one.text + str(one.headers) + caplog.text
+        assert PROVIDER_KEY not in said
+        assert PASSWORD not in said
+        assert "/v1/chat" not in said
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_gives_back_what_was_held_for_it(stream: bool) -> None:
+    held = Held({"large": [SURE]}, after_words=1 if stream else 0)
+    with orchestrator(held, budget={"total": 1.0}) as served, listening(served) as address:
+        with connected(address) as open_:
+            open_.sendall(request(chat(model="large", stream=stream)))
+            assert held.waiting.wait(WAIT_S)
+        assert held.cancelled.wait(WAIT_S)
+        ledger, until = served._spending.ledger, time.monotonic() + WAIT_S
+        while ledger.account("total").held and time.monotonic() < until:
+            time.sleep(0.001)
+        stands = ledger.account("total")
+    assert stands.held == 0
+    assert stands.spent > 0  # the provider may bill it
+
+
+PLANNED = 2_000
+
+
+@pytest.mark.parametrize(("share", "most"), [(0.1, 1.1), (1.0, 1.2)])
+async def test_retries_add_few_calls(share: float, most: float, monkeypatch: Any) -> None:
+    drawn, calls = random.Random(1), 0
+
+    def answered(request: Request) -> Any:
+        nonlocal calls
+        calls += 1
+        return errors.from_status(503, "") if drawn.random() < share else SURE
+
+    async def at_once(_: float) -> None:
+        await asyncio.sleep(0)
+
+    if share == 1.0:
+        monkeypatch.setattr(Breaker, "open", False)
+        monkeypatch.setattr(Breaker, "pause_s", lambda _: None)  # without the circuit, which would stop them all
+    asked = Request("small", (Message("user", "Hi"),), "small", "answer", 1, Question("Hi"), 10)
+    async with orchestrator(FakeProvider(answered)) as served:
+        served.break_circuits()
+        guard = served._guards["small"]
+        guard.asleep = at_once
+        for _ in range(PLANNED // 100):
+            tried = [guard.acomplete(asked, Deadline()) for _ in range(100)]
+            found = await asyncio.gather(*tried, return_exceptions=True)
+            assert all(isinstance(one, Completion | errors.ProviderUnavailableError) for one in found)
+    assert PLANNED <= calls <= most * PLANNED
