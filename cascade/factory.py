@@ -26,7 +26,7 @@ from cascade.providers.exchange import OPENAI_BASE, Endpoint
 from cascade.providers.guard import Guard
 from cascade.providers.registry import ProviderSettings
 from cascade.strategies import prompts
-from cascade.strategies.base import CHAT_MAX_TOKENS, MAX_TOKENS, ModelUse, Standins, Strategy
+from cascade.strategies.base import ModelUse, Standins, Strategy
 from cascade.strategies.ladder import Ladder
 
 if TYPE_CHECKING:
@@ -188,13 +188,13 @@ def read_levels(directory: str | Path, *, certificates: bool = True) -> HeldLeve
 def _use(entry: ModelConfig) -> ModelUse:
     return ModelUse(
         entry.model,
-        entry.max_tokens or MAX_TOKENS,
+        entry.max_tokens,
         entry.temperature,
         entry.seed,
         entry.context_tokens,
         entry.images,
         entry.tools,
-        entry.max_tokens or CHAT_MAX_TOKENS,
+        entry.chat_max_tokens,
     )
 
 

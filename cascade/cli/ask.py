@@ -26,22 +26,19 @@ def ask(
     question: Annotated[str, typer.Argument(help='The question; "-" reads it from standard input.')],
     config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
     context: Annotated[Path | None, typer.Option("--context", help="A file with a text to answer from.")] = None,
-    group: Annotated[
-        str | None, typer.Option("--group", help="The group that it belongs to: a document, a user.")
-    ] = None,
+    group: Annotated[str | None, typer.Option("--group", help="The question's group: its document, its user.")] = None,
     segment: Annotated[
-        str | None, typer.Option("--segment", help="The segment (a tenant, a task) whose certificate holds for it.")
+        str | None,
+        typer.Option("--segment", help="The question's segment (a tenant, a task); its certificate is used."),
     ] = None,
     level: Annotated[
         str | None,
-        typer.Option("--level", help="The level to ask at, by its name or its alpha, of a policy with levels."),
+        typer.Option("--level", help="The level of a policy that has several: its name or its alpha."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON document.")] = False,
-    explain: Annotated[bool, typer.Option("--explain", help="Say what happened, step by step.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document with everything.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Explain each step.")] = False,
     stream: Annotated[bool, typer.Option("--stream", help="Show the models' answers as they are written.")] = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="With --stream: show all that the models write, reasoning and verdicts too.")
-    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="With --stream: also show reasoning and verdicts.")] = False,
 ) -> None:
     """Answer one question.
 
@@ -93,7 +90,7 @@ def _promise(certificate: Certificate) -> str:
 
 
 class _Level(NamedTuple):
-    """The level that is asked for, by its name or by its alpha; by neither for the default one."""
+    """The level asked for, by name or by alpha; both are None for the default level."""
 
     name: str | None = None
     alpha: float | None = None

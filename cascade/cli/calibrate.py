@@ -59,7 +59,7 @@ def calibrate_log(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set a policy's threshold on a log so that a promise about fresh questions holds, and certify it.
+    """Set a policy's threshold on a log so that a guarantee holds for new questions, and write the certificate.
 
     Of a policy with levels all are calibrated, each with the alpha that it has.
 

@@ -33,28 +33,31 @@ def collect_log(
     questions: Annotated[str, typer.Argument(help="A JSONL, CSV or JSON file of questions, or: demo, demo-requests.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The log: .jsonl, .jsonl.gz or .parquet.")],
     config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what is on record.")] = False,
-    concurrency: Annotated[int, typer.Option("--concurrency", min=1, max=1_000, help="Questions at a time.")] = 8,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an earlier run; nothing is paid twice.")] = False,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", min=1, max=1_000, help="How many questions run at once.")
+    ] = 8,
     max_cost: Annotated[
-        float | None, typer.Option("--max-cost", help="The most that the log may cost, in USD.")
+        float | None, typer.Option("--max-cost", help="Stop before the log costs more than this, in USD.")
     ] = None,
     walk: Annotated[
         list[str] | None,
         typer.Option(
-            "--walk", help=f"Log this way to answer too: {'; '.join(BASELINES)}; all; none. By default: guide only."
+            "--walk", help=f"Also log this baseline: {'; '.join(BASELINES)}; all; none. By default: guide only."
         ),
     ] = None,
     matcher: Annotated[
         str | None,
         typer.Option(
-            "--matcher", help="How answers are judged: exact, hotpotqa, choice, … By default as the form asks."
+            "--matcher",
+            help="How answers are judged: exact, hotpotqa, choice, … By default, the form of the questions decides.",
         ),
     ] = None,
-    dataset: Annotated[str | None, typer.Option("--dataset", help="What the questions are called in the log.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Ask only the first so many.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as one JSON document.")] = False,
+    dataset: Annotated[str | None, typer.Option("--dataset", help="The name of the questions in the log.")] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Ask only the first N questions.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Run all T steps of every question and log them, so that any policy can be judged on the log exactly.
+    """Run every step of every question and log it, so that any policy can be evaluated exactly on the log.
 
     Example: cascade collect questions.jsonl -o episodes.parquet --max-cost 5
     """

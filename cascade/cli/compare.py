@@ -20,20 +20,20 @@ _STEPS = "Updates of each network; fewer are quicker."
 def compare_log(
     episodes: Episodes,
     alpha: Annotated[float, typer.Option("--alpha", help="The share of questions that may be missed.")] = 0.1,
-    splits: Annotated[int, typer.Option("--splits", min=1, help="How many random splits.")] = 20,
+    splits: Annotated[int, typer.Option("--splits", min=1, help="Number of random splits.")] = 20,
     where: Where = None,
     matcher: Matched = None,
     models: Models = None,
     seed: Seed = 0,
     reference: Annotated[str | None, typer.Option("--reference", help="The row to compare with.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw cost against coverage: .svg, .png or .pdf.")] = None,
-    rounds: Annotated[bool, typer.Option("--rounds", help="Also print what each step brought.")] = False,
-    fit: Annotated[bool, typer.Option("--fit", help="Also choose and fit a policy as cascade fit does.")] = False,
+    rounds: Annotated[bool, typer.Option("--rounds", help="Also print accuracy and cost after each step.")] = False,
+    fit: Annotated[bool, typer.Option("--fit", help="Also fit a policy, as cascade fit does.")] = False,
     networks: Annotated[bool, typer.Option("--networks", help=_NETWORKS)] = False,
     steps: Annotated[int | None, typer.Option("--steps", min=1, help=_STEPS)] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare every way to answer on the same splits of a log.
+    """Compare policies and baselines on the same random splits of a log.
 
     Example: cascade compare episodes.parquet --alpha 0.1 --plot cost.svg
     """
@@ -67,7 +67,7 @@ def evaluate_log(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Say exactly what one policy does on a log, with intervals.
+    """Evaluate one policy exactly on a log, with confidence intervals.
 
     Example: cascade evaluate episodes.parquet --policy "{kind: threshold, threshold: 0.3}"
     """

@@ -38,9 +38,9 @@ def demo(
     requests: Annotated[int, typer.Option("--requests", "-n", min=1, help="How many messages.")] = _REQUESTS,
     tiny: Annotated[bool, typer.Option("--tiny", help="One 98 MB model as both: shows the wiring only.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Which messages are drawn.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as one JSON document.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Send a shop's mail to the right team: the small model where it is sure, the large one elsewhere.
+    """Sort a shop's mail: a small model answers where it is sure, a large one elsewhere.
 
     The policy is fitted on the log that ships with the package, then two real local models serve new messages.
 

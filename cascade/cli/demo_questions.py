@@ -36,9 +36,9 @@ def demo(
     questions: Annotated[int, typer.Option("--questions", "-n", min=1, help="How many questions.")] = _QUESTIONS,
     tiny: Annotated[bool, typer.Option("--tiny", help="One 98 MB model as both: shows the wiring only.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Which questions are drawn.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as one JSON document.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Learn a policy from the log that ships with the package, serve it with two real local models, and count.
+    """Answer short questions with two real local models and a policy fitted on the log that ships with the package.
 
     Example: cascade demo questions
     """

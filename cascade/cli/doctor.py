@@ -43,10 +43,10 @@ _PACKAGES = {
 
 def doctor(
     config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
-    serve: Annotated[bool, typer.Option("--serve", help="Check what cascade serve needs, too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as one JSON document.")] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="Also check what cascade serve needs.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Check packages, weights and the configuration. No model is asked, nothing is spent.
+    """Check packages, weights and the configuration. This calls no model and costs nothing.
 
     Example: cascade doctor --config cascade.yaml
     """

@@ -56,13 +56,13 @@ Directory = Annotated[
 ]  # no Path: an empty text would be the current folder
 LambdaSet = Annotated[
     float,
-    typer.Option("--lambda-set", help="What each answer more in the set is charged with, as a share of a step."),
+    typer.Option("--lambda-set", help="The price of each further answer in the set, as a share of a step's cost."),
 ]
 Share = Annotated[
     float | None,
     typer.Option(
         "--calibration-share",
-        help="The share of questions that certify, and are used for nothing else. By default 0.3; for regret, the "
+        help="The share of questions set aside for certification. By default 0.3; for regret, the "
         "share that costs least in the end, or all questions where nothing is learned.",
     ),
 ]
@@ -71,7 +71,7 @@ Embed = Annotated[
     bool,
     typer.Option(
         "--embed",
-        help="Offer what each question is about, by a local sentence model (extra embed; cascade models pull minilm). "
+        help="Add sentence embeddings of the question as features (extra embed; cascade models pull minilm). "
         "A policy that looks at it needs both to serve.",
     ),
 ]
@@ -79,7 +79,7 @@ Cross = Annotated[
     bool,
     typer.Option(
         "--cross-calibrate",
-        help="Set no question aside: each fits, and certifies a policy that has not seen it. What is proven is weaker: "
+        help="Set no question aside: each certifies a policy that was fitted without it. The certificate is weaker: "
         "misses up to twice alpha.",
     ),
 ]
@@ -88,12 +88,14 @@ LevelsAsked = Annotated[
     typer.Option(
         "--levels",
         metavar="NAME=ALPHA,…",
-        help="Several levels in one directory, each certified, to choose from for each question: low=0.2,high=0.05.",
+        help="Fit several levels, each with a certificate, into one directory; a request names one: low=0.2,high=0.05.",
     ),
 ]
 DefaultLevel = Annotated[
     str | None,
-    typer.Option("--default-level", metavar="NAME", help="The level where none is named. By default the middle one."),
+    typer.Option(
+        "--default-level", metavar="NAME", help="The level used when a request names none. By default the middle one."
+    ),
 ]
 
 
@@ -137,7 +139,7 @@ def fit_log(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Learn when to stop from a log, choose honestly among simple and learned policies, and certify the best.
+    """Learn a policy from a log: compare simple and learned policies by cross-fitting, and certify the best.
 
     Questions are divided first: one part to fit and choose on, one, which nothing else looks at, to certify.
 

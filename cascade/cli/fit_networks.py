@@ -41,13 +41,13 @@ Device = Annotated[
 ]
 Checkpoint = Annotated[
     Path | None,
-    typer.Option("--checkpoint", metavar="DIR", help="Keep the training of one network there, to go on with."),
+    typer.Option("--checkpoint", metavar="DIR", help="Save the training of one network there, to resume it."),
 ]
 CheckpointEvery = Annotated[
     int | None, typer.Option("--checkpoint-every", min=1, help=f"Steps between checkpoints. By default {EVERY}.")
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on from --checkpoint, if one is there, to the same bytes in the end.")
+    bool, typer.Option("--resume", help="Resume from --checkpoint if it exists; the result has the same bytes.")
 ]
 
 _QUIET_S = 10.0

@@ -33,26 +33,27 @@ def import_log(
             "Of a batch the file of requests and those of results.",
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where to: .jsonl, .jsonl.gz or .parquet.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: .jsonl, .jsonl.gz or .parquet.")],
     kind: Annotated[
-        str | None, typer.Option("--from", help=f"{', '.join(IMPORTERS)}; by default the file's columns tell.")
+        str | None, typer.Option("--from", help=f"{', '.join(IMPORTERS)}; by default, the file's columns decide.")
     ] = None,
     mapped: Annotated[
         list[str] | None,
-        typer.Option("--map", help="COLUMN=FIELD: a column of ours and the log's field for it: answer=reply."),
+        typer.Option("--map", help="COLUMN=FIELD: our column and the log's field for it, as in answer=reply."),
     ] = None,
     models: Annotated[
         str | None,
-        typer.Option("--models", help="CHEAP,DEAR: the models of the cascade, of a log of chat requests with many."),
+        typer.Option("--models", help="CHEAP,DEAR: the models of the cascade, where the log has more models."),
     ] = None,
     role: Annotated[
-        list[str] | None, typer.Option("--role", help="MODEL=base, guide or judge; without it each call is a rung.")
+        list[str] | None,
+        typer.Option("--role", help="MODEL=base, guide or judge. Without it, each call is a step of a ladder."),
     ] = None,
-    dataset: Annotated[str | None, typer.Option("--dataset", help="What the questions are called.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as one JSON document.")] = False,
+    dataset: Annotated[str | None, typer.Option("--dataset", help="The name of the questions in the log.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Turn a log from elsewhere into a log of episodes, and say what was left out of it and why.
+    """Turn another tool's log into a log of episodes, and list what was left out and why.
 
     Example: cascade import spend.csv -o episodes.parquet --role gpt-4o-mini=base --role gpt-4o=guide
     Example: cascade import requests.jsonl results-mini.jsonl results-4o.jsonl -o episodes.parquet

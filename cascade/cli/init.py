@@ -17,11 +17,11 @@ _LOCAL = "qwen2.5-coder-0.5b qwen2.5-coder-1.5b"
 
 
 def init(
-    path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("cascade.yaml"),
-    local: Annotated[bool, typer.Option("--local", help="For the local models: no key, no network.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("cascade.yaml"),
+    local: Annotated[bool, typer.Option("--local", help="Use the local models: no key, no network.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a commented configuration, a ladder of two models, and say what to do next.
+    """Write a commented configuration for a ladder of two models, and print the next steps.
 
     Example: cascade init --local
     """

@@ -82,9 +82,9 @@ def _version(value: bool) -> None:
 @app.callback()
 def _options(
     _version_option: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more on stderr.")] = False,
 ) -> None:
     """Set up what all commands share."""
     level = logging.INFO if verbose else logging.WARNING

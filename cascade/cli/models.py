@@ -17,12 +17,12 @@ from cascade.providers import weights
 
 app = typer.Typer(help="Fetch, list and serve the local models.", no_args_is_help=True, add_completion=False)
 
-NameOption = Annotated[list[str] | None, typer.Argument(help="Which models; all by default.")]
+NameOption = Annotated[list[str] | None, typer.Argument(help="The models; by default all.")]
 
 
 @app.command()
 def pull(names: NameOption = None) -> None:
-    """Fetch weights, checked against pinned hashes. A broken-off pull goes on where it stopped.
+    """Download weights and check them against pinned hashes. An interrupted download resumes.
 
     Example: cascade models pull smollm2-135m
     """
@@ -66,9 +66,9 @@ def _size(size_bytes: int) -> str:
 
 @app.command("list")
 def list_models(
-    as_json: Annotated[bool, typer.Option("--json", help="Print as one JSON document.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Show the models that can be pulled and whether they are here.
+    """List the models and whether they are on this machine.
 
     Example: cascade models list
     """
@@ -98,7 +98,7 @@ def path(
     name: Annotated[str, typer.Argument(help="A model's name.")],
     check: Annotated[bool, typer.Option("--check", help="Read the file and compare its SHA-256.")] = False,
 ) -> None:
-    """Print where a model's file lies.
+    """Print the path of a model's file.
 
     Example: cascade models path qwen2.5-coder-0.5b
     """

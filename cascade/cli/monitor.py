@@ -18,13 +18,13 @@ Directory = Annotated[Path, typer.Argument(help="A policy directory with its cer
 def monitor_log(
     directory: Directory,
     episodes: Episodes,
-    level: Annotated[float, typer.Option("--level", help="The probability of a false alarm, ever.")] = 0.05,
+    level: Annotated[float, typer.Option("--level", help="The probability that a false alarm is ever raised.")] = 0.05,
     where: Where = None,
     matcher: Matched = None,
     models: Models = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go through audited questions in the order they were asked, and say whether the promise still holds.
+    """Go through audited questions in the order they were asked, and report whether the guarantee still holds.
 
     An audit runs every step, so that it is one for each level of a policy with levels; they share --level.
 

@@ -17,34 +17,38 @@ Episodes = Annotated[
     ),
 ]
 Where = Annotated[list[str] | None, typer.Option("--where", help="Only rows with COLUMN=VALUE. Repeatable.")]
-Matched = Annotated[str | None, typer.Option("--matcher", help="Judge the answers anew against the gold answers.")]
+Matched = Annotated[
+    str | None, typer.Option("--matcher", help="Judge the answers again, against the gold answers, with this matcher.")
+]
 Reference = Annotated[
     str | None,
     typer.Option(
         "--reference",
-        help="Right is what equals the output of this model, whatever the labels say: guide, or a ladder's model.",
+        help="An answer is right if it equals this model's output; labels are ignored: guide, or a ladder's model.",
     ),
 ]
 Models = Annotated[
     str | None,
     typer.Option(
-        "--models", help="CHEAP,DEAR: of a log of many models these alone, in this order; the last is the reference."
+        "--models", help="CHEAP,DEAR: use only these models of the log, in this order; the last is the reference."
     ),
 ]
 Reviews = Annotated[
     list[Path] | None,
     typer.Option(
-        "--reviews", help="What people said (cascade review) is the truth. Repeatable, for several reviewers."
+        "--reviews",
+        help="A file of reviews (cascade review): they decide what is right. Repeatable, for several reviewers.",
     ),
 ]
 LabelRate = Annotated[
     float | None,
-    typer.Option("--label-rate", help="Of the reviews only those drawn at this rate. By default all that were drawn."),
+    typer.Option("--label-rate", help="Use only the reviews drawn at this rate. By default all that were drawn."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print as one JSON document.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Which random draws.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of the random draws.")]
 Configured = Annotated[
-    Path | None, typer.Option("--config", "-c", help="The cascade that will serve: models, prices, prompts, strategy.")
+    Path | None,
+    typer.Option("--config", "-c", help="The configuration that will serve: models, prices, prompts, strategy."),
 ]
 
 Output = Annotated[
@@ -54,14 +58,15 @@ Kind = Annotated[
     str | None,
     typer.Option(
         "--guarantee",
-        help=f"What is promised: {', '.join(KINDS.built_in)}, or an installed one. By default coverage; a "
-        "directory keeps every part of its promise that is not given, and with this it is asked for anew.",
+        help=f"The kind of guarantee: {', '.join(KINDS.built_in)}, or an installed one. By default coverage. For a "
+        "policy directory, the parts of its guarantee that are not given stay as they are.",
     ),
 ]
 NewKind = Annotated[
     str | None,
     typer.Option(
-        "--guarantee", help=f"What is promised: {', '.join(KINDS.built_in)}, or an installed one. By default coverage."
+        "--guarantee",
+        help=f"The kind of guarantee: {', '.join(KINDS.built_in)}, or an installed one. By default coverage.",
     ),
 ]
 Alpha = Annotated[
@@ -69,34 +74,44 @@ Alpha = Annotated[
 ]
 Delta = Annotated[
     float | None,
-    typer.Option("--delta", help="Promise it for all but this share of calibrations, not on average over them."),
+    typer.Option(
+        "--delta",
+        help="The guarantee holds with probability 1 - delta over calibrations, not only on average over them.",
+    ),
 ]
-Budget = Annotated[
-    float | None, typer.Option("--budget", help="What a question may cost on average, in USD, as in 0.01.")
-]
+Budget = Annotated[float | None, typer.Option("--budget", help="The mean cost of a question, in USD, as in 0.01.")]
 Most = Annotated[
     float | None,
-    typer.Option("--most", help="What no question can cost more than, in USD. By default budget.per_question."),
+    typer.Option("--most", help="The highest cost that a question can have, in USD. By default budget.per_question."),
 ]
 BySegment = Annotated[
-    bool, typer.Option("--by-segment", help="A promise for each segment of questions (a tenant, a task, a language).")
+    bool,
+    typer.Option(
+        "--by-segment", help="Make a certificate for each segment of questions (a tenant, a task, a language)."
+    ),
 ]
 Together = Annotated[
     bool,
-    typer.Option("--together", help="With --by-segment and --delta: delta for all segments at once, not for each."),
+    typer.Option(
+        "--together", help="With --by-segment and --delta: delta holds for all segments together, not for each."
+    ),
 ]
 ByGroup = Annotated[
     bool,
     typer.Option("--by-group", "--groups", help="Until 0.7: as --by-segment, of the column group. Use --by-segment."),
 ]
-Abstain = Annotated[bool, typer.Option("--abstain", help="Serve no answer where the best one is not sure enough.")]
+Abstain = Annotated[bool, typer.Option("--abstain", help="Abstain where the best answer is not sure enough.")]
 ExpiresDays = Annotated[
-    int | None, typer.Option("--expires-days", min=0, help="How many days it holds. By default without end.")
+    int | None,
+    typer.Option("--expires-days", min=0, help="The certificate expires after so many days. By default never."),
 ]
 AllowEverything = Annotated[
-    bool, typer.Option("--allow-everything", help="With too few questions, keep every answer of every step.")
+    bool,
+    typer.Option(
+        "--allow-everything", help="If there are too few questions, keep every answer of every step instead of failing."
+    ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Write over another policy in the directory.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the policy in the directory.")]
 METHODS_SAID = ", ".join(map(method_written, METHODS))
 """As `--help` lists them; each may be written with dashes or underscores."""
 
@@ -106,7 +121,7 @@ Method = Annotated[
     typer.Option(
         "--policy",
         callback=method_named,
-        help=f"What to fit: {METHODS_SAID}. auto tries all but networks (--networks) and takes "
+        help=f"The kind of policy: {METHODS_SAID}. auto compares all but networks (--networks) and takes "
         "the simplest that does as well as the best.",
     ),
 ]

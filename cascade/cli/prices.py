@@ -18,11 +18,13 @@ _SHOW_AT_MOST = 40
 
 
 def prices(
-    pattern: Annotated[str, typer.Argument(help="A model's name or a part of it.")] = "",
-    litellm: Annotated[bool, typer.Option("--litellm", help="Read the installed litellm's map instead.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print as one JSON document.")] = False,
+    pattern: Annotated[str, typer.Argument(help="A model's name, or a part of it.")] = "",
+    litellm: Annotated[
+        bool, typer.Option("--litellm", help="Read the price map of the installed litellm instead.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Look prices up, in USD per million tokens.
+    """Look up prices, in USD per million tokens.
 
     Example: cascade prices gpt-4o-mini
     """

@@ -26,7 +26,7 @@ Kinds = Annotated[
     str | None,
     typer.Option(
         "--guarantee",
-        help="What is promised: coverage, solvable, regret, error, or an installed one that single questions break. By "
+        help="The kind of guarantee: coverage, solvable, regret, error, agreement, … By "
         "default regret where the guide alone is on record, and the texts wherever votes decide; else coverage.",
     ),
 ]
@@ -40,15 +40,18 @@ Alphas = Annotated[
 ]
 Delta = Annotated[
     float | None,
-    typer.Option("--delta", help="For all but this share of calibrations. By default 0.1 for regret and error."),
+    typer.Option(
+        "--delta",
+        help="The guarantee holds with probability 1 - delta over calibrations. By default 0.1 for regret and error.",
+    ),
 ]
 Tried = Annotated[
     str | None,
     typer.Option(
         "--policy",
         callback=method_named,
-        help=f"What to fit: {_METHODS_SAID}. By default {AUTO}, all but networks, up to {MANY:,} questions; beyond, "
-        f"{FAST}.",
+        help=f"The kind of policy: {_METHODS_SAID}. By default {AUTO}, all but networks, up to {MANY:,} "
+        f"questions; beyond, {FAST}.",
     ),
 ]
 Against = Annotated[
@@ -67,17 +70,17 @@ def prove_logs(
     alpha: Alphas = None,
     delta: Delta = None,
     against: Against = None,
-    splits: Annotated[int, typer.Option("--splits", min=2, help="How many random splits.")] = 20,
+    splits: Annotated[int, typer.Option("--splits", min=2, help="Number of random splits.")] = 20,
     policy: Tried = None,
     where: Where = None,
     matcher: Matched = None,
     reference: Reference = None,
     models: Models = None,
     seed: Seed = 0,
-    report: Annotated[Path | None, typer.Option("--report", help="Write the same as Markdown.")] = None,
+    report: Annotated[Path | None, typer.Option("--report", help="Also write the report as Markdown.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what a cascade would save on logs that exist: at which promise, how sure that is, and why.
+    """Say what a cascade would save on your logs, with which guarantee, how sure that is, and why.
 
     No key is needed and no model is asked. Everything is fitted and certified anew on random splits of the questions,
     and judged on those left out.

@@ -36,31 +36,34 @@ def review_log(
         list[Path] | None,
         typer.Option("--output", "-o", help="The file of reviews. By default beside the log. With --report several."),
     ] = None,
-    reviewer: Annotated[str | None, typer.Option("--reviewer", help="Who judges. By default the user's name.")] = None,
+    reviewer: Annotated[
+        str | None, typer.Option("--reviewer", help="The reviewer's name. By default the user's name.")
+    ] = None,
     policy: Annotated[
         Path | None,
         typer.Option(
-            "--policy", help="A policy directory: show only what its certificate hangs on, until it is settled."
+            "--policy",
+            help="A policy directory: show only the outputs that decide its certificate, until it is decided.",
         ),
     ] = None,
     alpha: Alpha = None,
     delta: Delta = None,
     label_rate: Annotated[
         float | None,
-        typer.Option("--label-rate", help="The share of questions that is drawn for review. By default 1, all."),
+        typer.Option("--label-rate", help="The share of questions drawn for review. By default 1: all."),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="Which questions are drawn. By default at random.")
-    ] = None,
-    skipped: Annotated[bool, typer.Option("--skipped", help="Show again what was skipped.")] = False,
-    report: Annotated[bool, typer.Option("--report", help="Say what was judged, and how far reviewers agree.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Say how many judgements a certificate needs.")] = False,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the draw. By default random.")] = None,
+    skipped: Annotated[bool, typer.Option("--skipped", help="Show the skipped outputs again.")] = False,
+    report: Annotated[
+        bool, typer.Option("--report", help="Print what was judged, and how far reviewers agree.")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Print how many judgements a certificate needs.")] = False,
     where: Where = None,
     matcher: Matched = None,
     models: Models = None,
     as_json: AsJson = False,
 ) -> None:
-    """Judge the outputs that differ from the reference's: blind, in random order, each distinct one once.
+    """Judge outputs that differ from the reference's: blind, in random order, each distinct output once.
 
     Each judgement is on the disk before the next pair is shown. Stop at any time, and go on with the same command.
 

@@ -14,15 +14,15 @@ from cascade.config import CascadeConfig, load
 
 def serve(
     config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
-    host: Annotated[str | None, typer.Option("--host", help="Where to listen, in place of server.host.")] = None,
+    host: Annotated[str | None, typer.Option("--host", help="The address to listen on; overrides server.host.")] = None,
     port: Annotated[
-        int | None, typer.Option("--port", min=0, max=65_535, help="The port, in place of server.port.")
+        int | None, typer.Option("--port", min=0, max=65_535, help="The port; overrides server.port.")
     ] = None,
     new_key: Annotated[
-        str | None, typer.Option("--new-key", metavar="NAME", help="Make a key, print it once, and end.")
+        str | None, typer.Option("--new-key", metavar="NAME", help="Make a key, print it once, and exit.")
     ] = None,
 ) -> None:
-    """Serve the cascade to any client of OpenAI's chat completions API.
+    """Serve the cascade to clients of the OpenAI and Anthropic APIs.
 
     Example: cascade serve --port 8400
     """

@@ -25,7 +25,7 @@ from cascade.errors import UsageError
 from cascade.money import usd
 
 app = typer.Typer(
-    help="Look at what asks left on record, export it, remove it.",
+    help="Show, export or remove the traces of earlier requests.",
     no_args_is_help=True,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -34,8 +34,10 @@ _AGE = re.compile(r"(\d{1,5})\s*([hdw])")
 _UNITS = {"h": "hours", "d": "days", "w": "weeks"}
 
 StoreOption = Annotated[str | None, typer.Option("--store", help="sqlite:///FILE or postgresql://…")]
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="Whose store, if --store is not given.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print as one JSON document.")]
+ConfigOption = Annotated[
+    Path, typer.Option("--config", "-c", help="The configuration that names the store, if --store is not given.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 WhereOption = Annotated[
     list[str] | None, typer.Option("--where", help="COLUMN=VALUE: only these rows. May be given several times.")
 ]
@@ -45,15 +47,16 @@ _CONFIG = Path("cascade.yaml")
 @app.command("export")
 def export(
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A .jsonl, .jsonl.gz or .parquet file; else standard output.")
+        Path | None,
+        typer.Option("--output", "-o", help="A .jsonl, .jsonl.gz or .parquet file. By default standard output."),
     ] = None,
     where: WhereOption = None,
     store: StoreOption = None,
     config: ConfigOption = _CONFIG,
-    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write rows to a file that evaluate and compare read; or lines of JSON to standard output.
+    """Write rows to a file that evaluate and compare can read, or as JSON lines to standard output.
 
     Example: cascade traces export -o log.parquet --where model=openai/gpt-4o
     """
@@ -85,16 +88,18 @@ def _print_lines(rows: Iterator[Mapping[str, Any]]) -> int:
 
 @app.command("purge")
 def purge(
-    older_than: Annotated[str, typer.Option("--older-than", help="Of which age: 12h, 30d, 8w; 0d is all.")],
+    older_than: Annotated[
+        str, typer.Option("--older-than", help="The least age of what is removed: 12h, 30d, 8w; 0d is everything.")
+    ],
     content_only: Annotated[
-        bool, typer.Option("--content-only", help="Keep the numbers, remove questions, contexts and answers.")
+        bool, typer.Option("--content-only", help="Keep the numbers; remove questions, contexts and answers.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     store: StoreOption = None,
     config: ConfigOption = _CONFIG,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove rows that are older than this, or only what they say. SQLite writes zeros over what is removed.
+    """Remove old rows, or only their texts. SQLite overwrites what is removed with zeros.
 
     Example: cascade traces purge --older-than 30d --content-only
     """
@@ -136,10 +141,12 @@ def _confirm(question: str) -> None:
 def stats(
     store: StoreOption = None,
     config: ConfigOption = _CONFIG,
-    check: Annotated[bool, typer.Option("--check", help="Let SQLite check the whole file; it takes a while.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Let SQLite check the whole file. This takes a while.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show how much is on record, from when, and by model what it cost.
+    """Show how many traces there are, since when, and the cost of each model.
 
     Example: cascade traces stats --check
     """

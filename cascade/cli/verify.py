@@ -20,7 +20,7 @@ def verify_log(
     label_rate: LabelRate = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check a policy's certificates on a log: hashes, dates, models, the same threshold from the same data.
+    """Check a policy's certificates on a log: hashes, dates, models, and that the same data give the same threshold.
 
     On questions that it was not made from, it counts the misses and says whether they refute the promise.
 

@@ -18,6 +18,7 @@ from cascade.policies.config import PolicyConfig
 from cascade.providers.registry import PROVIDERS
 from cascade.section import Section
 from cascade.strategies import registry as strategies
+from cascade.strategies.base import CHAT_MAX_TOKENS, MAX_TOKENS
 from cascade.strategies.config import StrategyConfig
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -55,13 +56,18 @@ class ModelConfig(Section):
     provider: str | None = None
     api_base: _Address | None = None
     api_key_env: str | None = None
-    max_tokens: int | None = Field(default=None, ge=1, le=1_000_000)
+    max_tokens: int = Field(default=MAX_TOKENS, ge=1, le=1_000_000)
     temperature: float = Field(default=0.0, ge=0, le=2, allow_inf_nan=False)
     seed: int | None = None
     context_tokens: int | None = Field(default=None, ge=1)
     images: bool | None = None
     tools: bool | None = None
     fallbacks: tuple[str, ...] = ()
+
+    @property
+    def chat_max_tokens(self) -> int:
+        """The longest reply to a chat request that sets no limit: `max_tokens` where the configuration sets it."""
+        return self.max_tokens if "max_tokens" in self.model_fields_set else CHAT_MAX_TOKENS
 
 
 Model = Annotated[ModelConfig, BeforeValidator(_name_alone)]

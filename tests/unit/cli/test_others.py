@@ -393,7 +393,7 @@ def test_a_certificate_that_holds_is_said_in_words(cli: Cli, fake_config: Path) 
     calibrated(fake_config, certificate(made_for=made_for(load(fake_config)), expires="2999-12-31"))
     code, found = findings(cli)
     state, says = found["certificate"]
-    assert (code, state) == (0, "ok")
+    assert (code, state) == (0, "ok"), says
     assert says.startswith("With probability at least 90 %")
     assert says.endswith("Until 2999-12-31.")
 

@@ -55,7 +55,7 @@ def test_two_model_names_are_enough() -> None:
 def test_a_model_is_asked_plainly_where_nothing_is_said() -> None:
     model = made().models["base"]
     assert (model.max_tokens, model.temperature, model.seed, model.provider, model.price) == (
-        None,
+        256,
         0.0,
         None,
         None,
