@@ -3,14 +3,16 @@
     python benchmarks/agreement.py FOLDER                 every pair, 20 splits
     python benchmarks/agreement.py FOLDER --only mini --splits 5
     python benchmarks/agreement.py FOLDER --resplits 1000 --only mini
+    python benchmarks/agreement.py FOLDER --keep done.jsonl      each split is kept there, and not done again
 
-FOLDER holds `bfcl_v1.parquet`, `bfcl_v4_live.parquet` and `css_classification.parquet`. A split draws three of ten
-groups for the test; of the others about 200 groups certify, with one request each (150 of the live log), and the rest
-train. "agreement" compares with the last model's own output and reads no label; "regret" reads the labels of the log.
-A cost is a share of what the last model alone costs on the test requests; where nothing is certified that is 1. With
-"+", a second cheap model may be asked too; `fit` leaves out what does not pay. Ways:
+FOLDER holds `bfcl_v1.parquet`, `bfcl_v4_live.parquet`, `css_classification.parquet`. A split draws three of ten groups
+for the test; of the others exactly 200 groups certify, with one request each (150 of the live log), and the rest train.
+"agreement" compares with the last model's own output and reads no label; "regret" reads the labels of the log. A cost
+is a share of what the last model alone costs on the test requests; where nothing is certified that is 1. With "+", a
+second cheap model may be asked too; `fit` leaves out what does not pay. Ways:
 
-* ours: `cascade fit LOG --guarantee agreement` (or regret) with this share of certifying requests, and no other option.
+* ours: `cascade fit LOG --guarantee agreement` (or regret) with the share that sets so many groups aside, and no other
+  option.
 * classifier: scikit-learn's boosted classifier of "stopping loses something" on the training requests, by the same
   numbers of request and reply, and MAPIE's Learn-then-Test along 400 quantiles of it on the certifying ones. It knows
   the first model and the last.
@@ -23,9 +25,10 @@ A cost is a share of what the last model alone costs on the test requests; where
 from __future__ import annotations
 
 import argparse
-import time
+import functools
+import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -42,13 +45,17 @@ from cascade.episodes.lines import Dropped
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.episodes.truth import labelled_by_reference
-from cascade.evaluation.splits import splits
+from cascade.evaluation.splits import Split, splits
 from cascade.guarantees.base import Guarantee
 from cascade.policies.calibrated import Threshold
+from cascade.training.dividing import divided
 from cascade.training.fitting import Fitted, fit_policy
 
 DELTA = 0.1
-ASKED = (("agreement", 0.05), ("agreement", 0.1), ("regret", 0.02), ("regret", 0.05))
+ASKED = tuple(
+    Guarantee(kind, alpha, DELTA)
+    for kind, alpha in (("agreement", 0.05), ("agreement", 0.1), ("regret", 0.02), ("regret", 0.05))
+)
 SHARES = (0.4, 0.3, 0.3)
 BFCL, LIVE, CSS = "bfcl_v1.parquet", "bfcl_v4_live.parquet", "css_classification.parquet"
 MINI, TURBO, GPT4O = "gpt-4o-mini-2024-07-18-FC", "gpt-3.5-turbo-0125-FC", "gpt-4o-2024-08-06-FC"
@@ -103,13 +110,23 @@ def lost(table: EpisodeTable, step: int) -> Bools:
     return ~right[:, step] & (right[:, -1] | (table.truth is not None))
 
 
-def ours(log: EpisodeTable, test: EpisodeTable, asked: Guarantee, share: float, seed: int) -> tuple[Figures, Fitted]:
+def fitted(log: EpisodeTable, asked: Guarantee, certify: int, seed: int) -> Fitted:
+    """Fit with the share that sets exactly so many groups aside: of each one request certifies."""
+    low, high = 0.0, 1.0
+    while high - low > 1e-6:  # groups are set aside one after the other until they have the share of the requests
+        share = (low + high) / 2
+        found = divided([log], asked, share=share, seed=seed).calibration.n
+        if found == certify:
+            return fit_policy([log], asked, seed=seed, calibration_share=share)
+        low, high = (share, high) if found < certify else (low, share)
+    raise SystemExit(f"No share of this log sets {certify} groups aside.")
+
+
+def ours(log: EpisodeTable, test: EpisodeTable, asked: Guarantee, certify: int, seed: int) -> Figures:
     """Return what `fit` brings on the test requests."""
-    found = fit_policy([log], asked, seed=seed, calibration_share=share)
+    found = fitted(log, asked, certify, seed)
     cost, loss = played(found, test)
-    return Figures(
-        float(cost.sum() / reference(test).sum()), float(loss.mean()), found.policy.method != "reference"
-    ), found
+    return Figures(float(cost.sum() / reference(test).sum()), float(loss.mean()), found.policy.method != "reference")
 
 
 def played(found: Fitted, table: EpisodeTable) -> tuple[Floats, Floats]:
@@ -181,26 +198,22 @@ def agree(rest: EpisodeTable, test: EpisodeTable, asked: Guarantee) -> Figures |
     return Figures(float(cost / reference(test).sum()), float((same(test) & lost(test, 0)).mean()), certified=True)
 
 
-def split_of(table: EpisodeTable, pair: Pair, asked: Guarantee, number: int, split: object) -> dict[str, Figures]:
+def split_of(table: EpisodeTable, pair: Pair, asked: Guarantee, number: int, split: Split) -> dict[str, Figures]:
     """Return each way on one split."""
-    fit, test = np.sort(np.concatenate([split.train, split.calibration])), table.take(split.test)  # type: ignore[attr-defined]
-    log = table.take(fit)
-    share = pair.certify / len(set(log.groups))
-    found, fitted = ours(log, test, asked, share, number)
+    log, test = table.take(np.sort(np.concatenate([split.train, split.calibration]))), table.take(split.test)
     rest = one_a_group(log, seed=number)
-    rng = np.random.default_rng(number)
-    part = rng.permutation(rest.n)
+    part = np.random.default_rng(number).permutation(rest.n)
     certify = rest.take(np.sort(part[: pair.certify]))
     held = set(certify.groups)
     train = log.take(np.array([group not in held for group in log.groups]))
-    del fitted
-    ways = {"ours": found, "classifier": classifier(train, certify, test, asked, number)}
+    ways = {"ours": ours(log, test, asked, pair.certify, number)}
+    ways["classifier"] = classifier(train, certify, test, asked, number)
     ways["tokens"] = tokens(rest, test, asked)
     third = agree(rest, test, asked)
     return ways if third is None else {**ways, "agree": third}
 
 
-def line(pair: Pair, asked: Guarantee, found: Sequence[dict[str, Figures]], seconds: float) -> str:
+def line(pair: Pair, asked: Guarantee, found: Sequence[dict[str, Figures]]) -> str:
     """Return a line of the table."""
     cells = []
     for way in found[0]:
@@ -209,29 +222,74 @@ def line(pair: Pair, asked: Guarantee, found: Sequence[dict[str, Figures]], seco
         certified = np.mean([one[way].certified for one in found])
         error = costs.std(ddof=1) / np.sqrt(costs.size)
         cells.append(f"{way} {costs.mean():.3f} ± {error:.3f}, loss {loss:.3f}, certified {certified:.2f}")
-    return f"| {pair.name} | {asked.kind} {asked.alpha:g} | {' | '.join(cells)} | {seconds:.0f} s |"
+    return f"| {pair.name} | {asked.kind} {asked.alpha:g} | {' | '.join(cells)} |"
 
 
-def promises() -> Iterator[Guarantee]:
-    """Yield what is asked for."""
-    yield from (Guarantee(kind, alpha, DELTA) for kind, alpha in ASKED)
+def broken(table: EpisodeTable, pair: Pair, asked: Guarantee, number: int, split: Split) -> dict[str, Figures]:
+    """Return whether the loss over certifying and test requests, given the training, is above alpha on one split."""
+    log = table.take(np.sort(np.concatenate([split.train, split.calibration])))
+    found = fitted(log, asked, pair.certify, number)
+    trained = set(found.training.groups)
+    law = table.take(np.array([group not in trained for group in table.groups]))
+    (cost, loss), sizes = played(found, law), np.unique(law.groups, return_inverse=True)[1]
+    weights = 1 / np.bincount(sizes)[sizes]  # a random request of a random group
+    saves = found.policy.method != "reference"
+    risk = float((loss * weights).sum() / weights.sum())
+    return {"ours": Figures(float(cost.sum() / reference(law).sum()), risk, saves)}
 
 
-def resplit(table: EpisodeTable, pair: Pair, asked: Guarantee, count: int) -> str:
-    """Return in how many splits the loss over certifying and test requests is above alpha."""
-    broken = 0
-    for number, split in enumerate(splits(table.groups, count, 1, SHARES), 1):
-        fit = np.sort(np.concatenate([split.train, split.calibration]))
-        log = table.take(fit)
-        share = pair.certify / len(set(log.groups))
-        found = fit_policy([log], asked, seed=number, calibration_share=share)
-        trained = set(found.training.groups)
-        law = table.take(np.array([group not in trained for group in table.groups]))
-        loss, sizes = played(found, law)[1], np.unique(law.groups, return_inverse=True)[1]
-        weights = 1 / np.bincount(sizes)[sizes]  # a random request of a random group
-        broken += float((loss * weights).sum() / weights.sum()) > (asked.alpha or 0.0)
-    bound = DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / count)
-    return f"{pair.name}, {asked.kind} {asked.alpha:g}: broken in {broken} of {count}, at most {bound:.3f}"
+def broken_line(pair: Pair, asked: Guarantee, found: Sequence[dict[str, Figures]]) -> str:
+    """Return how often a promise was broken."""
+    risks = np.array([one["ours"].loss for one in found])
+    saves = np.mean([one["ours"].certified for one in found])
+    bound = DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / risks.size)
+    times = int((risks > (asked.alpha or 0.0)).sum())
+    count = f"broken in {times} of {risks.size} ({times / risks.size:.3f}), at most {bound:.3f}"
+    return f"{pair.name}, {asked.kind} {asked.alpha:g}: {count}; certified {saves:.2f}, mean loss {risks.mean():.4f}"
+
+
+# --- the loop over splits, which can go on where it stopped ---
+
+Work = Callable[[EpisodeTable, Pair, Guarantee, int, Split], dict[str, Figures]]
+
+
+class Kept:
+    """Splits that are done, a line of JSON each; without a file nothing is kept."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._done: dict[str, dict[str, Figures]] = {}
+        if file is not None and file.exists():
+            for one in file.read_text().splitlines():
+                key, found = json.loads(one)
+                self._done[key] = {way: Figures(*values) for way, values in found.items()}
+
+    def get(self, key: str, make: Callable[[], dict[str, Figures]]) -> dict[str, Figures]:
+        """Return what is kept for a key, else make and keep it."""
+        if key not in self._done:
+            self._done[key] = make()
+            if self._file is not None:
+                with self._file.open("a") as file:
+                    file.write(json.dumps([key, self._done[key]]) + "\n")
+        return self._done[key]
+
+
+Tables = Callable[[Pair, str], EpisodeTable]
+
+
+def measured(tables: Tables, pair: Pair, asked: Guarantee, kept: Kept, given: argparse.Namespace) -> str:
+    """Return one line of what is printed."""
+    work: Work = broken if given.resplits else split_of
+    table = tables(pair, asked.kind)
+    drawn = enumerate(splits(table.groups, given.resplits or given.splits, given.resplits and 1, SHARES), 1)
+    found = [
+        kept.get(
+            f"{work.__name__} {pair.name} {asked.kind} {asked.alpha} {number}",
+            lambda number=number, split=split: work(table, pair, asked, number, split),  # type: ignore[misc]
+        )
+        for number, split in drawn
+    ]
+    return broken_line(pair, asked, found) if given.resplits else line(pair, asked, found)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -242,23 +300,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--kind", default="", help="one kind of promise")
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--resplits", type=int, default=0)
+    parser.add_argument("--keep", type=Path, help="a file in which each split is kept")
     given = parser.parse_args(argv)
     warnings.filterwarnings("ignore", category=RuntimeWarning)
+    kept = Kept(given.keep)
+    tables = functools.cache(lambda pair, kind: read(given.folder, pair, kind))
     for pair in PAIRS:
-        if given.only not in pair.name:
-            continue
-        tables: dict[str, EpisodeTable] = {}
-        for asked in promises():
-            if given.kind not in asked.kind:
-                continue
-            table = tables.setdefault(asked.kind, tables.get(asked.kind) or read(given.folder, pair, asked.kind))
-            if given.resplits:
-                print(resplit(table, pair, asked, given.resplits), flush=True)
-                continue
-            began = time.perf_counter()
-            drawn = enumerate(splits(table.groups, given.splits, 0, SHARES), 1)
-            found = [split_of(table, pair, asked, number, split) for number, split in drawn]
-            print(line(pair, asked, found, time.perf_counter() - began), flush=True)
+        for asked in ASKED:
+            if given.only in pair.name and given.kind in asked.kind:
+                print(measured(tables, pair, asked, kept, given), flush=True)
     return 0
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
@@ -58,21 +58,26 @@ def _pico(amount_usd: Decimal) -> int:
 
 
 class Usage(NamedTuple):
-    """Token counts of one call. `estimated` marks counts that the provider did not send; they err high."""
+    """Token counts of one call. `estimated` marks counts that the provider did not send; they err high.
+
+    `cached_input_tokens` were read from the provider's prompt cache, `written_input_tokens` written to it; both are
+    among `input_tokens`.
+    """
 
     input_tokens: int | None
     output_tokens: int | None
     cached_input_tokens: int | None = None
     reasoning_tokens: int | None = None
     estimated: bool = False
+    written_input_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
     """What a model charges, in pico-dollars (10⁻¹² USD) per token and per request.
 
-    `cached_input` and `reasoning` default to the plain rates, which never undercharges. `above` holds
-    (tokens, Price) pairs: the price of a whole call whose input is longer than so many tokens.
+    `cached_input` (read from a prompt cache), `cache_write` (written to it) and `reasoning` default to the plain rates.
+    `above` holds (tokens, Price) pairs: the price of a whole call whose input is longer than so many tokens.
     """
 
     input: int
@@ -83,6 +88,7 @@ class Price:
     above: tuple[tuple[int, Price], ...] = ()
     source: str = "config"
     note: str | None = None
+    cache_write: int | None = None
 
     @classmethod
     def per_million(
@@ -91,6 +97,7 @@ class Price:
         input: Decimal | float | str,  # noqa: A002 - the field's name in every price list
         output: Decimal | float | str,
         cached_input: Decimal | float | str | None = None,
+        cache_write: Decimal | float | str | None = None,
         reasoning: Decimal | float | str | None = None,
         request: Decimal | float | str = 0,
         source: str = "config",
@@ -115,6 +122,7 @@ class Price:
             request=_pico(Decimal(str(request))),
             source=source,
             note=note,
+            cache_write=per_token(cache_write),
         )
 
     def cost_nano_usd(self, usage: Usage) -> int | None:
@@ -127,8 +135,11 @@ class Price:
             return None
         price = self._for_input(usage.input_tokens) if self.above else self
         pico = usage.input_tokens * price.input + usage.output_tokens * price.output + price.request
-        if usage.cached_input_tokens and price.cached_input is not None:
-            pico += min(usage.cached_input_tokens, usage.input_tokens) * (price.cached_input - price.input)
+        cached = min(usage.cached_input_tokens or 0, usage.input_tokens)
+        if cached and price.cached_input is not None:
+            pico += cached * (price.cached_input - price.input)
+        if usage.written_input_tokens and price.cache_write is not None:
+            pico += min(usage.written_input_tokens, usage.input_tokens - cached) * (price.cache_write - price.input)
         if usage.reasoning_tokens and price.reasoning is not None:
             pico += min(usage.reasoning_tokens, usage.output_tokens) * (price.reasoning - price.output)
         return -(-pico // PICO_PER_NANO)
@@ -136,7 +147,7 @@ class Price:
     def bound_nano_usd(self, input_tokens: int, max_output_tokens: int) -> int:
         """Return the most that a call can cost: every token at the dearest rate that may apply to it."""
         prices = (self, *(price for _, price in self.above))
-        dearest_input = max(max(p.input, p.cached_input or 0) for p in prices)
+        dearest_input = max(max(p.input, p.cached_input or 0, p.cache_write or 0) for p in prices)
         dearest_output = max(max(p.output, p.reasoning or 0) for p in prices)
         pico = input_tokens * dearest_input + max_output_tokens * dearest_output + max(p.request for p in prices)
         return -(-pico // PICO_PER_NANO)
@@ -154,6 +165,7 @@ class Price:
         return {
             "input": shown(self.input),
             "cached_input": shown(self.cached_input),
+            "cache_write": shown(self.cache_write),
             "output": shown(self.output),
             "reasoning": shown(self.reasoning),
             "request": Decimal(self.request).scaleb(-12).normalize(),
@@ -221,20 +233,20 @@ def price_from_entry(entry: Mapping[str, Any], source: str) -> Price:
         input=entry["input"],
         output=entry["output"],
         cached_input=entry.get("cached_input"),
+        cache_write=entry.get("cache_write"),
         reasoning=entry.get("reasoning"),
         request=entry.get("request", 0),
         source=source,
     )
     above = tuple((int(tier["tokens"]), price_from_entry(tier, source)) for tier in entry.get("above", ()))
-    if not above:
-        return price
-    return Price(price.input, price.output, price.cached_input, price.reasoning, price.request, above, source)
+    return replace(price, above=above) if above else price
 
 
 _MAP_FIELDS = {
     "input": "input_cost_per_token",
     "output": "output_cost_per_token",
     "cached_input": "cache_read_input_token_cost",
+    "cache_write": "cache_creation_input_token_cost",
     "reasoning": "output_cost_per_reasoning_token",
 }
 _MAP_TIERS = (128_000, 200_000, 256_000, 272_000)
@@ -270,6 +282,10 @@ def _rates(entry: Mapping[str, Any], suffix: str) -> dict[str, Any]:
         amount = entry.get(field + suffix)
         if isinstance(amount, int | float):
             rates[short] = float(Decimal(str(amount)).scaleb(6))
+    if rates.get("cache_write", 0.0) <= rates.get("input", 0.0):
+        rates.pop(
+            "cache_write", None
+        )  # nobody charges less for it: the map is wrong, or has 0 for what it does not know
     return rates
 
 

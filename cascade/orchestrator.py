@@ -38,9 +38,10 @@ from cascade.providers.guard import Guard
 from cascade.resilience.halting import Halt
 from cascade.resilience.retry import Deadline
 from cascade.serving.audits import Outcome, judge
-from cascade.serving.certified import CertifiedPolicy, RunPlan
+from cascade.serving.certified import CertifiedPolicy, RunPlan, unpromised
 from cascade.serving.levels import ServingState, at_level, in_service
 from cascade.serving.monitors import ServiceStatus
+from cascade.serving.prompt_caches import PromptCaches
 from cascade.serving.spending import Spending, SpendingGuard
 from cascade.strategies.base import Strategy
 from cascade.streaming import Flow, aserve, astream, stream
@@ -107,6 +108,7 @@ class Orchestrator:
         self._bare = build_policy(config) if self._service is None else self._service.default.policy
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
+        self._caches = PromptCaches.of(config)
         self._spending = Spending.of(config)
         self._standins = build_standins(config)
         self._closed = False
@@ -119,8 +121,7 @@ class Orchestrator:
         if wanted is None or url is None:
             return None
         keys = {key for guard in self._guards.values() for key in guard.secrets}
-        kept: dict[str, Any] = wanted.model_dump(include={"content", "durability", "strict"})
-        return TraceWriter(url, secrets=keys, **kept)
+        return TraceWriter(url, secrets=keys, **wanted.model_dump(include={"content", "durability", "strict"}))
 
     def ask(
         self,
@@ -556,7 +557,8 @@ class Orchestrator:
         deadline = self._deadline(deadline_s)
         asked, said = fitted_question(checked_question(question, segment), self.config.limits.context_chars)
         serving = self._serves(level, alpha) if only is None else None
-        plan = only or (RunPlan(self._plain, self._bare) if serving is None else serving.plan(asked))
+        stays = self._caches is not None and only is None and self._caches.stays(asked, self._plain)
+        plan = only or (unpromised(self._plain, self._bare, stays) if serving is None else serving.plan(asked, stays))
         trace = Trace(self._traces, plan.strategy.horizon, self._paid, plan.walk, trace_id)
         walk = run(
             asked,
@@ -575,7 +577,8 @@ class Orchestrator:
             standins=self._standins,
         )
         if serving is not None:
-            walk = serving.counted(walk)
+            walk = serving.counted(walk, odd=plan.scope is not None)
+        walk = walk if self._caches is None else self._caches.followed(walk)
         return deadline, trace.follow(asked, walk), trace, plan
 
     def _serves(self, level: str | None, alpha: float | None) -> CertifiedPolicy | None:

@@ -483,8 +483,9 @@ def _openai_usage(usage: Usage) -> dict[str, Any] | None:
     if read is None or written is None:
         return None
     counts: dict[str, Any] = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
-    if usage.cached_input_tokens is not None:
-        counts["prompt_tokens_details"] = {"cached_tokens": usage.cached_input_tokens}
+    cache = {"cached_tokens": usage.cached_input_tokens, "cache_write_tokens": usage.written_input_tokens}
+    if known := {name: many for name, many in cache.items() if many is not None}:
+        counts["prompt_tokens_details"] = known
     if usage.reasoning_tokens is not None:
         counts["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
     return counts

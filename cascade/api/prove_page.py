@@ -12,6 +12,7 @@ from cascade.conformal.ltt import chance_said
 from cascade.episodes.schema import BASE_ONLY
 from cascade.evaluation.baselines import CLAIRVOYANT, label
 from cascade.evaluation.breakeven import BreakEven
+from cascade.evaluation.proof.prices import CHANGE, CHEAPER, COLD, DEARER, UNCACHED
 from cascade.evaluation.proof.proving import LADDER, ROUNDS, Proof, Rivals
 from cascade.evaluation.proof.reasons import CLOSE, Reason, called, enough_alone, reasons, share
 from cascade.evaluation.proof.split_results import Way
@@ -22,7 +23,7 @@ from cascade.text import counted
 from cascade.training.choice.simple import PER_RUNG
 
 _WIDE, _MIDDLE = 110, 94
-_SIGNALS_SAID = 5
+_SIGNALS_SAID = _SEGMENTS_SAID = 5
 _HARDLY = 0.01
 """Steps a question: what is saved at most where it is said that none is."""
 _COIN = "a coin, as broken"
@@ -83,6 +84,11 @@ def page(found: Cascade, width: int) -> Iterator[Block]:
     ways = _ways(proof, width)
     yield ways
     yield Said(_legend(proof, ways.heads))
+    yield from (Said(one) for one in bills_said(proof))
+    if proof.segments:
+        yield Heading("Segment by segment, the worst first", 3)
+        yield _segments(proof)
+        yield Said(_segments_said(proof))
     if found.as_ladder is not None:
         yield Heading("Rounds in which the guide judges, or a ladder without judging", 3)
         yield _rivals(found.as_ladder.rivals)
@@ -170,6 +176,38 @@ def _promise(proof: Proof) -> str:
     return (
         f"{said} On the test questions it was broken on {share(proof.policy.broken)} on average, "
         f"{above if proof.exceeded else none}."
+    )
+
+
+def bills_said(proof: Proof) -> Iterator[str]:
+    """Yield what would be saved at other prices, in a sentence each."""
+    at = {one.name: share(one.saving).replace("-", "−") for one in proof.other_prices}
+    last, change = called(proof.reference), percent(CHANGE)
+    if CHEAPER in at:
+        more = f"{at[DEARER]} if it costs {change} more"
+        yield f"At other prices: {at[CHEAPER]} is saved if {last} costs {change} less, {more}."
+    if UNCACHED in at:
+        yield (
+            f"Prompt caches, as logged, are in these figures. Without any, {at[UNCACHED]} is saved; at the worst, "
+            f"where {last} alone keeps its cache and its calls in the cascade find nothing cached, {at[COLD]}."
+        )
+
+
+def _segments(proof: Proof) -> Rows:
+    shown = proof.segments[:_SEGMENTS_SAID]
+    rows = [
+        [one.name, f"{one.questions:,}", "-" if one.saving is None else share(one.saving), f"{one.broken:.3f}"]
+        for one in shown
+    ]
+    return Rows(["segment", "questions", "saves", "broken"], rows)
+
+
+def _segments_said(proof: Proof) -> str:
+    many = len(proof.segments)
+    rest = "" if many <= _SEGMENTS_SAID else f" {many - _SEGMENTS_SAID} more are broken less often."
+    return (
+        f"The promise speaks of all questions together, not of each segment; the worst of {many} looks worse than it "
+        f"is.{rest} For a promise on each: cascade fit --by-segment."
     )
 
 
@@ -441,6 +479,8 @@ def _proof_document(proof: Proof, why: Sequence[Reason]) -> dict[str, Any]:
         "clairvoyant_usd": proof.clairvoyant_usd,
         "impossible": proof.impossible,
         "own_difference": proof.own,
+        "other_prices": {one.name: one.saving for one in proof.other_prices},
+        "segments": [one._asdict() for one in proof.segments],
         "lost": proof.lost,
         "unsolvable": proof.unsolvable,
         "first_right": proof.first_right,

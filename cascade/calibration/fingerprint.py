@@ -212,6 +212,8 @@ def _price(price: Price | None) -> dict[str, Any] | None:
     if price is None:
         return None
     plain = {name: getattr(price, name) for name in ("input", "output", "cached_input", "reasoning", "request")}
+    if price.cache_write is not None:
+        plain["cache_write"] = price.cache_write
     return plain | {"above": [[tokens, _price(higher)] for tokens, higher in price.above]}
 
 
@@ -320,10 +322,24 @@ def _known(settings: Mapping[str, Any]) -> bool:
 
 def _prices_changed(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for model in sorted(set(then) & set(now)):
-        if then[model] != now[model]:
+        if not _same_price(then[model], now[model]):
             was = "unknown" if then[model] is None else f"{_rates(then[model])}"
             said = "unknown" if now[model] is None else f"{_rates(now[model])}"
             yield f"the price of {model} is {said}; the certificate was made at {was}"
+
+
+def _same_price(then: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> bool:
+    """Whether two prices are the same, as far as both say; before 0.6 none said what writing to a cache costs."""
+    if then is None or now is None:
+        return then is now
+    (low, one), (high, other) = (
+        (price["above"], {k: v for k, v in price.items() if k != "above"}) for price in (then, now)
+    )
+    same = all(one[name] == other[name] for name in one.keys() & other.keys())
+    tiers = len(low) == len(high) and all(
+        a == b and _same_price(was, is_now) for (a, was), (b, is_now) in zip(low, high, strict=True)
+    )
+    return same and tiers
 
 
 def _moved(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -75,7 +75,17 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         parents=first.parents,
         labels=_labels(tables),
         own=pooled(table.own for table in tables),
+        uncached=_uncached(tables),
     )
+
+
+def _uncached(tables: Sequence[EpisodeTable]) -> Floats | None:
+    """Return what the steps would cost without prompt caches; unknown where a data set does not tell."""
+    if all(table.uncached is None for table in tables):
+        return None
+    unknown = [np.full(table.arrays.cost.shape, np.nan) for table in tables]
+    each = [nan if table.uncached is None else table.uncached for nan, table in zip(unknown, tables, strict=True)]
+    return np.concatenate(each)
 
 
 def _joined(parts: Sequence[StepArrays]) -> StepArrays:

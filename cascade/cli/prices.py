@@ -15,6 +15,7 @@ from cascade.errors import UsageError
 from cascade.money import STALE_AFTER_DAYS, PriceTable
 
 _SHOW_AT_MOST = 40
+_RATES = ("input", "cached_input", "cache_write", "output", "reasoning")
 
 
 def prices(
@@ -43,9 +44,9 @@ def prices(
         head = {"as_of": table.as_of.isoformat(), "source": table.source, "sha256": table.digest}
         print_json({**head, "unit": "USD per 10^6 tokens", "models": rows})
         return
-    shown = Table("model", *(field.replace("_", " ") for field in ("input", "cached_input", "output", "reasoning")))
+    shown = Table("model", *(field.replace("_", " ") for field in _RATES))
     for name, rates in list(rows.items())[:_SHOW_AT_MOST]:
-        cells = (rates[field] for field in ("input", "cached_input", "output", "reasoning"))
+        cells = (rates[field] for field in _RATES)
         shown.add_row(plain(name), *("" if rate is None else f"{rate:f}" for rate in cells))
     out = console()
     out.print(shown)

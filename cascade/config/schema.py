@@ -32,6 +32,7 @@ class PriceConfig(Section):
     input: _NotNegative
     output: _NotNegative
     cached_input: _NotNegative | None = None
+    cache_write: _NotNegative | None = None
     reasoning: _NotNegative | None = None
     request: _NotNegative = 0.0
     note: str | None = None
@@ -172,6 +173,9 @@ class BudgetConfig(Section):
     database that `store` (or the variable `store_env`) names, for all processes that share it. A call waits `wait_s`
     for money that calls under way hold. Where a call does not fit, "serve_best" (once "answer") serves the best answer
     there is, "base_only" does the same and asks the first model where there is none, and "refuse" serves nothing.
+
+    `prompt_cache_s` is how long the providers keep a prompt in their cache, in seconds. With it a conversation stays
+    with a ladder's last model where that model's cached prompt makes it no dearer than the first one.
     """
 
     per_question: _Positive | None = None
@@ -182,6 +186,7 @@ class BudgetConfig(Section):
     total: _Positive | None = None
     on_exhausted: Literal["refuse", "base_only", "serve_best", "answer"] = "refuse"
     wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    prompt_cache_s: _Positive | None = None
     store: Annotated[str, AfterValidator(_checked_store)] | None = None
     store_env: str | None = None
 

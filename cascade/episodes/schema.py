@@ -18,6 +18,7 @@ from typing import Any
 
 from cascade.chat import ChatRequest, output_text
 from cascade.errors import UsageError
+from cascade.money import PriceTable
 from cascade.policies.scope import failed_with
 from cascade.types import ALONE, Answer, Call, Completion, Request, Step, Token, Usage
 
@@ -31,6 +32,8 @@ TOLD = "told"
 """Stands under a row's `signals["replay"]` where a model was told whether it was right while it worked."""
 FAILED = "failed"
 """Stands under a row's `signals["replay"]` where calls of its episode failed: step, role and error of each."""
+WRITTEN = "written_input_tokens"
+"""Stands there where a provider wrote so many tokens of the prompt to its cache."""
 ECHOED = "echoed"
 """Stands there where the reply bore a model's name."""
 CHAT = "chat"
@@ -252,6 +255,8 @@ def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
         replay[CHAT] = True
     if completion.model is not None:
         replay[ECHOED] = completion.model
+    if completion.usage.written_input_tokens:
+        replay[WRITTEN] = completion.usage.written_input_tokens
     if completion.maybe_billed:
         replay["maybe_billed"] = completion.maybe_billed
     if call.cost_nano_usd is None and call.cost_bound_nano_usd is not None:
@@ -276,6 +281,27 @@ def _cost_source(call: Call) -> str:
     return "no price" if call.cost_bound_nano_usd is None else "usage estimated"
 
 
+def uncached_nano_usd(row: Mapping[str, Any]) -> int | None:
+    """Return what a row's call would have cost had nothing of its prompt been in a cache; None where that is not known.
+
+    The price is the bundled table's, if it gives the cost on record; a price of the user's own is not in a log.
+    """
+    cost, cached = row["cost_nano_usd"], row["cached_input_tokens"]
+    if not cached or cost is None:
+        return None if cost is None else int(cost)
+    price = PriceTable.bundled().price(row["model"] or "")
+    usage = Usage(
+        row["input_tokens"],
+        row["output_tokens"],
+        cached,
+        row["reasoning_tokens"],
+        written_input_tokens=replay_of(row).get(WRITTEN),
+    )
+    if price is None or price.cost_nano_usd(usage) != cost:
+        return None
+    return price.cost_nano_usd(usage._replace(cached_input_tokens=0, written_input_tokens=0))
+
+
 def completion_of(row: Mapping[str, Any]) -> Completion:
     """Return the completion that a row records: the inverse of `rows`.
 
@@ -294,6 +320,7 @@ def completion_of(row: Mapping[str, Any]) -> Completion:
             row["cached_input_tokens"],
             row["reasoning_tokens"],
             replay["usage_estimated"],
+            replay.get(WRITTEN),
         ),
         tokens=None if tokens is None else tuple([_token_of(token) for token in tokens]),
         model=replay.get(ECHOED),

@@ -103,6 +103,8 @@ class EpisodeTable:
             since they are all earlier. `graph` has them as nodes of their own.
         labels: for which questions people's judgements count (`review.labels`); None where the truth is not theirs.
         own: how often the reference differs from itself, in the whole log; None where it answered no request twice.
+        uncached: float64 (n, T), what each step would have cost had nothing of its prompts been in a cache, nano-USD;
+            NaN = unknown. None where the log tells of no tokens read from a cache.
     """
 
     dataset: str
@@ -131,6 +133,7 @@ class EpisodeTable:
     parents: Parents | None = None
     labels: Labels | None = None
     own: OwnDifference | None = None
+    uncached: Floats | None = None
 
     def __post_init__(self) -> None:
         if not self.questions:
@@ -206,6 +209,7 @@ class EpisodeTable:
             quality=None if self.quality is None else self.quality[:, columns],
             tokens=self.tokens[:, columns],
             paid=self.paid[:, columns],
+            uncached=None if self.uncached is None else self.uncached[:, columns],
             step_models=tuple([self.step_models[at] for at in columns.tolist()]) if self.step_models else (),
             parents=parents,
         )
@@ -233,6 +237,7 @@ class EpisodeTable:
             texts_known=np.ones(self.n, dtype=np.bool_),
             step_models=(),
             parents=None,
+            uncached=None,
         )
 
     def take(self, rows: Ints | Bools) -> EpisodeTable:
@@ -265,4 +270,5 @@ class EpisodeTable:
             self.parents,
             None if self.labels is None else self.labels.take(chosen),
             self.own,
+            None if self.uncached is None else self.uncached[chosen],
         )

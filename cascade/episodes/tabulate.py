@@ -32,6 +32,7 @@ from cascade.episodes.schema import (
     question_id,
     replay_of,
     replied,
+    uncached_nano_usd,
 )
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
@@ -56,6 +57,7 @@ class _Stage:
     made: dict[int, _Made] = field(default_factory=dict)
     unplaced: list[_Made] = field(default_factory=list)
     costs: list[tuple[str, int | None]] = field(default_factory=list)
+    uncached: list[int | None] = field(default_factory=list)
     tokens: list[int | None] = field(default_factory=list)
     signals: dict[str, float] = field(default_factory=dict)
     replied: set[str] = field(default_factory=set)
@@ -94,8 +96,9 @@ class _Logged:
 class _Draft:
     """One episode in the making. `askers` holds who was asked, `echoes` under which names they answered.
 
-    `told` is `schema.is_told`, `failed` is `schema.has_failed`. `doubled` says that the question's own hash is the
-    episode's id, as where the log gives none, and two rows answer in one place.
+    `told` is `schema.is_told`, `failed` is `schema.has_failed`; `cached` says that a prompt was read from a cache,
+    `doubled` that the question's own hash is the episode's id, as where the log gives none, and two rows answer in one
+    place.
     The first row that tells the group decides on it, and so for the question.
     """
 
@@ -106,6 +109,7 @@ class _Draft:
     asked: Mapping[str, float] = field(default_factory=dict)
     told: bool = False
     failed: bool = False
+    cached: bool = False
     doubled: bool = False
     echoes: set[tuple[str, str]] = field(default_factory=set)
     horizon: int | None = None
@@ -213,6 +217,8 @@ def _take_step(row: Mapping[str, Any], made: _Made | None, draft: _Draft) -> Non
     if row["model"] and isinstance(echoed, str):
         draft.echoes.add((row["model"], echoed))
     stage.costs.append((source, row["cost_nano_usd"]))
+    stage.uncached.append(uncached_nano_usd(row))
+    draft.cached |= bool(row["cached_input_tokens"])
     stage.tokens.append(_sum([row["input_tokens"], row["output_tokens"]]))
     if replied(row):
         stage.replied.add(source)
@@ -339,6 +345,7 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
         asked=_asked_of(drafts),
         tokens=_by_step(drafts, horizon, lambda stage: _sum(stage.tokens)),
         paid=_by_step(drafts, horizon, lambda stage: _sum([paid for _, paid in stage.costs])),
+        uncached=_uncached(drafts, horizon),
         texts_known=texts_known,
         step_models=by_step(askers, horizon),
         segments=tuple([draft.segment for draft in drafts]),
@@ -428,6 +435,12 @@ def _take_own_places(drafts: Iterable[_Draft]) -> None:
     if one_each and len(set(place.values())) == len(place):
         for stage in stages:
             stage.made = {place[made.source]: made for made in stage.made.values()}
+
+
+def _uncached(drafts: Sequence[_Draft], horizon: int) -> Floats | None:
+    if not any(draft.cached for draft in drafts):
+        return None
+    return _by_step(drafts, horizon, lambda stage: _sum(stage.uncached))
 
 
 def _sum(costs: Iterable[int | None]) -> int | None:

@@ -163,15 +163,28 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
         more = raw.get("completion_tokens_details") or {}
         cached = details.get("cached_tokens") if isinstance(details, dict) else None
         reasoning = more.get("reasoning_tokens") if isinstance(more, dict) else None
+        wrote = _written(raw, details if isinstance(details, dict) else {})
         # A prompt of 0 tokens does not exist: some clients put zeros where the server sent nothing.
         if is_count(prompt) and prompt and is_count(completion):
-            told = Usage(prompt, completion, sub_count(cached, prompt), sub_count(reasoning, completion))
+            told = Usage(
+                prompt,
+                completion,
+                sub_count(cached, prompt),
+                sub_count(reasoning, completion),
+                written_input_tokens=sub_count(wrote, prompt),
+            )
             if is_believable(told, request):
                 return told
             notes.append(f"usage of {prompt} and {completion} tokens is not believable, so the cost is unknown")
             return Usage(bound_tokens(request), request.max_tokens, estimated=True)
     notes.append("usage missing or not a count: estimated")
     return Usage(estimate_prompt(request), estimate_tokens(text), estimated=True)
+
+
+def _written(usage: Mapping[str, Any], details: Mapping[str, Any]) -> object:
+    """Return what the server says was written to its prompt cache: every host has a name of its own for it."""
+    told = [details.get("cache_write_tokens"), details.get("cache_creation_tokens")]
+    return next((one for one in told if one is not None), usage.get("cache_creation_input_tokens"))
 
 
 def is_count(value: object) -> bool:

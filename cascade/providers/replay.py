@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cascade.episodes.files import read_rows
-from cascade.episodes.schema import CHAT, ECHOED, IMPOSSIBLE_LOGPROB, question_id, request_digest
+from cascade.episodes.schema import CHAT, ECHOED, IMPOSSIBLE_LOGPROB, WRITTEN, question_id, request_digest
 from cascade.errors import BadRequestError, UsageError
 from cascade.providers.base import Payload
 from cascade.providers.registry import ProviderSettings
@@ -148,7 +148,10 @@ def _payload(row: Mapping[str, Any], replay: Mapping[str, Any]) -> Payload:
     usage: dict[str, Any] | None = {
         "prompt_tokens": row["input_tokens"],
         "completion_tokens": row["output_tokens"],
-        "prompt_tokens_details": {"cached_tokens": row.get("cached_input_tokens")},
+        "prompt_tokens_details": {
+            "cached_tokens": row.get("cached_input_tokens"),
+            "cache_write_tokens": replay.get(WRITTEN),
+        },
         "completion_tokens_details": {"reasoning_tokens": row.get("reasoning_tokens")},
     }
     if replay.get("usage_estimated"):

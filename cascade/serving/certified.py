@@ -61,6 +61,13 @@ class RunPlan(NamedTuple):
     scope: Scope | None = None
 
 
+def unpromised(strategy: Strategy, policy: Policy, stays: bool) -> RunPlan:
+    """Return how a question is run where nothing is promised: by the policy, or by the reference alone if it stays."""
+    if stays:
+        return RunPlan(strategy.only(Takes(reference=True)), FixedPolicy(), walk=_walk_of(strategy))
+    return RunPlan(strategy, policy)
+
+
 NO_CERTIFICATE = "no certificate: "
 """What a warning begins with that says why an answer has none."""
 
@@ -149,8 +156,13 @@ class CertifiedPolicy:
 
     # --- serving ---
 
-    def plan(self, question: Question) -> RunPlan:
+    def plan(self, question: Question, stays: bool = False) -> RunPlan:
         """Return how a question is to be run.
+
+        Args:
+            question: what is asked.
+            stays: whether the reference alone is expected to cost no more than the first step (`PromptCaches`). It is
+                then asked alone where the promise is one that it keeps, and the question is not drawn for an audit.
 
         Raises:
             NotCertifiedError: a certificate is required, and none holds any more.
@@ -170,6 +182,10 @@ class CertifiedPolicy:
             if strategy is not self._strategy:  # no audit of it tells anything about the strategy configured
                 return RunPlan(strategy, fallback, warnings=warnings, walk=_walk_of(self._strategy), level=self._level)
             return RunPlan(strategy, fallback, audit=audit, warnings=warnings, level=self._level)
+        if stays and not audit and (certificate is None or get(certificate.kind).reference_keeps_it):
+            held = None if reasons else certificate
+            plan = unpromised(self._strategy, self.policy, stays)
+            return plan._replace(certificate=held, warnings=warnings, level=self._level)
         lower = None if known.online is None else known.online.kappa
         policy = self.policy.for_segment(question.segment, question.group, kappa=lower)
         below = policy.abstain_below
@@ -182,13 +198,13 @@ class CertifiedPolicy:
             self._strategy, policy, certificate, below, audit, warnings, walk=self._walk, level=self._level, scope=scope
         )
 
-    def counted(self, walk: Run) -> Run:
-        """Return the same walk, with its answer counted at its end (`status`)."""
+    def counted(self, walk: Run, *, odd: bool = True) -> Run:
+        """Return the same walk, with its answer counted at its end (`status`); `odd`: whether odd steps are, too."""
         answer = yield from walk
         if not self._silent:
             said = [one.removeprefix(NO_CERTIFICATE) for one in answer.warnings if one.startswith(NO_CERTIFICATE)]
             self._monitors.answered(answer.certificate is not None, said)
-        if answer.certificate is not None:
+        if answer.certificate is not None and odd:
             scope = self._scopes[answer.certificate.calibration_id]
             if scope.calibrated[0]:  # else an odd step is outside by itself
                 odd = any(scope.odd(step) for step in answer.steps)

@@ -117,6 +117,7 @@ def test_rates_are_shown_as_price_lists_print_them() -> None:
     assert shown == {
         "input": Decimal("0.15"),
         "cached_input": Decimal(0),
+        "cache_write": None,
         "output": Decimal("0.6"),
         "reasoning": None,
         "request": Decimal("0.01"),

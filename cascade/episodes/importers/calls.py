@@ -193,7 +193,8 @@ def episodes(
             if all(row[1] is not None for row in calls_made):
                 calls_made.sort(key=lambda row: row[1])
             found = [(row[2], json.loads(row[3]), json.loads(row[4])) for row in calls_made]
-            yield from _episode(json.loads(trace), found, roles, dropped, dataset)
+            for name, calls_of_one in _requests(json.loads(trace), found):
+                yield from _episode(name, calls_of_one, roles, dropped, dataset)
 
 
 def _fill(store: sqlite3.Connection, calls: Iterable[LoggedCall], dropped: Dropped) -> None:
@@ -213,6 +214,24 @@ def _id(call: LoggedCall) -> str | None:
 
 
 _Found = tuple[str, dict[str, Any], list[str]]
+
+
+def _requests(trace: str, calls: list[_Found]) -> Iterator[tuple[str, list[_Found]]]:
+    """Yield the calls of a trace by their chat request: each turn of a conversation is an episode, the trace its group.
+
+    Where no call is a chat request, or all are the same one, the trace is one episode.
+    """
+    parts: dict[str | None, list[_Found]] = {}
+    for one in calls:
+        parts.setdefault(one[1].get("context"), []).append(one)
+    if len(parts) == 1 or None in parts:
+        yield trace, calls
+        return
+    for number, part in enumerate(parts.values(), 1):
+        for _, columns, _ in part:
+            if columns.get("group") is None:
+                columns["group"] = trace
+        yield trace if number == 1 else f"{trace}/{number}", part
 
 
 def _episode(

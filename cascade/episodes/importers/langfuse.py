@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cascade.episodes.importers.bodies import chat_columns, reply_of, request_in
 from cascade.episodes.importers.calls import LoggedCall, importer, mapped
 from cascade.episodes.importers.sources import AROUND, Record
 from cascade.episodes.importers.values import (
@@ -62,6 +63,7 @@ def _calls(record: Record, columns: Mapping[str, str], dropped: Dropped) -> Iter
         **_usage(fields),
         **_cost(fields),
     }
+    made |= chat_columns(made, request_in(fields.get("input")), reply_of(fields.get("output")))
     own_id = text(fields.get("id"))
     scored = {**around, **record.fields, **fields, **_scores(around, own_id), **_scores(fields, own_id)}
     made |= mapped(scored, columns, place, dropped)

@@ -1,20 +1,24 @@
 """LiteLLM's spend logs: rows of its table LiteLLM_SpendLogs, as JSON, lines of JSON, CSV or Parquet.
 
-The columns are those of `schema.prisma` in litellm 1.106. Three things in them are not what they seem:
+The columns are those of `schema.prisma` in litellm 1.106. Four things in them are not what they seem:
 
 * `spend` is 0 where LiteLLM knows no price. A call that used tokens and was no cache hit then has an unknown cost.
 * `messages` is empty for chat calls; what was sent stands in `proxy_server_request`, if prompts are stored at all.
+* A chat completion is kept whole, with messages, tools and schema, if prompts are stored.
 * A long text is stored with its middle cut out and a mark in its place, which is noted here.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cascade.episodes.importers.bodies import chat_columns, reply_of, request_in
 from cascade.episodes.importers.calls import LoggedCall, importer, mapped
 from cascade.episodes.importers.sources import Record
 from cascade.episodes.importers.values import (
+    loaded,
     mapping,
     moment,
     nano_usd,
@@ -58,12 +62,23 @@ def _calls(record: Record, columns: Mapping[str, str], dropped: Dropped) -> Iter
     for name in ("question", "text"):
         if _CUT in (made[name] or ""):
             dropped.note(f"a {name} whose middle LiteLLM cut out", place)
+    made |= _as_chat(fields, made)
     made |= mapped(fields, columns, place, dropped)
     trace = text(fields.get("session_id")) or text(metadata.get("trace_id"))
     names = [text(fields.get(name)) for name in ("model", "model_group")]
     call_id = text(fields.get("request_id"))
     at_s = None if start is None else start.seconds
     yield LoggedCall(place, call_id, trace, at_s, made, tuple([name for name in names if name]))
+
+
+def _as_chat(fields: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return request and message of a chat completion that is on record whole."""
+    bodies = [mapping(fields.get("proxy_server_request")), {"messages": loaded(fields.get("messages"))}]
+    body = next((one for one in bodies if one.get("messages")), {})
+    held = json.dumps([body, loaded(fields.get("response"))], default=str)
+    if _CUT in held or _REDACTED in held:
+        return {}
+    return chat_columns(made, request_in(body), reply_of(fields.get("response")))
 
 
 def _plain(said: str | None) -> str | None:

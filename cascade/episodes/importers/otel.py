@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cascade.chat import ChatRequest
+from cascade.episodes.importers.bodies import Reply, chat_columns, reply_of, request_in
 from cascade.episodes.importers.calls import LoggedCall, importer, mapped
 from cascade.episodes.importers.sources import Record
 from cascade.episodes.importers.values import (
@@ -28,7 +30,10 @@ from cascade.episodes.lines import Dropped
 _OPERATIONS = frozenset({"chat", "text_completion", "completion", "generate_content"})
 _INPUTS = ("gen_ai.input.messages", "gen_ai.prompt", "gen_ai.request.messages")
 _OUTPUTS = ("gen_ai.output.messages", "gen_ai.completion", "gen_ai.response.messages")
-_INDEXED = re.compile(r"gen_ai\.(prompt|completion)\.(\d+)\.(role|content)")
+_INDEXED = re.compile(r"gen_ai\.(prompt|completion)\.(\d+)\.(role|content|tool_call_id|finish_reason)")
+_INDEXED_CALL = re.compile(r"gen_ai\.(prompt|completion)\.(\d+)\.tool_calls\.(\d+)\.(id|name|arguments)")
+_INDEXED_TOOL = re.compile(r"llm\.request\.functions\.(\d+)\.(name|description|parameters)")
+_TOOLS, _SYSTEM = "gen_ai.tool.definitions", "gen_ai.system_instructions"
 _MESSAGE = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
 _ERROR_CODES = (2, "STATUS_CODE_ERROR", "ERROR")
 
@@ -83,6 +88,7 @@ def _call(span: Record, columns: Mapping[str, str], dropped: Dropped) -> LoggedC
         **_usage(has),
         **_cost(has),
     }
+    made |= chat_columns(made, _request(has, events), _message(has, events))
     made |= mapped({**has, **_evaluations(events)}, columns, place, dropped)
     at_s = None if start is None else start.seconds
     names = tuple([name for name in (asked, answered) if name])
@@ -183,6 +189,39 @@ def _reply(has: Mapping[str, Any], events: _Events) -> str | None:
     return (reply_in(choices[0]) if choices else None) or reply_in(_indexed(has, "completion"))
 
 
+def _request(has: Mapping[str, Any], events: _Events) -> ChatRequest | None:
+    """Return the chat request of a span, with system instructions and tools, in whichever spelling it has them."""
+    places = _places(has, events)
+    wholes = [one[name] for one in places for name in _INPUTS if one.get(name)]
+    tools = next((one[_TOOLS] for one in places if one.get(_TOOLS)), None) or _indexed_tools(has)
+    system = next((one[_SYSTEM] for one in places if one.get(_SYSTEM)), None)
+    one_by_one = [
+        {**event, "role": kind[1], "content": event.get("content")}
+        for name, event in events
+        if (kind := _MESSAGE.fullmatch(name)) is not None
+    ]
+    return request_in(wholes[0] if wholes else one_by_one or _indexed(has, "prompt"), tools, system)
+
+
+def _message(has: Mapping[str, Any], events: _Events) -> Reply | None:
+    wholes = [one[name] for one in _places(has, events) for name in _OUTPUTS if one.get(name)]
+    choices = [event if "message" in event else {"message": event} for name, event in events if name == "gen_ai.choice"]
+    reply = reply_of(wholes[0] if wholes else choices or _indexed(has, "completion"))
+    listed = has.get("gen_ai.response.finish_reasons")
+    if reply is None or reply.finish_reason is not None or not isinstance(listed, list) or not listed:
+        return reply
+    return reply._replace(finish_reason=text(listed[0]))
+
+
+def _indexed_tools(has: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the tools that attributes spell one by one: llm.request.functions.0.name and its like."""
+    tools: dict[int, dict[str, Any]] = {}
+    for name, value in has.items():
+        if (found := _INDEXED_TOOL.fullmatch(name)) is not None:
+            tools.setdefault(int(found[1]), {})[found[2]] = value
+    return [tools[number] for number in sorted(tools)]
+
+
 def _places(has: Mapping[str, Any], events: _Events) -> list[Mapping[str, Any]]:
     return [has, *[event for _, event in events]]
 
@@ -194,6 +233,11 @@ def _indexed(has: Mapping[str, Any], kind: str) -> list[dict[str, Any]]:
         found = _INDEXED.fullmatch(name)
         if found is not None and found[1] == kind:
             messages.setdefault(int(found[2]), {})[found[3]] = loaded(value)
+        called = _INDEXED_CALL.fullmatch(name)
+        if called is not None and called[1] == kind:
+            calls = messages.setdefault(int(called[2]), {}).setdefault("tool_calls", [])
+            calls += [{} for _ in range(int(called[3]) + 1 - len(calls))]
+            calls[int(called[3])][called[4]] = value
     default = "user" if kind == "prompt" else "assistant"
     return [{"role": default} | messages[number] for number in sorted(messages)]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median_high, median_low
 from typing import NamedTuple, TypeAlias
 
@@ -34,6 +34,8 @@ from cascade.evaluation.baselines import (
     walked,
 )
 from cascade.evaluation.proof.diagnosis import SignalUse, signal_uses, unknowns
+from cascade.evaluation.proof.prices import Bills, OtherPrices
+from cascade.evaluation.proof.segments import SegmentFigures, Segments
 from cascade.evaluation.proof.split_results import POLICY, Coin, Figures, Measuring, SplitResults, Way, coin_of, mean_of
 from cascade.evaluation.splits import splits
 from cascade.guarantees.base import Guarantee, Kind, kinds_that
@@ -143,6 +145,9 @@ class Proof:
         signals: what the first step's signals tell; none where it answers all questions rightly, or none.
         unknown: what is not on record, in words.
         own: how often the reference differs from itself, in words; None where it answered no request twice.
+        other_prices: what a ladder would save at other prices.
+        segments: how the certified policies fare on each segment, the worst first; a split without one counts as the
+            reference.
     """
 
     dataset: str
@@ -173,6 +178,8 @@ class Proof:
     signals: tuple[SignalUse, ...]
     unknown: tuple[str, ...]
     own: str | None = None
+    other_prices: tuple[OtherPrices, ...] = ()
+    segments: tuple[SegmentFigures, ...] = ()
 
     @property
     def verdict(self) -> str:
@@ -226,6 +233,7 @@ def prove(
     figures = {one.name: measuring.of_way(one) for one in (reference, *other_baselines(known, reference))}
     results = {name: SplitResults() for name in (*figures, PER_RUNG, POLICY)}
     bound, tally = measuring.bound(), _Tally()
+    bills, segments = Bills(known, reference), Segments(known.segments)
     for number, split in enumerate(splits(known.groups, plan.splits, plan.seed), 1):
         fitting = np.sort(np.concatenate([split.train, split.calibration]))
         tally.sizes = fitting.size, split.test.size
@@ -238,13 +246,18 @@ def prove(
         for name, column in figures.items():
             results[name].add(column.take(split.test), paid)
         results[POLICY].add(did, paid)
+        bills.add(None if found is None else found.policy, split.test)
+        segments.add(split.test, did, paid)
         own = None if log is None else per_rung_as_broken(log, measuring.take(split.test), did)
         if own is not None:
             results[PER_RUNG].add(own, paid)
         tell(number, plan.splits)
     said = (*unpriced_said(whole), *_without_reference(int(lost)))
     left_out = _LeftOut(table.n - whole.n, rows.n - known.n, said)
-    return _proof(measuring, bound, left_out, plan, tally, results)
+    proof = _proof(measuring, bound, left_out, plan, tally, results)
+    if tally.refused == plan.splits:
+        return proof
+    return replace(proof, other_prices=bills.found(), segments=segments.found(cost_known=known.cost_known))
 
 
 def _without_reference(many: int) -> Iterator[str]:

@@ -129,11 +129,15 @@ class Said:
 
     @property
     def usage(self) -> dict[str, int]:
-        """Tokens read, of these from a cache, written, of these reasoning; 0 where unknown: the forms need a number."""
+        """Tokens read, of these from a cache and new to it; written, of these reasoning.
+
+        0 where unknown: the forms need a number.
+        """
         usage = self.completion["usage"] or {}
         return {
             "read": usage.get("prompt_tokens", 0),
             "cached": usage.get("prompt_tokens_details", {}).get("cached_tokens", 0),
+            "cache_write": usage.get("prompt_tokens_details", {}).get("cache_write_tokens", 0),
             "written": usage.get("completion_tokens", 0),
             "reasoning": usage.get("completion_tokens_details", {}).get("reasoning_tokens", 0),
         }

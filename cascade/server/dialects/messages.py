@@ -154,10 +154,11 @@ def _end(said: Said) -> dict[str, Any]:
 
 
 def _usage(said: Said) -> dict[str, int]:
-    """Return token counts; Anthropic counts what was read from a cache apart."""
+    """Return token counts; Anthropic counts apart what was read from a cache and what was written to it."""
     usage = said.usage
     return {
-        "input_tokens": usage["read"] - usage["cached"],
+        "input_tokens": usage["read"] - usage["cached"] - usage["cache_write"],
+        "cache_creation_input_tokens": usage["cache_write"],
         "cache_read_input_tokens": usage["cached"],
         "output_tokens": usage["written"],
     }

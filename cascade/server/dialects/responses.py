@@ -120,7 +120,7 @@ class _Response:
             "output": self.output(said),
             "usage": {
                 "input_tokens": usage["read"],
-                "input_tokens_details": {"cached_tokens": usage["cached"], "cache_write_tokens": 0},
+                "input_tokens_details": {"cached_tokens": usage["cached"], "cache_write_tokens": usage["cache_write"]},
                 "output_tokens": usage["written"],
                 "output_tokens_details": {"reasoning_tokens": usage["reasoning"]},
                 "total_tokens": usage["read"] + usage["written"],

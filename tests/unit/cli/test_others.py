@@ -114,7 +114,14 @@ def test_prices_as_json_say_their_unit_and_source(cli: Cli) -> None:
     ran = cli("prices", "openai/gpt-4o-mini", "--json")
     document = json.loads(ran.out)
     assert document["models"] == {
-        "openai/gpt-4o-mini": {"input": 0.15, "cached_input": 0.075, "output": 0.6, "reasoning": None, "request": 0.0}
+        "openai/gpt-4o-mini": {
+            "input": 0.15,
+            "cached_input": 0.075,
+            "cache_write": None,
+            "output": 0.6,
+            "reasoning": None,
+            "request": 0.0,
+        }
     }
     assert date.fromisoformat(document["as_of"])
     assert len(document["sha256"]) == 64

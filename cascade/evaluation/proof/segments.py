@@ -1,0 +1,74 @@
+"""How the certified policies fare on each segment of the questions: a mean hides the worst of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from cascade.conformal.arrays import Floats, Ints
+from cascade.evaluation.proof.split_results import Figures
+
+LEAST = 20
+"""With fewer questions a segment's share says nothing, and the worst of many is one that had bad luck."""
+
+
+class SegmentFigures(NamedTuple):
+    """One segment of the questions.
+
+    Attributes:
+        name: the segment.
+        questions: how many the log has.
+        broken: the share of its test questions that count against the promise.
+        saving: what is saved on them, as a share of the reference's cost; None where that is not known.
+    """
+
+    name: str
+    questions: int
+    broken: float
+    saving: float | None
+
+
+@dataclass(slots=True)
+class Segments:
+    """Sums over the splits' test questions, by segment.
+
+    Args:
+        segments: the segment of each question; None: of no segment.
+    """
+
+    segments: Sequence[str | None]
+    _of: Ints = field(init=False)
+    _names: list[str] = field(init=False)
+    _sums: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._names = sorted({one for one in self.segments if one is not None})
+        number = {name: at for at, name in enumerate(self._names)}
+        self._of = np.array([number.get(one, -1) if one is not None else -1 for one in self.segments], dtype=np.int64)
+        self._sums = np.zeros((4, len(self._names)))
+
+    def add(self, rows: Ints, did: Figures, paid: Figures) -> None:
+        """Add a split's test questions: what the policy did, and what the reference costs."""
+        known = (self._of[rows] >= 0) & ~np.isnan(did.broken)
+        of = self._of[rows][known]
+        for at, column in enumerate((did.broken, np.ones(rows.size), did.cost, paid.cost)):
+            self._sums[at] += np.bincount(of, weights=column[known], minlength=len(self._names))
+
+    def found(self, *, cost_known: bool) -> tuple[SegmentFigures, ...]:
+        """Return the segments with enough questions, the worst first; nothing where there is one alone."""
+        sizes = np.bincount(self._of[self._of >= 0], minlength=len(self._names))
+        broken, seen, cost, paid = self._sums
+        found = [
+            SegmentFigures(
+                name,
+                int(sizes[at]),
+                float(broken[at] / seen[at]),
+                float(1 - cost[at] / paid[at]) if cost_known and paid[at] > 0 else None,
+            )
+            for at, name in enumerate(self._names)
+            if sizes[at] >= LEAST and seen[at]
+        ]
+        return tuple(sorted(found, key=lambda one: (-one.broken, one.name))) if len(found) > 1 else ()
