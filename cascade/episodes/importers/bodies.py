@@ -74,7 +74,8 @@ def chat_columns(made: Mapping[str, Any], request: ChatRequest | None, reply: Re
     """Return what becomes other columns where a call is a chat request and its answer; nothing where it is not."""
     if request is None or reply is None or _is_short(request, reply.message):
         return {}
-    usage = Usage(*(made.get(f"{name}_tokens") for name in ("input", "output", "cached_input", "reasoning")))
+    read, cached = made.get("input_tokens"), made.get("cached_input_tokens")
+    usage = Usage(read, made.get("output_tokens"), cached, made.get("reasoning_tokens"))
     said = answered(request, reply.message, usage, finish_reason=reply.finish_reason, tokens=reply.tokens)
     return {**asked(request), **said}
 
@@ -130,7 +131,7 @@ def _openai_call(one: Mapping[str, Any], at: int) -> dict[str, Any]:
     """Return a tool call in OpenAI's form, from there or from {name, arguments | args | input, id}."""
     inside = one.get("function")
     named = inside if isinstance(inside, Mapping) else one
-    given = next((named[name] for name in ("arguments", "args", "input") if named.get(name) is not None), {})
+    given: Any = next((named[name] for name in ("arguments", "args", "input") if named.get(name) is not None), {})
     function = {"name": named.get("name"), "arguments": _as_text(given)}
     return {"id": text(one.get("id")) or f"call_{at}", "type": "function", "function": function}
 
