@@ -183,14 +183,17 @@ def offered(
     telling = list(dict.fromkeys(_telling(history, step)))
     names = tuple(dict.fromkeys([*telling, *_signals(history)]))
     values = FeatureSet(names, history.sources).table(history, step)[history.steps >= step]
-    kept: list[int] = []
+    some = values[:: max(1, len(values) // _ALIKE_ROWS)]
+    kept: dict[str, _Compared] = {}
     for index, name in enumerate(names):
         if len(kept) >= (at_most if index < len(telling) else min(at_most, enough)):
             break
-        replaced = name == "cost_so_far" and "tokens_so_far" in [names[one] for one in kept]
-        if not replaced and _tells(values[:, index], least_known) and not _is_told(values, index, kept):
-            kept.append(index)
-    return tuple([names[index] for index in kept])
+        replaced = name == "cost_so_far" and "tokens_so_far" in kept
+        if not replaced and _tells(values[:, index], least_known):
+            compared = _Compared(np.isnan(some[:, index]), _standard(some[:, index]))
+            if not any(_say_the_same(compared, one) for one in kept.values()):
+                kept[name] = compared
+    return tuple(kept)
 
 
 def _signals(history: History) -> list[str]:
@@ -256,16 +259,16 @@ def _tells(values: Floats, least_known: float) -> bool:
     return float((known == common).mean()) <= _TOO_EQUAL
 
 
-def _is_told(values: Floats, index: int, kept: Sequence[int]) -> bool:
-    """Whether one of the features kept says the same: known where this one is, and all but a multiple of it."""
-    stride = max(1, len(values) // _ALIKE_ROWS)
-    some = values[::stride]
-    missing, own = np.isnan(some[:, index]), _standard(some[:, index])
-    return any(
-        np.array_equal(missing, np.isnan(some[:, one]))
-        and abs(float((own * _standard(some[:, one])).mean())) > _TOO_ALIKE
-        for one in kept
-    )
+class _Compared(NamedTuple):
+    """What two features are compared by: where each is missing, and its standardised values."""
+
+    missing: Bools
+    values: Floats
+
+
+def _say_the_same(one: _Compared, other: _Compared) -> bool:
+    """Whether two features are known of the same questions, and one is all but a multiple of the other."""
+    return np.array_equal(one.missing, other.missing) and abs(float((one.values * other.values).mean())) > _TOO_ALIKE
 
 
 def _standard(values: Floats) -> Floats:

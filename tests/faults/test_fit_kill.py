@@ -80,21 +80,22 @@ def killed_after(process: Any, folder: Path, step: int, more_s: float) -> bool:
     return bool(process.exitcode == -9)
 
 
-def test_killed_at_random_a_fit_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("aims", [(20, 90), pytest.param((0, 20, 50, 90, 130), marks=pytest.mark.long)])
+def test_killed_at_random_a_fit_goes_on_to_the_same_bytes(tmp_path: Path, aims: tuple[int, ...]) -> None:
     (tmp_path / "whole").mkdir()
     (tmp_path / "cut").mkdir()
     whole = started(tmp_path / "whole")
     whole.join()
     assert whole.exitcode == 0
     chance, kills, steps = random.Random(1), 0, [0]
-    for aim in (0, 20, 50, 90, 130):
+    for aim in aims:
         process = started(tmp_path / "cut")
         kills += killed_after(process, tmp_path / "cut" / "ck", aim, chance.uniform(0, 0.03))
         steps.append(step_in(tmp_path / "cut" / "ck"))
     last = started(tmp_path / "cut")
     last.join()
     assert last.exitcode == 0
-    assert kills >= 4, "it was done before it was killed"
+    assert kills >= len(aims) - 1, "it was done before it was killed"
     assert steps == sorted(steps), "a checkpoint went back"
     assert contents(tmp_path / "cut" / "policy") == contents(tmp_path / "whole" / "policy")
     assert contents(tmp_path / "cut" / "ck") == contents(tmp_path / "whole" / "ck")

@@ -23,6 +23,7 @@ from cascade.episodes.store import Store, StoreError
 from cascade.episodes.store import core as core_module
 from cascade.episodes.store import sqlite as sqlite_module
 from cascade.episodes.store.problems import from_database, from_file
+from cascade.episodes.traces import TraceWriter
 from cascade.errors import UsageError
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider
@@ -433,6 +434,7 @@ def test_f55_a_second_process_that_writes_is_refused_with_the_reason(
     url = f"sqlite:///{tmp_path / 'traces.db'}"
     monkeypatch.setattr(sqlite_module, "version", lambda: (3, 40, 1))
     monkeypatch.setattr(core_module, "WAIT_S", 0.05)
+    monkeypatch.setattr(TraceWriter.close, "__defaults__", (0.5,))  # an ask gives up after that, not after 10 s
     first = subprocess.Popen(
         [sys.executable, "-c", _HOLDS, url],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -563,11 +565,12 @@ def test_f70_a_link_to_elsewhere_is_refused_and_the_answer_comes(ask: Callable[.
 
 
 @pytest.mark.timeout(300)
-def test_f52_ten_kills_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    tally = kill_some(10, tmp_path, seed=3)
+@pytest.mark.parametrize("kills", [4, pytest.param(10, marks=pytest.mark.long)])
+def test_f52_kills_lose_nothing_that_was_acknowledged(tmp_path: Path, kills: int) -> None:
+    tally = kill_some(kills, tmp_path, seed=3)
     assert (tally.missing, tally.torn, tally.damaged) == ([], [], [])
-    assert tally.kills == 10
-    assert tally.acknowledged >= 7
+    assert tally.kills == kills
+    assert tally.acknowledged >= kills // 4 * 3
 
 
 @pytest.mark.timeout(300)

@@ -33,7 +33,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.text import normalize_answer
 from cascade.types import Answer, Question, Request
 
-N = 60
+N = 30
 ANSWERS = ("Danube", "the Rhine", "Volga.", "Elbe")
 MODELS = {
     "models": {

@@ -61,8 +61,19 @@ READS_ENVIRONMENT = {
 }
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Return all nodes of a syntax tree."""
+    return tuple(ast.walk(tree))
+
+
+@cache
+def imported(tree: ast.AST) -> tuple[str, ...]:
+    return tuple(_imported(tree))
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -92,7 +103,7 @@ def test_a_package_is_imported_only_where_it_may_be() -> None:
 def test_nothing_dangerous_is_called() -> None:
     wrong = []
     for name, tree in trees().items():
-        called = {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        called = {dotted(node.func) for node in nodes(tree) if isinstance(node, ast.Call)}
         wrong += [f"{name}: {one}" for one in sorted(called & FORBIDDEN_CALLS)]
         wrong += [f"{name}: {one}" for one in imported(tree) if one == "time.time"]
     assert wrong == []
@@ -104,7 +115,7 @@ def test_yaml_is_loaded_with_a_subclass_of_the_safe_loader_only() -> None:
     assert issubclass(_Loader, yaml.SafeLoader)
     calls = [
         node
-        for node in ast.walk(trees()["config/yamlfile.py"])
+        for node in nodes(trees()["config/yamlfile.py"])
         if isinstance(node, ast.Call) and dotted(node.func) == "yaml.load"
     ]
     assert [dotted(call.args[1]) for call in calls] == ["_Loader"]
@@ -113,7 +124,7 @@ def test_yaml_is_loaded_with_a_subclass_of_the_safe_loader_only() -> None:
 def test_the_environment_is_read_only_where_it_may_be() -> None:
     readers = set()
     for name, tree in trees().items():
-        used = {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        used = {dotted(node) for node in nodes(tree) if isinstance(node, ast.Attribute)}
         if used & {"os.environ", "os.getenv", "os.environb", "os.putenv"} or "os.environ" in set(imported(tree)):
             readers.add(name)
     assert readers == READS_ENVIRONMENT
@@ -135,13 +146,13 @@ def _branches(node: ast.AST) -> bool:
 
 def test_a_kind_of_guarantee_is_told_from_another_in_its_own_room_alone() -> None:
     others = {name: tree for name, tree in trees().items() if not name.startswith("guarantees/")}
-    found = [f"{name}:{node.lineno}" for name, tree in others.items() for node in ast.walk(tree) if _branches(node)]
+    found = [f"{name}:{node.lineno}" for name, tree in others.items() for node in nodes(tree) if _branches(node)]
     assert found == []
 
 
 def test_nothing_is_printed_outside_the_command_line() -> None:
     for name, tree in trees().items():
-        called = {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+        called = {dotted(node.func) for node in nodes(tree) if isinstance(node, ast.Call)}
         assert "print" not in called, name
         assert name.startswith("cli/") or "sys.exit" not in called, name
 

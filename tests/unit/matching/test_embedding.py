@@ -50,15 +50,15 @@ def test_the_threshold_is_where_pairs_begin_to_differ_too_often() -> None:
 def test_the_promise_holds_as_often_as_it_says() -> None:
     rng = random.Random(1)
     broken = certified = 0
-    for _ in range(400):
+    for _ in range(100):
         cosines = [rng.random() for _ in range(300)]
         try:
             found = similarity_threshold(cosines, [rng.random() < one for one in cosines], alpha=0.2)
         except NotCertifiedError:
             continue
         certified, broken = certified + 1, broken + ((1 - float(found)) / 2 > 0.2)
-    assert certified > 200
-    assert broken <= 0.1 * 400 + 3 * (400 * 0.09) ** 0.5
+    assert certified > 50
+    assert broken <= 0.1 * 100 + 3 * (100 * 0.09) ** 0.5
 
 
 def test_too_few_pairs_promise_nothing() -> None:

@@ -18,6 +18,7 @@ from cascade.guarantees.certificate import make
 from cascade.policies import levels
 from cascade.policies.artifact import PolicyArtifact
 from cascade.providers.fake import FakeProvider, reply
+from cascade.resilience.retry import RetryPolicy
 from cascade.server.access import new_key
 from cascade.types import Answer
 from unit.certified import certificate
@@ -113,7 +114,11 @@ async def test_the_headers_of_a_stream_say_what_is_known_when_it_begins() -> Non
     assert "x-cascade-cost-usd" not in flowed
 
 
-async def test_an_error_before_the_first_text_is_a_status_and_after_it_an_event() -> None:
+async def test_an_error_before_the_first_text_is_a_status_and_after_it_an_event(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(RetryPolicy, "delay_s", lambda *_: None)  # no second try: it would come after 7 s
+
     class Breaks(FakeProvider):
         async def astream(self, request: Any, timeout_s: float) -> Any:
             async for chunk in super().astream(request, timeout_s):

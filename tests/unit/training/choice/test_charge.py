@@ -18,7 +18,7 @@ from unit.calibration.logs import log
 def fit(lambda_set: float, kind: str = "coverage") -> Fitted:
     delta = 0.1 if kind == "error" else None
     alpha = 0.6 if kind == "error" else 0.1
-    return fit_policy([log(250)], Guarantee(kind, alpha, delta), method="auto", lambda_set=lambda_set)
+    return fit_policy([log(150)], Guarantee(kind, alpha, delta), method="auto", lambda_set=lambda_set)
 
 
 @pytest.mark.parametrize("lambda_set", [0.5, 1e9])
