@@ -52,6 +52,25 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _shipped_logs_are_decoded_once() -> Iterator[None]:
+    """Keep the rows of the shipped logs: decoding them is most of what the sixty tests that read one would do."""
+    from cascade.evaluation import logs
+
+    read, kept = logs._rows, {}
+
+    def rows(given: str, where: Any, dropped: Any = None) -> Iterator[Any]:
+        if given not in logs.SHIPPED or where:
+            return read(given, where, dropped)
+        if given not in kept:
+            kept[given] = tuple(read(given, None))
+        return map(dict, kept[given])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(logs, "_rows", rows)
+        yield
+
+
 @pytest.fixture
 def loopback() -> Iterator[Any]:
     """Return a running OpenAI-compatible server on 127.0.0.1 that misbehaves on demand."""

@@ -168,7 +168,9 @@ GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
 _NUMBERS = {*range(12, 31), 40, 41, 42, 43, 49, 65, 66, 67, 71, 73}
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=needs_litellm if name == "F71" else ()) for name in GUARDS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[*needs_litellm, pytest.mark.long] if name == "F71" else ()) for name in GUARDS]
+)
 def test_without_its_guard_the_fault_gets_through(bench: Bench, name: str) -> None:
     scenario, take_out = GUARDS[name]
     take_out(bench)

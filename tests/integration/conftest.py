@@ -46,7 +46,7 @@ def tiny_server() -> Iterator[str]:
     del server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def pair() -> Iterator[Local]:
     """Return a provider of the demo's two models."""
     _need(*PAIR)

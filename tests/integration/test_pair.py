@@ -18,7 +18,7 @@ from cascade.types import Answer, Question
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_500)]
 BASE, GUIDE = "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"
-QUESTIONS: list[Question] = [one.question for one in sample(demo_questions("live"), 6, 1)]
+QUESTIONS: list[Question] = [one.question for one in sample(demo_questions("live"), 6, 1)][:3]
 
 
 def config(**settings: Any) -> CascadeConfig:
@@ -35,10 +35,10 @@ def here(pair: Local) -> list[Answer]:
 
 
 def test_real_models_answer_judge_and_are_paid(here: list[Answer]) -> None:
-    assert sum(answer.text is not None for answer in here) >= 4
+    assert sum(answer.text is not None for answer in here) >= 2
     assert all(answer.cost is not None and answer.cost > 0 for answer in here)
     judged = [answer.steps[0].signals.get("p_yes") for answer in here]
-    assert sum(p_yes is not None for p_yes in judged) >= 4
+    assert sum(p_yes is not None for p_yes in judged) >= 2
     assert all(p_yes is None or 0 <= p_yes <= 1 for p_yes in judged)
 
 
@@ -56,8 +56,8 @@ def test_over_the_wire_the_answers_and_counts_are_the_same(
     for place, address in zip(("base", "guide"), pair_servers, strict=True):
         document["models"][place]["api_base"] = address
     with Orchestrator.from_config(document | {"provider": {"kind": kind}}) as orchestrator:
-        there = orchestrator.ask_many(QUESTIONS, concurrency=1)
-    assert [said(answer) for answer in there] == [said(answer) for answer in here]
+        there = orchestrator.ask_many(QUESTIONS[:2], concurrency=1)
+    assert [said(answer) for answer in there] == [said(answer) for answer in here[:2]]
 
 
 @pytest.fixture(scope="module")
