@@ -49,7 +49,7 @@ from cascade.types import Question, Step
 
 ALPHA, LAMBDA_SET = 0.1, 0.01
 """Answers are priced too, so that a decision scores every answer as well as going on."""
-TURNS, BAR_US, NETWORK_BAR_US = 15, 50.0, 100.0
+TURNS, BAR_US, NETWORK_BAR_US = 15, 250.0, 250.0
 HIDDEN, QUESTIONS = (64, 64, 64), 100_000
 TODAY = date(2026, 11, 21)
 Walk: TypeAlias = tuple[Question, tuple[Step, ...], int]

@@ -1,8 +1,9 @@
-"""What a feature's name means, as arithmetic: once on arrays of logged steps, once on the step that is live.
+"""What a feature's name means, as arithmetic on logged steps and on the step that is live: one definition for both.
 
-Both forms give the same float64 bits, since a certified threshold is the score of a logged step: values are copied,
-compared and counted, and the only rounded operations are one subtraction, one division of two counts, and sums in the
-order of the steps. `features` says which names there are.
+A view (`views`) gives the values of n logged questions, float64 (n,), or of the one that is being answered. The same
+operations give the same float64 bits for both, since a certified threshold is the score of a logged step: values are
+copied, compared and counted, and the only rounded operations are one subtraction, one division of two counts, and sums
+in the order of the steps. `features` says which names there are.
 """
 
 from __future__ import annotations
@@ -13,20 +14,14 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats, Ints
-from cascade.policies.views import NAN, NOWHERE, LiveView, LogView, Looks
-from cascade.types import Step
+from cascade.policies.views import NOWHERE, Values, View, Whole
 
 
 class Column(Protocol):
-    """One feature, on logged steps and live."""
+    """One feature."""
 
-    def table(self, seen: LogView) -> Floats:
-        """Return float64 (n,)."""
-        ...
-
-    def live(self, seen: LiveView) -> float:
-        """Return the same number of one question."""
+    def of(self, seen: View) -> Values:
+        """Return its value at the latest step: (n,) of logged questions, one number of the live one; NaN = unknown."""
         ...
 
 
@@ -35,16 +30,8 @@ class _Signal(NamedTuple):
 
     name: str
 
-    def of(self, seen: LogView, t: int) -> Floats:
+    def at(self, seen: View, t: int) -> Values:
         return seen.signal(self.name, t)
-
-    def at(self, seen: LiveView, t: int) -> float:
-        value = seen.signals[t].get(self.name)
-        return NAN if value is None else value + 0.0
-
-    def known(self, seen: LiveView) -> list[float]:
-        name = self.name
-        return [value + 0.0 for one in seen.signals if (value := one.get(name)) is not None and value == value]  # noqa: PLR0124
 
 
 class _Confidence(NamedTuple):
@@ -52,16 +39,8 @@ class _Confidence(NamedTuple):
 
     place: int
 
-    def of(self, seen: LogView, t: int) -> Floats:
+    def at(self, seen: View, t: int) -> Values:
         return seen.confidence(self.place, t)
-
-    def at(self, seen: LiveView, t: int) -> float:
-        candidate = seen.placed[t][self.place]
-        return NAN if candidate is None or candidate.confidence is None else candidate.confidence + 0.0
-
-    def known(self, seen: LiveView) -> list[float]:
-        found = [self.at(seen, t) for t in range(seen.step)]
-        return [value for value in found if value == value]  # noqa: PLR0124 - NaN
 
 
 Series: TypeAlias = _Signal | _Confidence
@@ -72,10 +51,7 @@ class _Latest(NamedTuple):
 
     series: Series
 
-    def table(self, seen: LogView) -> Floats:
-        return self.series.of(seen, seen.step - 1)
-
-    def live(self, seen: LiveView) -> float:
+    def of(self, seen: View) -> Values:
         return self.series.at(seen, seen.step - 1)
 
 
@@ -85,11 +61,8 @@ class _AtStep(NamedTuple):
     series: Series
     number: int
 
-    def table(self, seen: LogView) -> Floats:
-        return self.series.of(seen, self.number - 1) if self.number <= seen.step else seen.unknown()
-
-    def live(self, seen: LiveView) -> float:
-        return self.series.at(seen, self.number - 1) if self.number <= seen.step else NAN
+    def of(self, seen: View) -> Values:
+        return self.series.at(seen, self.number - 1) if self.number <= seen.step else seen.unknown()
 
 
 class _Previous(NamedTuple):
@@ -97,11 +70,8 @@ class _Previous(NamedTuple):
 
     series: Series
 
-    def table(self, seen: LogView) -> Floats:
-        return self.series.of(seen, seen.step - 2) if seen.step > 1 else seen.unknown()
-
-    def live(self, seen: LiveView) -> float:
-        return self.series.at(seen, seen.step - 2) if seen.step > 1 else NAN
+    def of(self, seen: View) -> Values:
+        return self.series.at(seen, seen.step - 2) if seen.step > 1 else seen.unknown()
 
 
 class _Change(NamedTuple):
@@ -109,16 +79,11 @@ class _Change(NamedTuple):
 
     series: Series
 
-    def table(self, seen: LogView) -> Floats:
+    def of(self, seen: View) -> Values:
         if seen.step < 2:
             return seen.unknown()
         with np.errstate(invalid="ignore"):  # of two infinities the difference is unknown
-            return self.series.of(seen, seen.step - 1) - self.series.of(seen, seen.step - 2)
-
-    def live(self, seen: LiveView) -> float:
-        if seen.step < 2:
-            return NAN
-        return self.series.at(seen, seen.step - 1) - self.series.at(seen, seen.step - 2)
+            return self.series.at(seen, seen.step - 1) - self.series.at(seen, seen.step - 2)
 
 
 class _Extreme(NamedTuple):
@@ -127,17 +92,11 @@ class _Extreme(NamedTuple):
     series: Series
     sign: int
 
-    def table(self, seen: LogView) -> Floats:
-        best = self.series.of(seen, 0)
+    def of(self, seen: View) -> Values:
+        best, further = self.series.at(seen, 0), np.fmin if self.sign > 0 else np.fmax
         for t in range(1, seen.step):
-            best = (np.fmin if self.sign > 0 else np.fmax)(best, self.series.of(seen, t))
+            best = further(best, self.series.at(seen, t))
         return best
-
-    def live(self, seen: LiveView) -> float:
-        known = self.series.known(seen)
-        if not known:
-            return NAN
-        return min(known) if self.sign > 0 else max(known)
 
 
 class _Agrees(NamedTuple):
@@ -145,14 +104,11 @@ class _Agrees(NamedTuple):
 
     place: int
 
-    def table(self, seen: LogView) -> Floats:
-        latest, earlier = seen.answers[:, -1, self.place], seen.answers[:, :-1].reshape(seen.n, -1)
-        same = ((earlier == latest[:, None]) & (earlier >= 0)).sum(axis=1)
-        return seen.where_texts_are_known(_share(same, (earlier >= 0).sum(axis=1), latest >= 0))
-
-    def live(self, seen: LiveView) -> float:
-        latest, earlier = seen.answers[-1][self.place], seen.earlier
-        return NAN if latest is None or not earlier else earlier.count(latest) / len(earlier)
+    def of(self, seen: View) -> Values:
+        latest, earlier = seen.answers[..., -1, self.place], seen.answers[..., :-1, :]
+        there = earlier >= 0
+        same = ((earlier == latest[..., None, None]) & there).sum(axis=(-2, -1))
+        return seen.where_texts_are_known(_share(same, there.sum(axis=(-2, -1)), latest >= 0))
 
 
 class _Equal(NamedTuple):
@@ -172,82 +128,50 @@ class _Equal(NamedTuple):
             return step - 1 - self.back
         return (self.number or 0) - 1 if (self.number or 0) < step else NOWHERE
 
-    def table(self, seen: LogView) -> Floats:
+    def of(self, seen: View) -> Values:
         at = self._step(seen.step)
         if at < 0:
             return seen.unknown()
-        one, other = seen.answers[:, -1, self.place], seen.answers[:, at, self.other]
-        equal = np.where((one >= 0) & (other >= 0), (one == other).astype(np.float64), np.nan)
-        return seen.where_texts_are_known(equal)
-
-    def live(self, seen: LiveView) -> float:
-        at = self._step(seen.step)
-        if at < 0:
-            return NAN
-        one, other = seen.answers[-1][self.place], seen.answers[at][self.other]
-        return NAN if one is None or other is None else float(one == other)
+        one, other = seen.answers[..., -1, self.place], seen.answers[..., at, self.other]
+        return seen.where_texts_are_known(np.where((one >= 0) & (other >= 0), one == other, np.nan))
 
 
 class _Votes(NamedTuple):
     """The largest share of all answers so far that are the same; unknown without an answer."""
 
-    def table(self, seen: LogView) -> Floats:
-        flat = seen.answers.reshape(seen.n, -1)
-        most = np.zeros(seen.n, dtype=np.int64)
-        for at in range(flat.shape[1]):
-            held = flat[:, at]
-            np.maximum(most, ((flat == held[:, None]) & (held >= 0)[:, None]).sum(axis=1), out=most)
-        among = (flat >= 0).sum(axis=1)
+    def of(self, seen: View) -> Values:
+        most, among = seen.alike.sum(axis=-1).max(axis=-1), (seen.answers >= 0).sum(axis=(-2, -1))
         return seen.where_texts_are_known(_share(most, among, among > 0))
-
-    def live(self, seen: LiveView) -> float:
-        given = seen.given
-        return max(map(given.count, given)) / len(given) if given else NAN
 
 
 class _Distinct(NamedTuple):
     """How many different answers there are so far."""
 
-    def table(self, seen: LogView) -> Floats:
-        flat = seen.answers.reshape(seen.n, -1)
-        count = np.zeros(seen.n, dtype=np.float64)
-        for at in range(flat.shape[1]):
-            held = flat[:, at]
-            count += (held >= 0) & ~(flat[:, :at] == held[:, None]).any(axis=1)
-        return seen.where_texts_are_known(count)
-
-    def live(self, seen: LiveView) -> float:
-        return float(len(set(seen.given)))
+    def of(self, seen: View) -> Values:
+        alike = seen.alike
+        again = (alike & np.tri(alike.shape[-1], k=-1, dtype=np.bool_)).any(axis=-1)
+        first = alike.any(axis=-1) & ~again
+        return seen.where_texts_are_known(first.sum(axis=-1) + 0.0)
 
 
 class _AnswersHere(NamedTuple):
     """How many candidates the latest step has."""
 
-    def table(self, seen: LogView) -> Floats:
-        return np.asarray((seen.answers[:, -1] >= 0).sum(axis=1), dtype=np.float64)
-
-    def live(self, seen: LiveView) -> float:
-        return float(sum([candidate is not None for candidate in seen.placed[-1]]))
+    def of(self, seen: View) -> Values:
+        return (seen.answers[..., -1, :] >= 0).sum(axis=-1) + 0.0
 
 
-class _Tokens(NamedTuple):
-    """Input and output tokens of all steps so far; unknown where any count is."""
+class _SoFar(NamedTuple):
+    """A sum over all steps so far, "tokens" (read and written) or "cost" (nano-USD); unknown where one step's is."""
 
-    def table(self, seen: LogView) -> Floats:
-        return _sum_so_far(seen.history.tokens, seen.step)
+    what: str
 
-    def live(self, seen: LiveView) -> float:
-        return _sum_live(seen.steps, _tokens_of)
-
-
-class _Cost(NamedTuple):
-    """Nano-USD of all steps so far; unknown where any cost is."""
-
-    def table(self, seen: LogView) -> Floats:
-        return _sum_so_far(seen.history.cost, seen.step)
-
-    def live(self, seen: LiveView) -> float:
-        return _sum_live(seen.steps, _cost_of)
+    def of(self, seen: View) -> Values:
+        of = seen.tokens if self.what == "tokens" else seen.cost
+        total = of(0) + 0.0
+        for t in range(1, seen.step):
+            total = total + of(t)
+        return total
 
 
 class _Asked(NamedTuple):
@@ -255,61 +179,13 @@ class _Asked(NamedTuple):
 
     name: str
 
-    def table(self, seen: LogView) -> Floats:
+    def of(self, seen: View) -> Values:
         return seen.asked(self.name)
 
-    def live(self, seen: LiveView) -> float:
-        return seen.asked.get(self.name, NAN)
 
-
-def _share(same: Ints, among: Ints, known: Bools) -> Floats:
+def _share(same: Whole, among: Whole, known: Whole) -> Values:
     """Return same / among, NaN where nothing is known or there is nothing to share."""
-    there = known & (among > 0)
-    shares: Floats = np.divide(same, among, out=np.full(same.shape, np.nan), where=there)
-    return shares
-
-
-def _sum_so_far(values: Floats, step: int) -> Floats:
-    total: Floats = values[:, 0] + 0.0
-    for t in range(1, step):
-        total += values[:, t]
-    return total
-
-
-def _sum_live(steps: Sequence[Step], of: Callable[[Step], int | None]) -> float:
-    total = 0.0
-    for step in steps:
-        value = of(step)
-        if value is None:
-            return NAN
-        total += value
-    return total
-
-
-def _tokens_of(step: Step) -> int | None:
-    """Return what a step's calls read and wrote, in tokens, as a log of it says; None where a count is unknown.
-
-    A call that brought nothing back has no row in a log, and counts for nothing here.
-    """
-    total: int | None = None
-    for call in step.calls:
-        if call.completion is not None:
-            read, written = call.completion.usage[:2]
-            if read is None or written is None:
-                return None
-            total = (total or 0) + read + written
-    return total
-
-
-def _cost_of(step: Step) -> int | None:
-    """Return what a step's calls cost, in nano-USD, as a log of it says; None where a cost is unknown."""
-    total: int | None = None
-    for call in step.calls:
-        if call.completion is not None:
-            if call.cost_nano_usd is None:
-                return None
-            total = (total or 0) + call.cost_nano_usd
-    return total
+    return np.divide(same, among, out=np.full(np.shape(same), np.nan), where=known & (among > 0))
 
 
 # --- names
@@ -323,8 +199,8 @@ _PLAIN: Mapping[str, Column] = {
     "votes": _Votes(),
     "distinct": _Distinct(),
     "answers_here": _AnswersHere(),
-    "tokens_so_far": _Tokens(),
-    "cost_so_far": _Cost(),
+    "tokens_so_far": _SoFar("tokens"),
+    "cost_so_far": _SoFar("cost"),
 }
 
 
@@ -349,13 +225,6 @@ def column(name: str, sources: tuple[str, ...]) -> Column | None:
     if found := COMPARES.fullmatch(name):
         return _compared(found["what"], found["places"].split(","), names)
     return _viewed(name, names)
-
-
-def looks(found: Sequence[Column]) -> Looks:
-    """Return what features look at when they are read live."""
-    answers = any(isinstance(one, _Agrees | _Equal | _Votes | _Distinct) for one in found)
-    placed = any(isinstance(getattr(one, "series", one), _Confidence | _AnswersHere) for one in found)
-    return Looks(answers or placed, answers, any(isinstance(one, _Asked) for one in found))
 
 
 def is_signal(name: str) -> bool:

@@ -69,12 +69,6 @@ class Design:
         """The raw features d."""
         return int(self.centre.size)
 
-    def begins(self, other: Design) -> bool:
-        """Whether the columns of another design begin with this one's: it has no pairs, and is the same otherwise."""
-        names = ("centre", "scale", "low", "high", "indicators")
-        same = all(np.array_equal(getattr(self, name), getattr(other, name)) for name in names)
-        return same and not len(self.pairs) and self is not other
-
     @property
     def columns(self) -> int:
         """The columns D."""
@@ -180,18 +174,16 @@ class Memo:
     Attributes:
         missing: which features are missing, bool (…, d); None where none is.
         designs: the columns of designs.
-        totals: of one row, what linear forms (`estimators.Linear`) give.
         networks: what networks (`network.Network`) give: of one row a sequence of k floats, of many float64 (…, k).
     """
 
-    __slots__ = ("designs", "missing", "networks", "raw", "totals")
+    __slots__ = ("designs", "missing", "networks", "raw")
 
     def __init__(self, raw: Floats) -> None:
         self.raw = raw
         missing = np.isnan(raw)
         self.missing: Bools | None = missing if np.count_nonzero(missing) else None  # five times as fast as any()
         self.designs: dict[Design, Designed] = {}
-        self.totals: dict[Any, float] = {}
         self.networks: dict[Any, Any] = {}
 
     def designed(self, design: Design) -> Designed:
@@ -221,11 +213,6 @@ class Scored(ABC):
     @abstractmethod
     def arrays(self) -> dict[str, Array]:
         """Return all that it is made of, as arrays by dotted names."""
-
-    @property
-    def lines(self) -> tuple[Any, ...]:
-        """The linear forms (`estimators.Linear`) in it; by default none."""
-        return ()
 
     def value(self, raw: Sequence[float] | Floats, memo: Memo | None = None) -> float:
         """Return the score of one row: the same number to the bit."""

@@ -10,15 +10,15 @@ The same numbers come to the bit from one row and from many; `design` says how.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
 from cascade.errors import ConfigError
-from cascade.policies.design import GO_ON, Design, Designed, Memo, Scored, fixed, or_go_on, weighed
+from cascade.policies.design import GO_ON, Design, Memo, Scored, fixed, or_go_on, weighed
 from cascade.policies.network import Action
 from cascade.policies.reading import Array, Reading
 from cascade.policies.trees import Trees
@@ -70,16 +70,6 @@ class Linear(Scored):
         made = (memo or Memo(raw)).designed(self.design)
         return made.scored(weighed(self.intercept, self.weights, made.rows))
 
-    def value(self, raw: Sequence[float] | Floats, memo: Memo | None = None) -> float:
-        """Return the sum of one row; from the memo where a `bank.Bank` has put it there."""
-        found = None if memo is None else memo.totals.get(self)
-        return Scored.value(self, raw, memo) if found is None else found
-
-    @property
-    def lines(self) -> tuple[Linear, ...]:
-        """The linear forms in it: itself."""
-        return (self,)
-
     def needs(self, width: int) -> Bools:  # noqa: ARG002 - as every scorer
         """Return the features that no indicator column stands for, bool (d,)."""
         return ~self.design.foreseen
@@ -119,16 +109,6 @@ class Logistic(Scored):
         total = weighed(self.linear.intercept, self.linear.weights, made.rows)
         return made.scored(probability(self.slope * total + self.offset))
 
-    def value(self, raw: Sequence[float] | Floats, memo: Memo | None = None) -> float:
-        """Return the probability of one row."""
-        total = self.linear.value(raw, memo)
-        return GO_ON if total == GO_ON else one_probability(self.slope * total + self.offset)
-
-    @property
-    def lines(self) -> tuple[Linear, ...]:
-        """The linear form in it."""
-        return (self.linear,)
-
     def needs(self, width: int) -> Bools:
         """Return what the linear form needs, bool (d,)."""
         return self.linear.needs(width)
@@ -160,15 +140,6 @@ def probability(logit: Floats) -> Floats:
     held = np.maximum(np.minimum(logit, _STEEP), -_STEEP)
     turned = np.fromiter(map(math.exp, (-held).ravel().tolist()), np.float64, held.size)
     return np.asarray(1.0 / (1.0 + turned.reshape(held.shape)))
-
-
-def one_probability(logit: float) -> float:
-    """Return the same of one number: the same to the bit.
-
-    >>> one_probability(0.0), one_probability(-800.0)
-    (0.5, 9.85967654375977e-305)
-    """
-    return 1.0 / (1.0 + math.exp(-max(min(logit, _STEEP), -_STEEP)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,24 +188,6 @@ class Gain(Scored):
             p_, q_, r_ = (np.minimum(one, 1.0) for one in (p, q, r))
             best = np.maximum(best, (p_ * q_ - (1.0 - p_) * r_) / c)
         return or_go_on(strange, best)
-
-    def value(self, raw: Sequence[float] | Floats, memo: Memo | None = None) -> float:
-        """Return the gain of one row."""
-        memo = memo or Memo(np.asarray(raw, dtype=np.float64))
-        p, best = self.loss.value(raw, memo), -math.inf
-        for gained, lost, price, cost in self._ahead:
-            q = gained.value(raw, memo)
-            r = 0.0 if lost is None else lost.value(raw, memo)
-            c = cost if price is None else max(price.value(raw, memo), cost)
-            if GO_ON in (p, q, r, c):
-                return GO_ON
-            best = max(best, (p * q - (1.0 - p) * r) / c)
-        return best
-
-    @property
-    def lines(self) -> tuple[Linear, ...]:
-        """The linear forms in it."""
-        return tuple([line for part in self._parts for line in part.lines])
 
     @property
     def _parts(self) -> tuple[Logistic | Linear, ...]:
@@ -451,50 +404,3 @@ def from_arrays(kind: str, arrays: Mapping[str, Array], features: int) -> Scorer
 
 def _under(name: str, arrays: Mapping[str, Array]) -> dict[str, Array]:
     return {f"{name}.{part}": values for part, values in arrays.items()}
-
-
-# --- The linear forms of a step's rule, added up together for one row ---
-
-
-class Bank(NamedTuple):
-    """Linear forms of one design, which are added up together: one row takes half the time.
-
-    Attributes:
-        design: of all.
-        lines: k forms.
-        weights: float64 (k, D).
-        intercepts: float64 (k,).
-        whole: a design whose columns begin with those of `design`, and are made anyway; None where there is none.
-    """
-
-    design: Design
-    lines: tuple[Linear, ...]
-    weights: Floats
-    intercepts: Floats
-    whole: Design | None = None
-
-    def fill(self, memo: Memo) -> None:
-        """Put what the forms give for the memo's one row into the memo, each added in the order of its columns."""
-        if self.whole is not None:
-            rows, unforeseen = memo.designed(self.whole)
-            memo.designs[self.design] = Designed(rows[: self.design.columns], unforeseen)
-        made = memo.designed(self.design)
-        if made.unforeseen is not None:
-            memo.totals.update(dict.fromkeys(self.lines, GO_ON))
-            return
-        totals = weighed(self.intercepts, self.weights, made.rows).tolist()
-        memo.totals.update(zip(self.lines, totals, strict=True))
-
-
-def banks(scorers: Iterable[Scorer]) -> tuple[Bank, ...]:
-    """Return the linear forms in scorers, those of one design together."""
-    lines = {id(line): line for scorer in scorers for line in scorer.lines}
-    designs = {id(line.design): line.design for line in lines.values()}
-    found = []
-    for design in designs.values():
-        some = tuple([line for line in lines.values() if line.design is design])
-        weights = fixed([line.weights for line in some], "float64")
-        intercepts = fixed([line.intercept for line in some], "float64")
-        whole = next((other for other in designs.values() if design.begins(other)), None)
-        found.append(Bank(design, some, weights, intercepts, whole))
-    return tuple(found)

@@ -20,7 +20,7 @@ from cascade.policies.base import SHARED_PLACE, Observation
 from cascade.policies.columns import Column
 from cascade.policies.history import History
 from cascade.policies.signals import SIGNALS, Signal, role_free, signal
-from cascade.policies.views import LiveView, LogView, Looks
+from cascade.policies.views import LiveView, LogView
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,6 @@ class FeatureSet:
     names: tuple[str, ...]
     sources: tuple[str, ...]
     _columns: tuple[Column, ...] = field(init=False, repr=False, compare=False)
-    _looks: Looks = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         found = [columns.column(name, self.sources) for name in self.names]
@@ -50,9 +49,7 @@ class FeatureSet:
         problems += [f"{name} stands there {many} times" for name, many in Counter(self.names).items() if many > 1]
         if problems:
             raise UsageError("These are no features: " + "; ".join(problems) + ".")
-        held = tuple([one for one in found if one is not None])
-        object.__setattr__(self, "_columns", held)
-        object.__setattr__(self, "_looks", columns.looks(held))
+        object.__setattr__(self, "_columns", tuple([one for one in found if one is not None]))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return FeatureSet, (self.names, self.sources)
@@ -66,19 +63,19 @@ class FeatureSet:
         if 1 <= step <= history.horizon:
             seen = LogView(history, step, self.sources)
             for index, one in enumerate(self._columns):
-                out[:, index] = one.table(seen)
+                out[:, index] = one.of(seen)
             out[~seen.reached] = np.nan
         return out
 
     def live(self, observation: Observation, more: Mapping[str, float] | None = None) -> list[float]:
-        """Return the same numbers, to the bit, of the latest step of a question that is being answered.
+        """Return the same numbers of the latest step of a question that is being answered.
 
         Args:
             observation: the question and its steps.
             more: numbers of the question beside those of `question_features`: its embedding's (`policies.embedding`).
         """
-        seen = LiveView(observation, self.sources, self._looks, more)
-        return [one.live(seen) for one in self._columns]
+        seen = LiveView(observation, self.sources, more)
+        return [float(one.of(seen)) for one in self._columns]
 
 
 class Feature(NamedTuple):

@@ -20,11 +20,11 @@ from cascade.policies.base import BatchScores, FittedOn, Observation, Policy, Sc
 from cascade.policies.columns import column
 from cascade.policies.design import GO_ON, Memo
 from cascade.policies.embedding import Directions, Embedded
-from cascade.policies.estimators import Bank, Scorer, banks
+from cascade.policies.estimators import Scorer
 from cascade.policies.features import FeatureSet
 from cascade.policies.history import History
 from cascade.policies.network import Action, Network, action_problems
-from cascade.policies.ranking import beside, beside_one
+from cascade.policies.ranking import beside
 from cascade.types import Step
 
 Confidences: TypeAlias = tuple[float | None, ...]
@@ -56,10 +56,8 @@ class StepRule:
     include: tuple[Scorer | None, ...]
     confidence: tuple[Scorer | None, ...]
     incumbent: Scorer | None = None
-    _banks: tuple[Bank, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_banks", banks(self.scorers))
         problems = list(action_problems(self.next, self.include, (*self.confidence, self.incumbent)))
         if problems:
             raise UsageError(f"The actions of a step's rule do not fit it: {'; '.join(problems)}.")
@@ -74,13 +72,6 @@ class StepRule:
     def signals(self) -> list[str | None]:
         """The signal that each feature looks at (`signals_read`)."""
         return signals_read(self.features.names, self.features.sources)
-
-    def memo(self, raw: Floats) -> Memo:
-        """Return what several scorers of the rule make of one row, made once."""
-        memo = Memo(raw)
-        for bank in self._banks:
-            bank.fill(memo)
-        return memo
 
     @property
     def scorers(self) -> tuple[Scorer, ...]:
@@ -172,7 +163,7 @@ class LearnedPolicy(Policy):
             return Scores((GO_ON,) * len(step.candidates), GO_ON, own)
         rule = self.rules[step.number - 1]
         raw = np.array(rule.features.live(observation, self._more(observation)), dtype=np.float64)
-        memo, places = rule.memo(raw), self._places(step)
+        memo, places = Memo(raw), self._places(step)
         include = [None if at is None else rule.include[at] for at in places]
         kept = tuple([GO_ON if scorer is None else scorer.value(raw, memo) for scorer in include])
         onward = -math.inf if rule.next is None else rule.next.value(raw, memo)
@@ -192,25 +183,31 @@ class LearnedPolicy(Policy):
         """Return how likely each answer of the latest step is right."""
         candidates, raw = observation.step.candidates, memo.raw
         scorers = [None if at is None else rule.confidence[at] for at in places]
-        chances = [None if scorer is None else _known(scorer.value(raw, memo)) for scorer in scorers]
-        incumbent = best = None
-        if rule.incumbent is not None and chances.count(None) < len(chances):
+        chances = np.array([math.nan if one is None else _known(one.value(raw, memo)) for one in scorers])
+        incumbent = best = math.nan
+        if rule.incumbent is not None and not np.isnan(chances).all():
             incumbent = _known(rule.incumbent.value(raw, memo))
-            best = None if incumbent is None else self._best_earlier(observation)
-        each = zip(candidates, scorers, beside_one(chances, incumbent, best), strict=True)
-        return tuple([one.confidence if scorer is None else chance for one, scorer, chance in each])
+            best = math.nan if math.isnan(incumbent) else self._best_earlier(observation)
+        made = beside(chances[None], np.array([incumbent]), np.array([best]))[0].tolist()
+        each = zip(candidates, scorers, made, strict=True)
+        return tuple(
+            [one.confidence if scorer is None else None if math.isnan(sure) else sure for one, scorer, sure in each]
+        )
 
-    def _best_earlier(self, observation: Observation) -> float | None:
-        """Return the highest confidence of the steps before the latest: as decided then, or worked out again."""
+    def _best_earlier(self, observation: Observation) -> float:
+        """Return the highest confidence of the steps before the latest: as decided then, or worked out again.
+
+        NaN where none has any.
+        """
         question, steps, horizon = observation
-        best = None
+        best = math.nan
         for index in range(len(steps) - 1):
             decision = steps[index].decision
             held = None if decision is None else decision.confidences
             if held is None:
                 held = self.scores(Observation(question, steps[: index + 1], horizon)).confidences
             for sure in held or ():
-                if sure is not None and (best is None or sure > best):
+                if sure is not None and not sure <= best:
                     best = sure
         return best
 
@@ -310,5 +307,5 @@ def signals_read(names: Sequence[str], sources: tuple[str, ...]) -> list[str | N
     return [getattr(one, "name", None) for one in series]
 
 
-def _known(value: float) -> float | None:
-    return None if value == GO_ON else value
+def _known(value: float) -> float:
+    return math.nan if value == GO_ON else value

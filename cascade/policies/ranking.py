@@ -8,9 +8,6 @@ the incumbent's old one where they belong.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
 import numpy as np
 
 from cascade.conformal.arrays import Floats
@@ -50,28 +47,3 @@ def beside(chances: Floats, incumbent: Floats, best: Floats) -> Floats:
 def _ahead(chances: Floats, side: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Floats:
     """Return how many answers of the same side have a lower chance: float64 (n, m)."""
     return np.asarray(((chances[:, None, :] < chances[:, :, None]) & side[:, None, :]).sum(axis=2), dtype=np.float64)
-
-
-def beside_one(chances: Sequence[float | None], incumbent: float | None, best: float | None) -> list[float | None]:
-    """Return the same of one step: the same numbers to the bit; None = unknown.
-
-    >>> beside_one([0.4, 0.2], 0.3, 0.9)[0] > 0.9, beside_one([0.4, 0.2], 0.3, 0.9)[1]
-    (True, 0.2)
-    """
-    made = [None if chance is None else min(max(chance, LEAST), 1.0 - LEAST) for chance in chances]
-    if incumbent is None or best is None:
-        return made
-    for index, chance in enumerate(chances):
-        plain = made[index]
-        if chance is None or plain is None:
-            continue
-        if chance == incumbent:
-            made[index] = best
-            continue
-        over = chance > incumbent
-        moved = math.nextafter(best, math.inf if over else -math.inf)
-        for other in chances:  # past those of the same side that are nearer to the incumbent
-            if other is not None and (incumbent < other < chance if over else chance < other < incumbent):
-                moved = math.nextafter(moved, math.inf if over else -math.inf)
-        made[index] = min(max(plain, moved), 1.0) if over else max(min(plain, moved), 0.0)
-    return made

@@ -1,46 +1,90 @@
 """What features are made of: logged steps as arrays, or the steps of one question that is being answered.
 
-`LogView` and `LiveView` have the same methods. They put candidates into the same places, compare answers by the same
-rule (`matching.same.answer_key`, which numbers the answers of a table too) and know one zero, so that columns made of
-one are equal, bit by bit, to columns made of the other.
+`LogView` and `LiveView` are two `View`s: the same values, of n questions or of one. They put candidates into the same
+places, compare answers by the same rule (`matching.same.answer_key`, which numbers the answers of a table too) and know
+one zero, so that columns made of one are equal, bit by bit, to columns made of the other.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from cascade.chat import ChatRequest
-from cascade.conformal.arrays import Bools, Floats, Ints
+from cascade.conformal.arrays import Bools, Floats
 from cascade.matching.same import answer_key
 from cascade.policies.base import SHARED_PLACE, Observation
 from cascade.policies.history import History
 from cascade.policies.question_features import asked_numbers
-from cascade.types import Candidate
+from cascade.types import Candidate, Step
 
 NAN = math.nan
 NOWHERE = -1
+Values: TypeAlias = Any
+"""float64 (n,) of logged questions; one float of the live one. NaN is unknown."""
+Whole: TypeAlias = Any
+"""int64 or bool with the questions first; of the live one without that axis."""
 
 
-class LogView:
-    """LogView steps 1..t of many questions, as features read them. What several features need is computed once."""
+class View(ABC):
+    """Steps 1..`step` of questions, as features read them. Steps are counted from 0 here."""
+
+    step: int
+
+    @abstractmethod
+    def signal(self, name: str, t: int) -> Values:
+        """Return a signal of step t."""
+
+    @abstractmethod
+    def confidence(self, place: int, t: int) -> Values:
+        """Return the confidence of a place's candidate at step t."""
+
+    @abstractmethod
+    def tokens(self, t: int) -> Values:
+        """Return what step t read and wrote, in tokens."""
+
+    @abstractmethod
+    def cost(self, t: int) -> Values:
+        """Return what step t cost, in nano-USD."""
+
+    @abstractmethod
+    def asked(self, name: str) -> Values:
+        """Return a number of the question's text."""
+
+    @abstractmethod
+    def unknown(self) -> Values:
+        """Return NaN."""
+
+    @property
+    @abstractmethod
+    def answers(self) -> Whole:
+        """Which distinct answer a candidate is, int64 (…, t, m), −1 where there is none; m places of the features."""
+
+    @cached_property
+    def alike(self) -> Whole:
+        """Whether two of the answers so far are there and the same, bool (…, t·m, t·m)."""
+        flat = self.answers.reshape(*self.answers.shape[:-2], -1)
+        return (flat[..., :, None] == flat[..., None, :]) & (flat >= 0)[..., None]
+
+    def where_texts_are_known(self, values: Values) -> Values:
+        """Return the values of questions whose answers can be compared, NaN of the others."""
+        return values
+
+
+class LogView(View):
+    """Steps of n logged questions."""
 
     def __init__(self, history: History, step: int, sources: tuple[str, ...]) -> None:
         self.history, self.step = history, step
         self.reached: Bools = history.steps >= step
         self._places = places(sources, history.sources)
-        self._answers: Ints | None = None
-
-    @property
-    def n(self) -> int:
-        """The number of questions."""
-        return self.history.n
 
     def signal(self, name: str, t: int) -> Floats:
-        """Return a signal of step t, from 0: float64 (n,)."""
+        """Return a signal of step t: float64 (n,)."""
         held = self.history.signals.get(name)
         return self.unknown() if held is None else held[:, t] + 0.0  # + 0.0: there is one zero
 
@@ -49,6 +93,14 @@ class LogView:
         at = self._places[place]
         return self.unknown() if at == NOWHERE else self.history.confidence[:, t, at] + 0.0
 
+    def tokens(self, t: int) -> Floats:
+        """Return what step t read and wrote, in tokens: float64 (n,)."""
+        return self.history.tokens[:, t]
+
+    def cost(self, t: int) -> Floats:
+        """Return what step t cost, in nano-USD: float64 (n,)."""
+        return self.history.cost[:, t]
+
     def asked(self, name: str) -> Floats:
         """Return a number of the questions' texts: float64 (n,)."""
         held = self.history.asked.get(name)
@@ -56,62 +108,112 @@ class LogView:
 
     def unknown(self) -> Floats:
         """Return NaN (n,)."""
-        return np.full(self.n, np.nan)
+        return np.full(self.history.n, np.nan)
 
-    @property
-    def answers(self) -> Ints:
-        """int64 (n, t, m), −1 where there is none; the places are those of the feature set."""
-        if self._answers is None:
-            given = self.history.answer[:, : self.step]
-            taken = [given[:, :, at] if at != NOWHERE else np.full_like(given[:, :, 0], -1) for at in self._places]
-            self._answers = np.stack(taken, axis=2)
-        return self._answers
+    @cached_property
+    def answers(self) -> Whole:  # type: ignore[override]
+        """int64 (n, t, m), −1 where there is none."""
+        given = self.history.answer[:, : self.step]
+        taken = [given[:, :, at] if at != NOWHERE else np.full_like(given[:, :, 0], -1) for at in self._places]
+        return np.stack(taken, axis=2)
 
     def where_texts_are_known(self, values: Floats) -> Floats:
         """Return the values of questions whose answers can be compared, NaN of the others."""
         return np.where(self.history.texts_known, values, np.nan)
 
 
-class Looks(NamedTuple):
-    """What some features look at beside signals, so that nothing else is made ready."""
+class LiveView(View):
+    """The steps of one question that is being answered. What nothing looks at is not made ready.
 
-    candidates: bool
-    answers: bool
-    question: bool
-
-
-class LiveView:
-    """The steps of one question that is being answered, as features read them. Made anew at each step.
-
-    Attributes:
-        steps, step: the steps so far, and how many.
-        signals: their signals.
-        placed: of each step the candidate in each place; empty where no feature looks at it, as are the next two.
-        answers: of each step the answer in each place, as answers are compared.
-        earlier, given: all answers of the steps before the latest, and of all steps.
-        asked: the numbers of the question's text, and `more` of them that are known otherwise (`policies.embedding`).
+    Args:
+        observation: the question and its steps.
+        sources: the places of a step's candidates.
+        more: numbers of the question's text that are known otherwise (`policies.embedding`).
     """
 
-    __slots__ = ("answers", "asked", "earlier", "given", "placed", "signals", "step", "steps")
-
     def __init__(
-        self, observation: Observation, sources: tuple[str, ...], looks: Looks, more: Mapping[str, float] | None = None
+        self, observation: Observation, sources: tuple[str, ...], more: Mapping[str, float] | None = None
     ) -> None:
-        steps, question = observation.steps, observation.question
-        self.steps, self.step = steps, len(steps)
-        self.signals = [step.signals for step in steps]
-        self.placed = [in_places(step.candidates, sources) for step in steps] if looks.candidates else []
-        self.answers = [answers_of(row, question.chat) for row in self.placed] if looks.answers else []
-        self.earlier = [answer for row in self.answers[:-1] for answer in row if answer is not None]
-        self.given = [*self.earlier, *[answer for row in self.answers[-1:] for answer in row if answer is not None]]
-        self.asked = asked_numbers(question.text, question.context, question.chat) if looks.question else {}
-        if more:
-            self.asked = {**self.asked, **more}
+        self._steps, self._question = observation.steps, observation.question
+        self.step, self._sources, self._more = len(self._steps), sources, more
+
+    def signal(self, name: str, t: int) -> float:
+        """Return a signal of step t."""
+        value = self._steps[t].signals.get(name)
+        return NAN if value is None else value + 0.0
+
+    def confidence(self, place: int, t: int) -> float:
+        """Return the confidence of a place's candidate at step t."""
+        candidate = self._placed[t][place]
+        return NAN if candidate is None or candidate.confidence is None else candidate.confidence + 0.0
+
+    def tokens(self, t: int) -> float:
+        """Return what step t read and wrote, in tokens."""
+        return _known(_tokens_of(self._steps[t]))
+
+    def cost(self, t: int) -> float:
+        """Return what step t cost, in nano-USD."""
+        return _known(_cost_of(self._steps[t]))
+
+    def asked(self, name: str) -> float:
+        """Return a number of the question's text."""
+        return self._numbers.get(name, NAN)
+
+    def unknown(self) -> float:
+        """Return NaN."""
+        return NAN
+
+    @cached_property
+    def answers(self) -> Whole:  # type: ignore[override]
+        """int64 (t, m), −1 where there is none; numbered in the order of their first appearance."""
+        numbers: dict[str, int] = {}
+        chat = self._question.chat
+        rows = [
+            [-1 if one is None else numbers.setdefault(answer_key(one.text, chat), len(numbers)) for one in row]
+            for row in self._placed
+        ]
+        return np.array(rows, dtype=np.int64)
+
+    @cached_property
+    def _placed(self) -> list[Sequence[Candidate | None]]:
+        """Of each step the candidate in each place."""
+        return [in_places(step.candidates, self._sources) for step in self._steps]
+
+    @cached_property
+    def _numbers(self) -> Mapping[str, float]:
+        question = self._question
+        found = asked_numbers(question.text, question.context, question.chat)
+        return {**found, **self._more} if self._more else found
 
 
-def answers_of(row: Sequence[Candidate | None], chat: ChatRequest | None) -> list[str | None]:
-    """Return the answers of placed candidates, as answers are compared."""
-    return [None if one is None else answer_key(one.text, chat) for one in row]
+def _known(value: int | None) -> float:
+    return NAN if value is None else float(value)
+
+
+def _tokens_of(step: Step) -> int | None:
+    """Return what a step's calls read and wrote, in tokens, as a log of it says; None where a count is unknown.
+
+    A call that brought nothing back has no row in a log, and counts for nothing here.
+    """
+    total: int | None = None
+    for call in step.calls:
+        if call.completion is not None:
+            read, written = call.completion.usage[:2]
+            if read is None or written is None:
+                return None
+            total = (total or 0) + read + written
+    return total
+
+
+def _cost_of(step: Step) -> int | None:
+    """Return what a step's calls cost, in nano-USD, as a log of it says; None where a cost is unknown."""
+    total: int | None = None
+    for call in step.calls:
+        if call.completion is not None:
+            if call.cost_nano_usd is None:
+                return None
+            total = (total or 0) + call.cost_nano_usd
+    return total
 
 
 def places(wanted: tuple[str, ...], held: tuple[str, ...]) -> tuple[int, ...]:

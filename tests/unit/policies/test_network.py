@@ -20,7 +20,7 @@ from cascade.errors import ConfigError, UsageError
 from cascade.policies import cross as cross_file
 from cascade.policies.cross import CrossPolicy
 from cascade.policies.design import Memo
-from cascade.policies.estimators import Constant, Design, Linear, from_arrays
+from cascade.policies.estimators import Constant, Design, from_arrays
 from cascade.policies.features import FeatureSet
 from cascade.policies.learned import NETWORKS, LearnedPolicy, StepRule
 from cascade.policies.model_file import dumps, loads, settings
@@ -270,7 +270,7 @@ def test_a_network_shares_its_columns_with_the_other_scorers_of_its_step() -> No
     again = loads(data, settings(policy, data)).rules[0]
     assert again.network is not None
     assert again.confidence[0] is not None
-    assert again.network.design is again.confidence[0].lines[0].design
+    assert again.network.design is again.confidence[0].linear.design
 
 
 @each(
@@ -398,16 +398,6 @@ def test_networks_that_keep_every_answer_are_cross_calibrated() -> None:
     assert cross_file.dumps(again) == data
     seen = made.walks(rng, 50)
     assert again.batch(seen.history).scores.next.tolist() == policy.batch(seen.history).scores.next.tolist()
-
-
-def test_a_linear_form_beside_a_network_is_added_up_in_its_bank() -> None:
-    line = Linear(DESIGN, np.array([1.0, 2.0, 3.0]), 0.5)
-    mixed = rule(line, (Action(NETWORK, 0), None))
-    raw = np.array([2.0, 4.0])
-    memo = mixed.memo(raw)
-    assert memo.totals[line] == line.value(raw)
-    assert mixed.include[0] is not None
-    assert mixed.include[0].value(raw, memo) == NETWORK.log_probabilities(raw)[0]
 
 
 @pytest.mark.parametrize(("spelled", "said"), [("cpo_batchh", "cpo-batchh"), ("net-benefits", "net_benefits")])
