@@ -317,54 +317,6 @@ def clairvoyant(steps: StepArrays, alpha: float) -> Clairvoyant:
     return Clairvoyant(total / steps.n, covered / steps.n, given_up)
 
 
-@dataclass(frozen=True, slots=True)
-class DepthMixture:
-    """The best coin between two fixed depths, every answer kept: what a policy must beat to be worth having.
-
-    Attributes:
-        depth: int64 (K,), the depths on the lower convex hull of cost over coverage.
-        coverage: float64 (K,), the share of questions that each covers, rising.
-        cost: float64 (K,), nano-USD a question.
-    """
-
-    depth: Ints
-    coverage: Floats
-    cost: Floats
-
-    def cost_at(self, target: float) -> float | None:
-        """Return the cost at a coverage: the first depth's at or below its coverage, None above the highest."""
-        if _number(target) * (1 - _ROUNDING) > self.coverage[-1]:
-            return None
-        return float(np.interp(target, self.coverage, self.cost))
-
-
-def depth_mixture(steps: StepArrays) -> DepthMixture:
-    """Return the mixtures of "every answer of the first L steps", L = 1..T.
-
-    Raises:
-        UsageError: there is no question.
-    """
-    _need_questions(steps)
-    found = np.logical_or.accumulate(steps.correct.any(axis=2), axis=1)
-    covered = np.count_nonzero(found | hopeless(steps)[:, None], axis=0)
-    spent = np.cumsum(steps.cost.sum(axis=0))
-    hull: list[tuple[int, int, int]] = []  # (questions covered, nano-USD, depth), exact
-    for depth in range(steps.horizon):
-        at = (int(covered[depth]), int(spent[depth]), depth + 1)
-        if hull and at[0] == hull[-1][0]:
-            continue  # it costs more and covers no more
-        while len(hull) > 1 and not _convex(hull[-2], hull[-1], at):
-            hull.pop()
-        hull.append(at)
-    columns = np.array(hull, dtype=np.int64).T
-    return DepthMixture(columns[2], columns[0] / steps.n, columns[1] / steps.n)
-
-
-def _convex(one: tuple[int, int, int], two: tuple[int, int, int], three: tuple[int, int, int]) -> bool:
-    """Say whether the second point lies below the line from the first to the third."""
-    return (two[1] - one[1]) * (three[0] - one[0]) < (three[1] - one[1]) * (two[0] - one[0])
-
-
 def _mixed(one: Point, other: Point, weight: float) -> Point:
     """Return the means of a coin that takes `other` with probability `weight`."""
     means = (

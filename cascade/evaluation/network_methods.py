@@ -49,16 +49,6 @@ def network_methods(table: EpisodeTable, config: CCPOConfig | None = None) -> li
     ]
 
 
-def charged_name(charge: str, name: str = CCPO) -> str:
-    """Return what CCPO is called where every answer kept is charged for.
-
-    >>> charged_name("0.5")
-    'CCPO λ = 0.5, conformal'
-    """
-    first, *rest = name.split(", ", 1)
-    return ", ".join([f"{first} λ = {charge}", *rest])
-
-
 @dataclass(frozen=True, slots=True)
 class PolicyNetwork:
     """A policy network, trained on the training questions.

@@ -17,8 +17,8 @@ from cascade.api import comparing
 from cascade.api.logs import read_log
 from cascade.calibration.doubt import doubt_of
 from cascade.cli import compare as module
-from cascade.conformal.frontier import depth_mixture, frontier
-from cascade.conformal.rollout import levels
+from cascade.conformal.frontier import frontier
+from cascade.conformal.rollout import hopeless, levels
 from cascade.episodes.schema import BASE_ONLY, GUIDE_ONLY
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.baselines import CLAIRVOYANT
@@ -206,9 +206,9 @@ def test_a_self_check_that_tells_little_gains_little() -> None:
         scores = Threshold(doubt).prepare(table, table, 0.1, 0).scores
         assert scores is not None
         point = frontier(table.arrays, levels(table.arrays, scores(table))).matched(0.9)
-        coin = depth_mixture(table.arrays).cost_at(0.9)
+        right = np.logical_or.accumulate(table.arrays.correct.any(axis=2), axis=1) | hopeless(table.arrays)[:, None]
+        coin = float(np.interp(0.9, right.mean(axis=0), np.cumsum(table.arrays.cost.mean(axis=0))))
         assert point is not None
-        assert coin is not None
         return point.cost / coin
 
     control = log("episodes_zell_truthfulqa").tables["zell_truthfulqa/llama-3b>gpt-4o"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import astuple, replace
+from dataclasses import astuple
 
 import numpy as np
 import pytest
 
 from cascade.conformal.arrays import ScoreArrays, StepArrays
-from cascade.conformal.frontier import Frontier, Point, clairvoyant, depth_mixture, frontier
+from cascade.conformal.frontier import Frontier, Point, clairvoyant, frontier
 from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.split import covered_at, critical_kappa
 from cascade.errors import UsageError
@@ -114,7 +114,6 @@ def test_no_questions_have_no_frontier() -> None:
     for call in (
         lambda: frontier(steps, levels(steps, scores)),
         lambda: clairvoyant(steps, 0.1),
-        lambda: depth_mixture(steps),
     ):
         with pytest.raises(UsageError, match="no question"):
             call()
@@ -169,7 +168,7 @@ def test_matched_below_the_first_point_is_the_floor_and_above_the_last_is_none()
 @pytest.mark.parametrize("target", [math.nan, math.inf])
 def test_a_target_that_is_no_number_is_refused(target: float) -> None:
     curve = of_points([5, 7], [100, 200])
-    for call in (curve.matched, curve.at_coverage, depth_mixture(ladder(1)).cost_at):
+    for call in (curve.matched, curve.at_coverage):
         with pytest.raises(UsageError, match="a share of the questions must be a number"):
             call(target)
 
@@ -224,52 +223,6 @@ def test_no_policy_beats_the_clairvoyant() -> None:
         for alpha in (0.0, 0.1, 0.3):
             point = curve.at_coverage(1 - alpha)
             assert point is None or point.cost >= clairvoyant(steps, alpha).cost
-
-
-def test_the_depth_mixture_leaves_out_what_lies_above_a_line() -> None:
-    # Covered by depth: 1, 2, 4 of 4 at 10, 40, 50: the middle one lies above the line from the first to the last.
-    mixture = depth_mixture(ladder(1, 2, 3, 3, cost=(10, 30, 10)))
-    assert mixture.depth.tolist() == [1, 3]
-    assert (mixture.coverage.tolist(), mixture.cost.tolist()) == ([0.25, 1.0], [10, 50])
-    assert mixture.cost_at(0.625) == pytest.approx(30)
-
-
-def test_the_depth_mixture_keeps_what_lies_below_a_line() -> None:
-    mixture = depth_mixture(ladder(1, 2, 2, 3, cost=(10, 10, 80)))
-    assert mixture.depth.tolist() == [1, 2, 3]
-    assert mixture.cost_at(0.75) == 20
-
-
-def test_a_depth_that_covers_no_more_is_not_in_the_mixture() -> None:
-    assert depth_mixture(ladder(1, 1, None)).depth.tolist() == [1]
-    assert depth_mixture(ladder(1, 1, None)).coverage.tolist() == [1]
-
-
-def test_the_depth_mixture_has_a_floor_and_an_end() -> None:
-    mixture = depth_mixture(ladder(1, 2, None))
-    assert mixture.cost_at(0.1) == 10
-    assert mixture.cost_at(1) == 30
-    hopeful = replace(ladder(1, None), complete=np.zeros(2, np.bool_))
-    assert depth_mixture(hopeful).cost_at(0.6) is None
-
-
-def test_the_depth_mixture_is_the_hull_of_the_rollouts_that_keep_everything() -> None:
-    """Depth L as a policy: every answer +∞, next +∞ before step L and −∞ at it."""
-    for cases, horizon, width in batches(seed=35, per_shape=60):
-        steps, _, _ = pack(cases, horizon, width)
-        mixture = depth_mixture(steps)
-        points = []
-        for depth in range(1, horizon + 1):
-            onward = np.where(np.arange(horizon) < depth - 1, np.inf, -np.inf)
-            policy = ScoreArrays(np.full(steps.answer.shape, np.inf), np.tile(onward, (steps.n, 1)))
-            walked = levels(steps, policy)
-            got = frontier(steps, walked).at(0.0)
-            # A step without a candidate goes on whatever the policy says, so it may pay, and find, more.
-            if steps.present.any(axis=2)[np.arange(horizon) < steps.steps[:, None]].all():
-                points.append((got.coverage, got.cost))
-        for coverage, cost in points:
-            assert mixture.cost_at(coverage) <= cost + 1e-6
-        assert not points or set(zip(mixture.coverage.tolist(), mixture.cost.tolist(), strict=True)) <= set(points)
 
 
 def test_a_policy_that_never_pays_is_still_on_the_frontier_of_costs_of_zero() -> None:

@@ -24,7 +24,6 @@ from cascade.evaluation.network_methods import (
     CPO_BATCH,
     CPO_ONLINE,
     PolicyNetwork,
-    charged_name,
     network_methods,
 )
 from cascade.evaluation.simulate import simulate
@@ -122,12 +121,6 @@ def test_a_charge_for_answers_keeps_fewer_of_them() -> None:
     each = [played(one) for one in (charged, free)]
     kept = [float(one.leaves.sum() / one.length.sum()) for one in each]  # of a step's two answers
     assert kept[0] < kept[1] - 0.03
-
-
-def test_what_a_charged_row_is_called() -> None:
-    assert charged_name("2e-4") == "CCPO λ = 2e-4, conformal"
-    assert charged_name("1", "CCPO sampled, conformal") == "CCPO sampled λ = 1, conformal"
-    assert charged_name("1", "CCPO") == "CCPO λ = 1"
 
 
 def test_networks_are_compared_beside_the_others() -> None:
