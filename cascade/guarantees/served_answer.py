@@ -24,6 +24,7 @@ from cascade.guarantees.base import Guarantee, Kind
 from cascade.guarantees.found import Found, Misses, Path, everywhere
 from cascade.guarantees.identity import check_identity
 from cascade.guarantees.questions import Questions, Scored
+from cascade.guarantees.reference import ends_in_reference
 from cascade.text import counted
 from cascade.types import Answer, Certificate
 
@@ -144,6 +145,30 @@ class ServedAnswer(Kind):
     def audited(self, answer: Answer, audit: Audit) -> bool | None:
         """Return whether the answer served is wrong or cannot be judged, or none is served without abstaining."""
         return answer.stopped != "abstained" if answer.text is None else audit.right(answer.text) is not True
+
+
+class BesideReference(ServedAnswer):
+    """A question is lost where the answer served falls short of the reference's own output, which never does."""
+
+    assumptions = ("The reference is the guide asked outright, or a ladder’s last model, as logged.",)
+    needs_reference = True
+    reference_keeps_it = True
+
+    def last_is_safe(self, table: Questions) -> bool:
+        """Whether the last step is the reference itself."""
+        return ends_in_reference(table)
+
+    def against(self, table: Questions) -> Bools:
+        """Return all questions."""
+        return everywhere(table.n)
+
+    def reads_all_steps(self, audit: Audit) -> bool:  # noqa: ARG002 - names are the interface
+        """Return False: what is known of the answer served is enough, and an unknown reference counts as a loss."""
+        return False
+
+    def impossible(self, lost: str, reference: str) -> str:
+        """Return why no policy can keep it."""
+        return f"on {lost} of the questions {reference} has no output on record"
 
 
 def served_right(table: Questions, confidence: Floats) -> Bools:
