@@ -1,4 +1,4 @@
-"""Fit the simulated worlds to the published tables and print the parameters for cascade/evaluation/worlds.py.
+"""Fit the simulated worlds to the published tables and print the parameters for the worlds.
 
     python benchmarks/fit_worlds.py             both readings, four worlds each (about 90 seconds of one core)
     python benchmarks/fit_worlds.py --only mmlu/llama-2-7b
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--only", choices=sorted(PUBLISHED), help="one world, both readings")
     only = parser.parse_args().only
     for second in (False, True):
-        print("_SECOND" if second else "_FIRST")
+        print("_FITTED" if second else "_FIRST")
         for name in PUBLISHED if only is None else [only]:
             world = fit(name, second=second)
             names = ("exit_base_rounds", "base_adopts", *dict.fromkeys(("hopeless", *free_of(name, second=second))))

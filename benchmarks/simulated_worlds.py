@@ -18,6 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 from published.marginals import PUBLISHED, TEST_QUESTIONS, Published, marginals
+from published.second_reading import YES_IS_NO_ANSWER
 
 from cascade.calibration.doubt import doubt_of
 from cascade.conformal.arrays import ScoreArrays
@@ -25,7 +26,7 @@ from cascade.conformal.frontier import Frontier, clairvoyant, frontier
 from cascade.conformal.rollout import levels
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import HIGH, LOW, MEDIUM, WORLDS, YES_IS_NO_ANSWER, World
+from cascade.evaluation.worlds import HIGH, LOW, MEDIUM, WORLDS, World
 
 READINGS = (WORLDS, YES_IS_NO_ANSWER)
 _THREE_TIMES = "printed as .805, .839 and .860 after one round; the outer two lie more than two tolerances apart."

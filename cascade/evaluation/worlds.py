@@ -1,9 +1,9 @@
-"""Parameters of a simulated world, and two times four sets of them fitted to published tables.
+"""Parameters of a simulated world, and four sets of them fitted to published tables.
 
 `WORLDS` has data sets of a base model each, with GPT-4o as the guide: "hotpotqa/llama-2-7b", "hotpotqa/llama-3.2-3b",
-"mmlu/llama-2-7b", "mmlu/llama-3.2-3b". `YES_IS_NO_ANSWER` has the same four fitted to the second reading of the tables,
-in which a guide that says yes gives no answer of its own. `benchmarks/fit_worlds.py` prints what stands here;
-`design/simulation.md` says what the tables determine, what is assumed, and what the two readings are.
+"mmlu/llama-2-7b", "mmlu/llama-3.2-3b". `benchmarks/fit_worlds.py` prints what stands here, and the same four for a
+second reading of the tables (`benchmarks/published/second_reading.py`); `design/simulation.md` says what the tables
+determine, what is assumed, and what the two readings are.
 """
 
 from __future__ import annotations
@@ -241,56 +241,9 @@ _FIRST: Mapping[str, Mapping[str, float]] = {
         "shown_growth": 16.1,
     },
 }
-_SECOND: Mapping[str, Mapping[str, float]] = {
-    "hotpotqa/llama-2-7b": {
-        "exit_base_rounds": 2.55,
-        "base_adopts": 0.35,
-        "hopeless": 0.217,
-        "base_accuracy": 0.357,
-        "guide_accuracy": 0.645,
-        "guide_repeats": 0.453,
-        "alone_accuracy": 0.698,
-        "shown_tokens": 5.32,
-        "shown_growth": 1.0,
-    },
-    "hotpotqa/llama-3.2-3b": {
-        "exit_base_rounds": 4.0,
-        "base_adopts": 0.35,
-        "hopeless": 0.283,
-        "base_accuracy": 0.333,
-        "guide_accuracy": 0.622,
-        "guide_repeats": 0.378,
-        "alone_accuracy": 0.678,
-        "shown_tokens": 1.93,
-        "shown_growth": 1.0,
-    },
-    "mmlu/llama-2-7b": {
-        "exit_base_rounds": 3.14,
-        "base_adopts": 0.35,
-        "hopeless": 0.0674,
-        "base_accuracy": 0.519,
-        "guide_accuracy": 0.594,
-        "guide_repeats": 0.8,
-        "alone_accuracy": 0.919,
-        "shown_tokens": 2.15,
-        "shown_growth": 38.7,
-        "false_no": 0.078,
-    },
-    "mmlu/llama-3.2-3b": {
-        "exit_base_rounds": 3.97,
-        "base_adopts": 0.35,
-        "hopeless": 0.135,
-        "base_accuracy": 0.398,
-        "guide_accuracy": 0.274,
-        "guide_repeats": 0.526,
-        "alone_accuracy": 0.881,
-        "shown_tokens": 5.11,
-        "shown_growth": 16.1,
-    },
-}
 
 
-def _worlds(fitted: Mapping[str, Mapping[str, float]], said: str) -> Mapping[str, World]:
+def worlds(fitted: Mapping[str, Mapping[str, float]], said: str) -> Mapping[str, World]:
     """Return the worlds of one reading, fitted values over the assumed ones."""
     found = {}
     for name, values in fitted.items():
@@ -299,7 +252,5 @@ def _worlds(fitted: Mapping[str, Mapping[str, float]], said: str) -> Mapping[str
     return MappingProxyType(found)
 
 
-WORLDS = _worlds(_FIRST, "simulated")
+WORLDS = worlds(_FIRST, "simulated")
 """First reading: after a yes the guide's answer is the base's, for Random too."""
-YES_IS_NO_ANSWER = _worlds(_SECOND, "simulated, second reading")
-"""Second reading: the tables' Random chose nothing right where it chose a guide that had said yes."""

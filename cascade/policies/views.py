@@ -111,7 +111,7 @@ class LogView(View):
         return np.full(self.history.n, np.nan)
 
     @cached_property
-    def answers(self) -> Whole:  # type: ignore[override]
+    def answers(self) -> Whole:
         """int64 (n, t, m), −1 where there is none."""
         given = self.history.answer[:, : self.step]
         taken = [given[:, :, at] if at != NOWHERE else np.full_like(given[:, :, 0], -1) for at in self._places]
@@ -164,7 +164,7 @@ class LiveView(View):
         return NAN
 
     @cached_property
-    def answers(self) -> Whole:  # type: ignore[override]
+    def answers(self) -> Whole:
         """int64 (t, m), −1 where there is none; numbered in the order of their first appearance."""
         numbers: dict[str, int] = {}
         chat = self._question.chat

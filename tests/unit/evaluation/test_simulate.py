@@ -14,11 +14,12 @@ import pytest
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.simulate import simulate
-from cascade.evaluation.worlds import HIGH, HOTPOTQA, LOW, MMLU, WORLDS, YES_IS_NO_ANSWER, World
+from cascade.evaluation.worlds import HIGH, HOTPOTQA, LOW, MMLU, WORLDS, World
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 
 from published.marginals import PUBLISHED, Published, marginals
+from published.second_reading import YES_IS_NO_ANSWER
 
 N = 20_000
 READINGS = [(WORLDS, False), (YES_IS_NO_ANSWER, True)]
