@@ -8,12 +8,9 @@ determine, what is assumed, and what the two readings are.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-
-from cascade.errors import UsageError
 
 LOW, MEDIUM, HIGH = 0.2, 0.45, 0.7
 """Three settings of `World.informativeness`. The tables do not say which is true: state the one used."""
@@ -88,65 +85,6 @@ class World:
     exit_base_rounds: float
     exit_guide_rounds: float
 
-    def __post_init__(self) -> None:
-        self.check()
-
-    def check(self) -> None:
-        """Raise one UsageError that lists everything that is wrong with the parameters."""
-        problems = [*self._wrong_numbers()] or [*self._wrong_sums()]
-        if problems:
-            lines = "".join(f"\n  - {problem}" for problem in problems)
-            raise UsageError(f"{self.name!r} cannot be a world; mend these parameters:{lines}")
-
-    def _wrong_numbers(self) -> Iterator[str]:
-        for name, low, high in _RANGES:
-            given = getattr(self, name)
-            for value in given if isinstance(given, tuple) else (given,):
-                if not (math.isfinite(value) and low <= value <= high):
-                    yield f"{name} is {value}; it is from {low:g} to {high:g}"
-        for name in ("rounds", "wrong_answers", "prompt_tokens"):
-            if getattr(self, name) != int(getattr(self, name)):
-                yield f"{name} is {getattr(self, name)}; it is a whole number"
-
-    def _wrong_sums(self) -> Iterator[str]:
-        for first, second in _PARTS:
-            total = getattr(self, first) + getattr(self, second)
-            if total > 1:
-                yield f"{first} and {second} are together {total:g}; they are parts of one whole"
-        for name in ("exit_base_rounds", "exit_guide_rounds"):
-            if getattr(self, name) > self.rounds:
-                yield f"{name} is {getattr(self, name)}; there are {self.rounds} rounds"
-
-
-_INSIDE = (1e-4, 1 - 1e-4)
-"""A rate that is a threshold on a normal variable cannot be 0 or 1."""
-_RANGES: tuple[tuple[str, float, float], ...] = (
-    ("rounds", 1, 64),
-    ("hopeless", 0, 1),
-    *((name, *_INSIDE) for name in ("base_accuracy", "guide_accuracy", "alone_accuracy", "false_no", "false_yes")),
-    *((f"{model}_{part}", 0, 1) for model in ("base", "guide") for part in ("difficulty", "persistence")),
-    *(
-        (name, 0, 1)
-        for name in ("base_repeats", "base_adopts", "guide_repeats", "verdict_persistence", "informativeness")
-    ),
-    ("verdict_difficulty", 0, 5),
-    ("wrong_answers", 2, 10_000),
-    ("wrong_zipf", 0, 10),
-    ("prompt_tokens", 0, 1e6),
-    *((f"{part}_tokens", 1, 1e6) for part in ("question", "shown", "reply", "answer")),
-    ("question_spread", 0, 3),
-    ("shown_growth", 0, 1e6),
-    ("base_price", 0, 1e6),
-    ("guide_price", 0, 1e6),
-    ("alone_cost_usd", 0, 1e3),
-    ("exit_base_rounds", 1, 64),
-    ("exit_guide_rounds", 1, 64),
-)
-_PARTS = (
-    ("base_difficulty", "base_persistence"),
-    ("guide_difficulty", "guide_persistence"),
-    ("base_repeats", "base_adopts"),
-)
 
 HOTPOTQA = World(
     name="hotpotqa",

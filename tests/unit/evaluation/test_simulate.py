@@ -339,24 +339,6 @@ def test_other_numbers_of_rounds() -> None:
 # --- bad parameters
 
 
-def test_all_wrong_parameters_are_named_at_once() -> None:
-    with pytest.raises(UsageError) as caught:
-        small(base_accuracy=0.0, informativeness=1.5, wrong_answers=1, hopeless=math.nan, guide_price=(2.5, -1.0))
-    for name in ("base_accuracy", "informativeness", "wrong_answers", "hopeless", "guide_price"):
-        assert f"\n  - {name} is " in str(caught.value)
-
-
-def test_parts_of_one_whole_are_no_more_than_it() -> None:
-    with pytest.raises(UsageError, match=r"base_repeats and base_adopts are together 1\.3") as caught:
-        small(base_repeats=0.7, base_adopts=0.6, exit_guide_rounds=4.5)
-    assert "exit_guide_rounds is 4.5; there are 4 rounds" in str(caught.value)
-
-
-def test_rounds_are_whole() -> None:
-    with pytest.raises(UsageError, match=r"rounds is 2\.5; it is a whole number"):
-        small(rounds=2.5)
-
-
 def test_n_and_seed_are_looked_at_together() -> None:
     with pytest.raises(UsageError, match=r"n is 0; it is 1 or more; seed is -1; it is 0 or more"):
         simulate(HOTPOTQA, 0, -1)
