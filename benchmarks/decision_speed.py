@@ -37,6 +37,8 @@ from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.logs import DEMO, DEMO_LADDER, open_log
 from cascade.guarantees.base import Guarantee
 from cascade.policies.base import Observation, Policy
+from cascade.policies.design import Design
+from cascade.policies.estimators import Gain, Linear, Logistic, Scorer
 from cascade.policies.history import History
 from cascade.policies.learned import METHODS, NETWORKS, LearnedPolicy, StepRule
 from cascade.policies.network import ACTIVATIONS, Action, Network
@@ -115,8 +117,17 @@ def timed(log: str, method: str, policy: Policy, asked: Sequence[Walk], history:
 
 def columns_of(rule: StepRule) -> int:
     """Return the columns that the widest design of a rule has."""
-    found = [line.design.columns for one in rule.scorers for line in one.lines]
+    found = [design.columns for one in rule.scorers for design in designs_of(one)]
     return max([*found, 0 if rule.network is None else rule.network.design.columns], default=0)
+
+
+def designs_of(scorer: Scorer) -> list[Design]:
+    """Return the designs of the linear forms in a scorer."""
+    if isinstance(scorer, Gain):
+        return [part.linear.design for part in (scorer.loss, *scorer.gained)]
+    if isinstance(scorer, Logistic):
+        return [scorer.linear.design]
+    return [scorer.design] if isinstance(scorer, Linear) else []
 
 
 def measure() -> list[Timing]:
@@ -153,7 +164,7 @@ def with_networks(questions: EpisodeTable, activation: str, *, sure: bool) -> Po
     linear, rng, rules = with_products(questions), np.random.default_rng(0), []
     for rule, stage in zip(linear.rules, staged(questions), strict=True):
         many, last = len(rule.include), rule is linear.rules[-1]
-        shared = [line.design for one in rule.confidence if one is not None for line in one.lines]
+        shared = [design for one in rule.confidence if one is not None for design in designs_of(one)]
         design = shared[0] if shared else stage.design  # as in a policy that was read: equal designs are one
         sizes = [design.columns, *HIDDEN, many + 1]
         weights = [rng.normal(0, (2 / into) ** 0.5, (out, into)) for into, out in pairwise(sizes)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from cascade.conformal.arrays import Floats, ScoreArrays, StepArrays
-from cascade.conformal.frontier import clairvoyant, depth_mixture, frontier
-from cascade.conformal.rollout import levels
+from cascade.conformal.arrays import Floats, Ints, ScoreArrays, StepArrays
+from cascade.conformal.frontier import clairvoyant, frontier
+from cascade.conformal.rollout import hopeless, levels
 from cascade.episodes.table import EpisodeTable
 
 MIXTURE, TUNED, CLAIRVOYANT = "depth mixture", "tuned threshold", "clairvoyant"
@@ -26,6 +27,49 @@ def going_on(table: EpisodeTable, doubt: Floats) -> ScoreArrays:
     """Return the scores of a policy that goes on while a number is high, and keeps every answer."""
     onward = np.where(np.isnan(doubt), np.inf, doubt)
     return ScoreArrays(np.full(table.arrays.answer.shape, np.inf), onward)
+
+
+@dataclass(frozen=True, slots=True)
+class DepthMixture:
+    """The best coin between two fixed depths, every answer kept: what a policy must beat to be worth having.
+
+    Attributes:
+        depth: int64 (K,), the depths on the lower convex hull of cost over coverage.
+        coverage: float64 (K,), the share of questions that each covers, rising.
+        cost: float64 (K,), nano-USD a question.
+    """
+
+    depth: Ints
+    coverage: Floats
+    cost: Floats
+
+    def cost_at(self, target: float) -> float | None:
+        """Return the cost at a coverage: the first depth's at or below its coverage, None above the highest."""
+        if target * (1 - 1e-12) > self.coverage[-1]:
+            return None
+        return float(np.interp(target, self.coverage, self.cost))
+
+
+def depth_mixture(steps: StepArrays) -> DepthMixture:
+    """Return the mixtures of "every answer of the first L steps", L = 1..T."""
+    found = np.logical_or.accumulate(steps.correct.any(axis=2), axis=1)
+    covered = np.count_nonzero(found | hopeless(steps)[:, None], axis=0)
+    spent = np.cumsum(steps.cost.sum(axis=0))
+    hull: list[tuple[int, int, int]] = []  # (questions covered, nano-USD, depth), exact
+    for depth in range(steps.horizon):
+        at = (int(covered[depth]), int(spent[depth]), depth + 1)
+        if hull and at[0] == hull[-1][0]:
+            continue  # it costs more and covers no more
+        while len(hull) > 1 and not _convex(hull[-2], hull[-1], at):
+            hull.pop()
+        hull.append(at)
+    columns = np.array(hull, dtype=np.int64).T
+    return DepthMixture(columns[2], columns[0] / steps.n, columns[1] / steps.n)
+
+
+def _convex(one: tuple[int, int, int], two: tuple[int, int, int], three: tuple[int, int, int]) -> bool:
+    """Say whether the second point lies below the line from the first to the third."""
+    return (two[1] - one[1]) * (three[0] - one[0]) < (three[1] - one[1]) * (two[0] - one[0])
 
 
 def mixture_cost(steps: StepArrays, alpha: float) -> float:
