@@ -23,7 +23,7 @@ from cascade.money import Price
 from cascade.policies.base import Observation, Policy
 from cascade.policies.scope import Scope
 from cascade.resilience.retry import Deadline
-from cascade.strategies.base import ModelUse, Plan, Standins, Strategy
+from cascade.strategies.base import Conclusion, ModelUse, Plan, Standins, Strategy
 from cascade.types import (
     SKIP,
     Answer,
@@ -231,7 +231,7 @@ def _walk(
     """Follow the plan until the policy or the plan ends it; return why it stopped."""
     item = next(plan, None)
     while item is not None:
-        if isinstance(item, Request):
+        if isinstance(item, Request | Conclusion):
             item = yield from _pay(item, plan, prices, purse, record)
             continue
         observation = _within(Observation(question, record.seen(item), horizon), record)
@@ -275,7 +275,7 @@ def _run_on(
     try:
         while record.steps and not (record.steps[-1].final or record.steps[-1].number >= horizon):
             item = next(plan, None)
-            while isinstance(item, Request):
+            while isinstance(item, Request | Conclusion):
                 item = yield from _pay(item, plan, prices, purse, record)
             if item is None:
                 return
@@ -288,8 +288,12 @@ def _run_on(
 
 
 def _pay(
-    request: Request, plan: Plan, prices: Mapping[str, Price | None], purse: QuestionBudget, record: _Record
-) -> Generator[Request, Completion | None, Request | Step | None]:
+    request: Request | Conclusion,
+    plan: Plan,
+    prices: Mapping[str, Price | None],
+    purse: QuestionBudget,
+    record: _Record,
+) -> Generator[Request, Completion | None, Request | Step | Conclusion | None]:
     """Make a call, or that of the model that stands in for it, and resume the plan with what came of it."""
     try:
         completion = yield from _answered(request, prices, purse, record)
@@ -302,9 +306,12 @@ def _pay(
 
 
 def _answered(
-    request: Request, prices: Mapping[str, Price | None], purse: QuestionBudget, record: _Record
+    request: Request | Conclusion, prices: Mapping[str, Price | None], purse: QuestionBudget, record: _Record
 ) -> Generator[Request, Completion | None, Completion]:
     """Make a call, or where its model is down or too dear, that of the next model that stands in for it."""
+    if isinstance(request, Conclusion):
+        record.calls.append(Call(*request, 0, 0, "no"))
+        return request.completion
     if request.purpose == SKIP:
         nothing = Completion("", "skipped", Usage(0, 0))
         record.calls.append(Call(request, nothing, 0, 0, "no"))
@@ -356,7 +363,7 @@ def _call(
     return completion
 
 
-def _resume(plan: Plan, error: ProviderError) -> Request | Step | None:
+def _resume(plan: Plan, error: ProviderError) -> Request | Step | Conclusion | None:
     try:
         return plan.throw(error)
     except StopIteration:

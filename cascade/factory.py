@@ -26,6 +26,7 @@ from cascade.providers.exchange import OPENAI_BASE, Endpoint
 from cascade.providers.guard import Guard
 from cascade.providers.registry import ProviderSettings
 from cascade.strategies import prompts
+from cascade.strategies.agents import AGENTS, WithAgents
 from cascade.strategies.base import ModelUse, Standins, Strategy
 from cascade.strategies.ladder import Ladder
 
@@ -36,9 +37,15 @@ if TYPE_CHECKING:
 
 
 def build_strategy(config: CascadeConfig) -> Strategy:
-    """Return the strategy that a configuration describes."""
+    """Return the strategy that a configuration describes, with the agents of its models."""
     uses = {name: _use(entry) for name, entry in config.models.items()}
-    return config.strategy.build(uses, prompts.load(config.strategy.prompts))
+    return _with_agents(config, config.strategy.build(uses, prompts.load(config.strategy.prompts)))
+
+
+def _with_agents(config: CascadeConfig, strategy: Strategy) -> Strategy:
+    named = {entry.model: entry.agent for entry in config.models.values() if entry.agent is not None}
+    agents = {model: agent for model, place in named.items() if (agent := AGENTS.find(place)) is not None}
+    return WithAgents(strategy, agents) if agents else strategy
 
 
 def alone(config: CascadeConfig, model: str, templates: prompts.Prompts | None) -> Strategy:
@@ -54,7 +61,7 @@ def alone(config: CascadeConfig, model: str, templates: prompts.Prompts | None) 
     """
     for entry in config.models.values():
         if entry.model == model:
-            return Ladder((_use(entry),), templates or prompts.load(), logprobs=False)
+            return _with_agents(config, Ladder((_use(entry),), templates or prompts.load(), logprobs=False))
     known = [entry.model for entry in config.models.values()]
     raise UsageError(f"No model is called {model!r}{did_you_mean(model, known)}")
 

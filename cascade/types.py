@@ -36,6 +36,8 @@ class Message(NamedTuple):
 
 SKIP = "skip"
 """The purpose of a call that is not made: it goes on record as an empty reply that cost nothing."""
+ACT = "act"
+"""The purpose of a call that an agent makes on the way to its answer."""
 
 
 @dataclass(frozen=True, slots=True)

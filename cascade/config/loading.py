@@ -141,7 +141,7 @@ def _place_problems(config: CascadeConfig) -> Iterable[str]:
     first: dict[str, ModelConfig] = {}
     for place, entry in config.models.items():
         other = first.setdefault(entry.model, entry)
-        for name in ("provider", "api_base", "api_key_env"):
+        for name in ("provider", "api_base", "api_key_env", "agent"):
             if getattr(entry, name) != getattr(other, name):
                 yield f"models.{place}.{name}: {entry.model} stands under models twice, with another {name}"
 

@@ -18,6 +18,7 @@ from cascade.policies.config import PolicyConfig
 from cascade.providers.registry import PROVIDERS
 from cascade.section import Section
 from cascade.strategies import registry as strategies
+from cascade.strategies.agents import AGENTS
 from cascade.strategies.base import CHAT_MAX_TOKENS, MAX_TOKENS
 from cascade.strategies.config import StrategyConfig
 
@@ -64,6 +65,18 @@ class ModelConfig(Section):
     images: bool | None = None
     tools: bool | None = None
     fallbacks: tuple[str, ...] = ()
+    agent: str | None = None
+
+    @field_validator("agent")
+    @classmethod
+    def _usable(cls, value: str | None) -> str | None:
+        try:
+            unknown = value is not None and AGENTS.find(value) is None
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+        if unknown:
+            raise ValueError(f'there is no agent {value!r}; name its place, "module:function"')
+        return value
 
     @property
     def chat_max_tokens(self) -> int:

@@ -20,7 +20,7 @@ from cascade.chat import ChatRequest, output_text
 from cascade.errors import UsageError
 from cascade.money import PriceTable
 from cascade.policies.scope import failed_with
-from cascade.types import ALONE, Answer, Call, Completion, Request, Step, Token, Usage
+from cascade.types import ACT, ALONE, Answer, Call, Completion, Request, Step, Token, Usage
 
 SCHEMA_VERSION = 4
 """2 added `walk` and `confidence`, 3 `segment`, 4 `parents`. A row of an earlier version has null there."""
@@ -225,7 +225,7 @@ def _call_columns(step: Step, call: Call, completion: Completion) -> dict[str, A
     }
 
 
-_DECIDING = frozenset({"decide", "exit"})
+_DECIDING = frozenset({"decide", "exit", ACT})
 
 
 def _candidate_of(step: Step, call: Call) -> int | None:

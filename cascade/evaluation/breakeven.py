@@ -12,6 +12,7 @@ import numpy as np
 
 from cascade.episodes.schema import GUIDE_ONLY
 from cascade.money import usd
+from cascade.types import ACT
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ class _Gathered:
         cost, tokens_in, tokens_out = row["cost_nano_usd"], row["input_tokens"], row["output_tokens"]
         alone = row["walk"] == GUIDE_ONLY
         judging = row["walk"] is None and row["step"] == 1 and purpose == "judge"
-        answering = row["walk"] is None and row["step"] == 1 and purpose == "answer"
+        answering = row["walk"] is None and row["step"] == 1 and purpose in {"answer", ACT}
         if not (alone or judging or answering):
             return
         if cost is None or tokens_in is None or tokens_out is None:

@@ -15,9 +15,17 @@ from cascade.policies.fixed import FixedPolicy
 from cascade.strategies.prompts import Prompts
 from cascade.types import Completion, Question, Request, Step
 
-Plan: TypeAlias = Generator[Request | Step, Completion | None, None]
+
+class Conclusion(NamedTuple):
+    """What an agent made of its calls: the reply to a request that nobody is asked any more, at no cost of its own."""
+
+    request: Request
+    completion: Completion
+
+
+Plan: TypeAlias = Generator[Request | Step | Conclusion, Completion | None, None]
 """Yields a `Request` and is sent its `Completion` (or has a `ProviderError` thrown in), yields an undecided `Step` and
-is resumed if another step is wanted. It ends by returning after its last step."""
+is resumed if another step is wanted. It ends by returning after its last step. A `Conclusion` goes on record."""
 
 MAX_TOKENS, CHAT_MAX_TOKENS = 256, 4_096
 """The longest reply to a question, and to a chat request, where neither the configuration nor the request says."""

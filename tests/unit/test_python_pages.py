@@ -12,7 +12,15 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/index.md", "docs/python.md", "docs/levels.md", "docs/networks.md", "docs/write-a-guarantee.md"]
+    "page",
+    [
+        "docs/index.md",
+        "docs/python.md",
+        "docs/levels.md",
+        "docs/networks.md",
+        "docs/write-a-guarantee.md",
+        "docs/write-an-agent.md",
+    ],
 )
 def test_the_python_on_the_page_runs(page: str) -> None:
     if page == "docs/networks.md":

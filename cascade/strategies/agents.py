@@ -1,0 +1,124 @@
+"""Agents: a tool loop in the place of a model, under any strategy.
+
+Where a strategy asks a model for an answer and the model has an agent, the agent's loop runs instead: it yields calls
+to the model, reads the replies, uses its tools, and returns the reply that the strategy reads. Each of its calls is a
+call like any other: it is held under the caps, charged, traced and logged, and `cascade collect` goes on after it. So
+an agent is a rung of a ladder, a base that a guide judges, or an offer, and no strategy knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from cascade.errors import BadRequestError, ProviderError, quote
+from cascade.policies.base import Policy, Takes
+from cascade.registry import Registry, callable_alone
+from cascade.strategies.base import Conclusion, Plan, Strategy
+from cascade.strategies.prompts import Prompts
+from cascade.types import ACT, Completion, Question, Request, Step, Usage
+
+Loop: TypeAlias = Generator[Request, Completion, Completion]
+"""Yields a `Request`, is sent its `Completion` (or has a `ProviderError` thrown in), and returns the last reply, its
+text changed where the strategy is to read more than that (what was searched, what was found)."""
+Agent: TypeAlias = Callable[[Request], Loop]
+"""Takes the request that the strategy would have sent, and returns the loop that answers it."""
+
+_Item: TypeAlias = Request | Step | Conclusion
+
+AGENTS: Registry[Agent] = Registry("agent", "cascade.agents", {}, callable_alone, by_place=True)
+ANSWERING = frozenset({"answer", "direct", "sample", "outright"})
+"""The purposes of calls that an agent answers; judging and deciding are left to the model itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class WithAgents(Strategy):
+    """A strategy some of whose models answer through agents.
+
+    Args:
+        strategy: who plans.
+        agents: the agent of each such model, by the model's name.
+    """
+
+    strategy: Strategy
+    agents: Mapping[str, Agent]
+
+    @property
+    def horizon(self) -> int:
+        """T, of the strategy."""
+        return self.strategy.horizon
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models of the strategy."""
+        return self.strategy.models
+
+    @property
+    def prompts(self) -> Prompts | None:
+        """The prompts of the strategy."""
+        return self.strategy.prompts
+
+    @property
+    def ends_with_reference(self) -> bool:
+        """Whether the strategy's last step is the reference alone."""
+        return self.strategy.ends_with_reference
+
+    @property
+    def guide_policy(self) -> Policy:
+        """The strategy's own."""
+        return self.strategy.guide_policy
+
+    def only(self, takes: Takes) -> Strategy:
+        """Return a part of the strategy, with the same agents."""
+        return replace(self, strategy=self.strategy.only(takes))
+
+    def plan(self, question: Question) -> Plan:
+        """Plan as the strategy does, with an agent's calls in the place of each answer of its model."""
+        plan = self.strategy.plan(question)
+        try:
+            item = next(plan)
+            while True:
+                try:
+                    sent = yield from self._done(item)
+                except ProviderError as error:
+                    item = plan.throw(error)
+                else:
+                    item = plan.send(sent)
+        except StopIteration:
+            return
+        finally:
+            plan.close()
+
+    def _done(self, item: _Item) -> Generator[_Item, Completion | None, Completion | None]:
+        """Yield an item of the plan, or the calls of the agent that stands in its place, and return what came of it."""
+        agent = self.agents.get(item.model) if isinstance(item, Request) and item.purpose in ANSWERING else None
+        if agent is None or not isinstance(item, Request):
+            return (yield item)
+        reply = yield from _run(agent, item)
+        said = reply._replace(usage=Usage(0, 0), latency_s=0.0)  # the calls that brought it are paid and timed
+        yield Conclusion(item, said)
+        return said
+
+
+def _run(agent: Agent, request: Request) -> Generator[Request, Completion | None, Completion]:
+    """Run an agent's loop; what it raises by mistake is an error of the call that it answers."""
+    try:
+        loop = agent(request)
+        asked = next(loop)
+        while True:
+            try:
+                completion = yield asked._replace(purpose=ACT)
+            except ProviderError as error:
+                asked = loop.throw(error)
+            else:
+                assert completion is not None  # noqa: S101 - a request is answered by a completion
+                asked = loop.send(completion)
+    except StopIteration as end:
+        reply: Completion = end.value
+        return reply
+    except ProviderError:
+        raise
+    except Exception as error:
+        says = f"the agent of {request.model} failed: {type(error).__name__}: {quote(str(error))}"
+        raise BadRequestError(says, model=request.model) from error
