@@ -81,7 +81,7 @@ class ChatRequest:
         """
         if "messages" not in body:
             raise UsageError("A chat request is a dict with messages, as OpenAI's chat completions take it.")
-        if body.get("n") not in {None, 1}:
+        if body.get("n") not in (None, 1):
             raise UsageError(f"n is {body['n']!r}: a cascade serves one answer. Leave n out.")
         options = {name: value for name, value in body.items() if name != "messages" and name not in _ENVELOPE}
         return cls(body["messages"], options, group, segment)
@@ -128,7 +128,7 @@ class ChatRequest:
     def wants_json(self) -> bool:
         """Whether the reply has to be JSON, with a schema or without."""
         wanted = self.options.get("response_format")
-        return isinstance(wanted, Mapping) and wanted.get("type") in {"json_schema", "json_object"}
+        return isinstance(wanted, Mapping) and wanted.get("type") in ("json_schema", "json_object")
 
     @property
     def asked_text(self) -> str:
@@ -305,5 +305,5 @@ def _message_problems(where: str, message: object) -> Iterable[str]:
     content = message.get("content")
     if not (content is None or isinstance(content, str | list | tuple)):
         yield f"{where}.content must be a text, a list of parts or null, not {type(content).__name__}"
-    if content is None and message.get("role") in {"system", "developer", "user", "tool"}:
+    if content is None and message.get("role") in ("system", "developer", "user", "tool"):
         yield f"{where}.content is missing"

@@ -91,7 +91,7 @@ def _accepted(message: Mapping[str, Any], vendor: _Vendor) -> Mapping[str, Any]:
 
 def _foreign_part(part: object, vendor: _Vendor) -> bool:
     kind = part.get("type") if isinstance(part, Mapping) else None
-    return kind in _PARTS and kind not in vendor.own
+    return isinstance(kind, str) and kind in _PARTS and kind not in vendor.own
 
 
 def _with_id(call: Any, vendor: _Vendor) -> Any:

@@ -50,16 +50,16 @@ class Asked(NamedTuple):
             UsageError: it is not a request that can be sent.
         """
         route = catalog.route(body.get("model"), bypass=flag(headers, "x-cascade-bypass"))
-        stream, options = body.get("stream") or False, body.get("stream_options") or {}
-        if not isinstance(stream, bool):
+        stream, options = body.get("stream"), body.get("stream_options")
+        if not (stream is None or isinstance(stream, bool)):
             raise Refused(400, "stream must be true or false.", param="stream")
-        if not isinstance(options, Mapping):
+        if not (options is None or isinstance(options, Mapping)):
             raise Refused(400, "stream_options must be an object.", param="stream_options")
         request = ChatRequest.from_openai(
             dialect.request(body), group=headers.get("x-cascade-group"), segment=headers.get("x-cascade-segment")
         )
         explain, deadline_s = flag(headers, "x-cascade-explain"), _seconds(headers.get("x-cascade-deadline-s"))
-        return cls(body["model"], route, request, body, stream, explain, deadline_s)
+        return cls(body["model"], route, request, body, bool(stream), explain, deadline_s)
 
 
 def _seconds(written: str | None) -> float | None:

@@ -44,6 +44,7 @@ _MODEL = {
 }
 _HEADERS = {
     "x-cascade-bypass": "1: the guide answers at once.",
+    "x-cascade-deadline-s": "After so many seconds the best answer there is is served.",
     "x-cascade-explain": "1: the response has a field `cascade` that says what happened.",
     "x-cascade-group": "What the request hangs together with: a conversation, a user.",
     "x-cascade-segment": "What certificates are made for one by one: a tenant, a task.",
@@ -105,8 +106,8 @@ def _answered(catalog: Catalog, asks: str, answers: str, error: str = "Error") -
         "properties": {
             "model": {"enum": list(catalog.routes)},
             asks: _ASKS[asks],
-            "stream": {"type": "boolean"},
-            "stream_options": {"type": "object"},
+            "stream": {"type": ["boolean", "null"]},
+            "stream_options": {"type": ["object", "null"]},
         },
         "additionalProperties": True,
     }
@@ -122,7 +123,7 @@ def _answered(catalog: Catalog, asks: str, answers: str, error: str = "Error") -
                 "description": "The message that is served, whole or as chunks.",
                 "content": {
                     "application/json": {"schema": {"type": "object", "required": ["id", answers, "model"]}},
-                    "text/event-stream": {"schema": {"type": "string"}},
+                    "text/event-stream": {"schema": {"description": "Events, each with JSON as its data."}},
                 },
             },
             **_refused(*_REFUSED, error=error),

@@ -29,7 +29,7 @@ _KINDS = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-_UNREAD = frozenset({"thinking", "redacted_thinking"})
+_UNREAD = ("thinking", "redacted_thinking")
 _FAILED = "The tool failed:"
 
 
@@ -186,7 +186,7 @@ def _turns(messages: object) -> Iterator[dict[str, Any]]:
             raise Refused(400, f"{where}: tool_use is the assistant's, tool_result the user's.", param=where)
         for block in results:
             yield _result(block, f"{where}.content")
-        rest = [block for block in blocks if block.get("type") not in {"tool_result", "tool_use"}]
+        rest = [block for block in blocks if block.get("type") not in ("tool_result", "tool_use")]
         turn = {"role": role, "content": content_of(_parts(rest, f"{where}.content")), **others}
         if uses:
             turn["tool_calls"] = [_use(block, f"{where}.content") for block in uses]
@@ -233,7 +233,7 @@ def _image(block: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
 
 def _document(block: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     said = [{"type": "text", "text": block[name]} for name in ("title", "context") if isinstance(block.get(name), str)]
-    source = block.get("source") or {}
+    source = _source(block, where)
     if source.get("type") == "text":
         return [*said, {"type": "text", "text": text_field(source, "data", where)}]
     if source.get("type") == "content":
@@ -245,8 +245,15 @@ def _document(block: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
     return [*said, {"type": "file", "file": {"filename": name, "file_data": _url(block, where)}}]
 
 
-def _url(block: Mapping[str, Any], where: str) -> str:
+def _source(block: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     source = block.get("source") or {}
+    if not isinstance(source, Mapping):
+        raise Refused(400, f"{where}.source must be an object.", param=where)
+    return source
+
+
+def _url(block: Mapping[str, Any], where: str) -> str:
+    source = _source(block, where)
     if source.get("type") == "url":
         return text_field(source, "url", f"{where}.source")
     if source.get("type") != "base64":
@@ -262,7 +269,7 @@ _PARTS: Mapping[str, Callable[[Mapping[str, Any], str], list[dict[str, Any]]]] =
 
 
 def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
-    if tool.get("type") not in {None, "custom"}:
+    if tool.get("type") not in (None, "custom"):
         raise Refused(400, f"{where}: {str(tool['type'])[:100]} runs on Anthropic's servers only.", param=where)
     function = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
     return {"type": "function", "function": {**function, "parameters": tool.get("input_schema") or {}}}
@@ -273,8 +280,8 @@ def _choice(choice: object) -> dict[str, Any]:
     kind = given.get("type")
     if kind == "tool":
         found: Any = {"type": "function", "function": {"name": text_field(given, "name", "tool_choice")}}
-    elif kind in _CHOICES:
-        found = _CHOICES[str(kind)]
+    elif isinstance(kind, str) and kind in _CHOICES:
+        found = _CHOICES[kind]
     else:
         raise Refused(400, "tool_choice.type must be auto, any, none or tool.", param="tool_choice")
     alone = {"parallel_tool_calls": False} if given.get("disable_parallel_tool_use") else {}

@@ -286,7 +286,7 @@ def _content(content: object, where: str) -> Any:
 
 def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
     kind = part.get("type")
-    if kind in {"input_text", "output_text"}:
+    if kind in ("input_text", "output_text"):
         return {"type": "text", "text": text_field(part, "text", where)}
     if kind == "refusal":
         return {"type": "refusal", "refusal": text_field(part, "refusal", where)}
