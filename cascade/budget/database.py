@@ -83,6 +83,11 @@ class Database:
         return "" if self._begin else " FOR UPDATE"
 
     @property
+    def unsynced(self) -> str:
+        """What begins a transaction that need not wait for the disk at its end; "" where there is no such thing."""
+        return "" if self._begin else "SET LOCAL synchronous_commit TO OFF"
+
+    @property
     def blocks(self) -> bool:
         """Whether a transaction may take longer than a turn of an event loop should."""
         return not self._alone
