@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from cascade.server.pages.traffic import Day
 
-_ALARM_Y, _NOTHING_Y = 20.0, 80.0
+_ALARM_Y, _NOTHING_Y = 20.0, 60.0
 """Where the alarm's level and "no evidence" (1) lie, from the top: fixed, so that their names stand beside them."""
 _MOST_POINTS = 400
 
@@ -53,7 +53,7 @@ def _height(value: float, alarm_at: float) -> float:
     """Return how far from the top a value lies.
 
     >>> _height(1.0, 20.0), _height(20.0, 20.0), _height(0.0, 20.0)
-    (80.0, 20.0, 98.0)
+    (60.0, 20.0, 98.0)
     """
     if value <= 0:
         return 98.0

@@ -15,9 +15,9 @@ from cascade.episodes.store import Store, parse
 from cascade.errors import UsageError
 from cascade.guarantees.certificate import statement
 from cascade.guarantees.words import percent
-from cascade.money import Price
 from cascade.orchestrator import Orchestrator
 from cascade.server.pages import chart
+from cascade.server.pages.standing import Standing, read_standing
 from cascade.server.pages.traffic import COLUMNS, LEAST_MEASURED, Saving, Seen, by_day, outcomes, saving, seen
 from cascade.server.pages.words import MINUS, day, money, share
 from cascade.text import capital, counted
@@ -48,7 +48,7 @@ class Traffic(NamedTuple):
     earlier: bool = False
 
 
-def read_traffic(config: CascadeConfig, guide: str, price: Price | None, since: datetime) -> Traffic:
+def read_traffic(config: CascadeConfig, guide: str, since: datetime, observed: frozenset[str]) -> Traffic:
     """Read the traces of a period. Without a store there are none. Raises StoreError."""
     url = traces_url(config.traces)
     if url is None:
@@ -60,7 +60,7 @@ def read_traffic(config: CascadeConfig, guide: str, price: Price | None, since: 
     with store:
         rows = store.latest(COLUMNS, MOST_CALLS)
         latest = store.latest(_TOLD, _LATEST_CALLS)
-    found = seen(rows, guide, price)
+    found = seen(rows, guide, config.prices()[guide], observed)
     cut = len(rows) == MOST_CALLS
     begin = since.isoformat(timespec="milliseconds")
     requests = sorted((one for one in found[int(cut) :] if one.at >= begin), key=lambda one: one.at)
@@ -155,6 +155,34 @@ def _promise(
         None if monitor is None else monitor.e_value,
         None if monitor is None else 1 / monitor.level,
     )
+
+
+def _in_force(standing: Standing) -> list[Promise]:
+    """Return the certificate in force of a cascade with modes."""
+    one = standing.evidence
+    if one is None:
+        return []
+    state = standing.state
+    problems = [] if state.alarm is None else [state.alarm]
+    problems += ["It is not in service: the mode is observe."] if state.mode == "observe" else []
+    return [
+        Promise(
+            f"Look {one.look}",
+            one.statement,
+            one.certificate,
+            one.n,
+            one.created,
+            None,
+            None,
+            tuple(problems),
+            one.audits,
+            one.missed,
+            one.alpha,
+            one.line,
+            one.e_value,
+            one.alarm_at,
+        )
+    ]
 
 
 class Audits(NamedTuple):
@@ -308,14 +336,18 @@ def overview(orchestrator: Orchestrator, guide: str, days: int, now: datetime) -
         StoreError: the traces cannot be read.
     """
     config = orchestrator.config
-    traffic = read_traffic(config, guide, config.prices()[guide], now - timedelta(days=days))
-    requests, held = traffic.requests, promises(orchestrator, now.date())
+    standing = read_standing(config, guide)
+    observed = frozenset[str]() if standing is None else standing.observed
+    traffic = read_traffic(config, guide, now - timedelta(days=days), observed)
+    requests = traffic.requests
+    held = promises(orchestrator, now.date()) if standing is None else _in_force(standing)
     total, audits, days_seen = saving(requests), audits_of(held), by_day(requests)
     content = "none" if config.traces is None else config.traces.content
     return {
         "headline": headline(requests, total, audits),
         "now": now.isoformat(),
-        "alarm": orchestrator.alarm,
+        "alarm": orchestrator.alarm if standing is None else standing.state.alarm,
+        "standing": standing,
         "period": days,
         "periods": PERIODS,
         "address": f"/ui?days={days}",

@@ -45,8 +45,9 @@ class Seen(NamedTuple):
         served: the model whose answer was served; None where nothing was.
         walk: how it was walked, where no policy decided: one model alone.
         audited: whether it was drawn for an audit.
+        observed: whether the guide served it, and the others were asked afterwards.
         cost: of all its calls, nano-dollars; None where one is unknown.
-        audit_cost: of the calls that only the audit made.
+        audit_cost: of the calls that only the audit made, or only observing.
         guide: what the guide's answer cost, where it was asked; None where it was not, or that is unknown.
         likely: what the guide would have cost, had it read and written as many tokens as the model that was served.
         latency_ms: of the calls until it was served.
@@ -58,6 +59,7 @@ class Seen(NamedTuple):
     served: str | None
     walk: str | None
     audited: bool
+    observed: bool
     cost: int | None
     audit_cost: int
     guide: int | None
@@ -66,8 +68,8 @@ class Seen(NamedTuple):
 
     @property
     def cascaded(self) -> bool:
-        """Whether the cascade answered, or its fallback: not one model that the client named."""
-        return self.walk is None or self.walk in ALONE
+        """Whether the cascade answered, or the guide in its place: not another model that the client named."""
+        return self.walk is None or self.walk in ALONE or self.guide is not None
 
     @property
     def day(self) -> str:
@@ -81,25 +83,29 @@ class Seen(NamedTuple):
         return None if alone is None or self.cost is None or not self.cascaded else alone - self.cost
 
 
-def seen(rows: Iterable[Row], guide: str, price: Price | None) -> list[Seen]:
+def seen(rows: Iterable[Row], guide: str, price: Price | None, observed: frozenset[str] = frozenset()) -> list[Seen]:
     """Return the requests behind rows, in the order of their first rows.
 
     Args:
         rows: of the columns `COLUMNS`, in the order they were written; a request's need not stand together.
         guide: the model that a saving is counted against.
         price: its price; None where it is not known.
+        observed: the requests that the guide served while the others were only observed.
     """
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row["episode_id"], []).append(row)
-    return [_seen(sorted(calls, key=lambda row: row["step"] or 0), guide, price) for calls in found.values()]
+    ordered = ((name, sorted(calls, key=lambda row: row["step"] or 0)) for name, calls in found.items())
+    return [_seen(calls, guide, price, observed=name in observed) for name, calls in ordered]
 
 
-def _seen(calls: Sequence[Row], guide: str, price: Price | None) -> Seen:
+def _seen(calls: Sequence[Row], guide: str, price: Price | None, *, observed: bool) -> Seen:
     kept = [place for place, one in enumerate(calls) if one["kept"] and one["candidate"] is not None]
     audited = calls[0]["split"] == AUDIT
     last = kept[-1] if kept else len(calls) - 1
     until = [one for one in calls if one["step"] <= calls[last]["step"]] if audited else list(calls)
+    if observed:
+        until = [one for one in calls if one["model"] == guide]
     costs = [one["cost_nano_usd"] for one in calls]
     of_guide = [one["cost_nano_usd"] for one in calls if one["model"] == guide and one["candidate"] is not None]
     return Seen(
@@ -109,6 +115,7 @@ def _seen(calls: Sequence[Row], guide: str, price: Price | None) -> Seen:
         calls[last]["model"] if kept else None,
         calls[0]["walk"],
         audited,
+        observed,
         None if None in costs else sum(costs),
         sum(one["cost_nano_usd"] or 0 for one in calls) - sum(one["cost_nano_usd"] or 0 for one in until),
         of_guide[-1] if of_guide else None,
@@ -172,7 +179,7 @@ def saving(requests: Iterable[Seen]) -> Saving:
         else:
             unknown += one.cascaded
     without = [one.likely or 0 for one in known if one.guide is None]
-    pairs = [(one.likely or 0, one.guide) for one in known if one.guide is not None and one.audit_cost]
+    pairs = [(one.likely or 0, one.guide) for one in known if one.guide is not None and one.audited and one.audit_cost]
     ratio, margin = _ratio(pairs, without)
     measured = sum(one.guide for one in known if one.guide is not None)
     return Saving(
@@ -234,10 +241,10 @@ def outcomes(requests: Iterable[Seen]) -> list[Outcome]:
 def _outcome(one: Seen) -> tuple[str, str]:
     if one.served is None:
         return "no answer was served", "none"
-    if not one.cascaded:
-        return f"{one.served}, asked for by name or by a bypass", "direct"
+    if one.observed:
+        return f"{one.served} answered, the others were observed", "guide"
     if one.walk is not None:
-        return f"{one.served} alone: fallback", "guide"
+        return f"{one.served} alone: by its name, by a bypass or by the mode", "direct"
     if len(one.path) == 1:
         return f"{one.served} answered at once", "kept"
     return f"{one.served} answered after {', '.join(one.path[:-1])}", "guide"

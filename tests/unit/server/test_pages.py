@@ -11,6 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
+from cascade.conformal.monitor import Monitor
+from cascade.modes.state import Draw, InForce
+from cascade.modes.store import ModeStore
 from cascade.money import Price
 from cascade.providers.fake import FakeProvider, reply
 from cascade.server.access import new_key
@@ -154,8 +157,41 @@ async def test_hashed_texts_are_not_shown(tmp_path: Path) -> None:
     async with filled(tmp_path, traces=traces) as client:
         page = (await client.get("/ui")).text
         assert "hashes of them" in page
-        assert "<h4>Asked</h4>" not in page
+        assert "<h3>Asked</h3>" not in page
         assert "nobody can judge" in (await client.get("/ui/review?as=ann")).text
+
+
+async def test_a_cascade_with_modes_shows_its_evidence_its_looks_and_what_a_promotion_spends(tmp_path: Path) -> None:
+    store = ModeStore.open(f"sqlite:///{tmp_path}/t-modes.db")
+    store.begin("cascade")
+    number, _ = store.open_look("cascade", EVIL)
+    store.close_look("cascade", number, "refused", {"why": EVIL, "losses": 3}, {})
+    start = Monitor.start(alpha=0.1, delta=0.05)
+    held = InForce("c1", 1, 0.1, 0.05, 100, "text")
+    store.change("cascade", lambda one: one.promoted(held, start, 1.0, EVIL, "2026-11-20T10:00:00+00:00"))
+    for place in range(3):
+        row = Draw(f"t{place}", "cascade", f"c{place}", "1", "certify", "audit", 0.1, float(place), certificate="c1")
+        store.draw(row)
+        store.settle_audit(row, differs=place == 1)
+    async with filled(tmp_path, modes={"delta": 0.1}) as client:
+        page = Tags((await client.get("/ui")).text)
+    evidence = start.update(False).update(True).update(False).e_value
+    assert page.odd == []
+    assert "1 of 3 audits differed; promised: at most 10 %" in page.text
+    assert f"now {evidence:.2g}" in page.text
+    assert "It spends 0.0167 of δ = 0.1" in page.text  # .1 / (2 · 3)
+    assert "they have spent 0.05 of δ = 0.1" in page.text
+    observed = store.counts("cascade")
+    assert (observed.audits, observed.differing) == (3, 1)
+    store.close()
+
+
+def test_what_observing_costs_is_no_saving() -> None:
+    """The guide served, and the small model was asked after the response."""
+    rows = [row("drawn", 1, "small", True, 100_000), row("drawn", 2, "large", True, 1_000_000)]
+    (one,) = seen(rows, "large", PRICE, frozenset({"drawn"}))
+    assert (one.path, one.served, one.audit_cost) == (("large",), "large", 100_000)
+    assert (saving([one]).saved, saving([one]).alone) == (-100_000, 1_000_000)
 
 
 PRICE = Price.per_million(input=10.0, output=20.0)
@@ -216,7 +252,7 @@ def test_requests_by_outcome() -> None:
     assert found == {
         "small answered at once": (3, "kept"),
         "large answered after small": (1, "guide"),
-        "large, asked for by name or by a bypass": (1, "direct"),
+        "large alone: by its name, by a bypass or by the mode": (1, "direct"),
         "no answer was served": (1, "none"),
     }
 
@@ -232,7 +268,7 @@ def test_rows_of_a_request_need_not_stand_together() -> None:
 
 def test_the_line_of_evidence_passes_its_alarm_where_the_page_draws_it() -> None:
     line = chart.evidence([1.0, 4.0, 20.0, 400.0], 0.05)
-    assert [float(point.split(",")[1]) for point in line.points.split()] == pytest.approx([80, 52.235, 20, 2], abs=0.01)
+    assert [float(point.split(",")[1]) for point in line.points.split()] == pytest.approx([60, 41.489, 20, 2], abs=0.01)
     assert (line.audits, line.alarm_at, line.last) == (3, 20.0, 400.0)
     assert len(chart.evidence([1.0] * 10_000, 0.05).points.split()) <= 402
 

@@ -78,25 +78,28 @@ async function press(key) {
   }
 }
 
+// A change asks in a dialog first; the dialog's own button sends it.
 async function act(button) {
-  const dialog = document.querySelector(button.dataset.confirm || "#none");
-  if (dialog && !dialog.open) return dialog.showModal();
+  if (button.dataset.confirm) return document.querySelector(button.dataset.confirm).showModal();
   if (busy) return;
   busy = true;
+  button.disabled = true;
   try {
     const response = await fetch(button.dataset.post, {
       method: "POST",
       headers: headers({ "content-type": "application/json" }),
       body: button.dataset.body || "{}",
     });
+    button.closest("dialog")?.close();
     if (!response.ok) return say(await problem(response));
     busy = false;
     await load("#said");
-    say(button.dataset.done || "Done.");
+    say(button.dataset.done);
   } catch {
     say("The server does not answer.");
   } finally {
     busy = false;
+    button.disabled = false;
   }
 }
 
@@ -104,7 +107,7 @@ document.addEventListener("click", (event) => {
   const button = event.target.closest("button, a[data-refresh]");
   if (!button) return;
   if (button.dataset.key) press(button.dataset.key);
-  else if (button.dataset.post) act(button);
+  else if (button.dataset.post || button.dataset.confirm) act(button);
   else if (button.dataset.close !== undefined) button.closest("dialog").close();
   else if (button.id === "forget") {
     sessionStorage.removeItem(KEY);

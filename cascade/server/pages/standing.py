@@ -1,0 +1,142 @@
+"""How a cascade with modes stands: who serves, what was looked at and spent, and what audits told, audit by audit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cascade.config import CascadeConfig, modes_url
+from cascade.errors import UsageError
+from cascade.guarantees.words import percent
+from cascade.modes.draws import look_level, spent_level
+from cascade.modes.state import CascadeState, Change, Counts, Draw, Look
+from cascade.modes.store import ModeStore
+from cascade.server.pages import chart
+
+_NEWEST = 5_000
+"""Drawn rows that are read: the newest."""
+_CHANGES = 8
+
+
+class Evidence(NamedTuple):
+    """What audits told of the certificate in force.
+
+    Attributes:
+        certificate: its id.
+        look: the look that issued it.
+        created: when, ISO 8601; "" where that is unknown.
+        n: conversations that certified it.
+        alpha: the share that may differ.
+        statement: its promise in words.
+        audits, missed: how many were counted, and how many differ.
+        line: the evidence after each.
+        e_value, alarm_at: the evidence now, and the evidence of an alarm.
+    """
+
+    certificate: str
+    look: int
+    created: str
+    n: int
+    alpha: float
+    statement: str
+    audits: int
+    missed: int
+    line: chart.Line
+    e_value: float
+    alarm_at: float
+
+
+class Standing(NamedTuple):
+    """How a cascade stands.
+
+    Attributes:
+        state: its state.
+        said: who serves, in a sentence.
+        counts: drawn rows.
+        looks: all looks, the latest first.
+        changes: the latest changes, the latest first.
+        delta, spent, next_look: the error probability of all certificates together, what looks have spent of it, and
+            what the next one would spend.
+        evidence: of the certificate in force; None where there is none.
+        observed: the traces of requests that were drawn while observing.
+    """
+
+    state: CascadeState
+    said: str
+    counts: Counts
+    looks: Sequence[Look]
+    changes: Sequence[Change]
+    delta: float
+    spent: float
+    next_look: float
+    evidence: Evidence | None
+    observed: frozenset[str]
+
+
+def read_standing(config: CascadeConfig, guide: str) -> Standing | None:
+    """Return how the cascade of a configuration stands; None where it has no modes. Raises StoreError."""
+    modes, url = config.modes, modes_url(config)
+    if modes is None or url is None:
+        return None
+    store, name = ModeStore.open(url), config.server.name
+    try:
+        state, drawn = store.state(name), store.draws(name, newest=_NEWEST)
+        counts, looks = store.counts(name), store.looks(name)
+    except UsageError:  # it has not been served yet
+        state, drawn, counts, looks = CascadeState(name), [], Counts(), []
+    finally:
+        store.close()
+    return Standing(
+        state,
+        _said(state, guide),
+        counts,
+        looks[::-1],
+        state.changes[::-1][:_CHANGES],
+        modes.delta,
+        spent_level(modes.delta, state.looks),
+        look_level(modes.delta, state.looks + 1),
+        _evidence(state, drawn, looks, (guide, modes.delta)),
+        frozenset([one.trace_id for one in drawn if one.source == "observe"]),
+    )
+
+
+def _said(state: CascadeState, guide: str) -> str:
+    """Return who serves, in a sentence."""
+    if state.killed:
+        return f"The kill switch is on: {guide} answers everything."
+    if state.mode == "observe":
+        return f"{guide} answers everything; what a cascade would have done is observed beside it."
+    if state.mode == "fallback":
+        return f"After an alarm, {guide} answers everything until there is a new certificate."
+    share = "" if state.canary >= 1 else f" for {percent(state.canary)} of the keys"
+    return f"The policy answers{share}, under a certificate that audits watch."
+
+
+def _evidence(
+    state: CascadeState, drawn: Sequence[Draw], looks: Sequence[Look], about: tuple[str, float]
+) -> Evidence | None:
+    held, monitor = state.in_force, state.monitor
+    guide, delta = about
+    if held is None or monitor is None:
+        return None
+    counted = [one for one in drawn if one.counted and one.certificate == held.certificate]
+    values = [1.0, *(one.e_value for one in counted if one.e_value is not None)]
+    issued = [one.at for one in looks if one.look == held.look]
+    statement = (
+        f"At most {percent(held.alpha)} of the requests that the policy may answer are served otherwise than {guide} "
+        f"would answer, by the comparator {held.comparator}. All certificates ever issued hold together "
+        f"with probability at least {percent(delta, rest=True)}."
+    )
+    return Evidence(
+        held.certificate,
+        held.look,
+        issued[0] if issued else "",
+        held.n,
+        held.alpha,
+        statement,
+        monitor.audits,
+        monitor.misses,
+        chart.evidence(values, monitor.level),
+        monitor.e_value,
+        1 / monitor.level,
+    )
