@@ -24,7 +24,7 @@ from cascade import Orchestrator
 from cascade.config import load, modes_url
 from cascade.conformal.monitor import Monitor
 from cascade.demo import requests as demonstration
-from cascade.demo.questions import BASE_PRICE, GUIDE_PRICE, PAIR, demo_config, ladder_config
+from cascade.demo.questions import BASE_PRICE, GUIDE_PRICE, PAIR, alone, demo_config, ladder_config
 from cascade.demo.requests import ALPHA, DELTA, team_of
 from cascade.episodes.schema import rows
 from cascade.episodes.store import Store, uuid7
@@ -77,7 +77,7 @@ async def fill(folder: Path, replay: Replay) -> None:
     modes.change(name, lambda one: one.promoted(held, monitor, 1.0, "tools/pages_demo.py", at))
     async with Orchestrator.from_config(config, providers={"local": replay}) as cascade:
         guide = Orchestrator.from_config(
-            demonstration.alone(config, "guide").model_copy(update={"traces": None}), providers={"local": replay}
+            alone(config, "guide").model_copy(update={"traces": None}), providers={"local": replay}
         )
         with Store.open(f"sqlite:///{folder}/traces.db") as store:
             for number, one in enumerate(asked):
