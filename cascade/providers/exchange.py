@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import TYPE_CHECKING
 
 from cascade.checks import checked_key
 from cascade.errors import (
@@ -20,6 +20,9 @@ from cascade.errors import (
 from cascade.providers.base import Payload, wire_body
 from cascade.providers.bodies import BadBodyError, Body, most_bytes, most_streamed_bytes
 from cascade.types import Request
+
+if TYPE_CHECKING:
+    import httpx
 
 OPENAI_BASE = "https://api.openai.com/v1"
 
@@ -63,20 +66,29 @@ class Exchange:
         self._body: Body | None = None
         self._kept = bytearray()  # of a stream the unfinished line, else everything
 
-    def arguments(self) -> dict[str, Any]:
-        """Return what to send, as httpx's arguments."""
+    def sent(self) -> httpx.Request:
+        """Return what to send. Its times are limits of single reads and writes; the caller has the wall clock."""
+        import httpx
+
         body = wire_body(self.request, self.request.model.removeprefix("openai/"))
         if self._stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        headers = {"Content-Type": "application/json", "Accept-Encoding": "gzip"}
+        headers = {
+            "Accept": "*/*",
+            "Accept-Encoding": "gzip",
+            "Connection": "keep-alive",
+            "Content-Type": "application/json",
+            "User-Agent": "cascade",
+        }
         if self.endpoint.api_key:
             headers["Authorization"] = f"Bearer {self.endpoint.api_key}"
-        return {
-            "url": f"{self.address}/chat/completions",
-            "content": json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"),
-            "headers": headers,
-            "timeout": max(0.001, self.timeout_s),
-        }
+        return httpx.Request(
+            "POST",
+            f"{self.address}/chat/completions",
+            headers=headers,
+            content=json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"),
+            extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), max(0.001, self.timeout_s))},
+        )
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
         """Take the status and the headers of the response."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cascade import Orchestrator
+from cascade.calibration.fingerprint import made_for
+from cascade.config import load
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.prompt_caches import PromptCaches
 from cascade.types import Answer, Request
+from unit.certified import certificate, directory
 
 SYSTEM = {"role": "system", "content": "The rules of the shop. " * 300}
 LONG = 2_000
@@ -76,6 +80,20 @@ def test_what_is_written_to_a_cache_is_paid_for_and_tells_of_one() -> None:
 )  # fmt: skip
 def test_else_every_turn_starts_with_the_first_model(told: dict[str, int], changes: dict[str, Any]) -> None:
     assert [asked(one)[0] for one in turns(shop(told, **changes), 3)] == ["small"] * 3
+
+
+@pytest.mark.parametrize(("kind", "models"), [("agreement", ["large"]), ("coverage", ["small"])])
+def test_a_certificate_that_the_reference_keeps_is_kept(tmp_path: Path, kind: str, models: list[str]) -> None:
+    """Under a promise on the set of answers, which the reference alone need not keep, nothing changes."""
+    config = {name: value for name, value in CONFIG.items() if name != "policy"}
+    inner = {"kind": "threshold", "when": "reply_logprob", "threshold": 0.99}
+    one = certificate(
+        kind=kind, kappa=0.0, delta=0.1, made_for=made_for(load(config)), reference="large", comparator="text"
+    )
+    folder = directory(tmp_path / "policy", one, policy=inner)
+    for answer in turns(shop({"cached_tokens": LONG}, policy=folder), 3)[1:]:
+        assert asked(answer)[:1] == models
+        assert answer.certificate is not None
 
 
 def test_another_conversation_and_an_old_prompt_find_nothing_cached() -> None:
