@@ -236,20 +236,21 @@ def _walk(
             continue
         observation = _within(Observation(question, record.seen(item), horizon), record)
         decision = decide(policy, observation)
-        yield record.finish(observation.step._replace(decision=decision))
+        if item.number:  # before the first call there is nothing to put on record
+            yield record.finish(observation.step._replace(decision=decision))
         record.check()
         if not decision.proceed:
             if observation.step.forced is not None:
                 return "forced"
             return "horizon" if observation.last else "policy"
-        item = next(plan, None)
+        item = _resumed(plan, decision.buy)
     return "horizon"
 
 
 def _within(observation: Observation, record: _Record) -> Observation:
     """Put down why the latest step is outside of what the certificate speaks of, and go on where one is required."""
     step = observation.step
-    outside = () if record.scope is None else record.scope.outside(step)
+    outside = () if record.scope is None or not step.number else record.scope.outside(step)
     record.outside += outside
     insists = bool(outside) and record.scope is not None and record.scope.insists
     if not insists or step.forced is not None or observation.last:
@@ -363,6 +364,14 @@ def _call(
     return completion
 
 
+def _resumed(plan: Plan, buy: int | None) -> Request | Step | Conclusion | None:
+    """Go on with a plan, with the offer that is bought next where the policy says which."""
+    try:
+        return plan.send(buy)
+    except StopIteration:
+        return None
+
+
 def _resume(plan: Plan, error: ProviderError) -> Request | Step | Conclusion | None:
     try:
         return plan.throw(error)
@@ -412,7 +421,7 @@ def decide(policy: Policy, observation: Observation) -> Decision:
     scores = policy.scores(observation)
     keep, proceed = actions(scores.candidates, scores.next, policy.kappa, last=observation.last)
     proceed = proceed or step.forced is not None  # it escalates
-    return Decision(keep, proceed, scores.candidates, scores.next, policy.kappa, scores.confidences)
+    return Decision(keep, proceed, scores.candidates, scores.next, policy.kappa, scores.confidences, scores.buy)
 
 
 def _served(

@@ -162,7 +162,8 @@ class Decision(NamedTuple):
     """What a policy's scores became at threshold kappa: which candidates are kept, whether another step is paid.
 
     `scores` belong to the candidates in order. So do `confidences`, in [0, 1] or None for unknown, where the policy has
-    estimates of its own; they then stand in the place of the candidates'. `Step.reason` says it in words.
+    estimates of its own; they then stand in the place of the candidates'. `buy` is the number of the offer that it
+    buys next where it goes on, of a policy that decides before each call. `Step.reason` says it in words.
     """
 
     keep: tuple[int, ...]
@@ -171,6 +172,7 @@ class Decision(NamedTuple):
     next_score: float
     kappa: float
     confidences: tuple[float | None, ...] | None = None
+    buy: int | None = None
 
 
 class Forced(NamedTuple):
@@ -231,7 +233,8 @@ class Step(NamedTuple):
         wants_on = decision.next_score >= decision.kappa
         compared = f"next {decision.next_score:.3g} {'≥' if wants_on else '<'} kappa {decision.kappa:.3g}"
         if decision.proceed:
-            return f"{judged}{compared}: go on" + (f", keeping {kept}" if kept else "")
+            onward = "go on" if decision.buy is None else f"buy offer {decision.buy}"
+            return f"{judged}{compared}: {onward}" + (f", keeping {kept}" if kept else "")
         ending = f"last step ({compared})" if wants_on else compared
         return f"{judged}{ending}: " + (f"keep {kept}" if kept else "nothing to keep")
 

@@ -6,7 +6,7 @@ from cascade.checks import did_you_mean
 from cascade.errors import UsageError
 
 METHODS = (
-    "auto", "net_benefit", "index2", "boosted", "threshold", "depth", "reference",
+    "auto", "net_benefit", "index2", "boosted", "purchases", "threshold", "depth", "reference",
     "cpo", "cpo_batch", "cpo_online", "ccpo",
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from cascade.calibration.samples import places
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays
-from cascade.conformal.rollout import Levels, levels, rollout
+from cascade.conformal.rollout import Levels, levels, passed, rollout
 from cascade.conformal.served import last_resort, serves, single
 from cascade.conformal.split import critical_kappa
 from cascade.episodes.table import EpisodeTable
@@ -93,12 +93,15 @@ def scored(policy: Policy, table: EpisodeTable) -> tuple[EpisodeTable, ScoreArra
 
     A policy that can score a whole log at once does (`Policy.batch`), and gives confidences where it has its own;
     otherwise the table comes back as it is, with `table_scores`. Of a policy that takes some of the strategy's steps
-    only, or the reference alone, the table has these steps (`taken`).
+    only, or the reference alone, the table has these steps (`taken`); of one that decides before each call, those that
+    its walk to the end buys.
     """
     table = taken(policy, table)
     found = policy.batch(history_of(table))
     if found is None:
         return table, table_scores(policy, table)
+    if found.bought is not None:
+        table = table.as_bought(found.bought)
     return table if found.confidence is None else replace(table, confidence=found.confidence), found.scores
 
 
@@ -108,7 +111,7 @@ def taken(policy: Policy, table: EpisodeTable) -> EpisodeTable:
     A log that has as many steps as the policy takes was made by the policy itself, and is returned as it is.
     """
     takes = policy.takes
-    if takes is None:
+    if takes is None or takes.calls:
         return table
     if takes.reference:
         return table.as_walked(reference_walk(table))
@@ -137,7 +140,7 @@ def check_fits(policy: Policy, table: EpisodeTable) -> None:
         raise UsageError(
             f"The policy goes {policy.depth} steps deep; {table.dataset} was logged to {table.arrays.horizon}."
         )
-    if policy.takes is not None:
+    if policy.takes is not None and not policy.takes.calls:
         _check_taken(policy.takes, table)
     elif policy.fitted_on is not None:
         _check_fitted(policy.fitted_on, policy.asks, table)
@@ -263,10 +266,12 @@ def play(table: EpisodeTable, scores: ScoreArrays, thresholds: Threshold | Seque
         scores.candidates[whole], scores.next[whole] = np.inf, np.inf
     found = levels(table.arrays, scores)
     did = rollout(table.arrays, found, kappa)
+    paid = passed(found.reach, kappa)
+    length = did.length if table.bought is None else (paid & table.bought).sum(axis=1)
     best = single(table.arrays, found, table.confidence, kappa, sure=table.sure)
     served = serves(best.sure, below)
     right = np.where(did.leaves > 0, best.right, last_resort(table.arrays, table.confidence))
-    return played_of(did.covered, did.in_set, right & served, did.cost, did.length, did.leaves, did.distinct, ~served)
+    return played_of(did.covered, did.in_set, right & served, did.cost, length, did.leaves, did.distinct, ~served)
 
 
 def play_found(sample: Sample, found: Sequence[Found]) -> Played:

@@ -121,6 +121,7 @@ def strategy_problems(config: CascadeConfig) -> Iterable[str]:
             strategy.decides,
             strategy.has_reference,
             strategy.has_parts,
+            strategy.has_calls,
             lambda fitted: _fitting_strategy(config, fitted),
         )
     )

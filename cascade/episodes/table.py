@@ -105,6 +105,7 @@ class EpisodeTable:
         own: how often the reference differs from itself, in the whole log; None where it answered no request twice.
         uncached: float64 (n, T), what each step would have cost had nothing of its prompts been in a cache, nano-USD;
             NaN = unknown. None where the log tells of no tokens read from a cache.
+        bought: bool (n, T), the steps that a policy buys which leaves some out (`as_bought`); None: all.
     """
 
     dataset: str
@@ -134,6 +135,7 @@ class EpisodeTable:
     labels: Labels | None = None
     own: OwnDifference | None = None
     uncached: Floats | None = None
+    bought: Bools | None = None
 
     def __post_init__(self) -> None:
         if not self.questions:
@@ -214,6 +216,29 @@ class EpisodeTable:
             parents=parents,
         )
 
+    def as_bought(self, bought: Bools) -> EpisodeTable:
+        """Return the same questions where some steps, bool (n, T), were bought and the others left out.
+
+        A step that was left out costs nothing and has no candidate and no signal. What was right stays on record, so
+        that a question is as solvable as before. Only where no step depends on one that was left out.
+        """
+        arrays, out = self.arrays, ~bought
+        absent = out[:, :, None]
+        return replace(
+            self,
+            arrays=replace(
+                arrays, answer=np.where(absent, -1, arrays.answer), cost=np.where(out, 0, arrays.cost), parents=None
+            ),
+            confidence=np.where(absent, np.nan, self.confidence),
+            signals={name: np.where(out, np.nan, values) for name, values in self.signals.items()},
+            quality=None if self.quality is None else np.where(absent, np.nan, self.quality),
+            tokens=np.where(out, 0.0, self.tokens),
+            uncached=None if self.uncached is None else np.where(out, 0.0, self.uncached),
+            paid=np.where(out, 0.0, self.paid),
+            parents=None,
+            bought=bought,
+        )
+
     def as_walked(self, name: str) -> EpisodeTable:
         """Return the same questions answered by one of the walks alone: one step with the answer that it serves.
 
@@ -271,4 +296,5 @@ class EpisodeTable:
             None if self.labels is None else self.labels.take(chosen),
             self.own,
             None if self.uncached is None else self.uncached[chosen],
+            None if self.bought is None else self.bought[chosen],
         )

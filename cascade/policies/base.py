@@ -9,7 +9,7 @@ from cascade.defaults import default
 from cascade.types import Question, Step
 
 if TYPE_CHECKING:  # numpy, which most configurations do without
-    from cascade.conformal.arrays import Floats, ScoreArrays
+    from cascade.conformal.arrays import Bools, Floats, ScoreArrays
     from cascade.policies.embedding import Embedded
     from cascade.policies.history import History
 
@@ -39,12 +39,14 @@ class Scores(NamedTuple):
     """Scores of the latest step's candidates, in order, and of going on. Higher = include; +inf = always.
 
     `confidences`, in [0, 1] or None for unknown, take the place of the candidates' own where a policy has an estimate
-    of how likely each is right: by them the answers are ranked, and abstentions decided.
+    of how likely each is right: by them the answers are ranked, and abstentions decided. `buy` is the number of the
+    offer to buy where the walk goes on, of a policy that takes single calls (`Takes.calls`).
     """
 
     candidates: tuple[float, ...]
     next: float
     confidences: tuple[float | None, ...] | None = None
+    buy: int | None = None
 
 
 class Takes(NamedTuple):
@@ -54,17 +56,23 @@ class Takes(NamedTuple):
         steps: the numbers of the strategy's steps, from 1, rising; other steps are neither run nor paid. Only where no
             step depends on another, as in a ladder.
         reference: whether it is the reference alone, asked at once: the guide outright, or a ladder's last model.
+        calls: whether it decides before each call which one is bought next, and which are left out (`Scores.buy`).
     """
 
     steps: tuple[int, ...] = ()
     reference: bool = False
+    calls: bool = False
 
 
 class BatchScores(NamedTuple):
-    """A policy's scores on logged steps, and its confidences, float64 (n, T, m), NaN = unknown; None: it has none."""
+    """A policy's scores on logged steps, and its confidences, float64 (n, T, m), NaN = unknown; None: it has none.
+
+    `bought`, bool (n, T), says which steps the walk to its end buys, of a policy that leaves some out; None: all.
+    """
 
     scores: ScoreArrays
     confidence: Floats | None
+    bought: Bools | None = None
 
 
 class FittedOn(NamedTuple):

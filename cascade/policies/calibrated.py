@@ -113,7 +113,7 @@ class CalibratedPolicy(Policy):
         """Score as the policy does, or include everything. Its confidences rank the answers either way."""
         found = self.inner.scores(observation)
         if self.threshold.keeps_everything:
-            return Scores((math.inf,) * len(observation.step.candidates), math.inf, found.confidences)
+            return found._replace(candidates=(math.inf,) * len(observation.step.candidates), next=math.inf)
         return found
 
     def batch(self, history: History) -> BatchScores | None:

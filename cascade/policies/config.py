@@ -22,7 +22,7 @@ class StrategyFacts(NamedTuple):
         sources: the places of a step's candidates, each with the names that it may bear in a log.
         signals: those that its steps can have.
         decides: whether a model decides in each step when to stop.
-        has_reference, has_parts: whether it has the parts of `Takes`.
+        has_reference, has_parts, has_calls: whether it has the parts of `Takes`.
         line_for: the line of a configuration under which a policy fitted on such steps is served, where it is known.
     """
 
@@ -33,6 +33,7 @@ class StrategyFacts(NamedTuple):
     decides: bool
     has_reference: bool
     has_parts: bool
+    has_calls: bool
     line_for: Callable[[FittedOn], str | None]
 
 

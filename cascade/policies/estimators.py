@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from cascade.conformal.arrays import Bools, Floats
+from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.errors import ConfigError
 from cascade.policies.design import GO_ON, Design, Memo, Scored, fixed, or_go_on, weighed
 from cascade.policies.network import Action
@@ -27,6 +27,7 @@ __all__ = [
     "GO_ON",
     "SCORERS",
     "Action",
+    "Best",
     "Constant",
     "Design",
     "Gain",
@@ -366,7 +367,84 @@ class Constant(Scored):
         return None if number is None else cls(number)
 
 
-SCORERS: Mapping[str, type[Linear | Logistic | Trees | Gain | Signal | Piecewise | Constant | Action]] = {
+@dataclass(frozen=True, slots=True, eq=False)
+class Best(Scored):
+    """The best of several offers that can be bought next: the one of the highest value, which is counted per cost.
+
+    Args:
+        offers: int64 (k,), the numbers of the offers, rising, at least one.
+        costs: float64 (k,), what each is divided by once it is the best; above 0.
+        scorers: k of them, what buying each is worth.
+
+    >>> best = Best(np.array([2, 3]), np.array([0.5, 4.0]), (Constant(1.0), Constant(2.0)))
+    >>> best.pick(np.zeros(0)), best.value([])
+    ((0.5, 3), 0.5)
+    """
+
+    offers: Ints
+    costs: Floats
+    scorers: tuple[Scored, ...]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offers", fixed(self.offers, np.int64))
+        object.__setattr__(self, "costs", fixed(self.costs, np.float64))
+
+    def values(self, raw: Floats, memo: Memo | None = None) -> Floats:
+        """Return what buying the best is worth per cost, float64 (…, d) -> (…)."""
+        return self.picks(raw, memo)[0]
+
+    def picks(self, raw: Floats, memo: Memo | None = None) -> tuple[Floats, Ints]:
+        """Return the same, and the number of the offer, the first of equals: float64 and int64 (…)."""
+        made = memo or Memo(raw)
+        worth = np.stack([one.values(raw, made) for one in self.scorers], axis=-1)
+        best = worth.argmax(axis=-1)
+        highest = np.take_along_axis(worth, best[..., None], axis=-1)[..., 0]
+        return np.asarray(highest / self.costs[best]), np.asarray(self.offers[best])
+
+    def pick(self, raw: Floats, memo: Memo | None = None) -> tuple[float, int]:
+        """Return both of one row: the same numbers to the bit."""
+        worth = [one.value(raw, memo) for one in self.scorers]
+        best = worth.index(max(worth))
+        return worth[best] / float(self.costs[best]), int(self.offers[best])
+
+    def needs(self, width: int) -> Bools:
+        """Return the features without which some offer's worth is unknown, bool (d,)."""
+        return np.asarray(np.logical_or.reduce([one.needs(width) for one in self.scorers]), dtype=np.bool_)
+
+    def arrays(self) -> dict[str, Array]:
+        """Return offers, costs, and the arrays of the scorers by their places."""
+        found: dict[str, Array] = {"offers": self.offers, "costs": self.costs}
+        for place, one in enumerate(self.scorers):
+            found |= _under(f"{place}.{kind_of(one)}", one.arrays())
+        return found
+
+    @classmethod
+    def read(cls, held: Reading, width: int) -> Best | None:
+        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        offers = held.take("offers", np.int64, (None,))
+        costs = held.take("costs", np.float64, (None if offers is None else offers.size,))
+        if offers is None or costs is None:
+            return None
+        if not offers.size or offers[0] < 1 or (np.diff(offers) < 1).any() or not (costs > 0).all():
+            held.note("offers are numbers from 1 that rise, at least one, and costs above 0")
+            return None
+        found = [_one(held.inside(str(place)), width) for place in range(offers.size)]
+        made = tuple([one for one in found if one is not None])
+        return cls(offers, costs, made) if len(made) == offers.size else None
+
+
+def _one(held: Reading, width: int) -> Scored | None:
+    """Return the scorer of one offer; None, and noted, where there is none of a kind that can be bought by."""
+    kinds = held.names()
+    if len(kinds) != 1 or kinds[0] not in BOUGHT_BY:
+        held.note(f"one scorer belongs here, of the kinds {', '.join(BOUGHT_BY)}")
+        return None
+    return BOUGHT_BY[kinds[0]].read(held.inside(kinds[0]), width)
+
+
+BOUGHT_BY: Mapping[str, type[Linear | Trees | Constant]] = {"linear": Linear, "trees": Trees, "constant": Constant}
+"""What an offer's worth can be, by the name that a file gives it."""
+SCORERS: Mapping[str, type[Linear | Logistic | Trees | Gain | Signal | Piecewise | Constant | Action | Best]] = {
     "linear": Linear,
     "logistic": Logistic,
     "trees": Trees,
@@ -375,6 +453,7 @@ SCORERS: Mapping[str, type[Linear | Logistic | Trees | Gain | Signal | Piecewise
     "piecewise": Piecewise,
     "constant": Constant,
     "action": Action,
+    "best": Best,
 }
 """By the name that a file gives them."""
 

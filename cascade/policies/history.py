@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints
 
@@ -60,4 +62,21 @@ class History:
             self.tokens[rows],
             self.steps[rows],
             self.complete[rows],
+        )
+
+    def only(self, steps: Sequence[int]) -> History:
+        """Return the same questions as if there were no other steps; numbered from 1, in rising order.
+
+        Signals that compare a step with others stay what they were.
+        """
+        columns = np.array(steps, dtype=np.int64) - 1
+        there = np.count_nonzero(np.array(steps, dtype=np.int64) <= self.steps[:, None], axis=1)
+        return replace(
+            self,
+            answer=self.answer[:, columns],
+            confidence=self.confidence[:, columns],
+            signals={name: values[:, columns] for name, values in self.signals.items()},
+            cost=self.cost[:, columns],
+            tokens=self.tokens[:, columns],
+            steps=np.asarray(there, dtype=np.int64),
         )

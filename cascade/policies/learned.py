@@ -20,17 +20,17 @@ from cascade.policies.base import BatchScores, FittedOn, Observation, Policy, Sc
 from cascade.policies.columns import column
 from cascade.policies.design import GO_ON, Memo
 from cascade.policies.embedding import Directions, Embedded
-from cascade.policies.estimators import Scorer
+from cascade.policies.estimators import Best, Scorer
 from cascade.policies.features import FeatureSet
 from cascade.policies.history import History
 from cascade.policies.network import Action, Network, action_problems
-from cascade.policies.ranking import beside
+from cascade.policies.ranking import LEAST, beside
 from cascade.types import Step
 
 Confidences: TypeAlias = tuple[float | None, ...]
 NETWORKS = ("cpo", "cpo_batch", "cpo_online", "ccpo")
 """The methods whose rules are policy networks (`network`)."""
-METHODS = ("net_benefit", "index2", "boosted", "threshold", "depth", "reference", *NETWORKS)
+METHODS = ("net_benefit", "index2", "boosted", "purchases", "threshold", "depth", "reference", *NETWORKS)
 _CHUNK = 2_048
 """Rows that are scored together: their columns stay in the cache, three times as fast as all at once."""
 
@@ -94,6 +94,9 @@ class LearnedPolicy(Policy):
         directions: where it looks at a question's sentence embedding from; None where it does not.
         embedded: the same with the sentence model, which `scores` then needs; on a log the numbers stand in `asked`.
         takes: the part of the strategy that it walks over, one rule for each step of it; None: all of it.
+        states: where it decides before each call, the offers that were bought when a rule decides, by their numbers:
+            one set for each rule, smaller ones first, none of them at first and the last offer alone, the reference,
+            at the end. Empty for a policy that has a rule for each step.
 
     Raises:
         UsageError: rules that do not fit each other.
@@ -105,17 +108,36 @@ class LearnedPolicy(Policy):
     directions: Directions | None = None
     embedded: Embedded | None = None
     takes: Takes | None = None
+    states: tuple[tuple[int, ...], ...] = ()
     judges: bool = field(init=False, repr=False, compare=False)
     """Whether it has confidences of its own."""
+    _by_state: Mapping[tuple[int, ...], StepRule] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         judges = any(one is not None for rule in self.rules for one in rule.confidence)
         object.__setattr__(self, "judges", judges)  # made here, since every decision asks for it
+        object.__setattr__(self, "_by_state", dict(zip(self.states, self.rules, strict=False)))
+        if self.states:
+            self._check_states()
         places = {(len(rule.features.sources), len(rule.include), len(rule.confidence)) for rule in self.rules}
         if len({rule.features.sources for rule in self.rules}) != 1 or {len(set(many)) for many in places} != {1}:
             raise UsageError(
                 "A learned policy has a rule for each step, all of the same sources, and two scorers each."
             )
+
+    def _check_states(self) -> None:
+        last, problems = self.horizon, list[str]()
+        if len(self.states) != len(self.rules) or len(self._by_state) != len(self.rules):
+            problems.append("there is one rule for each set of offers bought")
+        if self.states[0] or self.states[-1] != (last,) or sorted(self.states[:-1], key=len) != list(self.states[:-1]):
+            problems.append("it begins with nothing bought, and ends with the reference")
+        for state, rule in zip(self.states[:-1], self.rules, strict=False):
+            ahead = rule.next.offers.tolist() if isinstance(rule.next, Best) else []
+            after = [(last,) if offer == last else (*state, offer) for offer in ahead]
+            if not ahead or ahead[0] <= max(state, default=0) or not self._by_state.keys() >= {*after}:
+                problems.append(f"no rule follows {list(state)}")
+        if problems:
+            raise UsageError(f"A policy that buys has a rule for each set of offers: {'; '.join(problems)}.")
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -125,7 +147,7 @@ class LearnedPolicy(Policy):
     @property
     def horizon(self) -> int:
         """The steps that it has rules for."""
-        return len(self.rules)
+        return self.states[-1][-1] if self.states else len(self.rules)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -158,16 +180,30 @@ class LearnedPolicy(Policy):
     def scores(self, observation: Observation) -> Scores:
         """Score the latest step. Pure; confidences of earlier steps are taken from their decisions where on record."""
         step = observation.step
-        if step.number > len(self.rules):
+        if step.number > self.horizon:
             own = tuple([one.confidence for one in step.candidates]) if self.judges else None
             return Scores((GO_ON,) * len(step.candidates), GO_ON, own)
-        rule = self.rules[step.number - 1]
+        rule = self._rule_of(observation) if self.states else self.rules[step.number - 1]
         raw = np.array(rule.features.live(observation, self._more(observation)), dtype=np.float64)
         memo, places = Memo(raw), self._places(step)
         include = [None if at is None else rule.include[at] for at in places]
         kept = tuple([GO_ON if scorer is None else scorer.value(raw, memo) for scorer in include])
-        onward = -math.inf if rule.next is None else rule.next.value(raw, memo)
-        return Scores(kept, onward, self._confidences(observation, rule, places, memo) if self.judges else None)
+        buy = None
+        if isinstance(rule.next, Best):
+            onward, buy = rule.next.pick(raw, memo)
+        else:
+            onward = -math.inf if rule.next is None else rule.next.value(raw, memo)
+        return Scores(kept, onward, self._confidences(observation, rule, places, memo) if self.judges else None, buy)
+
+    def _rule_of(self, observation: Observation) -> StepRule:
+        """Return the rule of the offers that were bought; the step numbered 0 says that none is yet."""
+        bought = tuple([step.number for step in observation.steps if step.number])
+        if bought and bought[-1] >= self.horizon:
+            return self.rules[-1]
+        rule = self._by_state.get(bought)
+        if rule is None:
+            raise UsageError(f"The policy has no rule for the offers {list(bought)}: it was not it that bought them.")
+        return rule
 
     def _more(self, observation: Observation) -> Mapping[str, float] | None:
         """Return the numbers of the question's embedding, where the policy looks at them."""
@@ -221,6 +257,8 @@ class LearnedPolicy(Policy):
 
     def batch(self, history: History) -> BatchScores:
         """Score every step on record; −inf where there is no step, or no candidate."""
+        if self.states:
+            return self._batch_bought(history)
         present = history.answer >= 0
         scores = ScoreArrays(np.full(present.shape, -np.inf), np.full(present.shape[:2], -np.inf))
         confidence = np.where(present, history.confidence, np.nan) if self.judges else None
@@ -237,6 +275,36 @@ class LearnedPolicy(Policy):
                 confidence[rows, t] = _placed(confidence, rows, t, found)
         scores.candidates[~present] = -np.inf
         return BatchScores(scores, confidence)
+
+    def _batch_bought(self, history: History) -> BatchScores:
+        """Walk over a log to its end, buying as `scores` does: what is left out is passed by at every threshold."""
+        present, horizon = history.answer >= 0, self.horizon
+        scores = ScoreArrays(np.full(present.shape, -np.inf), np.full(present.shape[:2], np.inf))
+        confidence, bought = np.full(present.shape, np.nan), np.zeros(present.shape[:2], dtype=np.bool_)
+        waiting: dict[tuple[int, ...], Ints] = {(): np.arange(history.n)}
+        for state, rule in self._by_state.items():
+            rows = waiting.pop(state, np.zeros(0, dtype=np.int64))
+            if not rows.size:
+                continue
+            part = history.take(rows)
+            raw = rule.features.table(part.only(state) if state else part, max(1, len(state)))
+            if state:
+                at = state[-1] - 1
+                bought[rows, at] = True
+                scores.candidates[rows, at] = np.where(present[rows, at], GO_ON, -np.inf)
+                confidence[rows, at] = _found(rule, raw, range(len(history.sources)), present[rows, at]).chance
+            if not isinstance(rule.next, Best):
+                continue
+            worth, chosen = rule.next.picks(raw)
+            if state:
+                scores.next[rows, at] = worth
+            for offer in rule.next.offers.tolist():
+                some = rows[(chosen == offer) & (part.steps >= offer)]
+                after = (offer,) if offer == horizon else (*state, offer)
+                waiting[after] = np.concatenate([waiting.get(after, some[:0]), some])
+        if self.judges:
+            confidence = np.clip(confidence, LEAST, 1.0 - LEAST)
+        return BatchScores(scores, confidence if self.judges else None, bought)
 
 
 def as_learned(policy: Policy) -> LearnedPolicy | None:

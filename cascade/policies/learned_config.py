@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from cascade.checks import did_you_mean
 from cascade.errors import ConfigError, UsageError
@@ -60,12 +60,23 @@ class LearnedConfig(_InDirectory):
     `on_missing: go_on` says what happens where a feature is missing that never was in training. `fitted` holds figures
     of how the policy was chosen; nothing hangs on them. `embedding` names the sentence model that it looks at questions
     with, if it does. `takes` names the part of the strategy that it walks over, where that is not all of it: numbers of
-    steps, or the reference alone.
+    steps, the reference alone, or "calls" where it decides before each call which one is bought. `states` then has the
+    offers bought when each rule decides, and a feature's step is the number of its rule.
     """
 
     kind: Literal["learned"]
     method: Literal[
-        "net_benefit", "index2", "boosted", "threshold", "depth", "reference", "cpo", "cpo_batch", "cpo_online", "ccpo"
+        "net_benefit",
+        "index2",
+        "boosted",
+        "purchases",
+        "threshold",
+        "depth",
+        "reference",
+        "cpo",
+        "cpo_batch",
+        "cpo_online",
+        "ccpo",
     ]
     horizon: int = Field(ge=1, le=MOST_STEPS)
     sources: tuple[str, ...] = Field(min_length=1)
@@ -75,16 +86,25 @@ class LearnedConfig(_InDirectory):
     on_missing: Literal["go_on"]
     fitted: Mapping[str, Any]
     embedding: str | None = None
-    takes: Literal["reference"] | tuple[int, ...] | None = None
+    takes: Literal["reference", "calls"] | tuple[int, ...] | None = None
+    states: tuple[tuple[int, ...], ...] = ()
+
+    @model_validator(mode="after")
+    def _buys(self) -> LearnedConfig:
+        if (self.takes == "calls") != bool(self.states):
+            raise ValueError('states belong to a policy that takes "calls", one for each of its rules')
+        return self
 
     @field_validator("takes", mode="before")
     @classmethod
     def _rising(cls, value: object) -> object:
         listed = list(value) if isinstance(value, list | tuple) else []
         steps = [one for one in listed if type(one) is int and 1 <= one <= MOST_STEPS]
-        if value is None or value == "reference" or (listed and sorted(set(steps)) == listed):
+        if value is None or value in ("reference", "calls") or (listed and sorted(set(steps)) == listed):
             return value
-        raise ValueError(f'it is "reference" or a list of steps, whole numbers from 1 to {MOST_STEPS} that rise')
+        raise ValueError(
+            f'it is "reference", "calls" or a list of steps, whole numbers from 1 to {MOST_STEPS} that rise'
+        )
 
     def read(self, files: Mapping[str, bytes], source: str, embedder: Callable[[], Embedder]) -> Policy:
         """Return the policy whose numbers are in the directory's file, with its sentence model."""
@@ -133,9 +153,21 @@ class LearnedConfig(_InDirectory):
             said = f"it looks at the signal {name}, which the {strategy.kind} strategy never gives"
             yield f"policy.features: {said}{did_you_mean(name, strategy.signals)}"
 
-    def _taken_problems(self, strategy: StrategyFacts, takes: Literal["reference"] | tuple[int, ...]) -> Iterator[str]:
+    def _taken_problems(
+        self, strategy: StrategyFacts, takes: Literal["reference", "calls"] | tuple[int, ...]
+    ) -> Iterator[str]:
         """Yield why the strategy lacks the part that the policy takes."""
-        if takes == "reference":
+        if takes == "calls":
+            if not strategy.has_calls:
+                yield (
+                    "policy.takes: the policy decides before each call, and the strategy "
+                    f"{strategy.kind} has none to choose from: a ladder or a list of offers has"
+                )
+            elif strategy.horizon != self.horizon:
+                yield (
+                    f"policy.horizon: it was fitted on {self.horizon} offers, and the strategy has {strategy.horizon}"
+                )
+        elif takes == "reference":
             if not strategy.has_reference:
                 yield f"policy.takes: the policy asks the reference alone, and the strategy {strategy.kind} has none"
         elif not strategy.has_parts:

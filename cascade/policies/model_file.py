@@ -64,6 +64,7 @@ def settings(policy: LearnedPolicy, model: bytes, fitted: Mapping[str, Any] | No
         "fitted": dict(fitted or {}),
         "embedding": None if policy.directions is None else policy.directions.model,
         "takes": _takes_of(policy),
+        **({"states": [list(state) for state in policy.states]} if policy.states else {}),
     }
 
 
@@ -71,6 +72,8 @@ def _takes_of(policy: LearnedPolicy) -> str | list[int] | None:
     """Return the part of the strategy that a policy takes, as it stands in the settings; None: all of it."""
     if policy.takes is None:
         return None
+    if policy.takes.calls:
+        return "calls"
     return "reference" if policy.takes.reference else list(policy.takes.steps)
 
 
@@ -79,7 +82,8 @@ def _takes(section: Mapping[str, Any]) -> Takes | None:
     held = section.get("takes")
     if held is None:
         return None
-    return Takes(reference=True) if held == "reference" else Takes(tuple(held))
+    whole = {"reference": Takes(reference=True), "calls": Takes(calls=True)}
+    return whole[held] if isinstance(held, str) else Takes(tuple(held))
 
 
 def dumps(policy: LearnedPolicy) -> bytes:
@@ -168,7 +172,13 @@ def unpacked(data: bytes, sha256: str, problems: Sequence[str], source: str | No
 def policy_of(held: Reading, section: Mapping[str, Any], features: Sequence[FeatureSet]) -> LearnedPolicy:
     """Return the policy that a part of a file holds. What is wrong is noted: to be used only if `refuse` passes it."""
     rules, directions = tuple(_rules(held, features)), _directions(held, section.get("embedding"), features)
-    return LearnedPolicy(section["method"], rules, float(section["kappa"]), directions, takes=_takes(section))
+    states = tuple([tuple(state) for state in section.get("states") or ()])
+    kappa, takes = float(section["kappa"]), _takes(section)
+    try:
+        return LearnedPolicy(section["method"], rules, kappa, directions, takes=takes, states=states)
+    except UsageError as error:
+        held.note(str(error))
+        return LearnedPolicy(section["method"], rules, kappa, directions, takes=takes)
 
 
 def refuse(held: Reading, source: str | None) -> None:
@@ -205,7 +215,7 @@ def _places(policy: LearnedPolicy) -> Iterator[tuple[str, Scorer]]:
 
 def features_of(section: Mapping[str, Any]) -> tuple[list[FeatureSet], list[str]]:
     """Return the features of each step, and what is wrong with them."""
-    horizon, sources = section["horizon"], tuple(section["sources"])
+    horizon, sources = len(section.get("states") or ()) or section["horizon"], tuple(section["sources"])
     problems, names = [], [list[str]() for _ in range(horizon)]
     for place, one in enumerate(section["features"]):
         known = describe(one["name"])

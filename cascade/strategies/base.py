@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from cascade.budget.tokens import estimate_prompt
 from cascade.chat import has_image
@@ -23,9 +23,32 @@ class Conclusion(NamedTuple):
     completion: Completion
 
 
-Plan: TypeAlias = Generator[Request | Step | Conclusion, Completion | None, None]
+Plan: TypeAlias = Generator[Request | Step | Conclusion, Any, None]
 """Yields a `Request` and is sent its `Completion` (or has a `ProviderError` thrown in), yields an undecided `Step` and
-is resumed if another step is wanted. It ends by returning after its last step. A `Conclusion` goes on record."""
+is resumed if another step is wanted. It ends by returning after its last step. A `Conclusion` goes on record.
+
+Where a policy decides before each call (`Takes.calls`) it begins with `NOTHING_BOUGHT`, and is resumed with the number
+of the offer to buy (`following`)."""
+NOTHING_BOUGHT = Step(0, (), {})
+"""What the first decision is made on: it has no call and does not go on record."""
+
+
+def following(told: object, number: int, horizon: int, *, calls: bool) -> int:
+    """Return the number of the step to make next, above the horizon where there is none.
+
+    Args:
+        told: what the plan was resumed with; without an offer, the reference is bought, which is the last.
+        number: of the step before; 0 before the first.
+        horizon: the steps that there are.
+        calls: whether the policy decides before each call.
+
+    >>> following(None, 1, 4, calls=False), following(3, 1, 4, calls=True), following(None, 1, 4, calls=True)
+    (2, 3, 4)
+    """
+    if not calls:
+        return number + 1
+    return told if isinstance(told, int) and number < told else horizon if number < horizon else horizon + 1
+
 
 MAX_TOKENS, CHAT_MAX_TOKENS = 256, 4_096
 """The longest reply to a question, and to a chat request, where neither the configuration nor the request says."""

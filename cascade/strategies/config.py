@@ -28,6 +28,7 @@ class StrategyConfig(KindSection):
         fitting_policy: the settings of the policy that serves where the configuration names none.
         has_reference: whether a policy can ask its reference alone (`Takes.reference`).
         has_parts: whether a policy can take some of its steps and leave out others (`Takes.steps`).
+        has_calls: whether a policy can decide before each call which one is bought next (`Takes.calls`).
         answers_chat: whether it answers chat requests; the model in its last place is then the guide.
         baselines: the names of other ways to answer that `collect` can log beside its steps (`baseline`).
     """
@@ -38,6 +39,7 @@ class StrategyConfig(KindSection):
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold"}
     has_reference: ClassVar[bool] = False
     has_parts: ClassVar[bool] = False
+    has_calls: ClassVar[bool] = False
     answers_chat: ClassVar[bool] = False
     baselines: ClassVar[tuple[str, ...]] = ()
 

@@ -15,7 +15,7 @@ from cascade.errors import ProviderError, UsageError
 from cascade.matching.same import agreement
 from cascade.policies.base import Takes
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
-from cascade.strategies.base import ModelUse, Plan, Strategy
+from cascade.strategies.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following
 from cascade.strategies.config import StrategyConfig
 from cascade.strategies.form import Form, form_of
 from cascade.strategies.prompts import Prompts, load
@@ -30,11 +30,13 @@ class Ladder(Strategy):
         rungs: the models in the order in which they are asked.
         prompts: the prompts; only `answer` is used.
         logprobs: whether log-probs are asked for that no application wants: policies decide by them.
+        calls: whether a policy decides before each call which model is asked next.
     """
 
     rungs: tuple[ModelUse, ...]
     prompts: Prompts = field(default_factory=load)
     logprobs: bool = True
+    calls: bool = False
 
     @property
     def horizon(self) -> int:
@@ -53,6 +55,8 @@ class Ladder(Strategy):
 
     def only(self, takes: Takes) -> Ladder:
         """Return the ladder of some of the models; its last model alone is the reference."""
+        if takes.calls:
+            return replace(self, calls=True)
         if takes.reference:
             return replace(self, rungs=self.rungs[-1:])
         if not takes.steps or max(takes.steps) > self.horizon:
@@ -63,8 +67,12 @@ class Ladder(Strategy):
     def plan(self, question: Question) -> Plan:
         """Plan one call a step."""
         form, earlier = form_of(question, self.prompts), list[str]()
-        for number, use in enumerate(self.rungs, 1):
-            yield (yield from self.rung(question, form, use, number, earlier, last=number == len(self.rungs)))
+        told = (yield NOTHING_BOUGHT) if self.calls else None
+        number = following(told, 0, self.horizon, calls=self.calls)
+        while number <= self.horizon:
+            use, last = self.rungs[number - 1], number == self.horizon
+            told = yield (yield from self.rung(question, form, use, number, earlier, last=last))
+            number = following(told, number, self.horizon, calls=self.calls)
 
     def rung(
         self, question: Question, form: Form, use: ModelUse, number: int, earlier: list[str], *, last: bool
@@ -131,6 +139,7 @@ class LadderConfig(RungsConfig):
 
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "reply_logprob"}
     has_parts = True
+    has_calls = True
 
     @property
     def horizon(self) -> int:

@@ -21,7 +21,7 @@ from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.section import Section
 from cascade.strategies import reply
 from cascade.strategies import verdict as verdicts
-from cascade.strategies.base import ModelUse, Plan, Strategy
+from cascade.strategies.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following
 from cascade.strategies.config import StrategyConfig
 from cascade.strategies.form import Form, form_of
 from cascade.strategies.ladder import Ladder
@@ -76,10 +76,12 @@ class Offers(Strategy):
     Args:
         offers: in the order in which they are bought; the last is the reference.
         prompts: the prompts; `answer`, `again` and `judge` are used.
+        calls: whether a policy decides before each call which offer is bought next.
     """
 
     offers: tuple[Offer, ...]
     prompts: Prompts = field(default_factory=load)
+    calls: bool = False
 
     @property
     def horizon(self) -> int:
@@ -102,6 +104,8 @@ class Offers(Strategy):
         Raises:
             UsageError: there are not so many offers, or a chosen one reads another.
         """
+        if takes.calls:
+            return replace(self, calls=True)
         if takes.reference:
             return Ladder((self.offers[-1].use,), self.prompts)
         if not takes.steps or max(takes.steps) > self.horizon:
@@ -128,10 +132,13 @@ class Offers(Strategy):
                 "Offers that read other offers answer no chat requests: use offers of the purposes answer, sample and "
                 "outright without parents, kind: ladder or kind: base_guide."
             )
-        form, bought = form_of(question, self.prompts), list[_Bought]()
-        for number, offer in enumerate(self.offers, 1):
+        form, bought = form_of(question, self.prompts), [_Bought(offer) for offer in self.offers]
+        told = (yield NOTHING_BOUGHT) if self.calls else None
+        number = following(told, 0, self.horizon, calls=self.calls)
+        while number <= self.horizon:
             last = number == self.horizon and not any(one.candidate for one in bought)
-            one = _Bought(offer)
+            one = bought[number - 1]
+            offer = one.offer
             try:
                 if offer.purpose in JUDGING:
                     step = yield from self._judges(question, number, one, bought)
@@ -141,8 +148,8 @@ class Offers(Strategy):
                 if error.shown or last:
                     raise
                 step = Step(number, (), {}, (f"{offer.name} failed: {type(error).__name__}: {error}",))
-            bought.append(one)
-            yield step._replace(parents=offer.parents)
+            told = yield step._replace(parents=offer.parents)
+            number = following(told, number, self.horizon, calls=self.calls)
 
     def _answers(
         self, form: Form, question: Question, number: int, one: _Bought, bought: Sequence[_Bought], *, last: bool
@@ -158,6 +165,7 @@ class Offers(Strategy):
         completion = yield request
         reading = form.read(completion, request, last=last)
         numbers, warnings = dict(reading.signals), () if reading.warning is None else (reading.warning,)
+        earlier, alike = _answered(bought), _answered(bought, offer.use.name)
         one.said, one.candidate = completion.text, reading.candidate
         if self._judged:
             numbers["p_yes"] = None  # the answers of a table without it are taken to be sure for their log-probs
@@ -166,9 +174,8 @@ class Offers(Strategy):
             return Step(number, (), numbers, notes, warnings=warnings)
         if question.chat is None:
             one.reasoning = reply.split_reply(completion.text)[0]
-        numbers["agrees_with_earlier"] = agreement(one.candidate.text, _answered(bought), question.chat)
+        numbers["agrees_with_earlier"] = agreement(one.candidate.text, earlier, question.chat)
         if offer.purpose == "sample":
-            alike = _answered(bought, offer.use.name)
             numbers["answer_share"] = (
                 agreement(one.candidate.text, [*alike, one.candidate.text], question.chat) if alike else None
             )
@@ -262,7 +269,7 @@ def _answered(bought: Sequence[_Bought], model: str | None = None) -> list[str]:
 def _share(one: _Bought, bought: Sequence[_Bought]) -> float | None:
     """Return the share of the judges of one answer, this one included, that said yes; None where none said either."""
     same = [other for other in bought if other.offer.purpose in JUDGING and other.offer.parents == one.offer.parents]
-    said = [judge.verdict.says_yes for judge in (*same, one) if judge.verdict.says_yes is not None]
+    said = [judge.verdict.says_yes for judge in same if judge.verdict.says_yes is not None]
     return sum(said) / len(said) if said else None
 
 
@@ -285,6 +292,7 @@ class OffersConfig(StrategyConfig):
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "reply_logprob"}
     has_reference = True
     has_parts = True
+    has_calls = True
     answers_chat = True
 
     @model_validator(mode="after")

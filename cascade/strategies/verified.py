@@ -14,7 +14,7 @@ from cascade.errors import ProviderError, UsageError
 from cascade.policies.base import Takes
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.providers.base import Provider
-from cascade.strategies.base import ModelUse, Plan, Strategy
+from cascade.strategies.base import NOTHING_BOUGHT, ModelUse, Plan, Strategy, following
 from cascade.strategies.form import form_of
 from cascade.strategies.ladder import Ladder, RungsConfig
 from cascade.strategies.prompts import Prompts
@@ -66,7 +66,9 @@ class Verified(Strategy):
         """
         if takes.reference:
             return self.ladder.only(takes)
-        pairs = [(place, check) for place, checked in enumerate(self.checked) for check in (False, True)[: 1 + checked]]
+        if takes.calls:
+            return replace(self, ladder=replace(self.ladder, calls=True))
+        pairs = self._pairs
         if not takes.steps or max(takes.steps) > len(pairs):
             raise UsageError(f"The policy takes the steps {takes.steps}, and this strategy has {len(pairs)}.")
         kept = [pairs[step - 1] for step in takes.steps]
@@ -77,17 +79,28 @@ class Verified(Strategy):
         ladder = replace(self.ladder, rungs=tuple([self.ladder.rungs[place] for place in rungs]))
         return replace(self, ladder=ladder, checked=checked) if any(checked) else ladder
 
+    @property
+    def _pairs(self) -> list[tuple[int, bool]]:
+        """The model of each step, by its place in the ladder, and whether its answer is checked there."""
+        return [(place, check) for place, checked in enumerate(self.checked) for check in (False, True)[: 1 + checked]]
+
     def plan(self, question: Question) -> Plan:
         """Plan a call a step: a model's, then the verifier's."""
-        form, earlier, number = form_of(question, self.ladder.prompts), list[str](), 1
-        for use, checked in zip(self.ladder.rungs, self.checked, strict=True):
-            last = number == self.horizon
-            step = yield from self.ladder.rung(question, form, use, number, earlier, last=last)
-            yield step._replace(parents=())  # a model reads no other's answer
-            number += 1
-            if checked:
-                yield (yield from self._check(question, step))
-                number += 1
+        form, earlier, done = form_of(question, self.ladder.prompts), list[str](), dict[int, Step]()
+        calls = self.ladder.calls
+        told = (yield NOTHING_BOUGHT) if calls else None
+        number = following(told, 0, self.horizon, calls=calls)
+        while number <= self.horizon:
+            place, checks = self._pairs[number - 1]
+            if checks:
+                step = yield from self._check(question, done[number - 1])
+            else:
+                use, last = self.ladder.rungs[place], number == self.horizon
+                made = yield from self.ladder.rung(question, form, use, number, earlier, last=last)
+                step = made._replace(parents=())  # a model reads no other's answer
+            done[number] = step
+            told = yield step
+            number = following(told, number, self.horizon, calls=calls)
 
     def _check(self, question: Question, step: Step) -> Generator[Request, Completion | None, Step]:
         """Ask for a verdict on a step's answer. A step without one has failed every check, and is put on record so."""
@@ -115,6 +128,7 @@ class VerifiedConfig(RungsConfig):
     signals = OF_ANSWERS | OF_MESSAGES | {"gate", "p_yes"}
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "gate"}
     has_parts = True
+    has_calls = True
 
     @property
     def places(self) -> tuple[str, ...]:

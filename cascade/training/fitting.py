@@ -439,7 +439,7 @@ def choice_on(
         return unchosen(training, taken, candidates, objective)
     fewer = _on_fewer_steps(training, objective, method, seed)
     if fewer:  # what learns more on all steps pays for those that were found not to be worth it
-        candidates = [one for one in candidates if one.complexity <= 2]
+        candidates = [one for one in candidates if one.complexity <= 2 or one.method == "purchases"]
     return choose(training, [*candidates, *fewer], objective, folds(training, FOLDS, seed), seed=seed)
 
 

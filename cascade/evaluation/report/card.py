@@ -72,6 +72,7 @@ METHODS_IN_WORDS = {
     "price of a miss, is more than what it is expected to cost (ridge regressions, backward over the steps)",
     "index2": "optimal stopping by look-ahead: after each step it goes on where the chance of a right answer still to "
     "come is large beside the cost of the steps up to it (logistic regressions)",
+    "purchases": "which call to buy next, or to stop, backward over the sets of calls: net benefit before each call",
     "boosted": "optimal stopping as net_benefit, with boosted trees instead of ridge regressions",
     "threshold": "it goes on while one number says that there is doubt",
     "depth": "it looks at nothing: a fixed number of steps",

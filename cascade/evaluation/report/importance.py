@@ -8,6 +8,7 @@ nothing, and would be most of their variance.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +28,7 @@ class Weighed(NamedTuple):
     """One feature of one step, and how much the score of going on, or a network's probabilities, hang on it.
 
     Attributes:
-        step: after which step it is looked at.
+        step: after which step it is looked at; 0 before any call.
         feature: what it is.
         weight: 0: the score does not hang on it; 1: it is all that the score hangs on. None where nothing is scored, or
             the score does not vary. Features that tell the same share a weight as the fit divided it.
@@ -57,12 +58,21 @@ def weighed(policy: LearnedPolicy, history: History, seed: int = 0) -> list[Weig
     """
     rows = np.arange(0, history.n, max(1, -(-history.n // _ROWS)))
     some, found = history.take(rows), []
-    for step, rule in enumerate(policy.rules, 1):
-        raw = rule.features.table(some, step)[some.steps >= step]
+    for step, rule, here in _rules(policy, some):
+        raw = rule.features.table(here, max(1, min(step, here.horizon)))[here.steps >= min(step, here.horizon)]
         for place, name in enumerate(rule.features.names):
             known = float((~np.isnan(raw[:, place])).mean()) if len(raw) else 0.0
             found.append(Weighed(step, describe(name), _weight(rule, raw, place, seed), known))
     return found
+
+
+def _rules(policy: LearnedPolicy, history: History) -> Iterator[tuple[int, StepRule, History]]:
+    """Yield the rules with the steps that they look at; of a policy that buys, those with one offer bought at most."""
+    if not policy.states:
+        yield from ((step, rule, history) for step, rule in enumerate(policy.rules, 1))
+    for state, rule in zip(policy.states[:-1], policy.rules, strict=False):
+        if len(state) < 2:
+            yield (state[0], rule, history.only(state)) if state else (0, rule, history)
 
 
 def _weight(rule: StepRule, raw: Floats, place: int, seed: int) -> float | None:

@@ -138,6 +138,7 @@ class _Blank:
             self._table = taken(policy, self._whole)
             self._confidence = self._table.confidence.copy()
             self._scores = ScoreArrays(np.empty_like(self._confidence), np.empty_like(self._table.paid))
+            self._bought = np.ones(self._table.paid.shape, dtype=np.bool_)
         return self._table
 
     def fill(self, candidate: Candidate, some: _Fold) -> None:
@@ -148,13 +149,16 @@ class _Blank:
         self._room(policy)
         self._confidence[rows] = part.table.confidence
         self._scores.candidates[rows], self._scores.next[rows] = part.scores
+        if part.table.bought is not None:
+            self._bought[rows] = part.table.bought
         self._covered += int(np.count_nonzero(rollout(part.table.arrays, part.levels, policy.kappa).covered))
         self._seconds += time.perf_counter() - started
 
     def held(self) -> Held:
         """Return what was filled in, of all folds."""
         assert self._table is not None  # noqa: S101 - every fold was filled
-        found = replace(self._table, confidence=self._confidence)
+        bare = self._table if self._bought.all() else self._table.as_bought(self._bought)
+        found = replace(bare, confidence=self._confidence)
         sample = Sample(found, self._scores, levels(found.arrays, self._scores))
         return Held(sample, self._covered / found.n, self._seconds)
 

@@ -9,6 +9,7 @@
 | `net benefit` | 3 | a number is known and varies before the last step |
 | `net benefit, products` | 4 | some step has so few columns that their products are tried (`stages.MOST_MULTIPLIED`) |
 | `index2` | 5 | as `net benefit` |
+| `purchases`, `purchases, trees` | 5, 6 | single calls, of which the last is the reference (`stopping.purchases`) |
 | `boosted trees` | 6 | scikit-learn is there, and 2,000 training questions, or numbers of no known kind (`_tried`) |
 | `…, embeddings` | 7 to 10 | each learned one again, with the questions' sentence embeddings, where these are offered |
 | `cpo_batch`, `ccpo` | 11, 12 | policy networks, where they are asked for: to train one takes seconds, in every fold |
@@ -50,6 +51,7 @@ from cascade.training.choice.simple import (
 from cascade.training.networks.trainer import BARE, CERTIFIABLE, Networks, require_torch
 from cascade.training.stopping.net_benefit import fit_net_benefit
 from cascade.training.stopping.problem import ProblemBuilder, SharedProblem
+from cascade.training.stopping.purchases import fit_purchases, offers_of
 from cascade.training.stopping.stages import FitTarget, multiplies
 
 AUTO = "auto"
@@ -109,7 +111,7 @@ def on_steps(
     """
     part = _OnSteps(steps)
     found = portfolio(part.of(table), objective, method, seed=seed)
-    return [part.candidate(one) for one in found if one.method != "reference"]
+    return [part.candidate(one) for one in found if one.method not in {"reference", "purchases"}]
 
 
 def portfolio(
@@ -159,7 +161,7 @@ def _tried(table: EpisodeTable, objective: Objective, *, networks: bool) -> set[
     """
     trees, offered = find_spec("sklearn") is not None, set(CERTIFIABLE) if networks else set[str]()
     if trees and table.n >= _FEW and objective.guarantee.rules.reference_keeps_it and only_unknown(table):
-        return {"depth", "reference", "boosted", *offered}
+        return {"depth", "reference", "boosted", "purchases", *offered}
     left_out = {*CERTIFIABLE} - offered | (set() if trees and table.n >= BOOSTED_ROWS else {"boosted"})
     return set(METHODS) - left_out
 
@@ -235,6 +237,24 @@ def _learned(table: EpisodeTable, objective: Objective, seed: int, init: Learned
         yield _candidate("net benefit, products", "net_benefit", 4, products, shared)
     yield _candidate("index2", "index2", 5, index2, shared)
     yield _candidate("boosted trees", "boosted", 6, boosted, shared)
+    yield from _purchases(table, objective, seed, shared)
+
+
+def _purchases(table: EpisodeTable, objective: Objective, seed: int, shared: ProblemBuilder) -> Iterator[Candidate]:
+    """Yield what decides before each call; trees say what a call is worth where no number is of a known kind."""
+    guarantee, asked = objective.guarantee, asked_of(objective)
+    if guarantee.abstain or offers_of(table) is None or not guarantee.rules.last_is_safe(table):
+        return
+
+    def bought(table: EpisodeTable, **how: Any) -> LearnedPolicy:
+        return fit_purchases(table, asked, seed=seed, **how)
+
+    def with_trees(table: EpisodeTable, **how: Any) -> LearnedPolicy:
+        return fit_purchases(table, asked, trees=True, seed=seed, **how)
+
+    yield _candidate("purchases", "purchases", 5, bought, shared)
+    if find_spec("sklearn") is not None and table.n >= _FEW and only_unknown(table):
+        yield _candidate("purchases, trees", "purchases", 6, with_trees, shared)
 
 
 def _trained(table: EpisodeTable, objective: Objective, seed: int, networks: Networks) -> Iterator[Candidate]:

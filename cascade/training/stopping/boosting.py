@@ -82,7 +82,12 @@ def _trees(stage: Stage, y: Floats | None, price: float, seed: int) -> Trees | C
     """Fit one step's trees; where rows or features are too few for a single cut, the mean."""
     if y is None:
         return None
+    return grown(stage.raw[stage.deciding], y / price, seed)
+
+
+def grown(raw: Floats, y: Floats, seed: int) -> Trees | Constant:
+    """Fit trees to targets (k,) of raw features (k, d); the mean alone where a cut needs more rows or features."""
     size = _size(y.size)
-    if y.size < 2 * size.least_rows or not stage.features.names:
-        return Constant(float(y.mean()) / price)
-    return boosted(stage.raw[stage.deciding], y / price, seed=seed, **size._asdict())
+    if y.size < 2 * size.least_rows or not raw.shape[1]:
+        return Constant(float(y.mean()))
+    return boosted(raw, y, seed=seed, **size._asdict())

@@ -1,0 +1,263 @@
+"""Which call to buy next, or to stop: backward regressions over the sets of offers that were bought.
+
+A state is the set of offers bought so far, in the order of the list; the reference, the last one, ends the walk. In
+each state, from the largest back to none, and for each offer j that may follow, what buying it brings is
+
+    y_j = μ · (loss of stopping now − loss of where the later rules stop) − price of j − cost of what they buy then.
+
+Its regression on the features of the state is what j is worth: the rule buys the best offer where that is above 0. It
+is net benefit (`net_benefit`) with several ways to go on. Which offer is the best does not hang on the threshold, so a
+policy's walks are nested as the threshold falls, and every promise is certified as for a ladder. The score is worth per
+cost: what is divided by is what going on costs in all, so that a threshold acts as another price on the loss would.
+
+A log of all offers says what each set brings, since an offer hangs on its parents alone. Up to `ALL_SETS` offers all
+sets are states; of more, an offer is followed by the next one or by the reference.
+
+Guarantee: none. Any scores are valid; the threshold is certified on other questions.
+
+References: `training.stopping.net_benefit`; Longstaff & Schwartz (2001).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from cascade.calibration.scores import history_of
+from cascade.conformal.arrays import Floats, Parents
+from cascade.episodes.table import AGREEMENT, EpisodeTable
+from cascade.errors import UsageError
+from cascade.policies.base import Takes
+from cascade.policies.columns import ASKED
+from cascade.policies.design import Design
+from cascade.policies.estimators import Best, Constant, Linear, Scorer
+from cascade.policies.features import MOST_OFFERED, FeatureSet, offered
+from cascade.policies.history import History
+from cascade.policies.learned import LearnedPolicy, StepRule
+from cascade.training.estimators.design import make_design
+from cascade.training.estimators.linear import Ridge, Weights
+from cascade.training.stopping.boosting import grown
+from cascade.training.stopping.net_benefit import PENALTY
+from cascade.training.stopping.problem import Outcome, ProblemBuilder, build, price_of_loss
+from cascade.training.stopping.stages import FitTarget
+
+State: TypeAlias = tuple[int, ...]
+ALL_SETS, MOST_OFFERS = 6, 12
+"""Offers up to which all their sets are states; and how many there may be at most."""
+_COMPARING = frozenset({AGREEMENT, "answer_share", "judge_share"})
+"""Signals that hang on which earlier offers were bought: what they say, `votes` and `equals` say of each set."""
+_LEAST_COST = 0.01
+"""What going on is taken to cost at least where worth is divided by it, in mean steps."""
+
+
+def offers_of(table: EpisodeTable) -> Parents | None:
+    """Return the parents of a log's offers; None where its steps are no single calls that can be left out.
+
+    A ladder's models read nothing of each other. Of other lists a log says what each step reads.
+    """
+    horizon = table.arrays.horizon
+    if table.arrays.answer.shape[2] != 1 or not 2 <= horizon <= MOST_OFFERS:
+        return None
+    return ((),) * horizon if table.parents is None else table.parents
+
+
+def further(state: State, parents: Parents) -> State:
+    """Return the offers that may be bought next, by their numbers.
+
+    >>> further((), ((), (1,), ())), further((1,), ((), (1,), ()))
+    ((1, 3), (2, 3))
+    """
+    last = max(state, default=0)
+    ahead = [j for j in range(last + 1, len(parents) + 1) if {*parents[j - 1]} <= {*state}]
+    if len(parents) > ALL_SETS and state:
+        ahead = [j for j in ahead if j in {ahead[0], len(parents)}]
+    return tuple(ahead)
+
+
+def states_of(parents: Parents) -> tuple[State, ...]:
+    """Return the sets that can be come to without the reference, smaller ones first.
+
+    >>> states_of(((), (), ()))
+    ((), (1,), (2,), (1, 2))
+    """
+    found: list[State] = [()]
+    for state in found:  # it grows
+        found += [(*state, j) for j in further(state, parents) if j < len(parents)]
+    return tuple(found)
+
+
+class _Stage(NamedTuple):
+    """What there is to fit a state's rule on: its features, raw and as columns, and the offers that may follow."""
+
+    features: FeatureSet
+    raw: Floats
+    design: Design
+    columns: Floats
+    ridge: Ridge | None
+    ahead: State
+
+
+class _Rules(NamedTuple):
+    """What was fitted at a price: by state the worth of each offer, in columns, its targets, and what it costs."""
+
+    weights: Mapping[State, Sequence[Weights]]
+    targets: Mapping[State, Sequence[Floats]]
+    costs: Mapping[State, Sequence[float]]
+    outcome: Outcome
+
+
+def fit_purchases(
+    table: EpisodeTable,
+    asked: FitTarget,
+    *,
+    trees: bool = False,
+    penalty: float = PENALTY,
+    confidences: bool = True,
+    init: LearnedPolicy | None = None,  # noqa: ARG001 - it starts anew
+    seed: int = 0,
+    builder: ProblemBuilder = build,
+) -> LearnedPolicy:
+    """Fit which offer to buy next, and when to stop.
+
+    Args:
+        table: the training questions; those that lack an offer are left out.
+        asked: what the policy is for.
+        trees: whether boosted trees say what an offer is worth, in the place of ridge regressions; the price of a loss
+            and the later decisions are those of the ridge regressions.
+        penalty: of the ridge regressions, for each column and column.
+        confidences: as for the other estimators; it changes nothing here.
+        init: not looked at.
+        seed: draws what trees draw.
+        builder: makes the problem; `problem.SharedProblem` shares it with other estimators.
+
+    Raises:
+        MissingExtraError: scikit-learn is not installed, and trees were asked for.
+        UsageError: there is no question with all offers, or the log lacks what the kind needs.
+    """
+    parents = offers_of(table)
+    if parents is None:
+        raise UsageError(f"{table.dataset} is no log of single calls, of 2 to {MOST_OFFERS} offers, to buy from.")
+    problem = builder(table, asked, confidences=confidences, init=None, seed=seed)
+    whole = np.flatnonzero(table.arrays.steps == table.arrays.horizon)
+    if not whole.size:
+        raise UsageError(f"No question of {table.dataset} has all offers on record.")
+    part, cost = table.take(whole), problem.cost.values[whole]
+    states = states_of(parents)
+    sure = _sure(part)
+    stages = {state: _stage(history_of(part), state, parents, penalty) for state in states}
+    lost = {state: _lost(part, asked, state, sure) for state in states}
+    price = price_of_loss(problem, lambda one: _at(stages, lost, cost, one).outcome)
+    rules = _at(stages, lost, cost, price)
+    return _policy(part, stages, rules, sure, seed if trees else None)
+
+
+def _sure(table: EpisodeTable) -> Floats:
+    """Return how often each offer is right, (T,), and 1 for the last: by that the answers that were bought are ranked.
+
+    Equal answers are one answer, as sure as the surest of them.
+    """
+    right = table.arrays.correct[:, :, 0].mean(axis=0)
+    return np.asarray(np.append(np.clip(right[:-1], 0.01, 0.98), 1.0))
+
+
+def _lost(table: EpisodeTable, asked: FitTarget, state: State, sure: Floats) -> Floats:
+    """Return what is lost where a walk stops with these offers, float64 (n,); all of it before any was bought."""
+    if not state:
+        return np.zeros(table.n)
+    columns = np.array(state) - 1
+    part = _chain_of(table, state)
+    ranked = np.where(part.arrays.present, sure[columns][None, :, None], np.nan)
+    return np.asarray(asked.rules.loss(part, ranked)[:, -1])
+
+
+def _chain_of(table: EpisodeTable, state: State) -> EpisodeTable:
+    """Return the questions with these offers alone."""
+    arrays = replace(table.arrays, parents=None)
+    return replace(table, parents=None, arrays=arrays).only(state)
+
+
+def _stage(history: History, state: State, parents: Parents, penalty: float) -> _Stage:
+    """Return what a state's rule looks at; before any call, at numbers of the request alone."""
+    bare = replace(history, signals={name: one for name, one in history.signals.items() if name not in _COMPARING})
+    here, step = bare.only(state) if state else bare, max(1, len(state))
+    if state:
+        names = offered(here, step)
+    else:
+        every = offered(here, step, at_most=10**6, enough=10**6)
+        names = tuple([name for name in every if name.startswith(ASKED)])[:MOST_OFFERED]
+    features = FeatureSet(names, history.sources)
+    raw = features.table(here, step)
+    design = make_design(raw, products=False)
+    columns = design.rows(raw)
+    ridge = Ridge.prepare(columns, penalty * columns.shape[1]) if columns.shape[1] else None
+    return _Stage(features, raw, design, columns, ridge, further(state, parents))
+
+
+def _at(stages: Mapping[State, _Stage], lost: Mapping[State, Floats], cost: Floats, price: float) -> _Rules:
+    """Fit the rules of one price, from the largest sets back."""
+    n, last = cost.shape
+    ahead: dict[State, tuple[Floats, Floats]] = {(last,): (np.zeros(n), np.zeros(n))}
+    rules = _Rules({}, {}, {}, Outcome(0.0, 0.0))
+    held: tuple[dict[State, Any], ...] = ({}, {}, {})
+    for state, stage in reversed([*stages.items()]):
+        after = [ahead[(last,) if j == last else (*state, j)] for j in stage.ahead]
+        later = [_Later(loss, rest + cost[:, j - 1]) for j, (loss, rest) in zip(stage.ahead, after, strict=True)]
+        targets = [price * (lost[state] - one.loss) - one.cost for one in later]
+        weights = [_solved(stage, y) for y in targets]
+        told = np.stack([one.of(stage.columns) for one in weights], axis=1)
+        best = told.argmax(axis=1)
+        onward = np.ones(n, dtype=np.bool_) if not state else told.max(axis=1) > 0
+        ahead[state] = (
+            np.where(onward, _chosen([one.loss for one in later], best), lost[state]),
+            np.where(onward, _chosen([one.cost for one in later], best), 0.0),
+        )
+        for store, value in zip(held, (weights, targets, [float(one.cost.mean()) for one in later]), strict=True):
+            store[state] = value
+    loss, spent = ahead[()]
+    return rules._replace(
+        weights=held[0], targets=held[1], costs=held[2], outcome=Outcome(float(loss.mean()), float(spent.mean()))
+    )
+
+
+class _Later(NamedTuple):
+    """What buying an offer brings, the later rules followed: the loss, and the cost, its own price included."""
+
+    loss: Floats
+    cost: Floats
+
+
+def _solved(stage: _Stage, y: Floats) -> Weights:
+    return Weights(float(y.mean()), np.zeros(0)) if stage.ridge is None else stage.ridge.solve(y)
+
+
+def _chosen(values: Sequence[Floats], best: Any) -> Floats:
+    return np.asarray(np.stack(values, axis=1)[np.arange(best.size), best])
+
+
+def _policy(
+    table: EpisodeTable, stages: Mapping[State, _Stage], rules: _Rules, sure: Floats, seed: int | None
+) -> LearnedPolicy:
+    """Return the policy of fitted rules; with a seed, of trees that are fitted to the same targets."""
+    nothing = (None,) * len(table.sources)
+    found: list[StepRule] = []
+    for state, stage in stages.items():
+        worth: list[Scorer] = []
+        for weights, y in zip(rules.weights[state], rules.targets[state], strict=True):
+            worth.append(_line(stage, weights) if seed is None else grown(stage.raw, y, seed))
+        costs = np.maximum(np.array(rules.costs[state]), _LEAST_COST)
+        confidence = (Constant(float(sure[state[-1] - 1] if state else 0.0)),) * len(table.sources)
+        best = Best(np.array(stage.ahead), costs, tuple(worth))
+        found.append(StepRule(stage.features, best, nothing, confidence))
+    horizon = table.arrays.horizon
+    found.append(StepRule(FeatureSet((), table.sources), None, nothing, (Constant(1.0),) * len(table.sources)))
+    states = (*stages, (horizon,))
+    return LearnedPolicy("purchases", tuple(found), takes=Takes(calls=True), states=states)
+
+
+def _line(stage: _Stage, weights: Weights) -> Scorer:
+    if not stage.columns.shape[1]:
+        return Constant(weights.intercept)
+    return Linear(stage.design, weights.weights, weights.intercept)
