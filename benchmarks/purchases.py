@@ -1,359 +1,303 @@
-"""Which calls to buy, in which order: a fixed ladder, one with skips, and any order, learned by backward regressions.
+"""What deciding before each call saves, beside ladders, routers and second opinions, certified: one table for all logs.
 
-    python benchmarks/purchases.py LOG...            a ladder log of 2 to 6 models, the last the reference
-    python benchmarks/purchases.py LOG --splits 5
-    python benchmarks/purchases.py --speed           made-up requests alone: seconds of a fit and of a decision
+    python benchmarks/purchases.py FOLDER --record FILE                    every log with something to save, 20 splits
+    python benchmarks/purchases.py FOLDER --only "calls/" --splits 5 --record FILE
+    python benchmarks/purchases.py --speed                                 seconds of a fit, milliseconds of a decision
 
-A state is the set of calls that were bought. In each, backward from the largest sets, one ridge regression foretells
-the loss of stopping there and one for each further call what buying it brings: its price, and the value of what the
-fitted rule does next. A log of all calls tells this for every set. The loss is regret: the answer served is wrong where
-the reference is right. `ladder` buys in the listed order and stops; `skips` may leave calls out; `any order` may also
-buy a later one first. The price of a loss, from 1 to 10,000 references, gives a path of rules.
+FOLDER holds the logs of `simple_ways.py`, and in `requests/` those of `agreement.py`. Only logs are used on which the
+clairvoyant saves 10 % or more of the reference's cost at the promise. A split draws seven of ten groups, which every
+way divides as it likes; the other groups are the test. A cost is a share of the reference's cost on the test questions,
+1 where nothing is certified. Each split is written to the record as soon as it is done; a stopped run continues there.
 
-Printed are mean costs as a share of always asking the reference, over group-wise splits (60 % training, 20 %
-calibration, 20 % test): where the mean regret of the test questions is as given, interpolated along the path; and
-certified, by testing the path from the dearest rule on against regret ≤ α with δ = 0.1 on one request of each group of
-the calibration questions (a fixed sequence; the reference alone where the first rule fails).
+* portfolio: `cascade fit LOG --guarantee regret`, as it chooses; purchases: `--policy purchases`.
+* ladder: the learned policy that buys in the listed order (with trees where no number is of a known kind).
+* router + cascade: purchases from the first and the last model alone; it is the call level of base and guide, too:
+  keep, or ask outright. rounds: base and guide for each question, as rounds of 0.5.0 pay at least.
+* router: a logistic regression on the request alone; half of the rows train, the others certify. opinions: serve where
+  the first two models agree, else ask the last; tested as a whole.
+* mapie, exact, quantiles, rungs, uncertified: `simple/opponents.py`.
+
+"matched" are mean costs of purchases, fitted at each regret, where the test questions show that regret.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
+import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from agreement import BFCL, GPT4O, LARGE, MINI, NEMO, NEMO_ANY, TURBO, Pair
+from agreement import read as read_calls
+from fit_regret import halves
+from fitted.report import head, table
+from simple.cells import WORTH, read, saves, with_walks
+from simple.opponents import WAYS, Rows, Served, exact, rows_of, serve
+from simple_ways import DELTA, ours_on
 
-from cascade.calibration.samples import once, tied
-from cascade.conformal.arrays import Bools, Floats, Ints, Parents
+from cascade.calibration.doubt import only_unknown
+from cascade.calibration.scores import sample_of
+from cascade.conformal.arrays import StepArrays
 from cascade.conformal.binomial import most_losses
-from cascade.episodes.files import read_rows
+from cascade.engine import decide
 from cascade.episodes.table import EpisodeTable
-from cascade.episodes.tabulate import tables_from_rows
-from cascade.evaluation.splits import splits
-from cascade.training.estimators.linear import Ridge
+from cascade.errors import CascadeError
+from cascade.evaluation.by_hand import by_logistic
+from cascade.guarantees.base import Guarantee
+from cascade.policies.base import Observation
+from cascade.strategies.base import NOTHING_BOUGHT
+from cascade.training.choice.objective import cost_at_loss, curve_of, prices_of
+from cascade.training.fitting import fit_policy
+from cascade.training.stopping.purchases import fit_purchases
+from cascade.training.stopping.stages import FitTarget
+from cascade.types import Candidate, Question, Step
 
-State: TypeAlias = tuple[int, ...]
-KINDS = ("ladder", "skips", "any order")
-PRICES = tuple(10.0 ** (k / 4) for k in range(16, -1, -1))
-"""Of a loss, in costs of the reference, falling: the rules from the dearest to the cheapest."""
-REGRETS, ALPHAS, DELTA = (0.01, 0.02, 0.03, 0.05), (0.02, 0.05), 0.1
-PENALTY = 30.0
-MOST_CALLS = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Requests:
-    """Requests with what each of T calls brought, the last the reference's.
-
-    Attributes:
-        answer: int64 (n, T), which distinct answer; −1 = none.
-        right: bool (n, T).
-        cost: float64 (n, T), as a share of the reference's mean cost.
-        seen: float64 (n, T, k), what each call shows: standardised numbers, 0 where unknown.
-        asked: float64 (n, d), numbers of the request.
-        parents: what each call must see.
-    """
-
-    answer: Ints
-    right: Bools
-    cost: Floats
-    seen: Floats
-    asked: Floats
-    parents: Parents
-
-    @property
-    def n(self) -> int:
-        """The number of requests."""
-        return int(self.answer.shape[0])
-
-    @property
-    def calls(self) -> int:
-        """T, the calls that can be bought."""
-        return int(self.answer.shape[1])
-
-    def take(self, rows: Ints) -> Requests:
-        """Return the chosen requests."""
-        return Requests(
-            self.answer[rows], self.right[rows], self.cost[rows], self.seen[rows], self.asked[rows], self.parents
-        )
+CALLS = (
+    Pair("calls/mini>4o", BFCL, (MINI, GPT4O)),
+    Pair("calls/mini,nemo>4o", BFCL, (MINI, NEMO, GPT4O)),
+    Pair("calls/mini,nemo,3.5>4o", BFCL, (MINI, NEMO, TURBO, GPT4O)),
+    Pair("calls/nemo>large", BFCL, (NEMO_ANY, LARGE)),
+    Pair("calls/3.5>4o", BFCL, (TURBO, GPT4O)),
+)
+ALPHAS, REGRETS = (0.02, 0.05), (0.01, 0.02, 0.03, 0.05)
+BARS = (0.575, 0.42, 0.30, 0.125)
+"""At the regrets, for the tool calls of three cheap models and gpt-4o; and certified at 5 % with one policy."""
+CERTIFIED_BAR, NEAR = 0.40, 1.02
+OURS = ("portfolio", "purchases", "ladder", "router + cascade")
+CERTIFIED = (*OURS, "router", "opinions", "mapie", "exact", "quantiles", "rungs")
 
 
-def requests_of(table: EpisodeTable) -> Requests:
-    """Return a ladder's table as requests."""
-    arrays = table.arrays
-    if arrays.answer.shape[2] != 1 or not 2 <= arrays.horizon <= MOST_CALLS:
-        raise SystemExit(f"{table.dataset}: a ladder of 2 to {MOST_CALLS} models is needed.")
-    signals = [_standard(table.signals[name]) for name in sorted(table.signals) if name != "agrees_with_earlier"]
-    seen = np.stack(signals, axis=2) if signals else np.zeros((*arrays.cost.shape, 0))
-    asked = [_standard(table.asked[name]) for name in sorted(table.asked)]
-    cost = arrays.cost / arrays.cost[:, -1].mean()
-    rows = np.stack(asked, axis=1) if asked else np.zeros((table.n, 0))
-    return Requests(
-        arrays.answer[:, :, 0], arrays.correct[:, :, 0], cost, seen, rows, table.parents or ((),) * arrays.horizon
-    )
+class Job(NamedTuple):
+    """One split of one log at one promise."""
+
+    name: str
+    alpha: float
+    seed: int
 
 
-def _standard(values: Floats) -> Floats:
-    """Return numbers with mean 0 and standard deviation 1 in each column, 0 where they are unknown."""
-    known = ~np.isnan(values)
-    many = np.maximum(known.sum(axis=0), 1)
-    centre = np.where(known, values, 0).sum(axis=0) / many
-    spread = np.sqrt(np.where(known, (values - centre) ** 2, 0).sum(axis=0) / many)
-    return np.where(known, (values - centre) / np.where(spread > 0, spread, 1), 0.0)
+Split: TypeAlias = tuple[dict[str, Served], list[float]]
+"""What every way brings, and the matched costs of purchases."""
+Found: TypeAlias = Mapping[Job, Split]
 
 
-def further(state: State, requests: Requests, kind: str) -> list[int]:
-    """Return the calls that may be bought next."""
-    if requests.calls - 1 in state:
-        return []
-    able = [j for j in range(requests.calls) if j not in state and all(p - 1 in state for p in requests.parents[j])]
-    if kind == "any order":
-        return able
-    later = [j for j in able if j > max(state, default=-1)]
-    return later[:1] if kind == "ladder" else later
+def logs(folder: Path, only: str) -> Iterator[EpisodeTable]:
+    """Yield the logs whose names hold a word, each question with the answers of all models."""
+    for pair in CALLS:
+        if only in pair.name and (folder / "requests" / pair.file).exists():
+            found = read_calls(folder / "requests", pair, "regret")
+            whole = found.take(found.arrays.steps == found.arrays.horizon)
+            yield with_walks(replace(whole, dataset=pair.name))
+    yield from (cell.table for cell in read(folder, (only,))[0])
 
 
-def states(requests: Requests, kind: str) -> list[State]:
-    """Return the sets that can be come to, the largest first."""
-    found: set[State] = {()}
-    new: set[State] = {()}
-    while new:
-        new = {tuple(sorted((*s, j))) for s in new for j in further(s, requests, kind)} - found
-        found |= new
-    return sorted(found, key=len, reverse=True)
+def fitted(log: EpisodeTable, test: EpisodeTable, job: Job, method: str) -> Served:
+    """Return what a fit serves; the reference alone where none can be made."""
+    try:
+        return ours_on(test, fit_policy([log], Guarantee("regret", job.alpha, DELTA), method=method, seed=job.seed))
+    except CascadeError:
+        return Served(1.0, 0.0, certified=False)
 
 
-def served(state: State, requests: Requests) -> Ints:
-    """Return which call's answer is served, int64 (n,), −1 for none: the reference's, else the most frequent one's."""
-    best, most = np.full(requests.n, -1), np.zeros(requests.n)
-    for j in state:
-        same = np.sum([requests.answer[:, i] == requests.answer[:, j] for i in state], axis=0)
-        better = (requests.answer[:, j] >= 0) & ((same >= most) | (j == requests.calls - 1))
-        best, most = np.where(better, j, best), np.where(better, same, most)
-    return best
+def router(log: EpisodeTable, test: EpisodeTable, job: Job) -> Served:
+    """Return what asking the first model or the last, by the request alone, brings."""
+    if not log.asked:
+        return Served(1.0, 0.0, certified=False)
+    half = np.random.default_rng(job.seed).permutation(log.n) % 2 == 0
+    train, certify = log.take(half), log.take(~half)
+    columns = [_asked(one) for one in (train, certify, test)]
+    centre, spread = columns[0].mean(axis=0), columns[0].std(axis=0)
+    scaled = [(one - centre) / np.where(spread > 0, spread, 1.0) for one in columns]
+    chance = by_logistic(scaled[0], train.arrays.correct[:, 0, 0])
+    held, shown = (_routed(part, -chance(one)) for part, one in zip((certify, test), scaled[1:], strict=True))
+    return serve(exact(held, job.alpha, DELTA), shown)
 
 
-def losses(state: State, requests: Requests) -> Bools:
-    """Return where what is served is wrong and the reference right, bool (n,)."""
-    best = served(state, requests)
-    right = requests.right[np.arange(requests.n), np.maximum(best, 0)] & (best >= 0)
-    return np.asarray(requests.right[:, -1] & ~right)
+def _asked(log: EpisodeTable) -> np.ndarray:
+    return np.nan_to_num(np.stack([log.asked[name] for name in sorted(log.asked)], axis=1))
 
 
-def features(state: State, requests: Requests) -> Floats:
-    """Return what is known of each request once these calls are bought, float64 (n, d)."""
-    columns = [requests.asked]
-    for j in state:
-        columns += [requests.seen[:, j], (requests.answer[:, j] >= 0).astype(float)[:, None]]
-    for i, j in itertools.combinations(state, 2):
-        same = (requests.answer[:, i] >= 0) & (requests.answer[:, i] == requests.answer[:, j])
-        columns.append(same.astype(float)[:, None])
-    return np.concatenate(columns, axis=1)
+def _routed(log: EpisodeTable, doubt: np.ndarray) -> Rows:
+    """Return the questions as a router pays them: the first model or the last, never both."""
+    rows = rows_of(log)
+    ends = np.stack([log.arrays.cost[:, 0], log.arrays.cost[:, -1]], axis=1)
+    return Rows(doubt[:, None], rows.loss[:, [0, -1]], ends, rows.reference, rows.group)
 
 
-class Rule(NamedTuple):
-    """What a state foretells: the loss of stopping, and the value of each further call."""
-
-    calls: tuple[int, ...]
-    intercepts: Floats
-    weights: Floats  # (d, 1 + len(calls)): the loss first
-
-
-Shown: TypeAlias = Callable[[State, Requests], Floats]
-Solved: TypeAlias = Callable[[Floats], Callable[[Floats], tuple[float, Floats]]]
-
-
-def ridge(rows: Floats) -> Callable[[Floats], tuple[float, Floats]]:
-    """Return the solver of a design, factorised once."""
-    return Ridge.prepare(rows, penalty=PENALTY).solve
+def opinions(log: EpisodeTable, test: EpisodeTable, job: Job) -> Served:
+    """Return what serving where the first two models agree brings; nothing with fewer than three models."""
+    if log.arrays.horizon < 3:
+        return Served(1.0, 0.0, certified=False)
+    lost, same = (_agreed(one) for one in (log, test))
+    most = most_losses(log.n, job.alpha, DELTA)
+    if most is None or int(np.count_nonzero(lost[0] & lost[1])) > most:
+        return Served(1.0, 0.0, certified=False)
+    cost = test.arrays.cost[:, :2].sum() + test.arrays.cost[~same[0], -1].sum()
+    return Served(float(cost / test.arrays.cost[:, -1].sum()), float((same[0] & same[1]).mean()), certified=True)
 
 
-def fit(
-    requests: Requests, kind: str, prices: Sequence[float], shown: Shown = features, solver: Solved = ridge
-) -> list[dict[State, Rule]]:
-    """Return the rules of each price of a loss."""
-    order = states(requests, kind)
-    open_ones = [state for state in order if further(state, requests, kind)]
-    rows = {state: shown(state, requests) for state in open_ones}
-    solvers = {state: solver(rows[state]) for state in open_ones}
-    lost = {state: losses(state, requests).astype(float) for state in order}
-    stopping = {state: solvers[state](lost[state]) for state in open_ones if state}
-    known = _Known(rows, solvers, lost, stopping)
-    return [_at_price(requests, kind, order, price, known) for price in prices]
+def _agreed(log: EpisodeTable) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the first two answers are one, and where the first is lost beside the last."""
+    first = log.arrays.answer[:, :, 0]
+    return (first[:, 0] == first[:, 1]) & (first[:, 0] >= 0), rows_of(log).loss[:, 0]
 
 
-class _Known(NamedTuple):
-    """What hangs on no price: by state its rows, the solver of them, what is lost there, and what foretells that."""
-
-    rows: Mapping[State, Floats]
-    solvers: Mapping[State, Callable[[Floats], tuple[float, Floats]]]
-    lost: Mapping[State, Floats]
-    stopping: Mapping[State, tuple[float, Floats]]
-
-
-def _at_price(requests: Requests, kind: str, order: Sequence[State], price: float, known: _Known) -> dict[State, Rule]:
-    rows, solvers, lost, stopping = known
-    worth: dict[State, Floats] = {}
-    rules: dict[State, Rule] = {}
-    for state in order:
-        calls = tuple(further(state, requests, kind))
-        if not calls:
-            worth[state] = -price * lost[state]
-            continue
-        bought = [worth[tuple(sorted((*state, j)))] - requests.cost[:, j] for j in calls]
-        loss = stopping.get(state, (0.0, np.zeros(rows[state].shape[1])))
-        found = [loss, *(solvers[state](value) for value in bought)]
-        rule = Rule(calls, np.array([one[0] for one in found]), np.stack([one[1] for one in found], axis=1))
-        best = decide(rule, rows[state], price, can_stop=served(state, requests) >= 0)
-        options = np.stack([-price * lost[state], *bought], axis=1)
-        worth[state], rules[state] = options[np.arange(requests.n), best], rule
-    return rules
+def split(log: EpisodeTable, job: Job) -> Split:
+    """Return what every way brings on a split, and the matched costs of purchases."""
+    given, test = (log.take(rows) for rows in halves(log.groups, job.seed))
+    rows, shown = rows_of(given), rows_of(test)
+    ends = (1, log.arrays.horizon)
+    ways = {name: serve(way(rows, job.alpha, DELTA), shown) for name, way in WAYS.items()}
+    ways["portfolio"] = fitted(given, test, job, "auto")
+    ways["purchases"] = fitted(given, test, job, "purchases")
+    ways["ladder"] = fitted(given, test, job, "boosted" if only_unknown(given) else "net_benefit")
+    pair = [with_walks(one.only(ends)) for one in (given, test)]
+    ways["router + cascade"] = ways["purchases"] if ends == (1, 2) else fitted(*pair, job, "purchases")
+    ways["router"], ways["opinions"] = router(given, test, job), opinions(given, test, job)
+    both = float((test.arrays.cost[:, 0] + test.arrays.cost[:, -1]).sum() / test.arrays.cost[:, -1].sum())
+    ways["rounds"] = Served(both, 0.0, certified=True)
+    return ways, matched(given, test, job.seed) if job.alpha == ALPHAS[-1] else []
 
 
-def decide(rule: Rule, rows: Floats, price: float, can_stop: Bools) -> Ints:
-    """Return what to do with each request: 0 stops, k buys the k-th further call."""
-    told = rows @ rule.weights + rule.intercepts
-    told[:, 0] = np.where(can_stop, -price * told[:, 0], -np.inf)
-    return np.asarray(told.argmax(axis=1))
-
-
-def play(
-    rules: Mapping[State, Rule], requests: Requests, price: float, shown: Shown = features
-) -> tuple[Floats, Bools]:
-    """Return cost and loss of each request."""
-    cost, lost = np.zeros(requests.n), np.zeros(requests.n, dtype=np.bool_)
-    waiting: list[tuple[State, Ints]] = [((), np.arange(requests.n))]
-    while waiting:
-        state, here = waiting.pop()
-        part = requests.take(here)
-        rule = rules.get(state)
-        if rule is None:
-            lost[here] = losses(state, part)
-            continue
-        best = decide(rule, shown(state, part), price, served(state, part) >= 0)
-        lost[here[best == 0]] = losses(state, part)[best == 0]
-        for k, j in enumerate(rule.calls, 1):
-            chosen = here[best == k]
-            cost[chosen] += requests.cost[chosen, j]
-            if chosen.size:
-                waiting.append((tuple(sorted((*state, j))), chosen))
-    return cost, lost
-
-
-class Found(NamedTuple):
-    """Means over the splits: cost and regret at each price, and the certified cost at each alpha."""
-
-    cost: Floats
-    regret: Floats
-    certified: Floats
-
-
-def judged(table: EpisodeTable, kind: str, count: int, seed: int) -> Found:
-    """Return what a kind of order brings on the splits of a log."""
-    requests, cost, regret, certified = requests_of(table), [], [], []
-    for split in splits(table.groups, count, seed):
-        train, test = requests.take(split.train), requests.take(split.test)
-        one_each = _one_each(table.groups, split.calibration)
-        held = requests.take(one_each)
-        rules = fit(train, kind, PRICES)
-        done = [play(rule, test, price) for rule, price in zip(rules, PRICES, strict=True)]
-        told = [int(play(rule, held, price)[1].sum()) for rule, price in zip(rules, PRICES, strict=True)]
-        cost.append([one[0].mean() for one in done])
-        regret.append([one[1].mean() for one in done])
-        certified.append([_certified(told, held.n, alpha, cost[-1], test) for alpha in ALPHAS])
-    return Found(*(np.mean(each, axis=0) for each in (cost, regret, certified)))
-
-
-def _one_each(groups: Sequence[str], rows: Ints) -> Ints:
-    first: dict[str, int] = {}
-    for row in rows.tolist():
-        first.setdefault(groups[row], row)
-    return np.array(sorted(first.values()), dtype=np.int64)
-
-
-def _certified(told: Sequence[int], n: int, alpha: float, costs: Sequence[float], test: Requests) -> float:
-    """Return the cost of the last rule of the path before a test fails; the reference's where the first one does."""
-    most, found = most_losses(n, alpha, DELTA), float(test.cost[:, -1].mean())
-    for losses_, cost in zip(told, costs, strict=True):
-        if most is None or losses_ > most:
-            return found
-        found = cost
+def matched(given: EpisodeTable, test: EpisodeTable, seed: int) -> list[float]:
+    """Return the cost where the test questions show each regret; of the reference where no threshold does."""
+    paid, found = float(test.arrays.cost[:, -1].mean()), []
+    for regret in REGRETS:
+        policy = fit_purchases(given, FitTarget("regret", regret), trees=only_unknown(given), seed=seed)
+        walk = curve_of(sample_of(test, policy), Guarantee("regret", regret, DELTA), prices_of(test))
+        found.append(min(1.0, cost_at_loss(walk, regret) / paid))
     return found
 
 
-def at_regret(found: Found, wanted: float) -> float:
-    """Return the cost at a mean regret, between the two rules of the path around it; the reference alone is one."""
-    regret, cost = np.append(found.regret, 0.0), np.append(found.cost, 1.0)
-    order = np.lexsort((cost, regret))
-    return float(np.interp(wanted, regret[order], np.minimum.accumulate(cost[order])))
+# --- all splits ---
 
 
-def show(table: EpisodeTable, count: int, seed: int) -> None:
-    """Print one log's table."""
-    steps = ", ".join(name or "?" for name in table.step_models)
-    print(f"{table.dataset}: {table.n:,} requests, {len(set(table.groups)):,} groups; {steps}; {count} splits")
-    head = "".join(f"{one:8.0%}" for one in REGRETS), "".join(f"{one:8.0%}" for one in ALPHAS)
-    print(f"  {'':10} at regret {head[0]}   certified {head[1]}")
-    for kind in KINDS:
-        found = judged(table, kind, count, seed)
-        matched = "".join(f"{at_regret(found, wanted):8.3f}" for wanted in REGRETS)
-        certified = "".join(f"{one:8.3f}" for one in found.certified)
-        print(f"  {kind:10}           {matched}             {certified}", flush=True)
+def run(log: EpisodeTable, jobs: list[Job], record: Path | None) -> Found:
+    """Do what the record lacks, and write each split as it is done."""
+    found = recorded(record)
+    for job in jobs:
+        if job in found:
+            continue
+        started = time.perf_counter()
+        found[job] = split(log, job)
+        if record is not None:
+            with record.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([*job, *found[job], round(time.perf_counter() - started, 1)]) + "\n")
+    return {job: found[job] for job in jobs}
 
 
-def made_up(n: int, calls: int, seed: int = 0) -> Requests:
-    """Draw requests whose calls show a number each that tells a little."""
+def recorded(record: Path | None) -> dict[Job, Split]:
+    """Return the splits of a record."""
+    found = {}
+    for line in record.read_text("utf-8").splitlines() if record is not None and record.exists() else ():
+        name, alpha, seed, ways, costs, _ = json.loads(line)
+        found[Job(name, alpha, seed)] = {way: Served(*one) for way, one in ways.items()}, costs
+    return found
+
+
+def lines(
+    name: str, done: Mapping[Job, tuple[dict[str, Served], list[float]]]
+) -> Iterator[tuple[list[str], list[str]]]:
+    """Yield a log's row at each promise, and which bars it does not meet."""
+    for alpha in ALPHAS:
+        some = [ways for job, (ways, _) in done.items() if job.alpha == alpha]
+        if not some:
+            continue
+        mean = {way: float(np.mean([one[way].ratio for one in some])) for way in some[0]}
+        best = min(CERTIFIED, key=lambda way: mean[way])
+        missed = (
+            []
+            if mean["portfolio"] <= NEAR * mean[best]
+            else [f"portfolio {mean['portfolio'] / mean[best]:.3f} × {best}"]
+        )
+        if name == CALLS[2].name and alpha == ALPHAS[-1]:
+            missed += _bars(mean, [costs for job, (_, costs) in done.items() if job.alpha == alpha])
+        yield [name, f"{alpha:.0%}", str(len(some)), *(f"{mean[way]:.3f}" for way in COLUMNS)], missed
+
+
+def _bars(mean: Mapping[str, float], costs: list[list[float]]) -> Iterator[str]:
+    for regret, bar, cost in zip(REGRETS, BARS, np.mean(costs, axis=0).tolist(), strict=True):
+        print(f"  matched at {regret:.0%}: {cost:.3f}, at most {bar}")
+        if cost > bar:
+            yield f"matched at {regret:.0%} {cost:.3f} > {bar}"
+    if mean["purchases"] > CERTIFIED_BAR:
+        yield f"certified 5 % {mean['purchases']:.3f} > {CERTIFIED_BAR}"
+
+
+COLUMNS = (*CERTIFIED, "rounds", "uncertified")
+
+
+# --- speed ---
+
+
+def made_up(n: int, calls: int, seed: int = 0) -> EpisodeTable:
+    """Draw requests whose calls show numbers that tell a little; the last call is the reference."""
     rng = np.random.default_rng(seed)
     hard = rng.random(n)
     right = np.stack([rng.random(n) > hard * (1 - j / calls) for j in range(calls)], axis=1)
     answer = np.where(right, 0, rng.integers(1, 4, (n, calls)))
-    cost = np.broadcast_to(np.geomspace(0.02, 1, calls), (n, calls)).copy()
-    seen = rng.normal(size=(n, calls, 6)) + right[:, :, None]
-    return Requests(answer, right, cost, seen, hard[:, None] + rng.normal(size=(n, 18)), ((),) * calls)
+    cost = np.tile(np.geomspace(20_000, 1_000_000, calls).astype(np.int64), (n, 1))
+    arrays = StepArrays(answer[:, :, None], right[:, :, None], cost, np.full(n, calls), np.ones(n, dtype=np.bool_))
+    names = ("reply_mean_logprob", "reply_tokens", "answer_chars")
+    signals = {name: rng.normal(size=(n, calls)) + right for name in names}
+    asked = {name: hard + rng.normal(size=n) for name in ("characters", "words", "numbers")}
+    ids = tuple(map(str, range(n)))
+    unknown = np.full((n, calls, 1), np.nan)
+    bare = EpisodeTable("made up", ids, ids, ("answer",), arrays, unknown, signals, {}, asked=asked)
+    return with_walks(bare)
 
 
-def speed() -> None:
-    """Print what a fit of one price of a loss and a decision take."""
-    requests = made_up(1_000, MOST_CALLS)
-    for kind in KINDS:
+def speed(calls: int = 6) -> None:
+    """Print what a fit of 1,000 requests and a decision take."""
+    log = made_up(1_000, calls)
+    started = time.process_time()
+    policy = fit_purchases(log, FitTarget("regret", 0.05))
+    fit = time.process_time() - started
+    steps = tuple(
+        Step(
+            j + 1,
+            (Candidate(f"answer {j % 2}", f"m{j}", f"m{j}"),),
+            {name: float(values[0, j]) for name, values in log.signals.items()},
+        )
+        for j in range(calls - 1)
+    )
+    question, many = Question("Which river runs through Vienna, and how long is it?"), 2_000
+    for seen in ((NOTHING_BOUGHT,), steps[:1], steps[:3], steps):
         started = time.process_time()
-        (rules,) = fit(requests, kind, [30.0])
-        seconds = time.process_time() - started
-        one, state = requests.take(np.array([0])), max((s for s in rules), key=len)
-        started, many = time.process_time(), 2_000
         for _ in range(many):
-            decide(rules[state], features(state, one), 30.0, served(state, one) >= 0)
+            decide(policy, Observation(question, seen, calls))
         each = (time.process_time() - started) / many * 1e3
-        print(f"  {kind:10} {len(rules):3} states: fit {seconds:.2f} s of processor, a decision {each:.3f} ms")
-
-
-def tables(paths: Sequence[Path]) -> Iterator[EpisodeTable]:
-    """Yield the logs' tables, one episode of each question."""
-    for path in paths:
-        for table in tables_from_rows(read_rows(path)):
-            whole = tied(table)
-            kept = whole.take(once(whole))
-            yield kept.take(kept.arrays.steps == kept.arrays.horizon)
+        bought = sum(step.number > 0 for step in seen)
+        print(f"  {bought} of {calls} bought: a decision {each:.3f} ms")
+    print(f"1,000 requests × {calls} offers, {len(policy.rules)} rules: a fit {fit:.2f} s of processor")
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("logs", nargs="*", type=Path, metavar="LOG")
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--only", default="", metavar="WORD")
     parser.add_argument("--splits", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--record", type=Path)
     parser.add_argument("--speed", action="store_true", help="time made-up requests")
-    asked = parser.parse_args()
-    if asked.speed or not asked.logs:
-        print(f"1,000 requests × {MOST_CALLS} calls")
+    given = parser.parse_args()
+    if given.speed or given.folder is None:
         speed()
-    for table in tables(asked.logs):
-        show(table, asked.splits, asked.seed)
+        return
+    rows, missed = list[list[str]](), list[str]()
+    for log in logs(given.folder, given.only):
+        wanted = [alpha for alpha in ALPHAS if saves(log, alpha) <= WORTH]
+        jobs = [Job(log.dataset, alpha, seed) for seed in range(given.splits) for alpha in wanted]
+        for row, lacking in lines(log.dataset, run(log, jobs, given.record)):
+            print(" ".join(row), flush=True)
+            rows.append(row)
+            missed += [f"{log.dataset} at {row[1]}: {one}" for one in lacking]
+    print(head())
+    print("\n".join(table(("log", "regret", "splits", *COLUMNS), rows)))
+    print("\n".join(f"NOT MET {one}" for one in missed) or "all bars met")
 
 
 if __name__ == "__main__":
