@@ -47,6 +47,7 @@ from cascade.engine import decide
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import CascadeError
 from cascade.evaluation.by_hand import by_logistic
+from cascade.evaluation.logs import open_log
 from cascade.guarantees.base import Guarantee
 from cascade.policies.base import Observation
 from cascade.strategies.base import NOTHING_BOUGHT
@@ -91,6 +92,8 @@ def logs(folder: Path, only: str) -> Iterator[EpisodeTable]:
             found = read_calls(folder / "requests", pair, "regret")
             whole = found.take(found.arrays.steps == found.arrays.horizon)
             yield with_walks(replace(whole, dataset=pair.name))
+    if only in "demo-offers":
+        yield with_walks(open_log("offers:demo").tables[0])
     yield from (cell.table for cell in read(folder, (only,))[0])
 
 
@@ -154,8 +157,8 @@ def split(log: EpisodeTable, job: Job) -> Split:
     ways["portfolio"] = fitted(given, test, job, "auto")
     ways["purchases"] = fitted(given, test, job, "purchases")
     ways["ladder"] = fitted(given, test, job, "boosted" if only_unknown(given) else "net_benefit")
-    pair = [with_walks(one.only(ends)) for one in (given, test)]
-    ways["router + cascade"] = ways["purchases"] if ends == (1, 2) else fitted(*pair, job, "purchases")
+    first, last = (with_walks(one.only(ends)) for one in (given, test))
+    ways["router + cascade"] = ways["purchases"] if ends == (1, 2) else fitted(first, last, job, "purchases")
     ways["router"], ways["opinions"] = router(given, test, job), opinions(given, test, job)
     both = float((test.arrays.cost[:, 0] + test.arrays.cost[:, -1]).sum() / test.arrays.cost[:, -1].sum())
     ways["rounds"] = Served(both, 0.0, certified=True)

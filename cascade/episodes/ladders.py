@@ -1,4 +1,4 @@
-"""A base-guide log read as a ladder: the base asked outright, then the guide asked outright.
+"""A base-guide log read as a ladder, the base asked outright and then the guide; or as offers, call by call.
 
 The base's first answer and the guide's own come from exactly the prompts, settings and log-probs that a ladder of the
 two models uses (`strategies.ladder`), so these rows are those that the ladder would have logged. A policy that is
@@ -66,3 +66,49 @@ def _rung(row: Mapping[str, Any], step: int, earlier: list[str]) -> dict[str, An
         "signals": signals,
     }
     return {**row, **changed, "dataset": ladder_dataset(row["dataset"]), "confidence": None, "kept": None}
+
+
+# --- Call by call: the base's answer, the guide's verdict on it, the guide outright ---
+
+OFFERS = ("base", "judge", "guide")
+"""What the calls of a base-guide log are called as offers: `base` answers, `judge` verifies it, `guide` is outright."""
+_VERDICT = ("p_yes", "verdict_mass", "replay")
+
+
+def as_offers(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a base-guide log as the log of three offers: keep the base's answer, have it judged, or ask outright.
+
+    Step 1 is the base's reply of the first round, step 2 the guide's verdict on it with its correction, step 3 the
+    guide's reply of the walk "guide only", which reads neither. Later rounds are left out: one without a verdict before
+    it was never logged. The data set is called as before, with "-offers" behind it.
+
+    Args:
+        rows: as `episodes.schema` says, in any order; those of the guide's own answers are held until the end.
+    """
+    waiting: list[Mapping[str, Any]] = []
+    for row in rows:
+        if row["walk"] == GUIDE_ONLY:
+            waiting.append(row)
+        elif row["walk"] is None and row["step"] == 1:
+            first = row["source"] == "base"
+            yield _offer(row, 1 if first else 2, _SIGNALS if first else _VERDICT)
+    for row in waiting:
+        yield _offer(row, 3, _SIGNALS)
+
+
+def _offer(row: Mapping[str, Any], step: int, told: Iterable[str]) -> dict[str, Any]:
+    """Return a call as a list of offers logs it."""
+    held = row["signals"] or {}
+    changed = {
+        "dataset": f"{row['dataset'] or 'log'}-offers",
+        "walk": None,
+        "step": step,
+        "horizon": len(OFFERS),
+        "parents": [1] if step == 2 else [],
+        "source": OFFERS[step - 1],
+        "candidate": None if row["candidate"] is None else 0,
+        "confidence": row["confidence"] if step == 2 else None,
+        "signals": {name: held[name] for name in (*told, "replay") if name in held},
+        "kept": None,
+    }
+    return {**row, **changed}

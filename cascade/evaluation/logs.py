@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from cascade.checks import did_you_mean
 from cascade.episodes.files import is_url
 from cascade.episodes.importers import read_log
-from cascade.episodes.ladders import as_ladder
+from cascade.episodes.ladders import as_ladder, as_offers
 from cascade.episodes.lines import Dropped
 from cascade.episodes.rowcheck import shown
 from cascade.episodes.schema import COLUMNS
@@ -33,6 +33,8 @@ DEMO_LADDER = "demo-ladder"
 """The demo log read as a ladder: the base outright, then the guide outright (`episodes.ladders`)."""
 LADDER = "ladder:"
 """Before a log of rounds of base and guide: read it as a ladder."""
+OFFERS = "offers:"
+"""Before such a log: read it call by call, the base, the guide's verdict, and the guide outright."""
 DEMO_REQUESTS = "demo-requests"
 """The log of chat requests that ships with the package (`cascade.demo.requests`)."""
 SHIPPED = (DEMO, DEMO_LADDER, DEMO_REQUESTS)
@@ -99,8 +101,8 @@ def open_log(
 
     Args:
         given: a file, a store's URL, a shipped log ("demo", "demo-ladder", "demo-requests"), "ladder:" and one of these
-            (a log of rounds of base and guide, read as a ladder), or "simulated:" and a world's name, as in
-            "simulated:mmlu/llama-2-7b".
+            (a log of rounds of base and guide, read as a ladder), "offers:" (the same, call by call), or "simulated:"
+            and a world's name, as in "simulated:mmlu/llama-2-7b".
         where: only rows that have these values in these columns are read.
         matcher: judges every answer anew that has gold answers beside it, or the reference's output; a name, as
             `matching.get_matcher` takes it.
@@ -121,7 +123,7 @@ def open_log(
         if where or matcher is not None:
             raise UsageError("A simulated world has no rows to choose by their columns or to judge with a matcher.")
         return _simulated(given.removeprefix(SIMULATED))
-    _check_there(_unladdered(given)[0])
+    _check_there(_as_read(given)[0])
 
     wanted = _ladder_wanted(reference, models)
 
@@ -168,13 +170,13 @@ def _compared(rows: Callable[[], Iterable[Mapping[str, Any]]], comparator: str |
 
 def _rows(given: str, where: Mapping[str, str] | None, dropped: Dropped | None = None) -> Iterator[Mapping[str, Any]]:
     """Yield a log's rows, as they are or as a ladder."""
-    path, as_rungs = _unladdered(given)
+    path, read_as = _as_read(given)
     with ExitStack() as stack:
         if path in _FILES:
             shipped = resources.files("cascade.data").joinpath(_FILES[path])
             path = str(stack.enter_context(resources.as_file(shipped)))
         read = read_log(path, dropped, where)
-        yield from as_ladder(read) if as_rungs else read
+        yield from read if read_as is None else read_as(read)
 
 
 def ladder_of(given: str) -> str:
@@ -186,11 +188,16 @@ def ladder_of(given: str) -> str:
     return DEMO_LADDER if given == DEMO else LADDER + given
 
 
-def _unladdered(given: str) -> tuple[str, bool]:
-    """Return the log that a name stands for, and whether it is to be read as a ladder."""
+_Reader: TypeAlias = Callable[[Iterable[Mapping[str, Any]]], Iterator[Mapping[str, Any]]]
+
+
+def _as_read(given: str) -> tuple[str, _Reader | None]:
+    """Return the log that a name stands for, and as what its rounds are read; None: as they are."""
     if given == DEMO_LADDER:
-        return DEMO, True
-    return given.removeprefix(LADDER), given.startswith(LADDER)
+        return DEMO, as_ladder
+    if given.startswith(OFFERS):
+        return given.removeprefix(OFFERS), as_offers
+    return given.removeprefix(LADDER), as_ladder if given.startswith(LADDER) else None
 
 
 def _chosen(given: str, where: Mapping[str, str], dropped: Dropped) -> Iterator[Mapping[str, Any]]:

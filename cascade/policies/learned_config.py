@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NoReturn
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from cascade.checks import did_you_mean
 from cascade.errors import ConfigError, UsageError
@@ -94,6 +94,14 @@ class LearnedConfig(_InDirectory):
         if (self.takes == "calls") != bool(self.states):
             raise ValueError('states belong to a policy that takes "calls", one for each of its rules')
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_no_states(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what a policy that does not buy is without, so that older files stay as they are."""
+        found: dict[str, Any] = plain(self)
+        if not self.states:
+            found.pop("states", None)
+        return found
 
     @field_validator("takes", mode="before")
     @classmethod

@@ -16,6 +16,7 @@ from cascade.episodes.schema import rows
 from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import ConfigError, UsageError
+from cascade.evaluation.logs import open_log
 from cascade.guarantees.base import Guarantee
 from cascade.money import Price
 from cascade.policies import model_file
@@ -246,3 +247,17 @@ def test_every_set_that_can_be_come_to_is_a_state() -> None:
             if all({*parents[j - 1]} <= {*some} for j in some)
         ]
         assert sorted(purchases.states_of(parents)) == sorted(closed)
+
+
+# --- rounds of base and guide, call by call ---
+
+
+def test_rounds_read_call_by_call_cost_what_they_cost() -> None:
+    (calls,), (rounds,) = open_log("offers:demo").tables, open_log("demo").tables
+    assert calls.parents == ((), (1,), ())
+    assert calls.n == rounds.n
+    assert (calls.arrays.cost[:, :2].sum(axis=1) == rounds.arrays.cost[:, 0]).all()
+    assert (calls.arrays.cost[:, 2] == rounds.walks["guide only"].cost).all()
+    assert (calls.arrays.correct[:, 2, 0] == rounds.walks["guide only"].right).all()
+    fitted = purchases.fit_purchases(calls, ASKED)
+    assert fitted.states == ((), (1,), (1, 2), (3,))
