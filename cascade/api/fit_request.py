@@ -17,6 +17,7 @@ from cascade.api.problems import Problems, checked_log
 from cascade.api.reviewing import ReviewOptions, compared, read_reviewed
 from cascade.api.telling import Tell
 from cascade.api.unserved import tell_unserved
+from cascade.episodes.seconds import seconds_of, with_seconds
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.logs import Log
@@ -45,6 +46,7 @@ class FitOptions(NamedTuple):
     levels: str | None = None
     default_level: str | None = None
     networks: NetworkOptions = NetworkOptions()
+    seconds_price_usd: float | None = None
 
     def check(self) -> Iterator[str]:
         """Yield what is wrong with it."""
@@ -140,6 +142,12 @@ def checked(
         with problems.noted():
             _check_prices(log, settings)
         tables = problems.of(lambda: tables_for(log, None if wanted is None else wanted.kind))
+        price = given.seconds_price_usd
+        if price is not None and promise.budget is not None:
+            problems.add("--seconds-price counts seconds as costs, and --budget promises USD alone; leave one out.")
+        elif price is not None and tables is not None:
+            plain, taken = tables, seconds_of(log.rows())
+            tables = problems.of(lambda: tuple([with_seconds(one, taken, price) for one in plain]))
     problems.refuse()
     assert wanted is not None  # noqa: S101 - else there were problems
     assert log is not None  # noqa: S101 - the same

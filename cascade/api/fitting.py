@@ -14,6 +14,7 @@ from cascade.api.guarantee_options import GuaranteeOptions
 from cascade.api.logs import LogAsked, Models, Where
 from cascade.api.reviewing import Files, ReviewOptions
 from cascade.api.telling import Tell, warn
+from cascade.api.waiting import waits
 from cascade.episodes.embeddings import vectors_of
 from cascade.evaluation.logs import Log
 from cascade.guarantees.base import Guarantee
@@ -69,6 +70,7 @@ def fit(
     models: Models = None,
     reviews: Files = None,
     label_rate: float | None = None,
+    seconds_price_usd: float | None = None,
     seed: int = 0,
     output: str | Path | None = None,
     force: bool = False,
@@ -108,6 +110,8 @@ def fit(
         models: of a log of many models these alone, the cheapest first; the last is the reference.
         reviews: what people said (`cascade review`) is the truth: one file or several.
         label_rate: of the reviews only those drawn at this rate; by default all that were drawn.
+        seconds_price_usd: what a second of waiting is worth, in USD: costs then are USD and this for each second that
+            the log says a call took. It chooses and fits; the promise is the same.
         seed: which random draws; the same log and seed give the same policy.
         output: the directory to write; by default none, see `save` of the result.
         force: write over another policy there.
@@ -137,6 +141,7 @@ def fit(
         levels=_written(levels),
         default_level=default_level,
         networks=networks,
+        seconds_price_usd=seconds_price_usd,
     )
     money = (budget_usd, most_usd)
     promise = GuaranteeOptions.of(guarantee, (alpha, delta, *money, by_group, abstain, by_segment, together))
@@ -154,6 +159,8 @@ def fit(
     asked = {"method asked for": policy, "seed": str(seed)}
     how: dict[str, Any] = {"method": policy, "config": ready.settings, "seed": seed}
     found = _fitted(_Call(given, ready, working, tell), how, asked, expires_days)
+    if seconds_price_usd is not None and isinstance(found, PolicyFit):
+        tell(waits(found.fitted, ready.tables, seconds_price_usd))
     return found if output is None else found.save(output)
 
 

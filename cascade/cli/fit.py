@@ -97,6 +97,14 @@ DefaultLevel = Annotated[
         "--default-level", metavar="NAME", help="The level used when a request names none. By default the middle one."
     ),
 ]
+SecondsPrice = Annotated[
+    float | None,
+    typer.Option(
+        "--seconds-price",
+        metavar="USD",
+        help="What a second of waiting is worth: costs are then USD and this for each second that the log says.",
+    ),
+]
 
 
 def fit_log(
@@ -114,6 +122,7 @@ def fit_log(
     by_group: ByGroup = False,
     abstain: Abstain = False,
     calibration_share: Share = None,
+    seconds_price: SecondsPrice = None,
     init: Annotated[Path | None, typer.Option("--init", help="A fitted policy to start from.")] = None,
     embed: Embed = False,
     cross_calibrate: Cross = False,
@@ -180,6 +189,7 @@ def fit_log(
         models=models,
         reviews=reviews,
         label_rate=label_rate,
+        seconds_price_usd=seconds_price,
         seed=seed,
         output=output,
         force=force,

@@ -1,0 +1,85 @@
+"""What waiting is worth: the seconds of each logged call as a second price, beside the money.
+
+A fit looks at costs alone. So a log whose calls say how long they took becomes one in which a step costs its money and
+a price a second, for steps and for the walks of single models alike. What a policy sees of its own cost stays money.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from cascade.conformal.arrays import Floats
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
+
+_NANO = 1_000_000_000
+Taken: TypeAlias = Mapping[tuple[str, str | None, int], float]
+"""Seconds by episode, walk and step, as far as every call of it says them."""
+
+
+def seconds_of(rows: Iterable[Mapping[str, Any]]) -> Taken:
+    """Return how long each logged step took: its calls one after the other, NaN where one of them does not say."""
+    found: defaultdict[tuple[str, str | None, int], float] = defaultdict(float)
+    for row in rows:
+        if row["step"] is not None:
+            taken = row["latency_ms"]
+            found[row["episode_id"], row["walk"], row["step"]] += np.nan if taken is None else taken / 1_000
+    return found
+
+
+def with_seconds(table: EpisodeTable, taken: Taken, usd_a_second: float) -> EpisodeTable:
+    """Return the questions with costs that count a price a second too; of the reference, where it is a last step.
+
+    Args:
+        table: the questions.
+        taken: how long each step took.
+        usd_a_second: what a second of waiting is worth, in USD, above 0.
+
+    Raises:
+        UsageError: the price is none, or some step on record does not say how long it took.
+    """
+    if not 0 < usd_a_second < np.inf:
+        raise UsageError(f"A second of waiting is worth a number of USD above 0, not {usd_a_second:g}.")
+    steps = _steps(table, taken)
+    on_record = np.arange(table.arrays.horizon) < table.arrays.steps[:, None]
+    lacking = int(np.isnan(steps[on_record]).sum())
+    if lacking:
+        raise UsageError(
+            f"{lacking:,} logged steps of {table.dataset} do not say how long they took (column latency_ms), so that a "
+            "second of waiting cannot be priced."
+        )
+    price = usd_a_second * _NANO
+    walks = {}
+    for name, walk in table.walks.items():
+        whole = _walk(table, taken, name, steps)
+        if whole is not None:
+            walks[name] = replace(walk, cost=walk.cost + np.rint(price * whole).astype(np.int64))
+    if not walks and table.walks:
+        raise UsageError(f"{table.dataset} does not say how long its models took alone, so that nothing is compared.")
+    cost = table.arrays.cost + np.rint(price * np.where(on_record, steps, 0.0)).astype(np.int64)
+    return replace(table, arrays=replace(table.arrays, cost=cost), walks=walks)
+
+
+def _steps(table: EpisodeTable, taken: Taken) -> Floats:
+    numbers = range(1, table.arrays.horizon + 1)
+    return np.array([[taken.get((one, None, number), np.nan) for number in numbers] for one in table.ids])
+
+
+def _walk(table: EpisodeTable, taken: Taken, name: str, steps: Floats) -> Floats | None:
+    """Return how long a walk took, (n,), 0 where it is not on record; None where the log does not say."""
+    walk = table.walks[name]
+    by_name: dict[str, float] = defaultdict(float)
+    for (one, which, _), spent in taken.items():
+        if which == name:
+            by_name[one] += spent
+    found = np.array([by_name.get(one, np.nan) for one in table.ids])
+    if not by_name:  # the first model alone, or the last, is one of the steps, at the same price
+        same = [np.array_equal(walk.cost[walk.known], table.arrays.cost[walk.known, at]) for at in (0, -1)]
+        found = steps[:, 0] if same[0] else steps[:, -1] if same[1] else found
+    whole = np.where(walk.known, found, 0.0)
+    return None if np.isnan(whole).any() else np.asarray(whole)
