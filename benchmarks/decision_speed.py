@@ -139,7 +139,7 @@ def measure() -> list[Timing]:
         history = history.take(np.arange(QUESTIONS) % history.n)
         policies: Mapping[str, Policy] = {
             "hand-set": ThresholdPolicy(0.16, when="reply_logprob"),
-            **{method: fitted(log.tables, method) for method in METHODS if method not in NETWORKS},
+            **{method: fitted(log.tables, method) for method in METHODS if method not in {*NETWORKS, "reference"}},
             "products": with_products(log.tables[0]),
             **{f"network, {kind}": with_networks(log.tables[0], kind, sure=False) for kind in ACTIVATIONS},
             "network, confidences": with_networks(log.tables[0], "relu", sure=True),

@@ -43,4 +43,4 @@ def test_a_command_runs_few_files(command: tuple[str, ...], tmp_path: Path) -> N
     drawn = {"matplotlib"} if command[0] == "fit" else set()  # fit draws its plot where matplotlib is installed
     assert not ({"torch", "matplotlib", "litellm"} - drawn) & set(loaded)
     others = {"cascade.cli.serve", "cascade.cli.prove", "cascade.cli.demo", "cascade.orchestrator"}
-    assert command[0] == "ask" or not others & set(loaded)
+    assert not others & set(loaded)
