@@ -376,7 +376,6 @@ def sentences(monkeypatch: pytest.MonkeyPatch) -> list[Embedder]:
         return made[-1]
 
     monkeypatch.setattr("cascade.strategies.embedding.sentence_model", make)
-    monkeypatch.setattr("cascade.api.fitting.sentence_model", make)
     return made
 
 
@@ -402,7 +401,7 @@ def test_with_embed_what_questions_are_about_is_offered_and_played_by_every_comm
 def test_embed_without_the_sentence_model_says_how_to_get_it(
     cli: Cli, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cascade.api.fitting.sentence_model", SentenceModel)
+    monkeypatch.setattr("cascade.strategies.embedding.sentence_model", SentenceModel)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     ran = cli("fit", log, "--embed", "-o", str(tmp_path / "policy"))
     assert ran.code == 2

@@ -249,7 +249,6 @@ def test_levels_of_any_promise_with_an_alpha_are_fitted_and_verified(
 
 def test_levels_look_at_what_questions_are_about(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cascade.strategies.embedding.sentence_model", Embedder)
-    monkeypatch.setattr("cascade.api.fitting.sentence_model", Embedder)
     write_rows(tmp_path / "log.jsonl", logged(400))
     asked = ("--levels", "0.2,0.1", "--guarantee", "regret", "--delta", "0.1", "--embed", "--policy", "net_benefit")
     ran = cli("fit", "log.jsonl", *asked, "-o", "policy")
