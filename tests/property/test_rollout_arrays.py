@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import astuple
+from pathlib import Path
 
 import numpy as np
 from hypothesis import assume, given
@@ -11,10 +13,14 @@ from hypothesis import strategies as st
 from unit.conformal.brute import Case, Outcome, Place, outcome, pack, weighted_hits
 
 from cascade.conformal.arrays import ScoreArrays, StepArrays
-from cascade.conformal.frontier import clairvoyant, depth_mixture, frontier
+from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.conformal.rollout import levels, passed, rollout
 from cascade.conformal.served import single
 from cascade.conformal.split import covered_at, critical_kappa
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+from fitted.opponents import depth_mixture
 
 SCORE = st.floats(-2, 2) | st.sampled_from([math.inf, -math.inf, math.nan, 0.0, 0.5, -0.0])
 KAPPA = st.floats(-2, 2) | st.sampled_from([math.inf, -math.inf, 0.0, 0.5])

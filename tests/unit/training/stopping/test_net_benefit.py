@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from cascade.calibration.scores import scored
 from cascade.conformal.arrays import Floats
-from cascade.conformal.frontier import clairvoyant, depth_mixture, frontier
+from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.conformal.rollout import levels
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.simulate import simulate
@@ -18,6 +21,10 @@ from cascade.training.stopping.net_benefit import fit_net_benefit, induce
 from cascade.training.stopping.problem import build
 from cascade.training.stopping.stages import FitTarget
 from unit.training.worlds import Coins, cost_at, log, lowest, without
+
+sys.path.append(str(Path(__file__).parents[4] / "benchmarks"))
+
+from fitted.opponents import depth_mixture
 
 COINS = Coins(
     kinds=np.array([0.5, 0.3, 0.2]),
