@@ -1,0 +1,107 @@
+"""A shop's agent, step by step: small or large for each turn, under a hard budget for each task.
+
+    python examples/shop/shop_run.py --journal shop.journal               the 60 tasks with the two local models
+    python examples/shop/shop_run.py --journal shop.journal --tasks 12    the first twelve
+
+Half of the tasks choose the policy at each budget (most tasks right, of equals the cheapest), the other half judge it,
+beside the two boundaries, always small and always large. A call that was made is never made again: the journal keeps
+it, and a run goes on where it stopped. No task can spend more than its budget: each call's worst price is held before
+it is made. The prices are made up.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from shop import Task, tasks
+from shop_agent import ALWAYS_LARGE, ALWAYS_SMALL, LARGE, SMALL, Models, Played, Policy, Switch, candidates, play
+
+from cascade import Orchestrator
+from cascade.budget.calls import paid_call
+from cascade.episodes.journal import Journal
+from cascade.episodes.schema import call_row, request_digest
+from cascade.types import Completion, Request
+
+CONFIG = {
+    "models": {
+        "base": {"model": "qwen2.5-coder-0.5b", "price": {"input": 0.1, "output": 0.4, "note": "made up"}},
+        "guide": {"model": "qwen2.5-coder-1.5b", "price": {"input": 1.0, "output": 4.0, "note": "made up"}},
+    },
+    "strategy": {"kind": "ladder", "models": ["base", "guide"]},
+    "provider": {"kind": "local", "options": {"threads": 1}},
+    "timeouts": {"per_call_s": 900},
+}
+BUDGETS_USD = (0.001, 0.0016, 0.003)
+
+
+def models_of(orchestrator: Orchestrator, journal: Journal) -> Models:
+    """Return the two models of a configuration, asked at most once for the same."""
+    names = {SMALL: orchestrator.config.models["base"].model, LARGE: orchestrator.config.models["guide"].model}
+    known = orchestrator.config.prices()
+    prices = {place: price for place, name in names.items() if (price := known[name]) is not None}
+
+    def ask(request: Request) -> Completion:
+        with journal.claim(request_digest(request)) as recorded:
+            if recorded is not None:
+                return recorded
+            completion = orchestrator.complete(request)
+            journal.add([call_row(paid_call(request, completion, known[request.model]), completion)])
+            return completion
+
+    return Models(names, prices, ask)
+
+
+def learned(asked: Sequence[Task], models: Models, budget_nano_usd: int) -> Switch:
+    """Return the switch that serves most of these tasks, of equals the cheapest."""
+
+    def worth(one: Switch) -> tuple[int, int]:
+        played = [play(task, one, models, budget_nano_usd) for task in asked]
+        return sum(each.right for each in played), -sum(each.cost_nano_usd for each in played)
+
+    return max(candidates(), key=worth)
+
+
+def line(name: str, played: Sequence[Played], budget_nano_usd: int) -> str:
+    """Return a row of the table."""
+    costs = [one.cost_nano_usd / 1e6 for one in played]
+    cells = [f"{budget_nano_usd / 1e6:.1f}", name, f"{sum(one.right for one in played)}/{len(played)}"]
+    cells += [f"{fmean(costs):.3f}", f"{max(costs):.3f}", f"{fmean(one.turns for one in played):.1f}"]
+    cells += [str(sum(one.large for one in played)), str(sum(one.stopped for one in played))]
+    return f"| {' | '.join(cells)} |"
+
+
+def report(models: Models, asked: Sequence[Task]) -> list[str]:
+    """Return the table: three budgets, the boundaries and the learned switch, on the second half of the tasks."""
+    half = len(asked) // 2
+    lines = [
+        "| budget, m$ | policy | right | mean, m$ | dearest, m$ | calls | of the large | money ended |",
+        "|---" * 8 + "|",
+    ]
+    for usd in BUDGETS_USD:
+        budget = round(usd * 1e9)
+        chosen = learned(asked[:half], models, budget)
+        ways: Mapping[str, Policy] = {
+            "always small": ALWAYS_SMALL,
+            "always large": ALWAYS_LARGE,
+            f"learned: {chosen}": chosen,
+        }
+        for name, policy in ways.items():
+            lines.append(line(name, [play(task, policy, models, budget) for task in asked[half:]], budget))
+    return lines
+
+
+def main() -> None:
+    """Play and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--journal", type=Path, required=True)
+    parser.add_argument("--tasks", type=int, default=60)
+    given = parser.parse_args()
+    with Orchestrator.from_config(CONFIG) as orchestrator, Journal(given.journal) as journal:
+        print("\n".join(report(models_of(orchestrator, journal), tasks()[: given.tasks])))
+
+
+if __name__ == "__main__":
+    main()
