@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import ipaddress
 import os
 import re
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,18 @@ def _shipped_logs_are_decoded_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logs, "_rows", rows)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _installed_packages_are_looked_through_once() -> Iterator[None]:
+    """Keep which plug-ins packages bring, as long as the path stays: a command looks several times, 10 ms each."""
+    from cascade import registry
+
+    found = registry.entry_points
+    look = functools.cache(lambda group, _path: tuple(found(group=group)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "entry_points", lambda group: look(group, tuple(sys.path)))
         yield
 
 

@@ -30,6 +30,7 @@ from cascade.matching import get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.policies.threshold import uncertainty
 from cascade.providers.fake import FakeProvider, reply
+from cascade.providers.replay import Replay
 from cascade.text import normalize_answer
 from cascade.types import Answer, Question, Request
 
@@ -95,10 +96,10 @@ def table_of(path: Path) -> EpisodeTable:
     return table
 
 
-def live(path: Path, strategy: dict[str, Any], policy: dict[str, Any]) -> tuple[Orchestrator, list[Answer]]:
+def live(replay: Replay, strategy: dict[str, Any], policy: dict[str, Any]) -> tuple[Orchestrator, list[Answer]]:
     """Ask every question again, of the log instead of the models."""
-    config = MODELS | strategy | {"policy": policy, "provider": f"replay:{path}"}
-    with Orchestrator.from_config(config) as orchestrator:
+    config = MODELS | strategy | {"policy": policy, "provider": "replay:the log"}
+    with Orchestrator.from_config(config, providers={"replay": replay}) as orchestrator:
         return orchestrator, [orchestrator.ask(asked.question) for asked in QUESTIONS]
 
 
@@ -148,9 +149,10 @@ CLIMBING = [
 def test_a_policy_does_on_the_log_what_it_does_live(
     logs: dict[str, Path], name: str, strategy: dict[str, Any], policies: list[dict[str, Any]]
 ) -> None:
-    table, checks, lengths = table_of(logs[name]), 0, set()
+    table, texts, checks, lengths = table_of(logs[name]), texts_of(logs[name]), 0, set()
+    replay = Replay.of(read_rows(logs[name]))
     for section in policies:
-        orchestrator, answers = live(logs[name], strategy, section)
+        orchestrator, answers = live(replay, strategy, section)
         policy = orchestrator.policy
         scores = table_scores(policy, table)
         played = played_at(table, scores, policy.kappa)
@@ -160,7 +162,6 @@ def test_a_policy_does_on_the_log_what_it_does_live(
             lengths.add(got[1])
             checks += 1
         served = single(table.arrays, levels(table.arrays, scores), table.confidence, policy.kappa).answer
-        texts = texts_of(logs[name])
         for row, (asked, answer) in enumerate(zip(QUESTIONS, answers, strict=True)):
             at = np.argwhere(table.arrays.answer[row] == served[row]) if served[row] >= 0 else []
             kept = answers_kept(answer)

@@ -60,7 +60,7 @@ def test_the_strategy_and_its_models_are_those_of_the_configuration() -> None:
         )
     )
     assert isinstance(made, BaseGuide)
-    assert made.base == ModelUse("small", 9, 0.5, 3)
+    assert made.base == ModelUse("small", 9, 0.5, 3, chat_max_tokens=9)
     assert (made.rounds, made.verdict, made.samples, made.on_guide_error) == (2, "sampled", 5, "accept")
     ladder = build_strategy(
         load({"models": {"a": "x", "b": "y"}, "strategy": {"kind": "ladder", "models": ["b", "a"]}})
