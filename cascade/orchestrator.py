@@ -27,7 +27,7 @@ from cascade.checks import (
 from cascade.config import CascadeConfig
 from cascade.engine import Run, adrive, drive, run
 from cascade.episodes.traces import Trace, TraceWriter
-from cascade.errors import UsageError
+from cascade.errors import ProviderUnavailableError, UsageError
 from cascade.factory import alone, build_guards, build_policy, build_standins, build_strategy
 from cascade.money import Price, nano_usd
 from cascade.policies.base import Policy
@@ -331,6 +331,7 @@ class Orchestrator:
         trace_id: str | None = None,
         key: str | None = None,
         deadline_s: float | None = None,
+        traced: bool = True,
     ) -> AsyncGenerator[TextDelta | Answer, None]:
         """Answer one chat request as a server does: yield text that is served and no other, then the answer.
 
@@ -343,6 +344,7 @@ class Orchestrator:
             trace_id: the id of the episode in the traces.
             key: the name of the server's key whose budget it counts for (`budget.per_key`).
             deadline_s: as in `ask`.
+            traced: whether it is put on record; not where `acomplete_record` will do it.
 
         Raises:
             ProviderError, BudgetExceededError, UsageError: as `achat` does.
@@ -351,7 +353,7 @@ class Orchestrator:
         if model is not None:
             only = RunPlan(alone(self.config, model, self._plain.prompts), FixedPolicy(), walk=f"{model} only")
         asked = Question.of_chat(request)
-        deadline, walk, trace, plan = self._begin(asked, level, None, None, deadline_s, only, trace_id)
+        deadline, walk, trace, plan = self._begin(asked, level, None, None, deadline_s, only, trace_id, traced=traced)
         last = plan.strategy.horizon if stream and plan.strategy.ends_with_reference else 0
         pieces = aserve(
             walk,
@@ -364,6 +366,41 @@ class Orchestrator:
             async with aclosing(pieces) as events:
                 async for event in events:
                     yield event
+
+    async def acomplete_record(
+        self, request: ChatRequest, served: Answer, *, audit: bool, trace_id: str, key: str | None = None
+    ) -> Answer:
+        """Make the calls that an answer left out, and put the whole on record. What was asked already is not again.
+
+        Args:
+            request: what was asked.
+            served: what was answered.
+            audit: whether the policy in service decided; otherwise every step is run and kept.
+            trace_id: the id of the episode in the traces.
+            key: as in `aserve`.
+
+        Returns:
+            The answer with all steps. A call that failed stands in it, and so does one that had failed before.
+
+        Raises:
+            ProviderError, BudgetExceededError, UsageError: as `achat` does.
+        """
+        asked = Question.of_chat(request)
+        only = None if audit else RunPlan(self._plain, FixedPolicy("both", self._plain.horizon))
+        deadline, walk, trace, _ = self._begin(asked, None, None, None, None, only, trace_id, audit=audit)
+        made = {call.request.model: call for call in served.calls}
+
+        async def replied(one: Request) -> Completion:
+            call = made.pop(one.model, None)
+            if call is None:
+                return await self._guard(one, key).acomplete(one, deadline, self._halt)
+            if call.completion is None:
+                raise ProviderUnavailableError(call.error or "the call failed", model=one.model)
+            return call.completion
+
+        with self._halt.working():
+            answer = await adrive(walk, replied)
+        return await trace.asettle(answer)
 
     def chat_many(
         self, requests: Iterable[Chat], *, concurrency: int = 8, level: str | None = None, alpha: float | None = None
@@ -551,6 +588,9 @@ class Orchestrator:
         deadline_s: float | None,
         only: RunPlan | None = None,
         trace_id: str | None = None,
+        *,
+        traced: bool = True,
+        audit: bool = False,
     ) -> tuple[Deadline, Run, Trace, RunPlan]:
         if self._closed:
             raise UsageError("This orchestrator was closed. Make a new one.")
@@ -559,7 +599,8 @@ class Orchestrator:
         serving = self._serves(level, alpha) if only is None else None
         stays = self._caches is not None and only is None and self._caches.stays(asked, self._plain)
         plan = only or (unpromised(self._plain, self._bare, stays) if serving is None else serving.plan(asked, stays))
-        trace = Trace(self._traces, plan.strategy.horizon, self._paid, plan.walk, trace_id)
+        plan = plan._replace(audit=True) if audit else plan
+        trace = Trace(self._traces if traced else None, plan.strategy.horizon, self._paid, plan.walk, trace_id)
         walk = run(
             asked,
             strategy=plan.strategy,
@@ -576,7 +617,7 @@ class Orchestrator:
             deadline=deadline,
             standins=self._standins,
         )
-        if serving is not None:
+        if serving is not None and not audit:  # of an audit that comes later the modes keep count
             walk = serving.counted(walk, odd=plan.scope is not None)
         walk = walk if self._caches is None else self._caches.followed(walk)
         return deadline, trace.follow(asked, walk), trace, plan

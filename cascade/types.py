@@ -105,10 +105,11 @@ class Token(NamedTuple):
 class Completion(NamedTuple):
     """A checked answer of a provider.
 
-    `tokens` is None where no log-probs came; `model` is the name it echoed; `maybe_billed` counts earlier tries of the
-    same call that failed and may be charged all the same. Where a chat request was answered, `message` is the
-    assistant's whole message, `text` what it says as one text, and `faults` why it should not be served. `shown` says
-    that a client has its text already, so that it is served whatever its faults.
+    `tokens` is None where no log-probs came; `model` is the name it echoed, and `fingerprint` what the provider says of
+    the model's build; `maybe_billed` counts earlier tries of the same call that failed and may be charged all the same.
+    Where a chat request was answered, `message` is the assistant's whole message, `text` what it says as one text, and
+    `faults` why it should not be served. `shown` says that a client has its text already, so that it is served whatever
+    its faults.
     """
 
     text: str
@@ -123,6 +124,7 @@ class Completion(NamedTuple):
     message: Mapping[str, Any] | None = None
     faults: tuple[str, ...] = ()
     shown: bool = False
+    fingerprint: str | None = None
 
     @property
     def truncated(self) -> bool:

@@ -23,6 +23,7 @@ COMMANDS = {
     "init": "init:init",
     "ask": "ask:ask",
     "serve": "serve:serve",
+    "promote": "promote:promote_cascade",
     "demo": "demo:app",
     "collect": "collect:collect_log",
     "import": "import_:import_log",

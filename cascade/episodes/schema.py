@@ -36,6 +36,8 @@ WRITTEN = "written_input_tokens"
 """Stands there where a provider wrote so many tokens of the prompt to its cache."""
 ECHOED = "echoed"
 """Stands there where the reply bore a model's name."""
+FINGERPRINT = "fingerprint"
+"""Stands there where the provider said which build of the model replied."""
 CHAT = "chat"
 """Stands there where a chat request was answered: `context` is then the request, and `text` the message, as JSON."""
 CONTENT_COLUMNS = ("question", "context", "gold", "answer", "text")
@@ -257,6 +259,8 @@ def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
         replay[ECHOED] = completion.model
     if completion.usage.written_input_tokens:
         replay[WRITTEN] = completion.usage.written_input_tokens
+    if completion.fingerprint is not None:
+        replay[FINGERPRINT] = completion.fingerprint
     if completion.maybe_billed:
         replay["maybe_billed"] = completion.maybe_billed
     if call.cost_nano_usd is None and call.cost_bound_nano_usd is not None:

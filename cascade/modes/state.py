@@ -50,6 +50,7 @@ class InForce:
         n: conversations that certified it.
         comparator: by which answers are the same.
         models: by model the names that its replies bore: another name voids the certificate.
+        builds: by model the fingerprints that its replies bore: another one does the same.
     """
 
     certificate: str
@@ -59,11 +60,15 @@ class InForce:
     n: int
     comparator: str
     models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    builds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def other_name(self, model: str, echoed: str | None) -> bool:
-        """Whether a model answers under a name that it did not bear while the certificate was made."""
-        known = self.models.get(model)
-        return bool(known) and echoed is not None and echoed not in (known or ())
+    def updated(self, model: str, echoed: str | None, build: str | None) -> str | None:
+        """Return how a reply shows that a model was changed since the certificate was made; None where it does not."""
+        for known, now, what in ((self.models, echoed, "as"), (self.builds, build, "from the build")):
+            before = known.get(model)
+            if before and now is not None and now not in before:
+                return f"{model} now answers {what} {now}, and while it was certified {what} {', '.join(before)}"
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +162,8 @@ class CascadeState:
         held: dict[str, Any] = json.loads(text)
         force, monitor = held.pop("in_force"), held.pop("monitor")
         if force is not None:
-            force["models"] = {name: tuple(known) for name, known in force["models"].items()}
+            for part in ("models", "builds"):
+                force[part] = {name: tuple(known) for name, known in force[part].items()}
         if monitor is not None:
             monitor |= {name: tuple(monitor[name]) for name in ("risen", "joint")}
         held["changes"] = tuple([Change(*one) for one in held["changes"]])

@@ -80,14 +80,19 @@ class ModeStore:
 
     # --- state ---
 
-    def begin(self, cascade: str) -> tuple[CascadeState, bytes]:
-        """Return a cascade's state and the secret that its draws hang on; both are made where it is new."""
+    def begin(self, cascade: str, secret: bytes | None = None) -> tuple[CascadeState, bytes]:
+        """Return a cascade's state and the secret that its draws hang on; both are made where it is new.
+
+        Args:
+            cascade: its name.
+            secret: of a new cascade; 256 random bits by default.
+        """
         with self._database.transaction() as run:
             fresh = CascadeState(cascade)
             run(
                 "INSERT INTO cascade_modes (cascade, version, secret, document) VALUES (?, 0, ?, ?) "
                 "ON CONFLICT (cascade) DO NOTHING",
-                *(cascade, secrets.token_hex(32), fresh.dumps()),
+                *(cascade, (secret or secrets.token_bytes(32)).hex(), fresh.dumps()),
             )
             found = run("SELECT version, secret, document FROM cascade_modes WHERE cascade = ?", cascade).fetchone()
         return CascadeState.loads(found[2], found[0]), bytes.fromhex(found[1])

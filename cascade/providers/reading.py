@@ -72,7 +72,14 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
         notes=tuple(notes),
         message=whole,
         faults=() if request.chat is None or whole is None else message_faults(request.chat, whole, str(finish)),
+        fingerprint=_fingerprint(payload),
     )
+
+
+def _fingerprint(payload: Payload) -> str | None:
+    """Return what the provider says of the model's build; None where it says nothing."""
+    said = payload.get("system_fingerprint")
+    return as_storable(said)[:100] if isinstance(said, str) and said else None
 
 
 def raise_error_inside(payload: Payload, request: Request, secrets: tuple[str, ...] = ()) -> None:

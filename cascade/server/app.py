@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,6 +23,10 @@ from cascade.server.feedback import FeedbackEndpoint
 from cascade.server.metrics import Metrics
 from cascade.server.openapi import document
 from cascade.server.pages.endpoints import Pages
+from cascade.server.switches import cascade_routes
+
+if TYPE_CHECKING:
+    from cascade.server.modes import Modes
 
 
 def application(orchestrator: Orchestrator) -> Edge:
@@ -41,6 +45,8 @@ def application(orchestrator: Orchestrator) -> Edge:
         ready = True
         yield
         ready = False
+        if modes is not None:
+            await modes.drain(settings.drain_s)
         await orchestrator.aclose()
 
     async def models(_: Request) -> Response:
@@ -57,6 +63,7 @@ def application(orchestrator: Orchestrator) -> Edge:
 
     async def counted(_: Request) -> Response:
         text = counts.text(alarm=orchestrator.alarm is not None)
+        text += "" if modes is None else modes.metrics()
         return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
 
     async def openapi(_: Request) -> Response:
@@ -66,7 +73,10 @@ def application(orchestrator: Orchestrator) -> Edge:
     guide = orchestrator.config.prices()[catalog.guide]
     dialects = {one.path: one for one in (ChatCompletions(), Responses(), Messages())}
     told = FeedbackEndpoint(orchestrator, settings)
-    chats = [ChatEndpoint(one, orchestrator, settings, catalog, counts, guide, told.hold) for one in dialects.values()]
+    modes = _modes(orchestrator, catalog)
+    chats = [
+        ChatEndpoint(one, orchestrator, settings, catalog, counts, guide, told.hold, modes) for one in dialects.values()
+    ]
     routes = [
         *(Route(one.dialect.path, one, methods=["POST"]) for one in chats),
         Route("/v1/feedback", told, methods=["POST"]),
@@ -77,8 +87,18 @@ def application(orchestrator: Orchestrator) -> Edge:
         Route("/metrics", counted),
         Route("/openapi.json", openapi),
         *Pages(orchestrator, catalog, counts).routes,
+        *([] if modes is None else cascade_routes(modes)),
     ]
     return Edge(Router(routes, redirect_slashes=False, lifespan=lifespan), settings, counts, dialects)
+
+
+def _modes(orchestrator: Orchestrator, catalog: Catalog) -> Modes | None:
+    """Return the modes of a configuration that has some."""
+    if orchestrator.config.modes is None:
+        return None
+    from cascade.server.modes import Modes  # numpy, which a server without modes does without
+
+    return Modes(orchestrator, catalog)
 
 
 def _json(value: Any, status: int = 200) -> Response:

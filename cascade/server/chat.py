@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
 
@@ -21,6 +22,9 @@ from cascade.server.metrics import Metrics
 from cascade.server.receipt import Receipt
 from cascade.server.refusals import Refused
 from cascade.types import Answer, TextDelta
+
+if TYPE_CHECKING:
+    from cascade.server.modes import Modes, Turn
 
 _STREAM_HEADERS = [("cache-control", "no-cache"), ("x-accel-buffering", "no")]
 _SHORTEST_S = 1e-3
@@ -39,6 +43,7 @@ class ChatEndpoint:
         metrics: what is under way.
         guide: the guide's price, None where it is not known.
         answered: is told of each answer, with its trace's id.
+        modes: the cascade's modes, where it has some.
     """
 
     dialect: Dialect
@@ -48,6 +53,7 @@ class ChatEndpoint:
     metrics: Metrics
     guide: Price | None
     answered: Callable[[str, Answer], None]
+    modes: Modes | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         """Answer one request."""
@@ -62,13 +68,21 @@ class ChatEndpoint:
             body = await read_object(receive, headers.get("content-type", ""), self.settings)
             asked = Asked.of(body, headers, self.catalog, self.dialect)
             exchange.model = asked.name
-            await (self._streamed if asked.stream else self._whole)(asked, exchange, receive)
+            if self.modes is None:
+                await self._answer(asked, exchange, receive, None)
+                return
+            async with self.modes.turn(asked, exchange.trace_id, exchange.key, headers) as turn:
+                exchange.mode = None if turn is None else turn.mode
+                await self._answer(asked if turn is None else turn.asked, exchange, receive, turn)
         finally:
             self.metrics.in_flight -= 1
 
-    async def _whole(self, asked: Asked, exchange: Exchange, receive: Receive) -> None:
+    async def _answer(self, asked: Asked, exchange: Exchange, receive: Receive, turn: Turn | None) -> None:
+        await (self._streamed if asked.stream else self._whole)(asked, exchange, receive, turn)
+
+    async def _whole(self, asked: Asked, exchange: Exchange, receive: Receive, turn: Turn | None) -> None:
         """Answer in one piece."""
-        async with connected(receive), aclosing(self._serve(asked, exchange)) as events:
+        async with connected(receive), aclosing(self._serve(asked, exchange, turn)) as events:
             async for event in events:
                 if isinstance(event, Answer):
                     answer = event
@@ -77,16 +91,18 @@ class ChatEndpoint:
         data = encoded(self.dialect.whole(_served(answer), asked.body, exchange.trace_id, extension))
         await exchange.respond(200, data, receipt.headers())
 
-    async def _streamed(self, asked: Asked, exchange: Exchange, receive: Receive) -> None:
+    async def _streamed(self, asked: Asked, exchange: Exchange, receive: Receive, turn: Turn | None) -> None:
         """Answer in server-sent events. The response begins with the first text: until then it can still fail."""
         writer = exchange.writer = self.dialect.writer(asked.body, exchange.trace_id)
-        async with connected(receive), aclosing(self._serve(asked, exchange)) as events:
+        async with connected(receive), aclosing(self._serve(asked, exchange, turn)) as events:
             async for event in events:
                 if isinstance(event, Answer):
                     await self._end(asked, exchange, writer, event)
                     continue
                 if exchange.status is None:
-                    await self._begin(exchange, Receipt(exchange.trace_id, event.model or event.role))
+                    await self._begin(
+                        exchange, Receipt(exchange.trace_id, event.model or event.role, mode=exchange.mode)
+                    )
                 await exchange.more(writer.text(event.text, event.model or event.role))
         await exchange.end()
 
@@ -105,8 +121,10 @@ class ChatEndpoint:
             await self._begin(exchange, receipt)
         await exchange.more(rest)
 
-    def _serve(self, asked: Asked, exchange: Exchange) -> AsyncGenerator[TextDelta | Answer, None]:
-        return self.orchestrator.aserve(
+    async def _serve(
+        self, asked: Asked, exchange: Exchange, turn: Turn | None
+    ) -> AsyncGenerator[TextDelta | Answer, None]:
+        events = self.orchestrator.aserve(
             asked.request,
             stream=asked.stream,
             level=asked.route.level,
@@ -114,7 +132,13 @@ class ChatEndpoint:
             trace_id=exchange.trace_id,
             key=exchange.key,
             deadline_s=self._left_s(asked, exchange),
+            traced=turn is None or turn.row is None,
         )
+        async with aclosing(events):
+            async for event in events:
+                if turn is not None and self.modes is not None and isinstance(event, Answer):
+                    await self.modes.answered(turn, event)
+                yield event
 
     def _left_s(self, asked: Asked, exchange: Exchange) -> float:
         """Return how long an answer may take: what is left of the request's time, or less where less is asked for."""
@@ -124,7 +148,8 @@ class ChatEndpoint:
 
     def _receipt(self, asked: Asked, exchange: Exchange, answer: Answer) -> Receipt:
         self.answered(exchange.trace_id, answer)
-        return Receipt.of(answer, exchange.trace_id, self.guide, cascaded=asked.route.cascaded)
+        receipt = Receipt.of(answer, exchange.trace_id, self.guide, cascaded=asked.route.cascaded)
+        return receipt._replace(mode=exchange.mode)
 
 
 def _served(answer: Answer) -> Answer:

@@ -53,6 +53,7 @@ class Exchange:
         receipt: what came of it, once it is answered.
         dialect: the form of its errors.
         writer: what writes its stream, once one may begin.
+        mode: the mode of the cascade that answers it, where it has modes.
     """
 
     send: Send
@@ -63,6 +64,7 @@ class Exchange:
     key: str | None = None
     receipt: Receipt | None = None
     writer: Writer | None = None
+    mode: str | None = None
     started_s: float = field(default_factory=time.monotonic)
 
     @property

@@ -27,6 +27,7 @@ class Receipt(NamedTuple):
         faulty: the models whose messages had a fault, one for each such message.
         replaced: the models in whose place another one answered, one for each such call.
         broken_off: why the cascade ended before its policy did ("budget", "deadline", "provider error"); else None.
+        mode: the cascade's mode, where it has modes: "observe", "enforce", "fallback", or "killed".
     """
 
     trace_id: str
@@ -37,6 +38,7 @@ class Receipt(NamedTuple):
     faulty: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     broken_off: str | None = None
+    mode: str | None = None
 
     @classmethod
     def of(cls, answer: Answer, trace_id: str, guide: Price | None, *, cascaded: bool) -> Receipt:
@@ -72,6 +74,7 @@ class Receipt(NamedTuple):
             "certificate": self.certificate,
             "broken-off": self.broken_off,
             "trace-id": self.trace_id,
+            "mode": self.mode,
         }
         return [(f"x-cascade-{name}", header_value(value)) for name, value in known.items() if value is not None]
 

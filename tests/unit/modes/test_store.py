@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +177,12 @@ def test_memory_forgets_and_is_safe_between_threads() -> None:
     store.close()
 
 
-def test_another_name_of_a_model_is_a_sign_and_an_unknown_one_is_not() -> None:
-    assert HELD.other_name("small", "small-2")
-    assert not HELD.other_name("small", "small-1")
-    assert not HELD.other_name("small", None)
-    assert not HELD.other_name("large", "anything")
+def test_another_name_or_build_of_a_model_is_a_sign_and_an_unknown_one_is_not() -> None:
+    held = replace(HELD, builds={"small": ("fp_1",)})
+    assert held.updated("small", "small-2", "fp_1") == (
+        "small now answers as small-2, and while it was certified as small-1"
+    )
+    assert "from the build fp_2" in (held.updated("small", "small-1", "fp_2") or "")
+    assert held.updated("small", "small-1", "fp_1") is None
+    assert held.updated("small", None, None) is None
+    assert held.updated("large", "anything", "fp_9") is None

@@ -1,0 +1,48 @@
+"""`cascade promote`: look at what `cascade serve` observed, and let a policy serve where it may."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cascade.api.promoting import plan_promotion, promote
+from cascade.cli.options import AsJson
+from cascade.cli.output import print_result
+from cascade.errors import UsageError
+
+
+def promote_cascade(
+    config: Annotated[Path, typer.Argument(help="The configuration that is served, with its section modes.")] = Path(
+        "cascade.yaml"
+    ),
+    cascade: Annotated[str | None, typer.Option("--cascade", help="Its name; server.name by default.")] = None,
+    canary: Annotated[
+        str | None, typer.Option("--canary", help="The share of keys that the policy serves, as in 5% or 0.05.")
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Say what it takes until a promotion is likely; look at nothing.")
+    ] = False,
+    by: Annotated[str, typer.Option("--by", help="Who asks, for the record.")] = "cascade promote",
+    as_json: AsJson = False,
+) -> None:
+    """Look at what was observed, and put a policy in force that is certified and saves something.
+
+    Each look at certifying rows spends a part of delta, whether it promotes or not, and its rows never certify again.
+
+    Example: cascade promote cascade.yaml --canary 5%
+    """
+    if plan:
+        print_result(plan_promotion(config, cascade=cascade), as_json=as_json)
+        return
+    share = None if canary is None else _share(canary)
+    print_result(promote(config, cascade=cascade, canary=share, by=by), as_json=as_json)
+
+
+def _share(written: str) -> float:
+    """Return a share that is written as 5% or as 0.05."""
+    try:
+        return float(written.removesuffix("%")) / (100 if written.endswith("%") else 1)
+    except ValueError:
+        raise UsageError(f"--canary takes a share, as in 5% or 0.05, not {written!r}.") from None

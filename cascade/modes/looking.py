@@ -1,0 +1,247 @@
+"""A look at certifying rows: a policy is fitted on the others, certified, and held against the guide's cost.
+
+Pure: rows and drawn requests go in, what was found goes out. A row without an outcome counts as a loss at every
+threshold, and as the dearest request there can be.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cascade.calibration.scores import sample_of
+from cascade.config import CascadeConfig
+from cascade.conformal.binomial import most_losses, needed_n
+from cascade.conformal.served import PathPoint
+from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import COLUMNS, ECHOED, FINGERPRINT, SCHEMA_VERSION, replay_of
+from cascade.episodes.table import EpisodeTable
+from cascade.episodes.tabulate import tables_from_rows
+from cascade.episodes.truth import labelled_by_reference
+from cascade.errors import NotCertifiedError, UsageError
+from cascade.guarantees.base import Guarantee
+from cascade.modes.draws import SAVING_LEVEL, look_level
+from cascade.modes.saving import Bounds, Costs, least_saving
+from cascade.modes.state import Draw, InForce
+from cascade.policies.artifact import write
+from cascade.policies.base import Policy
+from cascade.training.dividing import Divided
+from cascade.training.fitting import Fitted, How, fit_parts
+
+Row = Mapping[str, Any]
+LEAST_FIT = 50
+"""Rows that a policy is fitted on at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a look is to find.
+
+    Attributes:
+        alpha, delta: of the certificate, delta over all looks.
+        audit: the share of requests that will be run to the end while the policy serves.
+        comparator: when two answers are the same; None for what the requests' form asks for.
+        config: the cascade that will serve.
+        seed: of the fit.
+    """
+
+    alpha: float
+    delta: float
+    audit: float
+    comparator: str | None
+    config: CascadeConfig | None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a look found.
+
+    Attributes:
+        page: the arithmetic, as plain JSON values.
+        in_force: the certificate, where it is promoted.
+        files: the policy directory, by plain names.
+    """
+
+    page: Mapping[str, Any]
+    in_force: InForce | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def promoted(self) -> bool:
+        """Whether there is a certificate and a saving."""
+        return self.in_force is not None
+
+
+class Rows:
+    """Drawn requests as tables, with the guide's output as the truth.
+
+    Args:
+        rows: of the traces, with what the other models gave.
+        drawn: the requests; those without an outcome, or without rows, are missing.
+        models: of the ladder, the guide last.
+        comparator: when two answers are the same.
+    """
+
+    def __init__(
+        self, rows: Iterable[Row], drawn: Sequence[Draw], models: Sequence[str], comparator: str | None = None
+    ) -> None:
+        whole = {one.trace_id: one for one in drawn if one.outcome == "complete"}
+        held: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for row in rows:
+            one = whole.get(row["episode_id"])
+            if one is not None and row["walk"] is None:
+                name = {"group": one.conversation, "dataset": one.cascade, "split": None, "segment": None}
+                held[row["episode_id"]].append({**row, **name})
+        self.missing = frozenset(one.trace_id for one in drawn if len(held.get(one.trace_id, ())) < len(models))
+        self._rows = [row for name, some in held.items() if name not in self.missing for row in some]
+        self._rows += [_nothing(one, models) for one in drawn if one.trace_id in self.missing]
+        self._models, self._comparator = models, comparator
+        self.models, self.builds = self._signs(ECHOED), self._signs(FINGERPRINT)
+
+    def _signs(self, name: str) -> dict[str, tuple[str, ...]]:
+        found: dict[str, set[str]] = defaultdict(set)
+        for row in self._rows:
+            said = replay_of(row).get(name)
+            if isinstance(said, str):
+                found[row["model"]].add(said)
+        return {model: tuple(sorted(said)) for model, said in sorted(found.items())}
+
+    def table(self) -> tuple[EpisodeTable, str]:
+        """Return all rows as a table, and the comparator. Raises UsageError where there is none to judge."""
+        judged = labelled_by_reference(lambda: iter(self._rows), self._comparator)
+        dropped = Dropped()
+        table = tables_from_rows(judged.rows(dropped), dropped)[0]
+        truth = judged.truths[table.dataset]
+        return replace(table, truth=truth), truth.comparator
+
+
+def _nothing(one: Draw, models: Sequence[str]) -> dict[str, Any]:
+    """Return the row of a request without an outcome: its record ends before its last step, which counts as a loss."""
+    return dict.fromkeys(COLUMNS) | {
+        "episode_id": one.trace_id,
+        "dataset": one.cascade,
+        "group": one.conversation,
+        "question": f"missing: {one.trace_id}",
+        "step": 1,
+        "horizon": len(models),
+        "source": models[0],
+        "model": models[0],
+        "text": "",
+        "signals": {},
+        "schema_version": SCHEMA_VERSION,
+    }
+
+
+def too_few(asked: Asked, look: int, fit: int, conversations: int) -> str | None:
+    """Return why a look would be in vain, known without looking; None where it may succeed."""
+    needed = needed_n(asked.alpha, look_level(asked.delta, look))
+    if conversations < needed:
+        return (
+            f"{conversations} conversations could certify, and look {look} needs at least {needed}, "
+            f"of which none may differ"
+        )
+    return f"{fit} rows could fit, and at least {LEAST_FIT} are needed" if fit < LEAST_FIT else None
+
+
+def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> Found:
+    """Look: fit on the rows that may, certify on the others, and hold the saving against nothing.
+
+    Args:
+        rows: all that were drawn, those that certify among them.
+        certifying: those, one a conversation, which nobody has looked at before.
+        asked: what is to be found.
+        look: k, which says what may be spent.
+    """
+    delta, saving_level = look_level(asked.delta, look), look_level(SAVING_LEVEL, look)
+    table, comparator = rows.table()
+    wanted = {one.trace_id for one in certifying}
+    groups = {one.conversation for one in certifying}
+    is_missing = np.array([name in rows.missing for name in table.ids])
+    certify = np.array([name in wanted for name in table.ids])
+    fits = np.array([group not in groups for group in table.groups]) & ~is_missing
+    parts = Divided(table.take(np.flatnonzero(fits)), table.take(np.flatnonzero(certify)), 0)
+    page: dict[str, Any] = {
+        "look": look,
+        "alpha": asked.alpha,
+        "delta": asked.delta,
+        "delta_of_this_look": delta,
+        "saving_level_of_this_look": saving_level,
+        "comparator": comparator,
+        "fit_rows": parts.training.n,
+        "certifying_conversations": parts.calibration.n,
+        "missing": int(np.count_nonzero(is_missing & certify)),
+        "losses_allowed": most_losses(parts.calibration.n, asked.alpha, delta),
+    }
+    try:
+        fitted = fit_parts(parts, Guarantee("agreement", asked.alpha, delta), How(config=asked.config, seed=asked.seed))
+    except (NotCertifiedError, UsageError) as error:
+        return Found({**page, "why": f"no certificate: {error}"})
+    page |= {"policy": fitted.choice.chosen.name}
+    if fitted.refused is not None or fitted.policy.method == "reference":
+        why = fitted.refused or "nothing that is cheaper than the guide is certified"
+        return Found({**page, "why": f"no certificate: {why}"})
+    return _saving(fitted, parts, page, asked, rows, saving_level)
+
+
+def _saving(fitted: Fitted, parts: Divided, page: dict[str, Any], asked: Asked, rows: Rows, level: float) -> Found:
+    """Hold what a certified policy saves against nothing."""
+    certificate, kappa = fitted.calibrated.segments[0].certificate, fitted.calibrated.segments[0].found.kappa
+    before, costs = (costs_of(part, fitted.policy, kappa, rows.missing) for part in (parts.training, parts.calibration))
+    bounds = Bounds.of(before)
+    savings = costs.saving(asked.audit, bounds)
+    least = least_saving(savings, bounds, level)
+    known = ~costs.missing
+    page |= {
+        "losses": fitted.calibrated.segments[0].found.misses,
+        "threshold": kappa if np.isfinite(kappa) else None,
+        "served_by_cheaper": float(np.mean(costs.served[known] < (costs.guide + costs.others)[known])),
+        "guide_usd": float(costs.guide[known].mean()) / 1e9,
+        "saving_usd": float(savings.mean()) / 1e9,
+        "least_saving_usd": least / 1e9,
+        "audit": asked.audit,
+        "bound_guide_usd": bounds.guide / 1e9,
+        "bound_others_usd": bounds.others / 1e9,
+        "certificate": certificate.calibration_id,
+    }
+    if not costs.within(bounds):
+        return Found({**page, "why": "no saving: a request cost more than four times the dearest one before it"})
+    if least <= 0:
+        return Found({**page, "why": "no saving: net of audits it may be nothing"})
+    held = InForce(
+        certificate.calibration_id,
+        page["look"],
+        asked.alpha,
+        page["delta_of_this_look"],
+        certificate.n,
+        page["comparator"],
+        rows.models,
+        rows.builds,
+    )
+    return Found(page, held, _files(fitted))
+
+
+def costs_of(table: EpisodeTable, policy: Policy, kappa: float, missing: frozenset[str]) -> Costs:
+    """Return what requests cost under a policy at a threshold, and what their calls cost."""
+    guarantee = Guarantee("agreement", 0.1, 0.1)  # what is served does not hang on the level
+    served = guarantee.rules.served(sample_of(table, policy), kappa=kappa)  # type: ignore[attr-defined]
+    cost = served.at(PathPoint(kappa)).cost.astype(np.float64)
+    guide = table.arrays.cost[:, -1].astype(np.float64)
+    others = table.arrays.cost[:, :-1].sum(axis=1).astype(np.float64)
+    return Costs(guide, others, cost, np.array([name in missing for name in table.ids], dtype=np.bool_))
+
+
+def _files(fitted: Fitted) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory(prefix="cascade-policy-") as folder:
+        write(folder, fitted.artifact)
+        return {path.name: path.read_bytes() for path in _all(Path(folder))}
+
+
+def _all(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.iterdir()) if path.is_file())

@@ -1,0 +1,359 @@
+"""The modes of the cascade in a running server: who serves each request, and what is done after its response.
+
+The decisions are those of `cascade.modes`. Before a request is read it is drawn or not; once it is read a drawn one is
+put on record; after the response the calls that were left out are made. What goes wrong there costs nobody an answer:
+the row stays, and what is missing in it counts as a loss.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from cascade.config import modes_url
+from cascade.config.schema import ModesConfig
+from cascade.episodes.truth import same
+from cascade.errors import CascadeError, ConfigError
+from cascade.matching import default_for, get_comparator
+from cascade.modes import draws
+from cascade.modes.histories import conversation_of, histories, written
+from cascade.modes.state import CascadeState, Draw
+from cascade.modes.store import ModeStore, now_iso
+from cascade.money import nano_usd
+from cascade.orchestrator import Orchestrator
+from cascade.server.asking import Asked
+from cascade.server.catalog import Catalog, Route
+from cascade.types import Answer
+
+logger = logging.getLogger("cascade")
+_T = TypeVar("_T")
+_AT_ONCE = 64
+"""Requests whose other calls are made at one time; others wait their turn."""
+_RATE_S = 60.0
+"""How often the rate of observing is set anew, where it has a budget."""
+_MODES = ("observe", "enforce", "fallback", "killed")
+
+
+@dataclass
+class Turn:
+    """One request and how it is served.
+
+    Attributes:
+        asked: the request, with who answers it.
+        mode: for its response's header.
+        row: what is on record of it, where it is drawn.
+        audits: whether the policy decides and the rest is run after the response.
+        trace_id: of its episode.
+        key: whose budget its calls count for.
+        answer: what came of it.
+    """
+
+    asked: Asked
+    mode: str
+    trace_id: str
+    key: str | None
+    row: Draw | None = None
+    audits: bool = False
+    answer: Answer | None = None
+
+
+class Modes:
+    """The modes of one cascade.
+
+    Args:
+        orchestrator: who is asked.
+        catalog: the models that a client can name.
+        store: where the state is; by default where the configuration says.
+    """
+
+    def __init__(self, orchestrator: Orchestrator, catalog: Catalog, store: ModeStore | None = None) -> None:
+        settings, url = orchestrator.config.modes, modes_url(orchestrator.config)
+        assert settings is not None  # noqa: S101 - the caller looked
+        if not orchestrator.strategy.ends_with_reference:
+            raise ConfigError(
+                ["modes: they need a guide that ends a ladder; use strategy: {kind: ladder, models: […]}"]
+            )
+        self.settings: ModesConfig = settings
+        self.server = orchestrator.config.server
+        self._policy = orchestrator.config.policy
+        self.cascade, self._catalog, self._orchestrator = catalog.name, catalog, orchestrator
+        self.store = store or ModeStore.open(url or "")
+        self.state, self._secret = self.store.begin(self.cascade)
+        self.counted: Counter[str] = Counter()
+        """Requests by what became of them, since the process began."""
+        self._loaded: int | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._room, self._loading = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
+        self._folder = tempfile.TemporaryDirectory(prefix="cascade-modes-")
+
+    # --- before the response ---
+
+    @asynccontextmanager
+    async def turn(
+        self, asked: Asked, trace_id: str, key: str | None, headers: Mapping[str, str]
+    ) -> AsyncIterator[Turn | None]:
+        """Decide how a request is served, and do the rest once the block has ended. None: no mode concerns it."""
+        if not asked.route.cascaded or asked.route.level is not None:
+            yield None
+            return
+        turn = await self._planned(asked, trace_id, key, headers)
+        self.counted[turn.mode] += 1
+        try:
+            yield turn
+        except asyncio.CancelledError:
+            self._after(turn, "the request was cancelled")
+            raise
+        except Exception as error:
+            self._after(turn, f"{type(error).__name__}: it was not answered, or the client left")
+            raise
+        else:
+            self._after(turn, None)
+
+    async def _planned(self, asked: Asked, trace_id: str, key: str | None, headers: Mapping[str, str]) -> Turn:
+        state = await self.refreshed()
+        group, settings = headers.get("x-cascade-group"), self.settings
+        name, number = group or trace_id, headers.get("x-cascade-turn") or trace_id
+        guide = asked._replace(route=Route(model=self._catalog.guide))
+        if state.killed:
+            return Turn(guide, "killed", trace_id, key)
+        turn, rate = Turn(guide, state.mode, trace_id, key), self._rate(state)
+        user = asked.request.options.get("user")
+        who = user if isinstance(user, str) else key or name
+        if state.serves_policy and draws.in_canary(self._secret, who, state.canary):
+            rate = settings.audit
+            messages = asked.request.messages
+            if await self._in_thread(self.store.cheaply_written, histories(messages, group, settings.examples)):
+                self.counted["history by a cheap model"] += 1  # the guide serves: nothing can differ
+                turn = Turn(guide, "enforce", trace_id, key, audits=True)
+            else:
+                turn = Turn(asked, "enforce", trace_id, key, audits=True)
+        if draws.is_drawn(self._secret, name, number, rate):
+            await self._drawn(turn, number, rate, group, state)
+        return turn
+
+    async def _drawn(self, turn: Turn, number: str, rate: float, group: str | None, state: CascadeState) -> None:
+        """Put a drawn request on record, before any call is made for it."""
+        settings, request = self.settings, turn.asked.request
+        conversation = conversation_of(request.messages, group, settings.examples)
+        role = draws.role_of(self._secret, conversation, settings.certify)
+        held = state.in_force if turn.audits else None
+        row = Draw(
+            turn.trace_id,
+            self.cascade,
+            conversation,
+            number,
+            role,
+            "audit" if turn.audits else "observe",
+            rate,
+            datetime.now(UTC).timestamp(),
+            certificate=None if held is None else held.certificate,
+        )
+        if await self._in_thread(self.store.draw, row):  # else the client asks again, and the first try counts
+            turn.row = row
+
+    async def answered(self, turn: Turn, answer: Answer) -> None:
+        """Take an answer before it is sent: who wrote it, and whether a model shows signs of a change."""
+        turn.answer = answer
+        state, served, request = self.state, answer.served, turn.asked.request
+        if not turn.asked.route.cascaded or served is None:
+            return
+        if served[0].model != self._catalog.guide and served[1].completion is not None:
+            message = served[1].completion.message or {"role": "assistant", "content": answer.text}
+            await self._in_thread(self.store.wrote, written(request.messages, message, request.group))
+        if state.in_force is None or state.mode != "enforce":
+            return
+        for call in answer.calls:
+            if call.completion is None:
+                continue
+            told = state.in_force.updated(call.request.model, call.completion.model, call.completion.fingerprint)
+            if told is not None:
+                await self._withdraw(state, told, "a reply")
+                return
+
+    # --- after the response ---
+
+    def _after(self, turn: Turn, failed: str | None) -> None:
+        """Begin what is done once the response has been sent, in the background."""
+        if turn.row is None:
+            return
+        task = asyncio.get_running_loop().create_task(self._completed(turn, turn.row, failed))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _completed(self, turn: Turn, row: Draw, failed: str | None) -> None:
+        try:
+            async with self._room:
+                await self._complete(turn, row, failed)
+        except CascadeError as error:
+            logger.warning("modes: the row %s is not settled: %s", row.trace_id, error)
+
+    async def _complete(self, turn: Turn, row: Draw, failed: str | None) -> None:
+        if turn.answer is None:
+            await self._settle(row, failed or "it was not answered", None, differs=True)
+            return
+        if turn.audits and not turn.asked.route.cascaded:  # the guide served in the policy's place
+            await self._settle(row, None, 0, differs=False)
+            return
+        whole, why, request = None, None, turn.asked.request
+        try:
+            whole = await self._orchestrator.acomplete_record(
+                request, turn.answer, audit=turn.audits, trace_id=row.trace_id, key=turn.key
+            )
+            bad = [f"the call of {call.request.model} failed: {call.error}" for call in whole.calls if call.error]
+            why = bad[0] if bad else None
+        except CascadeError as error:
+            why = f"{type(error).__name__}: {error}"
+        except asyncio.CancelledError:
+            why = "the server stopped"
+        if why is None and not await asyncio.to_thread(self._orchestrator.flush_traces):
+            why = "its trace was not written"
+        cost = None if whole is None else _cost(whole, turn.answer)
+        await self._settle(row, why, cost, differs=turn.audits and self._differs(turn.answer, whole))
+        if row.source == "observe" and self.settings.per_day is not None:
+            await self._set_rate()
+
+    async def _settle(self, row: Draw, why: str | None, cost: int | None, *, differs: bool) -> None:
+        self.counted["drawn, missing" if why else "drawn, complete"] += 1
+        if row.source == "observe":
+            await self._in_thread(self.store.settle, row.trace_id, why, cost)
+            return
+        self._take(await self._in_thread(self.store.settle_audit, row, differs, why, cost))
+
+    def _differs(self, served: Answer, whole: Answer | None) -> bool:
+        """Whether what was served differs from the guide's output; what is not known counts as a difference."""
+        guide = self._catalog.guide
+        if served.served is not None and served.served[0].model == guide:
+            return False
+        steps = () if whole is None else whole.steps
+        given = [one.text for step in steps for one in step.candidates if one.source == guide]
+        if not given or served.text is None:
+            return True
+        held = self.state.in_force
+        name = default_for(served.question.chat).name if held is None else held.comparator
+        return not same(get_comparator(name), served.text, given[0], served.question.chat)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait until all drawn rows are complete; those that are not in time are missing."""
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=timeout_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        self.store.close()
+        self._folder.cleanup()
+
+    # --- the state ---
+
+    async def refreshed(self) -> CascadeState:
+        """Return the state as it is now, with the policy that is in force loaded."""
+        self._take(await self._in_thread(self.store.state, self.cascade, self.state))
+        state = self.state
+        if state.serves_policy and state.in_force is not None and self._loaded != state.in_force.look:
+            async with self._loading:
+                if self._loaded != state.in_force.look:
+                    await self._load(state, state.in_force.look)
+        return self.state
+
+    def _take(self, state: CascadeState) -> None:
+        if state.mode != self.state.mode:
+            say = logger.error if state.mode == "fallback" else logger.info
+            say("cascade %s: %s serves from now on. %s", self.cascade, _serving(state), state.changes[-1].why)
+        if state.version >= self.state.version:
+            self.state = state
+
+    async def _load(self, state: CascadeState, look: int) -> None:
+        """Put the policy that a look certified in service; where it does not hold here, the guide serves."""
+        folder = Path(self._folder.name) / str(look)
+        files = await self._in_thread(self.store.files, self.cascade, look)
+        folder.mkdir(exist_ok=True)
+        for name, text in files.items():
+            (folder / Path(name).name).write_bytes(base64.b64decode(text))
+        try:
+            await asyncio.to_thread(self._orchestrator.reload_policy, folder)
+            service = self._orchestrator.service
+            void = [said for _, _, reasons in (() if service is None else service.holding) for said in reasons]
+        except CascadeError as error:
+            void = [str(error)]
+        if void:
+            await self._withdraw(state, f"the certificate does not hold here: {void[0]}", "the server")
+        self._loaded = look
+
+    async def _withdraw(self, state: CascadeState, why: str, by: str) -> None:
+        held, at = state.in_force, now_iso()
+
+        def decide(one: CascadeState) -> CascadeState:
+            same_one = one.mode == "enforce" and one.in_force == held
+            return one.withdrawn(why, by, at) if same_one else one
+
+        self._take(await self._in_thread(self.store.change, self.cascade, decide))
+
+    def _rate(self, state: CascadeState) -> float:
+        return self.settings.share if state.rate is None or self.settings.per_day is None else state.rate
+
+    async def _set_rate(self) -> None:
+        """Set the rate of observing by what is left of the day's budget, once a minute."""
+        now = datetime.now(UTC)
+        if now.timestamp() - self.state.rate_set_s < _RATE_S or self.settings.per_day is None:
+            return
+        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        day = await self._in_thread(self.store.counts, self.cascade, midnight.timestamp())
+        all_rows = await self._in_thread(self.store.counts, self.cascade)
+        seen_s = max(now.timestamp() - (all_rows.first_s or now.timestamp()), 60.0)
+        left_s = (midnight + timedelta(days=1) - now).total_seconds()
+        cost = all_rows.row_nano_usd
+        left = nano_usd(self.settings.per_day) - day.off_path_nano_usd - round(day.pending * (cost or 0.0))
+        rate = draws.affordable_rate(self.settings.share, left, cost, all_rows.requests * left_s / seen_s)
+        set_s = now.timestamp()
+        change: Callable[[CascadeState], CascadeState] = lambda one: replace(one, rate=rate, rate_set_s=set_s)  # noqa: E731
+        self._take(await self._in_thread(self.store.change, self.cascade, change))
+
+    async def changed(self, decide: Callable[[CascadeState, str], CascadeState]) -> None:
+        """Change the state as a person asks for. Raises UsageError where that cannot be."""
+        at = now_iso()
+        self._take(await self._in_thread(self.store.change, self.cascade, lambda one: decide(one, at)))
+
+    def configuration(self) -> str:
+        """Return the configuration as JSON, for a process of its own; its modes lie where these do."""
+        config = self._orchestrator.config.model_copy(update={"policy": self._policy})
+        return json.dumps(config.model_dump(mode="json", exclude_unset=True))
+
+    async def _in_thread(self, act: Callable[..., _T], *given: Any) -> _T:
+        """Ask the store; where that is done in a thread, a cancelled caller does not undo it."""
+        if not self.store.blocks:
+            return act(*given)
+        return await asyncio.shield(asyncio.to_thread(act, *given))
+
+    def metrics(self) -> str:
+        """Return mode and counts in Prometheus' text form."""
+        mode, monitor = "killed" if self.state.killed else self.state.mode, self.state.monitor
+        lines = ["# HELP cascade_mode 1 for the mode that the cascade is in.", "# TYPE cascade_mode gauge"]
+        lines += [f'cascade_mode{{mode="{one}"}} {int(one == mode)}' for one in _MODES]
+        lines += ["# HELP cascade_turns_total Requests by mode, drawn rows by outcome."]
+        lines += ["# TYPE cascade_turns_total counter"]
+        lines += [f'cascade_turns_total{{what="{what}"}} {count}' for what, count in sorted(self.counted.items())]
+        if monitor is not None:
+            lines += ["# HELP cascade_evidence The e-process of the certificate.", "# TYPE cascade_evidence gauge"]
+            lines += [f"cascade_evidence {monitor.e_value:g}"]
+        return "\n".join(lines) + "\n"
+
+
+def _serving(state: CascadeState) -> str:
+    return "the policy" if state.serves_policy else "the guide"
+
+
+def _cost(whole: Answer, served: Answer) -> int | None:
+    """Return what the calls cost that were made for the record alone, in nano-dollars; None where that is unknown."""
+    asked = {call.request.model for call in served.calls}
+    costs = [call.cost_nano_usd for call in whole.calls if call.request.model not in asked]
+    known = [cost for cost in costs if cost is not None]
+    return sum(known) if len(known) == len(costs) else None

@@ -1,0 +1,163 @@
+"""`/v1/cascades`: the state of the cascade, and what changes it. Changes need a key with the scope `admin`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from cascade.server.bodies import Receive, read_object
+from cascade.server.dialects.base import encoded
+from cascade.server.edge import Exchange, Scope, Send
+from cascade.server.refusals import Refused
+
+if TYPE_CHECKING:
+    from cascade.modes.state import CascadeState
+    from cascade.server.modes import Modes
+
+Act = Callable[["Modes", Mapping[str, Any], str], Awaitable[dict[str, Any]]]
+_NEWEST = 200
+"""Audits whose evidence is shown."""
+
+
+class Switch:
+    """Changes something of the cascade: reads a JSON object, acts, and returns the state.
+
+    Args:
+        modes: of the cascade.
+        act: what it does, with what is asked for and by whom.
+    """
+
+    def __init__(self, modes: Modes, act: Act) -> None:
+        self._modes, self._act = modes, act
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
+        """Act once."""
+        exchange: Exchange = scope["exchange"]
+        settings = self._modes.server
+        scopes = {one.name: one.scopes for one in settings.keys}
+        if settings.keys and "admin" not in scopes.get(exchange.key or "", ()):
+            raise Refused(403, "This needs a key with the scope admin: server.keys.", code="no_admin")
+        if scope["path_params"]["name"] != self._modes.cascade:
+            raise Refused(404, f"There is one cascade here: {self._modes.cascade}.", code="cascade_not_found")
+        body = await read_object(receive, Headers(scope=scope).get("content-type", ""), settings)
+        said = await self._act(self._modes, body, exchange.key or "the admin page")
+        await exchange.respond(200, encoded(said), [])
+
+
+def cascade_routes(modes: Modes) -> list[Route]:
+    """Return the paths."""
+
+    async def listed(_: Request) -> Response:
+        data = {"object": "list", "data": [await shown(modes)]}
+        return Response(encoded(data), media_type="application/json")
+
+    acts: dict[str, Act] = {"promote": _promote, "mode": _set_mode, "kill": _kill}
+    switches = [
+        Route(f"/v1/cascades/{{name}}/{what}", Switch(modes, act), methods=["POST"]) for what, act in acts.items()
+    ]
+    return [Route("/v1/cascades", listed), *switches]
+
+
+async def shown(modes: Modes) -> dict[str, Any]:
+    """Return what is known of the cascade, as plain JSON values."""
+    state = await modes.refreshed()
+    return await asyncio.to_thread(_document, modes, state)
+
+
+def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
+    from cascade.modes.draws import spent_level
+
+    store, settings = modes.store, modes.settings
+    counts, monitor, held = store.counts(modes.cascade), state.monitor, state.in_force
+    audits = [
+        {"trace_id": one.trace_id, "differs": one.differs, "e_value": one.e_value}
+        for one in store.draws(modes.cascade, newest=_NEWEST)
+        if one.counted and held is not None and one.certificate == held.certificate
+    ]
+    return {
+        "name": modes.cascade,
+        "mode": state.mode,
+        "killed": state.killed,
+        "canary": state.canary,
+        "alarm": state.alarm,
+        "certificate": None
+        if held is None
+        else {"id": held.certificate, "look": held.look, "alpha": held.alpha, "delta": held.delta, "n": held.n},
+        "monitor": None
+        if monitor is None
+        else {
+            "audits": monitor.audits,
+            "differing": monitor.misses,
+            "e_value": monitor.e_value,
+            "alarm_at": 1 / monitor.level,
+            "alarmed_after": monitor.alarmed_after,
+        },
+        "audits": audits,
+        "rows": {name: value for name, value in counts._asdict().items() if name not in {"audits", "differing"}},
+        "looks": [
+            {"look": one.look, "at": one.at, "by": one.by, "verdict": one.verdict, **one.page}
+            for one in store.looks(modes.cascade)
+        ],
+        "alpha": settings.alpha,
+        "delta": settings.delta,
+        "delta_spent": spent_level(settings.delta, state.looks),
+        "changes": [one._asdict() for one in state.changes],
+    }
+
+
+async def _set_mode(modes: Modes, body: Mapping[str, Any], by: str) -> dict[str, Any]:
+    wanted, why = body.get("mode"), _why(body)
+    if wanted not in {"observe", "enforce", "fallback"}:
+        raise Refused(400, "mode must be observe, enforce or fallback.", param="mode")
+    await modes.changed(lambda state, at: state.set_mode(wanted, by, why, at))
+    return await shown(modes)
+
+
+async def _kill(modes: Modes, body: Mapping[str, Any], by: str) -> dict[str, Any]:
+    on, why = body.get("on"), _why(body)
+    if not isinstance(on, bool):
+        raise Refused(400, "on must be true or false.", param="on")
+    await modes.changed(lambda state, at: state.switched(on, by, why, at))
+    return await shown(modes)
+
+
+def _why(body: Mapping[str, Any]) -> str:
+    why = body.get("why", "by hand")
+    if not isinstance(why, str) or len(why) > 500:
+        raise Refused(400, "why must be a text of at most 500 characters.", param="why")
+    return why
+
+
+async def _promote(modes: Modes, body: Mapping[str, Any], by: str) -> dict[str, Any]:
+    share = body.get("canary")
+    if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
+        raise Refused(400, "canary must be a share above 0, at most 1.", param="canary")
+    page = await asyncio.shield(look(modes, by, share))
+    return {"promotion": page, "cascade": await shown(modes)}
+
+
+async def look(modes: Modes, by: str, canary: float | None = None) -> dict[str, Any]:
+    """Look at the certifying rows in a process of its own, and return what it found.
+
+    Raises:
+        Refused: it could not look, with what it said.
+    """
+    command = [sys.executable, "-m", "cascade.cli.main", "promote", "/dev/stdin", "--cascade", modes.cascade]
+    command += ["--by", by, "--json", *([] if canary is None else ["--canary", str(canary)])]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    out, err = await process.communicate(modes.configuration().encode())  # names of variables, never a key
+    try:
+        page: dict[str, Any] = json.loads(out)
+    except ValueError:
+        said = err.decode("utf-8", "replace").strip().removeprefix("error:").strip()
+        raise Refused(409, said[-1_000:] or "The look ended without a result.", code="no_promotion") from None
+    return page
