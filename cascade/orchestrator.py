@@ -27,7 +27,7 @@ from cascade.checks import (
 from cascade.config import CascadeConfig
 from cascade.engine import Run, adrive, drive, run
 from cascade.episodes.traces import Trace, TraceWriter
-from cascade.errors import ProviderUnavailableError, UsageError
+from cascade.errors import UsageError
 from cascade.factory import alone, build_guards, build_policy, build_standins, build_strategy
 from cascade.money import Price, nano_usd
 from cascade.policies.base import Policy
@@ -344,7 +344,7 @@ class Orchestrator:
             trace_id: the id of the episode in the traces.
             key: the name of the server's key whose budget it counts for (`budget.per_key`).
             deadline_s: as in `ask`.
-            traced: whether it is put on record; not where `acomplete_record` will do it.
+            traced: whether it is put on record; not where the whole of it will be, later.
 
         Raises:
             ProviderError, BudgetExceededError, UsageError: as `achat` does.
@@ -366,41 +366,6 @@ class Orchestrator:
             async with aclosing(pieces) as events:
                 async for event in events:
                     yield event
-
-    async def acomplete_record(
-        self, request: ChatRequest, served: Answer, *, audit: bool, trace_id: str, key: str | None = None
-    ) -> Answer:
-        """Make the calls that an answer left out, and put the whole on record. What was asked already is not again.
-
-        Args:
-            request: what was asked.
-            served: what was answered.
-            audit: whether the policy in service decided; otherwise every step is run and kept.
-            trace_id: the id of the episode in the traces.
-            key: as in `aserve`.
-
-        Returns:
-            The answer with all steps. A call that failed stands in it, and so does one that had failed before.
-
-        Raises:
-            ProviderError, BudgetExceededError, UsageError: as `achat` does.
-        """
-        asked = Question.of_chat(request)
-        only = None if audit else RunPlan(self._plain, FixedPolicy("both", self._plain.horizon))
-        deadline, walk, trace, _ = self._begin(asked, None, None, None, None, only, trace_id, audit=audit)
-        made = {call.request.model: call for call in served.calls}
-
-        async def replied(one: Request) -> Completion:
-            call = made.pop(one.model, None)
-            if call is None:
-                return await self._guard(one, key).acomplete(one, deadline, self._halt)
-            if call.completion is None:
-                raise ProviderUnavailableError(call.error or "the call failed", model=one.model)
-            return call.completion
-
-        with self._halt.working():
-            answer = await adrive(walk, replied)
-        return await trace.asettle(answer)
 
     def chat_many(
         self, requests: Iterable[Chat], *, concurrency: int = 8, level: str | None = None, alpha: float | None = None

@@ -115,11 +115,12 @@ def _needed(rows: Rows, asked: Asked, look: int, counts: Counts) -> tuple[int | 
         return None, str(error)
     served = guarantee.rules.served(choice.sample)  # type: ignore[attr-defined]
     levels = np.unique(choice.sample.levels.reach[np.isfinite(choice.sample.levels.reach)])
+    guide = known.arrays.cost[:, -1].astype(np.float64)
+    others = known.arrays.cost[:, :-1].sum(axis=1).astype(np.float64)
     best = math.inf
     for kappa in levels[np.unique(np.linspace(0, levels.size - 1, _POINTS).astype(np.int64))] if levels.size else ():
         at = served.at(PathPoint(float(kappa)))
-        guide, others = (known.arrays.cost[:, -1], known.arrays.cost[:, :-1].sum(axis=1))
-        costs = Costs(*(one.astype(np.float64) for one in (guide, others, at.cost)), np.zeros(known.n, dtype=np.bool_))
+        costs = Costs(guide, others, at.cost.astype(np.float64), np.zeros(known.n, dtype=np.bool_))
         bounds = Bounds.of(costs)
         enough = rows_for_saving(costs.saving(asked.audit, bounds), bounds, look_level(SAVING_LEVEL, look))
         if enough < best:

@@ -33,6 +33,7 @@ from cascade.money import nano_usd
 from cascade.orchestrator import Orchestrator
 from cascade.server.asking import Asked
 from cascade.server.catalog import Catalog, Route
+from cascade.server.whole import whole_of
 from cascade.types import Answer
 
 logger = logging.getLogger("cascade")
@@ -206,8 +207,8 @@ class Modes:
             return
         whole, why, request = None, None, turn.asked.request
         try:
-            whole = await self._orchestrator.acomplete_record(
-                request, turn.answer, audit=turn.audits, trace_id=row.trace_id, key=turn.key
+            whole = await whole_of(
+                self._orchestrator, request, turn.answer, audit=turn.audits, trace_id=row.trace_id, key=turn.key
             )
             bad = [f"the call of {call.request.model} failed: {call.error}" for call in whole.calls if call.error]
             why = bad[0] if bad else None

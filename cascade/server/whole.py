@@ -1,0 +1,51 @@
+"""The whole of a request that was served in part: the calls that were left out are made after the response."""
+
+from __future__ import annotations
+
+from cascade.chat import ChatRequest
+from cascade.engine import adrive
+from cascade.errors import ProviderUnavailableError
+from cascade.orchestrator import Orchestrator
+from cascade.policies.fixed import FixedPolicy
+from cascade.serving.certified import RunPlan
+from cascade.types import Answer, Completion, Question, Request
+
+
+async def whole_of(
+    orchestrator: Orchestrator, request: ChatRequest, served: Answer, *, audit: bool, trace_id: str, key: str | None
+) -> Answer:
+    """Make the calls that an answer left out, and put the whole on record. What was asked already is not asked again.
+
+    Args:
+        orchestrator: who answered.
+        request: what was asked.
+        served: what was answered; it is not on record yet.
+        audit: whether the policy in service decided; otherwise every step is run and kept.
+        trace_id: the id of the episode in the traces.
+        key: the name of the server's key whose budget the calls count for.
+
+    Returns:
+        The answer with all steps. A call that failed stands in it, and so does one that had failed before.
+
+    Raises:
+        ProviderError, BudgetExceededError, UsageError: as `Orchestrator.achat` does.
+    """
+    plain, asked = orchestrator._plain, Question.of_chat(request)  # noqa: SLF001 - what serves a request makes its calls
+    only = None if audit else RunPlan(plain, FixedPolicy("both", plain.horizon))
+    deadline, walk, trace, _ = orchestrator._begin(  # noqa: SLF001 - the same
+        asked, None, None, None, None, only, trace_id, audit=audit
+    )
+    made = {call.request.model: call for call in served.calls}
+
+    async def replied(one: Request) -> Completion:
+        call = made.pop(one.model, None)
+        if call is None:
+            guard = orchestrator._guard(one, key)  # noqa: SLF001 - the same
+            return await guard.acomplete(one, deadline, orchestrator._halt)  # noqa: SLF001 - the same
+        if call.completion is None:
+            raise ProviderUnavailableError(call.error or "the call failed", model=one.model)
+        return call.completion
+
+    with orchestrator._halt.working():  # noqa: SLF001 - the same
+        answer = await adrive(walk, replied)
+    return await trace.asettle(answer)
