@@ -104,7 +104,6 @@ class Orchestrator:
         self._plain = build_strategy(config)
         watched = config.guarantee is not None or isinstance(config.policy, DirectoryConfig)
         self._service = in_service(config, self._plain) if watched else None
-        # What serves while nothing was ever certified here: an ask then needs no `CertifiedPolicy`.
         self._bare = build_policy(config) if self._service is None else self._service.default.policy
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
@@ -341,10 +340,9 @@ class Orchestrator:
                 place; otherwise only the answer is yielded.
             level: the level to ask at, by its name, where the policy has levels.
             model: the name of one of the configured models: it alone is asked, and no policy decides.
-            trace_id: the id of the episode in the traces.
+            trace_id: the id of the episode in the traces, where it goes if it is `traced`.
             key: the name of the server's key whose budget it counts for (`budget.per_key`).
             deadline_s: as in `ask`.
-            traced: whether it is put on record; not where the whole of it will be, later.
 
         Raises:
             ProviderError, BudgetExceededError, UsageError: as `achat` does.
@@ -353,7 +351,7 @@ class Orchestrator:
         if model is not None:
             only = RunPlan(alone(self.config, model, self._plain.prompts), FixedPolicy(), walk=f"{model} only")
         asked = Question.of_chat(request)
-        deadline, walk, trace, plan = self._begin(asked, level, None, None, deadline_s, only, trace_id, traced=traced)
+        deadline, walk, trace, plan = self._begin(asked, level, None, None, deadline_s, only, trace_id, traced)
         last = plan.strategy.horizon if stream and plan.strategy.ends_with_reference else 0
         pieces = aserve(
             walk,
@@ -498,7 +496,8 @@ class Orchestrator:
         Questions that other threads are asking end at once with `ClosedError`; no further call is made. Inside an event
         loop use `aclose`, which also waits for the questions of that loop to end.
         """
-        self._stop()
+        self._closed = True
+        self._halt.stop()
         if not in_event_loop():
             self._halt.wait_idle(SETTLE_S)
         for guard in self._own:
@@ -509,7 +508,8 @@ class Orchestrator:
 
     async def aclose(self) -> None:
         """Do as `close` without blocking the event loop."""
-        self._stop()
+        self._closed = True
+        self._halt.stop()
         await asyncio.to_thread(self._halt.wait_idle, SETTLE_S)
         for guard in self._own:
             await guard.aclose()
@@ -520,10 +520,6 @@ class Orchestrator:
     def _close_ledger(self) -> None:
         if self._spending is not None:
             self._spending.ledger.close()
-
-    def _stop(self) -> None:
-        self._closed = True
-        self._halt.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -553,7 +549,6 @@ class Orchestrator:
         deadline_s: float | None,
         only: RunPlan | None = None,
         trace_id: str | None = None,
-        *,
         traced: bool = True,
         audit: bool = False,
     ) -> tuple[Deadline, Run, Trace, RunPlan]:
@@ -564,7 +559,6 @@ class Orchestrator:
         serving = self._serves(level, alpha) if only is None else None
         stays = self._caches is not None and only is None and self._caches.stays(asked, self._plain)
         plan = only or (unpromised(self._plain, self._bare, stays) if serving is None else serving.plan(asked, stays))
-        plan = plan._replace(audit=True) if audit else plan
         trace = Trace(self._traces if traced else None, plan.strategy.horizon, self._paid, plan.walk, trace_id)
         walk = run(
             asked,
@@ -575,7 +569,7 @@ class Orchestrator:
             on_exhausted=self.config.budget.on_exhausted,
             certificate=plan.certificate,
             abstain_below=plan.abstain_below,
-            audit=plan.audit,
+            audit=plan.audit or audit,
             warnings=(*plan.warnings, *said),
             level=plan.level,
             scope=plan.scope,
