@@ -340,7 +340,8 @@ class Orchestrator:
                 place; otherwise only the answer is yielded.
             level: the level to ask at, by its name, where the policy has levels.
             model: the name of one of the configured models: it alone is asked, and no policy decides.
-            trace_id: the id of the episode in the traces, where it goes if it is `traced`.
+            trace_id: the id of the episode in the traces.
+            traced: whether it goes there.
             key: the name of the server's key whose budget it counts for (`budget.per_key`).
             deadline_s: as in `ask`.
 
@@ -408,8 +409,7 @@ class Orchestrator:
     @property
     def levels(self) -> Mapping[str, Level]:
         """The levels that a question can be asked at, the cheapest first; none where the policy has none."""
-        known = None if self._service is None else self._service.levels
-        return {} if known is None else known.by_name
+        return {} if self._service is None or self._service.levels is None else self._service.levels.by_name
 
     def record_outcome(
         self,
@@ -583,9 +583,9 @@ class Orchestrator:
 
     def _serves(self, level: str | None, alpha: float | None) -> CertifiedPolicy | None:
         """Return what serves at a level; at the default one where none is asked for."""
-        if level is None and alpha is None:
-            return None if self._service is None else self._service.default
-        return at_level(self._service, level, alpha)
+        if level is not None or alpha is not None:
+            return at_level(self._service, level, alpha)
+        return None if self._service is None else self._service.default
 
     def _paid(self, request: Request, completion: Completion) -> Call:
         return paid_call(request, completion, self._prices.get(request.model))
