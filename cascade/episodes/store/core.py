@@ -175,11 +175,11 @@ class Store:
 
         from cascade.episodes.store.tables import episodes
 
-        chosen = [episodes.c[name] for name in columns if name in self._columns]
+        chosen = [episodes.c[name] if name in self._columns else sa.null() for name in columns]
         query = sa.select(*chosen).order_by(episodes.c.id.desc()).limit(most)
         with self._transaction(reading=True) as connection:
-            found = connection.execute(query).mappings().all()
-        return [dict.fromkeys(columns) | dict(row) for row in reversed(found)]
+            found = connection.execute(query).all()
+        return [dict(zip(columns, row, strict=True)) for row in reversed(found)]
 
     def count(self, where: Mapping[str, str] | None = None, before: datetime | None = None) -> int:
         """Return how many rows there are, or match and were made before a time. Raises as `read` does."""

@@ -51,6 +51,7 @@ class Pages:
     def __init__(self, orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> None:
         self._orchestrator, self._catalog, self._metrics = orchestrator, catalog, metrics
         self._settings = orchestrator.config.server
+        self._reading = asyncio.Lock()
 
     @cached_property
     def _desk(self) -> Desk:
@@ -86,9 +87,10 @@ class Pages:
         asked = request.query_params.get("days", "")
         known = {str(days): days for days, _ in PERIODS}
         days = known.get(asked, _DEFAULT_DAYS)
-        served, guide = self._orchestrator, self._catalog.guide
+        served, guide, now = self._orchestrator, self._catalog.guide, datetime.now(UTC)
         try:
-            shown = await asyncio.to_thread(overview, served, guide, days, datetime.now(UTC))
+            async with self._reading:  # one at a time, however many look
+                shown = await asyncio.to_thread(overview, served, guide, days, now)
         except CascadeError as error:
             return self._page("problem.html", "overview", 503, heading="The traces cannot be read", said=_said(error))
         return self._page("overview.html", "overview", errors=self._metrics.unserved, **shown)
