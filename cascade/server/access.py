@@ -64,6 +64,18 @@ def check(headers: Mapping[str, str], settings: ServerConfig) -> str | None:
     return key.name
 
 
+def refuse_without(settings: ServerConfig, key: str | None, *scopes: str) -> None:
+    """Refuse a key that has none of these scopes. A server without keys lets everybody do everything.
+
+    Raises:
+        Refused: (403) it has none.
+    """
+    held = {scope for one in settings.keys if one.name == key for scope in one.scopes}
+    if settings.keys and not held & set(scopes):
+        said = f"The key {key} lacks the scope {' or '.join(scopes)}: server.keys[].scopes."
+        raise Refused(403, said, code="missing_scope")
+
+
 def _owner(hashed: str, keys: Iterable[ServerKeyConfig]) -> ServerKeyConfig | None:
     """Return the key that has a hash, in the same time whichever it is."""
     found: ServerKeyConfig | None = None

@@ -143,7 +143,9 @@ class Edge:
         try:
             async with asyncio.timeout(settings.request_s + _GRACE_S) as clock:
                 if not _open(scope, settings):
-                    scope["exchange"].key = access.check(Headers(scope=scope), settings)
+                    key = scope["exchange"].key = access.check(Headers(scope=scope), settings)
+                    if scope["path"] in self._dialects:
+                        access.refuse_without(settings, key, "ask")
                 await self._app(scope, receive, send)
         except ClientLeftError:
             raise

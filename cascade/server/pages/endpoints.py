@@ -18,6 +18,7 @@ from starlette.routing import Route
 from cascade.errors import CascadeError
 from cascade.orchestrator import Orchestrator
 from cascade.safety.keys import redact
+from cascade.server import access
 from cascade.server.bodies import read_object
 from cascade.server.catalog import Catalog
 from cascade.server.metrics import Metrics
@@ -109,6 +110,7 @@ class Pages:
 
     async def _press(self, request: Request) -> Response:
         refuse_other_sites(request)
+        access.refuse_without(self._settings, _key_of(request), "view", "admin")
         body = await read_object(request.receive, request.headers.get("content-type", ""), self._settings)
         reviewer, pair, keys = (body.get(name) for name in ("reviewer", "pair", "keys"))
         reviewer = _name(reviewer) if isinstance(reviewer, str) else None
@@ -122,7 +124,12 @@ class Pages:
         return self._page("review.html", "review", view=view, along=self._settings.review.policy is not None)
 
     def _locked(self, request: Request) -> bool:
-        return bool(self._settings.keys) and _key_of(request) is None
+        """Whether a page is to ask for a key. Raises Refused (403) for a key that may not look."""
+        key = _key_of(request)
+        if self._settings.keys and key is None:
+            return True
+        access.refuse_without(self._settings, key, "view", "admin")
+        return False
 
     def _page(self, template: str, here: str, status: int = 200, **values: Any) -> Response:
         return page(template, status, here=here, name=self._settings.name, **values)

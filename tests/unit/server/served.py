@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx
@@ -42,6 +42,21 @@ def asgi(served: Orchestrator, **headers: str) -> httpx.AsyncClient:
     """Return a client of the application, without a socket."""
     transport = httpx.ASGITransport(application(served), client=("127.0.0.1", 1))
     return httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers)
+
+
+@asynccontextmanager
+async def living(served: Orchestrator) -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a client of the application, which starts before and is shut down after the block, as in a server."""
+    app, told, said = application(served), asyncio.Queue[Any](), asyncio.Queue[Any]()
+    life = asyncio.create_task(app({"type": "lifespan", "asgi": {}, "state": {}}, told.get, said.put))
+    await told.put({"type": "lifespan.startup"})
+    assert (await said.get())["type"] == "lifespan.startup.complete"
+    transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+    await told.put({"type": "lifespan.shutdown"})
+    assert (await said.get())["type"] == "lifespan.shutdown.complete"
+    await life
 
 
 async def post(

@@ -21,7 +21,7 @@ from cascade.server.pages import chart
 from cascade.server.pages.site import HEADERS
 from cascade.server.pages.traffic import by_day, outcomes, saving, seen
 
-from .served import asgi, orchestrator
+from .served import living, orchestrator
 
 EVIL = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'\x1b[31m\u202e"
 BASE, GUIDE = "small<b onclick=x>", "large"
@@ -37,7 +37,8 @@ AUDITED = {"kind": "agreement", "alpha": 0.1, "audit": {"probability": 1.0}}
 async def filled(folder: Path, requests: int = 2, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Serve requests whose texts and models are an attack, each of them audited, and yield a client."""
     given = {"models": MODELS, "guarantee": AUDITED, "traces": {"store": f"sqlite:///{folder}/t.db"}, **settings}
-    async with orchestrator(FakeProvider(SCRIPT), **given) as served, asgi(served) as client:
+    served = orchestrator(FakeProvider(SCRIPT), **given)
+    async with living(served) as client:
         for number in range(requests):
             await served.achat([{"role": "user", "content": f"{EVIL} {number}"}])
         served.flush_traces()
@@ -116,7 +117,18 @@ async def test_only_files_of_the_package_are_served(tmp_path: Path, path: str) -
 async def test_with_keys_a_page_shows_nothing_until_it_has_one(tmp_path: Path) -> None:
     made = new_key()
     key = {"authorization": f"Bearer {made.key}"}
-    async with filled(tmp_path, server={"keys": [{"name": "ann", "sha256": made.sha256}]}) as client:
+    asks = new_key()
+    keys = [
+        {"name": "ann", "sha256": made.sha256, "scopes": ["view"]},
+        {"name": "app", "sha256": asks.sha256},
+    ]
+    async with filled(tmp_path, server={"keys": keys}) as client:
+        app = {"authorization": f"Bearer {asks.key}"}
+        said = {"reviewer": "ann", "pair": "x", "keys": "1"}
+        others = [await client.get(path, headers=app) for path in ("/ui", "/ui/review?as=app")]
+        others.append(await client.post("/ui/review/press", json=said, headers=app))
+        asked = {"model": "cascade", "messages": [{"role": "user", "content": "?"}]}
+        others.append(await client.post("/v1/chat/completions", json=asked, headers=key))
         bare, wrong = await client.get("/ui"), await client.get("/ui", headers={"authorization": "Bearer no"})
         right = await client.get("/ui", headers=key)
         review = await client.get("/ui/review?as=ann")
@@ -128,6 +140,7 @@ async def test_with_keys_a_page_shows_nothing_until_it_has_one(tmp_path: Path) -
     assert (review.status_code, "data-locked" in review.text, "Output 1" in review.text) == (200, True, False)
     assert (wrong.status_code, press.status_code, metrics.status_code) == (401, 401, 401)
     assert around.status_code in {401, 404}
+    assert [one.status_code for one in others] == [403] * 4  # an application's key sees nobody's prompts
     assert (right.status_code, "Since " in right.text, static.status_code) == (200, True, 200)
     assert "set-cookie" not in {*bare.headers, *right.headers}
 
@@ -141,6 +154,27 @@ async def test_no_other_site_can_judge(tmp_path: Path) -> None:
         rebound = await client.post("/ui/review/press", json=said, headers={"host": "evil.example"})
     assert [one.status_code for one in (form, plain, other, rebound)] == [415, 415, 403, 403]
     assert begun(tmp_path) == []
+
+
+@pytest.mark.parametrize("what", ["promote", "mode", "kill"])
+async def test_no_other_site_and_no_lesser_key_changes_a_mode(tmp_path: Path, what: str) -> None:
+    path, body = f"/v1/cascades/cascade/{what}", b'{"mode": "fallback", "on": true}'
+    async with filled(tmp_path, 0, guarantee=None, modes={}) as client:
+        form = await client.post(path, content=body, headers={"content-type": "text/plain"})
+        rebound = await client.post(
+            path, content=body, headers={"content-type": "application/json", "host": "evil.example"}
+        )
+        asked = await client.options(path, headers={"origin": "http://evil.example"})
+        assert "access-control-allow-origin" not in asked.headers
+        state = (await client.get("/v1/cascades")).json()["data"][0]
+    assert (form.status_code, rebound.status_code) == (415, 403)
+    made = new_key()
+    keys = {"keys": [{"name": "ann", "sha256": made.sha256, "scopes": ["ask", "view"]}]}
+    async with filled(tmp_path, 0, guarantee=None, modes={}, server=keys) as client:
+        key = {"authorization": f"Bearer {made.key}"}
+        lesser, none = await client.post(path, json={}, headers=key), await client.post(path, json={})
+    assert (lesser.status_code, none.status_code) == (403, 401)
+    assert (state["mode"], state["killed"], state["looks"]) == ("observe", False, [])
 
 
 async def test_without_traces_or_requests_it_says_what_to_do(tmp_path: Path) -> None:

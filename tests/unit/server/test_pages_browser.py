@@ -71,7 +71,7 @@ def address(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     with ThreadPoolExecutor(1) as beside:  # playwright's event loop runs in this thread
         beside.submit(filled, folder).result()
     settings: dict[str, Any] = {"traces": {"store": f"sqlite:///{folder}/t.db"}, "modes": {}}
-    settings["server"] = {"keys": [{"name": "ann", "sha256": KEY.sha256}]} if locked else {}
+    settings["server"] = {"keys": [{"name": "ann", "sha256": KEY.sha256, "scopes": ["view"]}]} if locked else {}
     with orchestrator(FakeProvider(says), **settings) as served, listening(served) as url:
         yield url, folder, locked
 

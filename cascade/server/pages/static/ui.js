@@ -40,7 +40,7 @@ async function load(focus) {
   busy = true;
   try {
     const response = await fetch(location.href, { headers: headers({}), cache: "no-store" });
-    if (response.status === 401) {
+    if (response.status === 401 || response.status === 403) {
       sessionStorage.removeItem(KEY);
       say(await problem(response));
     } else if ((response.headers.get("content-type") || "").startsWith("text/html")) {
