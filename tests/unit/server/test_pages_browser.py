@@ -174,6 +174,25 @@ def test_every_control_of_the_overview_is_reached_by_tab_and_seen(browser: Any, 
     assert visit.wrong == []
 
 
+def test_the_kill_switch_asks_once_more_and_needs_an_admin(browser: Any, address: Any) -> None:
+    url, folder, locked = address
+    visit = Visit(browser, url, viewport=DESKTOP)
+    visit.open("/ui", locked=locked)
+    for on in (True, False):
+        visit.page.get_by_role("button", name=f"Kill switch {'on' if on else 'off'}").focus()
+        visit.page.keyboard.press("Enter")
+        visit.page.get_by_role("button", name=f"Switch {'on' if on else 'off'}", exact=True).focus()
+        visit.page.keyboard.press("Enter")
+        if locked:  # its key may look, and no more
+            visit.page.wait_for_selector("text=This needs a key with the scope admin")
+            break
+        visit.page.wait_for_selector(f"text=Kill switch {'off' if on else 'on'}")
+        store = ModeStore.open(f"sqlite:///{folder}/t-modes.db")
+        assert store.state("cascade").killed is on
+        store.close()
+    assert locked or visit.wrong == []
+
+
 def test_a_wrong_key_is_said_and_forgotten(browser: Any, address: Any) -> None:
     url, _, locked = address
     if not locked:
