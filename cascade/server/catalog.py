@@ -33,6 +33,8 @@ class Catalog:
         models: the models of its ladder, cheapest first; the last one is the guide.
         others: configured models that are not in the ladder.
         levels: the levels of its policy, the cheapest first.
+        places: the models by their places in the configuration, which are not listed, and are names all the same: the
+            aliases that the clients of another gateway know.
 
     >>> catalog = Catalog("support", ("small", "large"), levels=("low",))
     >>> [*catalog.routes]
@@ -45,6 +47,7 @@ class Catalog:
     models: tuple[str, ...]
     others: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
+    places: Mapping[str, str] = field(default_factory=dict)
     routes: Mapping[str, Route] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -65,7 +68,8 @@ class Catalog:
             raise ConfigError(problems)
         ladder = tuple(config.models[place].model for place in config.strategy.places)
         others = dict.fromkeys(entry.model for entry in config.models.values() if entry.model not in ladder)
-        return cls(config.server.name, ladder, tuple(others), tuple(levels))
+        places = {place: entry.model for place, entry in config.models.items()}
+        return cls(config.server.name, ladder, tuple(others), tuple(levels), places)
 
     @property
     def guide(self) -> str:
@@ -84,6 +88,8 @@ class Catalog:
         """
         if not isinstance(name, str) or not name:
             raise Refused(400, f"model is missing; known: {', '.join(self.routes)}", param="model")
+        if name not in self.routes and name in self.places:
+            return Route(model=self.places[name])
         if name not in self.routes:
             raise Refused(
                 404,

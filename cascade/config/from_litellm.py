@@ -1,0 +1,167 @@
+"""From the configuration of a LiteLLM proxy to one of cascade's: the models, their keys' names, fallbacks, time limits.
+
+What has no counterpart is listed, by its path, and never left out in silence. No key and no address with one is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from cascade.errors import ConfigError
+from cascade.money import Price, PriceTable
+
+_VARIABLE = "os.environ/"
+_PER_MILLION = 1e6
+_PLAIN = ("max_tokens", "temperature", "seed")
+_KNOWN = frozenset({"model", "api_key", "api_base", "input_cost_per_token", "output_cost_per_token", *_PLAIN})
+_RETRIES = 2
+"""How often cascade itself tries again."""
+_SECTIONS = frozenset({"model_list", "router_settings", "litellm_settings"})
+_NOT_CHAT = frozenset({"embedding", "image_generation", "audio_transcription", "audio_speech", "rerank", "moderation"})
+
+
+class Carried(NamedTuple):
+    """A configuration of cascade, as plain values, and what was left behind, in words."""
+
+    config: dict[str, Any]
+    left: tuple[str, ...]
+
+
+def carried(document: Mapping[str, Any]) -> Carried:
+    """Return cascade's configuration for a LiteLLM proxy's.
+
+    Each model keeps its alias: a client goes on asking for it by that name. A ladder is made of the cheapest and the
+    dearest model, or of the first and the last, where prices are unknown.
+
+    Raises:
+        ConfigError: it has no model that cascade could ask.
+
+    >>> listed = {"model_name": "fast", "litellm_params": {"model": "openai/gpt-4o-mini", "api_key": "os.environ/A"}}
+    >>> carried({"model_list": [listed]}).config["models"]
+    {'fast': {'model': 'openai/gpt-4o-mini', 'api_key_env': 'A'}}
+    """
+    made = _Carrying()
+    listed = document.get("model_list")
+    for number, entry in enumerate(listed if isinstance(listed, list) else ()):
+        made.take(f"model_list[{number}]", entry)
+    if not made.models:
+        raise ConfigError(["model_list: no model in it could be carried over", *made.left])
+    for section in ("router_settings", "litellm_settings"):
+        made.settings(section, _object(document.get(section)))
+    for name in sorted(document.keys() - _SECTIONS):
+        inside = document[name]
+        names = [f"{name}.{one}" for one in inside] if isinstance(inside, Mapping) else [name]
+        made.left += [f"{one}{_ADVICE.get(one, '')}" for one in names]
+    config: dict[str, Any] = {"models": made.models, "strategy": made.ladder()}
+    if made.timeout_s is not None:
+        config["timeouts"] = {"per_call_s": made.timeout_s}
+    return Carried({**config, "provider": "litellm"}, tuple(made.left))
+
+
+_ADVICE = {
+    "general_settings.master_key": ": make a key of cascade's own: cascade serve --new-key NAME",
+    "general_settings.database_url": ": cascade keeps traces and budgets in stores of its own (traces, budget.store)",
+}
+
+
+@dataclass
+class _Carrying:
+    """What was carried over so far."""
+
+    models: dict[str, dict[str, Any]] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+    timeout_s: float | None = None
+    _spare: set[str] = field(default_factory=set)
+
+    def take(self, where: str, entry: object) -> None:
+        """Take one deployment. A second one of an alias answers where the first is down."""
+        alias, given = _object(entry).get("model_name"), _object(_object(entry).get("litellm_params"))
+        model = given.get("model")
+        if not isinstance(alias, str) or not isinstance(model, str) or "*" in alias + model:
+            self.left.append(f"{where}: it names no one model")
+            return
+        mode = _object(_object(entry).get("model_info")).get("mode")
+        if mode in _NOT_CHAT:
+            self.left.append(f"{where}: {alias} answers no chat requests")
+            return
+        made = {"model": model, **dict(self._settings(where, given))}
+        if any(one["model"] == model for one in self.models.values()):
+            self.left.append(f"{where}: {model} stands there twice; cascade asks each model at one address")
+            return
+        if alias not in self.models:
+            self.models[alias] = made
+            return
+        place = next(name for number in range(2, 1_000) if (name := f"{alias}_{number}") not in self.models)
+        self.models[place] = made
+        self._spare.add(place)
+        self.models[alias]["fallbacks"] = [*self.models[alias].get("fallbacks", ()), place]
+        self.left.append(f"{where}: requests for {alias} are not spread: {place} answers where {alias} is down")
+
+    def _settings(self, where: str, given: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+        key, base = given.get("api_key"), given.get("api_base")
+        if isinstance(key, str) and key.startswith(_VARIABLE):
+            yield "api_key_env", key.removeprefix(_VARIABLE)
+        elif key is not None:
+            self.left.append(f"{where}.litellm_params.api_key: put the key into a variable, and name it as api_key_env")
+        if isinstance(base, str) and base.startswith(_VARIABLE):
+            self.left.append(f"{where}.litellm_params.api_base: write the address that {base} stands for as api_base")
+        elif base is not None:
+            yield "api_base", base
+        costs = [given.get(f"{name}_cost_per_token") for name in ("input", "output")]
+        if all(isinstance(one, int | float) and not isinstance(one, bool) for one in costs):
+            yield "price", dict(zip(("input", "output"), [_rounded(one) for one in costs], strict=True))
+        for name in _PLAIN:
+            if given.get(name) is not None:
+                yield name, given[name]
+        self.left += [f"{where}.litellm_params.{name}" for name in given if name not in _KNOWN]
+
+    def settings(self, where: str, given: Mapping[str, Any]) -> None:
+        """Take the proxy's own settings: fallbacks, retries, time limits."""
+        for name, value in given.items():
+            if name == "fallbacks":
+                self._fallbacks(f"{where}.fallbacks", value)
+            elif name == "num_retries":
+                if value != _RETRIES:
+                    self.left.append(f"{where}.num_retries: cascade tries again {_RETRIES} times at most, by a budget")
+            elif name in {"timeout", "request_timeout"} and isinstance(value, int | float) and value > 0:
+                self.timeout_s = float(value)
+            else:
+                self.left.append(f"{where}.{name}")
+
+    def _fallbacks(self, where: str, value: object) -> None:
+        for one in value if isinstance(value, list) else ():
+            for alias, others in _object(one).items():
+                found = [name for name in others if name in self.models] if isinstance(others, list) else []
+                if alias not in self.models or not isinstance(others, list) or len(found) < len(others):
+                    self.left.append(f"{where}: {alias}: a model that it names was not carried over")
+                if alias in self.models and found:
+                    known = [*self.models[alias].get("fallbacks", ()), *found]
+                    self.models[alias]["fallbacks"] = list(dict.fromkeys(name for name in known if name != alias))
+
+    def ladder(self) -> dict[str, Any]:
+        """Return a ladder of the cheapest and the dearest model."""
+        aliases = [name for name in self.models if name not in self._spare]
+        costs = {name: _cost(self.models[name]) for name in aliases}
+        known = [name for name in aliases if costs[name] is not None]
+        if len(known) == len(aliases):
+            aliases = sorted(aliases, key=lambda name: costs[name] or 0.0)
+        else:
+            self.left.append("strategy: the order of the models' prices is not known; put the cheapest first")
+        return {"kind": "ladder", "models": list(dict.fromkeys([aliases[0], aliases[-1]]))}
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _rounded(per_token: float) -> float:
+    return round(per_token * _PER_MILLION, 9)
+
+
+def _cost(entry: Mapping[str, Any]) -> float | None:
+    """Return what a call of 1,000 tokens and 1,000 more costs at most, None where no price is known."""
+    given = entry.get("price")
+    price = PriceTable.bundled().price(entry["model"]) if given is None else Price.per_million(**given)
+    return None if price is None else price.bound_nano_usd(1_000, 1_000)
