@@ -225,6 +225,13 @@ def timed_chat(messages: Chat, fields: dict[str, Any]) -> tuple[Question, float 
     return chat_question(messages, fields), deadline_s
 
 
+def above_zero(deadline_s: float | None) -> float | None:
+    """Return a number of seconds; raise UsageError where it is not above 0."""
+    if deadline_s is not None and not deadline_s > 0:
+        raise UsageError(f"deadline_s must be above 0, not {deadline_s!r}.")
+    return deadline_s
+
+
 def level_of(level: str | None, budget: str | None) -> str | None:
     """Return the level that is asked for, also by its old name."""
     if budget is None:

@@ -128,6 +128,7 @@ EXTRAS: Mapping[str, str] = {
     "math-verify": "math",
     "matplotlib": "report",
     "onnxruntime": "embed",
+    "opentelemetry": "otel",
     "orjson": "server",
     "psycopg": "sql",
     "pyarrow": "parquet",

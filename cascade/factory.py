@@ -29,6 +29,7 @@ from cascade.strategies import prompts
 from cascade.strategies.agents import AGENTS, WithAgents
 from cascade.strategies.base import ModelUse, Standins, Strategy
 from cascade.strategies.ladder import Ladder
+from cascade.telemetry import tracer
 
 if TYPE_CHECKING:
     from cascade.policies.artifact import PolicyArtifact
@@ -255,6 +256,8 @@ def build_guards(
         config: the configuration. One provider is made for each kind; its endpoints are those of the models it serves.
         providers: ready-made providers by kind, used instead of making new ones.
     """
+    if config.telemetry.spans:
+        tracer()
     by_kind: dict[str, list[ModelConfig]] = {}
     guards, own = dict[str, Guard](), list[Guard]()
     limits = config.timeouts

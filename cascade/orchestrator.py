@@ -16,6 +16,7 @@ from cascade.budget.calls import paid_call
 from cascade.budget.ledger import QuestionBudget
 from cascade.chat import Chat, ChatRequest
 from cascade.checks import (
+    above_zero,
     chat_question,
     checked_question,
     fitted_question,
@@ -45,6 +46,7 @@ from cascade.serving.prompt_caches import PromptCaches
 from cascade.serving.spending import Spending, SpendingGuard
 from cascade.strategies.base import Strategy
 from cascade.streaming import Flow, aserve, astream, stream
+from cascade.telemetry import TracedGuard, traced
 from cascade.types import Answer, Call, Completion, Question, Request, Step, TextDelta
 
 if TYPE_CHECKING:
@@ -590,11 +592,9 @@ class Orchestrator:
     def _paid(self, request: Request, completion: Completion) -> Call:
         return paid_call(request, completion, self._prices.get(request.model))
 
-    def _guard(self, request: Request, key: str | None = None) -> Guard | SpendingGuard:
-        guard = self._guards[request.model]
+    def _guard(self, request: Request, key: str | None = None) -> Guard | TracedGuard | SpendingGuard:
+        guard = traced(self._guards[request.model], self.config.telemetry)
         return guard if self._spending is None else self._spending.over(guard, key)
 
     def _deadline(self, seconds: float | None = None) -> Deadline:
-        if seconds is not None and not seconds > 0:
-            raise UsageError(f"deadline_s must be above 0, not {seconds!r}.")
-        return Deadline.after(self.config.timeouts.per_question_s if seconds is None else seconds)
+        return Deadline.after(self.config.timeouts.per_question_s if above_zero(seconds) is None else seconds)

@@ -50,6 +50,7 @@ from cascade.providers import registry
 from cascade.section import Section
 from cascade.strategies import registry as strategies
 from cascade.strategies.base_guide import BaseGuideConfig
+from cascade.telemetry import TelemetryConfig
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_BASE_VARIABLE = "OPENAI_BASE_URL"
@@ -72,6 +73,7 @@ class CascadeConfig(Section):
     guarantee: GuaranteeConfig | None = None
     server: ServerConfig = Field(default_factory=ServerConfig)
     modes: ModesConfig | None = None
+    telemetry: TelemetryConfig = Field(default_factory=TelemetryConfig)
     traces: Annotated[TracesConfig | None, BeforeValidator(traces_shorthand)] = Field(default_factory=TracesConfig)
 
     @model_validator(mode="before")

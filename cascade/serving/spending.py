@@ -26,6 +26,7 @@ from cascade.types import Call, Completion, Request, TextDelta
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
     from cascade.providers.guard import Guard
+    from cascade.telemetry import TracedGuard
 
 _T = TypeVar("_T")
 _SLACK_S = 60.0
@@ -70,7 +71,7 @@ class Spending:
         url = ledger_url(budget)
         return cls(_opened(url), caps, config.prices(), budget.wait_s, config.timeouts.per_call_s)
 
-    def over(self, guard: Guard, key: str | None) -> SpendingGuard:
+    def over(self, guard: Guard | TracedGuard, key: str | None) -> SpendingGuard:
         """Return a guard whose calls are counted for a key of the server."""
         return SpendingGuard(self, guard, key)
 
@@ -134,7 +135,7 @@ class Spending:
 class SpendingGuard:
     """A guard whose calls are held and booked. It is used as a `Guard` is, and raises BudgetExceededError besides."""
 
-    def __init__(self, spending: Spending, guard: Guard, key: str | None) -> None:
+    def __init__(self, spending: Spending, guard: Guard | TracedGuard, key: str | None) -> None:
         self._spending, self._guard, self._key = spending, guard, key
 
     def complete(self, request: Request, deadline: Deadline, halt: Halt) -> Completion:

@@ -1,0 +1,154 @@
+"""OpenTelemetry spans of model calls, by the semantic conventions for generative AI. Off unless the configuration asks.
+
+A span is a child of whatever span is current where the question is asked: an application's own, or that of an
+instrumented server. It holds no text of a prompt or a reply, unless `telemetry.content` says so.
+
+Reference: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/ (attribute names of version 1.41).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from cascade._version import __version__
+from cascade.chat import calls_of, function_of, text_of
+from cascade.errors import MissingExtraError, ProviderError
+from cascade.providers.guard import Guard
+from cascade.resilience.halting import NEVER, Halt
+from cascade.resilience.retry import Deadline
+from cascade.section import Section
+from cascade.types import Completion, Request, TextDelta
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, Tracer
+
+Attributes = dict[str, Any]
+
+
+def tracer() -> Tracer:
+    """Return the tracer of the process's own provider. Raises MissingExtraError without the extra `otel`."""
+    try:
+        from opentelemetry import trace
+    except ModuleNotFoundError:
+        raise MissingExtraError("opentelemetry", "telemetry") from None
+    return trace.get_tracer("cascade", __version__)
+
+
+def traced(guard: Guard, settings: TelemetryConfig) -> Guard | TracedGuard:
+    """Return a guard whose calls are spans, where the configuration asks for them."""
+    return TracedGuard(guard, tracer(), content=settings.content) if settings.spans else guard
+
+
+class TelemetryConfig(Section):
+    """Whether model calls become OpenTelemetry spans, and whether these hold prompts and replies."""
+
+    spans: bool = False
+    content: bool = False
+
+
+class TracedGuard:
+    """A guard each of whose calls is a span.
+
+    Args:
+        guard: who makes the calls.
+        tracer: who makes the spans.
+        content: whether a span holds the prompt and the reply.
+    """
+
+    def __init__(self, guard: Guard, tracer: Tracer, *, content: bool) -> None:
+        self._guard, self._tracer, self._content = guard, tracer, content
+
+    def complete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
+        """Answer a request, as `Guard.complete` does."""
+        with self._span(request) as span:
+            return self._noted(span, self._guard.complete(request, deadline, halt))
+
+    async def acomplete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
+        """Answer a request, as `Guard.acomplete` does."""
+        with self._span(request) as span:
+            return self._noted(span, await self._guard.acomplete(request, deadline, halt))
+
+    def stream(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Iterator[TextDelta | Completion]:
+        """Answer a request in pieces, as `Guard.stream` does."""
+        with self._span(request) as span:
+            for event in self._guard.stream(request, deadline, halt):
+                yield self._noted(span, event) if isinstance(event, Completion) else event
+
+    async def astream(
+        self, request: Request, deadline: Deadline, halt: Halt = NEVER
+    ) -> AsyncGenerator[TextDelta | Completion, None]:
+        """Answer a request in pieces, as `Guard.astream` does."""
+        with self._span(request) as span:
+            async with aclosing(self._guard.astream(request, deadline, halt)) as events:
+                async for event in events:
+                    yield self._noted(span, event) if isinstance(event, Completion) else event
+
+    @contextmanager
+    def _span(self, request: Request) -> Iterator[Span]:
+        """Make a span that is not the current one: a stream's caller runs in between its pieces."""
+        from opentelemetry.trace import SpanKind, Status, StatusCode
+
+        asked = _asked(request, content=self._content)
+        span = self._tracer.start_span(f"chat {request.model}", kind=SpanKind.CLIENT, attributes=asked)
+        try:
+            yield span
+        except BaseException as error:
+            span.set_attribute("error.type", type(error).__name__)
+            if isinstance(error, ProviderError) and error.status is not None:
+                span.set_attribute("http.response.status_code", error.status)
+            span.set_status(Status(StatusCode.ERROR))
+            raise
+        finally:
+            span.end()
+
+    def _noted(self, span: Span, completion: Completion) -> Completion:
+        span.set_attributes(_answered(completion, content=self._content))
+        return completion
+
+
+def _asked(request: Request, *, content: bool) -> Attributes:
+    found: Attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": request.model.partition("/")[0] if "/" in request.model else "_OTHER",
+        "gen_ai.request.model": request.model,
+        "gen_ai.request.max_tokens": request.max_tokens,
+        "cascade.role": request.role,
+        "cascade.purpose": request.purpose,
+        "cascade.step": request.step,
+    }
+    if request.chat is None:
+        found["gen_ai.request.temperature"] = request.temperature
+    if request.instead_of is not None:
+        found["cascade.instead_of"] = request.instead_of
+    if content:
+        said: Any = [one._asdict() for one in request.messages] if request.chat is None else request.chat.messages
+        found["gen_ai.input.messages"] = _messages(said)
+    return found
+
+
+def _answered(completion: Completion, *, content: bool) -> Attributes:
+    usage = completion.usage
+    found: Attributes = {
+        "gen_ai.response.model": completion.model,
+        "gen_ai.response.id": completion.request_id,
+        "gen_ai.response.finish_reasons": (completion.finish_reason,),
+        "gen_ai.usage.input_tokens": usage.input_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+    }
+    if content:
+        said = completion.message or {"role": "assistant", "content": completion.text}
+        found["gen_ai.output.messages"] = _messages([said])
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _messages(said: Iterable[Mapping[str, Any]]) -> str:
+    """Return messages in the form of the conventions. Tool calls are parts, too."""
+    found = []
+    for one in said:
+        parts: list[Attributes] = [{"type": "text", "content": text_of(one.get("content"))}]
+        parts += [{"type": "tool_call", **function_of(call)} for call in calls_of(one)]
+        found.append({"role": one.get("role"), "parts": [part for part in parts if part.get("content") != ""]})
+    return json.dumps(found, ensure_ascii=False, default=str)
