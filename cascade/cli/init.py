@@ -61,17 +61,15 @@ def _write(path: Path, text: str) -> None:
 
 def _carry_over(source: Path, path: Path) -> None:
     """Write the configuration that does what a LiteLLM proxy's does, and say what it does not."""
-    import yaml
-
     from cascade.config import load
     from cascade.config.from_litellm import carried
-    from cascade.config.yamlfile import read_yaml
+    from cascade.config.yamlfile import read_yaml, yaml_text
 
     config, left = carried(read_yaml(source))
     load(config)
     said = "".join(f"#   {one}\n" for one in left)
     head = f"# From {source.name}, a LiteLLM proxy's configuration.\n"
-    _write(path, head + (f"# Not carried over:\n{said}" if left else "") + yaml.safe_dump(config, sort_keys=False))
+    _write(path, head + (f"# Not carried over:\n{said}" if left else "") + yaml_text(config))
     out = console()
     out.print(f"wrote {plain(str(path))}: {len(config['models'])} models", soft_wrap=True)
     if left:

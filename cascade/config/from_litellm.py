@@ -109,9 +109,10 @@ class _Carrying:
             self.left.append(f"{where}.litellm_params.api_base: write the address that {base} stands for as api_base")
         elif base is not None:
             yield "api_base", base
-        costs = [given.get(f"{name}_cost_per_token") for name in ("input", "output")]
-        if all(isinstance(one, int | float) and not isinstance(one, bool) for one in costs):
-            yield "price", dict(zip(("input", "output"), [_rounded(one) for one in costs], strict=True))
+        costs = {name: given.get(f"{name}_cost_per_token") for name in ("input", "output")}
+        known = {name: _rounded(one) for name, one in costs.items() if isinstance(one, int | float)}
+        if known.keys() == costs.keys():
+            yield "price", known
         for name in _PLAIN:
             if given.get(name) is not None:
                 yield name, given[name]
