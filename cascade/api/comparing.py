@@ -186,6 +186,7 @@ def _row_document(row: Row) -> dict[str, Any]:
         "matched_cost_sd": row.matched_cost_sd,
         "fit_seconds": row.fit_seconds,
         "questions": row.questions,
+        "worst_segment": None if row.worst is None else dict(zip(("segment", "coverage"), row.worst, strict=True)),
         "against_reference": {
             "cost_usd": _interval(row.cost_difference),
             "coverage": _interval(row.coverage_difference),

@@ -59,6 +59,10 @@ def _policy_name(row: Row, room: int) -> Text:
     return name.append(judged)
 
 
+def _worst(row: Row) -> str:
+    return "-" if row.worst is None else f"{row.worst[1]:.3f} {plain(row.worst[0][:_LEAST_NAME])}"
+
+
 def _widest(cells: Sequence[str]) -> int:
     return max(Text.from_markup(cell).cell_len for cell in cells)
 
@@ -82,6 +86,7 @@ def _columns(reference: Row) -> Sequence[_Column]:
         _Column("in set", 0, lambda row: f"{row.mean.in_set:.3f}"),
         _Column("right", 0, lambda row: f"{row.mean.accuracy:.3f}"),
         _Column("len", 0, lambda row: f"{row.mean.avg_length:.2f}"),
+        *([] if reference.worst is None else [_Column("worst segment", 0, _worst)]),
         _Column("kept", _ROOMY, lambda row: f"{row.mean.leaves:.2f}"),
         _Column("set", 0, lambda row: f"{row.mean.set_size:.2f}"),
         _Column("matched", _ROOMY, lambda row: per_thousand(row.matched_cost_usd)),
@@ -124,6 +129,10 @@ def _title(found: Comparison) -> str:
     )
 
 
+def _segmented(found: Comparison) -> bool:
+    return found.row(found.reference).worst is not None
+
+
 def legend(found: Comparison) -> str:
     """Return what the columns mean, and what has to be known to read them."""
     said = (
@@ -136,6 +145,7 @@ def legend(found: Comparison) -> str:
         "len: steps",
         "kept, set: answers kept, different ones",
         f"matched: cost at a coverage of exactly {1 - found.alpha:g}",
+        *(["worst segment: the one covered least, of those with 20 questions or more"] if _segmented(found) else []),
     )
     many = sum(found.groups)
     few = "So few questions" if many == found.n else f"So few questions, of {many} groups,"

@@ -26,6 +26,7 @@ from cascade.errors import UsageError
 from cascade.evaluation.baselines import ALL_STEPS, CLAIRVOYANT, reference_of
 from cascade.evaluation.by_hand import methods_by_hand
 from cascade.evaluation.methods import Depth, Means, Method, left_out, means, methods
+from cascade.evaluation.proof.segments import LEAST
 from cascade.evaluation.splits import Interval, corrected_interval, splits
 
 _CURVE = tuple(round(0.5 + 0.01 * k, 2) for k in range(51))
@@ -39,7 +40,8 @@ class Row:
     `sd` is None of a single split. `matched_cost_usd` is the cost at a coverage of exactly 1 − alpha, None without a
     dial or out of reach. Differences are this row minus the reference's on the questions that both were logged for,
     over the splits; None for the reference itself. `curve` holds (coverage, USD) pairs of the frontier. `questions` is
-    how many test questions of a split it was judged on, on average; None if all.
+    how many test questions of a split it was judged on, on average; None if all. `worst` is the segment that is covered
+    least, with its coverage, of those with 20 questions or more; None where there are no two of them.
     """
 
     policy: str
@@ -53,6 +55,7 @@ class Row:
     matched_difference: Interval | None = None
     curve: tuple[tuple[float, float], ...] = ()
     questions: int | None = None
+    worst: tuple[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,13 @@ class _Results:
     seconds: float = 0.0
     judged: int = 0
     drawn: int = 0
+    covered: Counter[str] = field(default_factory=Counter)
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def worst(self, large: frozenset[str]) -> tuple[str, float] | None:
+        """Return which of some segments is covered least, and how much of it."""
+        found = [(self.covered[name] / self.seen[name], name) for name in sorted(large) if self.seen[name]]
+        return (min(found)[1], min(found)[0]) if len(found) > 1 else None
 
 
 def compare(
@@ -173,7 +183,13 @@ def compare(
         tell(number, count)
     if not results[against].means:
         raise UsageError(f"{against} was logged for none of the questions that were drawn; compare with another row.")
-    rows = [_row(name, found, groups, is_reference=name == against) for name, found in results.items() if found.means]
+    many = Counter(name for name in table.segments if name is not None)
+    large = frozenset(name for name, questions in many.items() if questions >= LEAST)
+    rows = [
+        replace(_row(name, found, groups, is_reference=name == against), worst=found.worst(large))
+        for name, found in results.items()
+        if found.means
+    ]
     return Comparison(
         dataset=table.dataset,
         alpha=alpha,
@@ -258,6 +274,10 @@ def _write_down(into: _Results, result: _SplitResult, reference: _SplitResult, t
     """Add one split's figures."""
     into.drawn += test.n
     into.judged += int(result.known.sum())
+    for name, known, covered in zip(test.segments, result.known.tolist(), result.played.covered.tolist(), strict=True):
+        if name is not None and known:
+            into.seen[name] += 1
+            into.covered[name] += covered
     into.gaps.append(_gaps(result, reference, cost_known=test.cost_known))
     if result.curve is not None:
         into.curves.append(result.curve)

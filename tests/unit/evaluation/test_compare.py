@@ -504,3 +504,22 @@ def test_the_rows_that_are_left_out_are_named_with_the_reason() -> None:
     assert silent[0] == "The rows of a threshold and of UALA are left out: the log has no signals."
     share = replace(table, signals={"answer_share": table.signals["p_yes"]})
     assert "threshold on share of this answer, conformal" in [one.policy for one in compare(share, count=2).rows]
+
+
+def test_the_segment_that_is_covered_least_stands_beside_the_mean() -> None:
+    table = made(80)
+    right = table.arrays.correct.any(axis=(1, 2))
+    order = np.argsort(~right, kind="stable")  # the questions that no step answers come last
+    names = np.full(80, "easy", dtype=object)
+    names[order[40:]] = "hard"
+    parted = replace(table, segments=tuple(names.tolist()))
+    found = compare(parted, count=2)
+    first = found.rows[0]
+    assert first.worst is not None
+    assert first.worst[0] in {"easy", "hard"}
+    assert first.worst[1] <= first.mean.coverage
+    assert comparison_document(found)["rows"][0]["worst_segment"].keys() == {"segment", "coverage"}
+    assert "worst segment" in legend(found)
+    assert compare(table, count=2).rows[0].worst is None
+    few = replace(table, segments=("small",) * 10 + ("large",) * 70)
+    assert compare(few, count=2).rows[0].worst is None
