@@ -436,6 +436,7 @@ def test_killed_at_random_no_recorded_call_is_lost_or_paid_again(tmp_path: Path)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+@pytest.mark.long  # three starts of the command line; what it calls is killed six times above
 def test_the_command_line_is_killed_and_goes_on(tmp_path: Path) -> None:
     figures = kill_often(tmp_path, 1, 4, seed=0, start=_CommandLine)
     judge(figures, 1)

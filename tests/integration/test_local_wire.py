@@ -192,7 +192,7 @@ def test_a_server_listens_on_loopback_only(tiny_server: str) -> None:
 
 DROPS = f"""
 from cascade.providers.local import start_server
-for _ in range(6):
+for _ in range(2):
     server = start_server({TINY!r}, context_tokens=512)
     del server
 print("dropped")

@@ -21,6 +21,7 @@ from cascade.errors import UsageError
 from cascade.money import total_nano_usd
 
 SHARED = Path(cascade.__file__).parents[2] / "shared" / "data"
+reads_much = pytest.mark.long  # tens of thousands of rows of real logs; the smaller ones are read in each run
 
 
 def pair(**fields: Any) -> dict[str, Any]:
@@ -312,7 +313,9 @@ def agrees(found: float | None, published: float | None) -> bool:
     return found is not None and abs(found - published) <= 0.5000001 * 10**-places
 
 
-@pytest.mark.parametrize("name", sorted(PUBLISHED))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=reads_much if name == "episodes_mmlu_pro" else ()) for name in sorted(PUBLISHED)]
+)
 def test_the_real_logs_give_their_published_figures(name: str) -> None:
     for dataset, published in PUBLISHED[name].items():
         log = judged(name)[dataset]
@@ -328,6 +331,7 @@ def test_the_real_logs_give_their_published_figures(name: str) -> None:
             assert agrees(mine, theirs), (dataset, figure, found)
 
 
+@reads_much
 def test_a_cost_that_the_log_does_not_have_stays_unknown() -> None:
     for dataset, log in judged("episodes_mmlu_pro").items():
         assert (mean_usd(one.base_nano for one in log) is None) == ("qwen" in dataset or "phi" in dataset)
@@ -346,6 +350,7 @@ def test_later_turns_reach_what_is_published() -> None:
     assert {one.steps for one in log} == {1, 2, 3, 4}
 
 
+@reads_much
 def test_runs_of_turns_reach_what_is_published() -> None:
     runs: dict[str, list[Judged]] = defaultdict(list)
     for dataset, log in judged("mint_rounds").items():
@@ -358,6 +363,7 @@ def test_runs_of_turns_reach_what_is_published() -> None:
     assert round(share(one.guide_alone for one in alone), 3) == 0.650
 
 
+@reads_much
 def test_two_files_of_the_same_answers_agree() -> None:
     wide = {name.split("/")[0]: log for name, log in judged("episodes_single_round").items() if "mixtral" in name}
     for dataset, log in judged("routellm").items():
