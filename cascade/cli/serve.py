@@ -35,7 +35,8 @@ def serve(
     server = settings.server
     shown = f"[{server.host}]" if ":" in server.host else server.host
     notes().print(
-        f"serving {plain(server.name)} at http://{plain(shown)}:{server.port}/v1 (Ctrl-C ends)", soft_wrap=True
+        f"serving {plain(server.name)} at http://{plain(shown)}:{server.port}/v1, pages at /ui (Ctrl-C ends)",
+        soft_wrap=True,
     )
     running.serve(settings)
 
