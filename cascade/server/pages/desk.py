@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from cascade.api.judging import SUFFIX, Judging
 from cascade.config import CascadeConfig, traces_url
-from cascade.episodes.store import parse
+from cascade.episodes.store import Store, parse
 from cascade.errors import UsageError
 from cascade.review.pairs import Compared, Output
 from cascade.review.plan import Shown, shown
@@ -163,6 +163,7 @@ class Desk:
             if file is None and path is None:
                 raise UsageError("Say where judgements are kept: server.review.file.")
             file = Path(f"{path}{SUFFIX}") if file is None else file
+            _refuse_unaudited(log)
         policy = None if wanted.policy is None else Path(wanted.policy)
         alpha, delta, rate = wanted.alpha, wanted.delta, wanted.label_rate
         return Judging(log, file, wanted.ask, policy, alpha, delta, rate, where=where)
@@ -181,6 +182,20 @@ class Desk:
             held = log.compared, reviews.terms.key, judging.room(log.compared, reviews.terms, lambda _: None)
             self._made = held
         return held[2]
+
+
+def _refuse_unaudited(url: str) -> None:
+    """Refuse traces in which nothing was audited. Raises UsageError, with what to do."""
+    try:
+        with Store.open(url, read_only=True) as store:
+            audited = store.count({"split": "audit"})
+    except UsageError:  # there are no traces yet
+        audited = 0
+    if not audited:
+        raise UsageError(
+            "No request was audited yet, and people judge where an audit found a difference. "
+            "Audits are drawn where the configuration has a section modes, or guarantee: {audit: {probability: 0.1}}."
+        )
 
 
 def _begun(path: Path) -> bool:

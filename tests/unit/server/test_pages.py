@@ -180,10 +180,18 @@ async def test_no_other_site_and_no_lesser_key_changes_a_mode(tmp_path: Path, wh
 async def test_without_traces_or_requests_it_says_what_to_do(tmp_path: Path) -> None:
     async with filled(tmp_path, 0) as client:
         assert "Send a first request" in (await client.get("/ui")).text
-        assert "Nothing can be judged" in (await client.get("/ui/review?as=ann")).text
+        assert "No request was audited yet" in (await client.get("/ui/review?as=ann")).text
     async with filled(tmp_path, 0, traces="off") as client:
         assert "Traces are off" in (await client.get("/ui")).text
         assert "traces are off" in (await client.get("/ui/review?as=ann")).text
+
+
+async def test_unknown_prices_are_no_saving_of_nothing(tmp_path: Path) -> None:
+    models = {"base": BASE, "guide": GUIDE}
+    async with filled(tmp_path, models=models) as client:
+        page = Tags((await client.get("/ui")).text).text
+    assert "No request has a known cost" in page
+    assert "exact" not in page
 
 
 async def test_hashed_texts_are_not_shown(tmp_path: Path) -> None:
