@@ -197,6 +197,20 @@ def identity_of(number: int) -> str:
     return identity(question(number).text, None)
 
 
+def test_an_audit_buys_the_reference_and_changes_no_answer(world: tuple[Strategy, EpisodeTable]) -> None:
+    strategy, table = world
+    served = CalibratedPolicy(purchases.fit_purchases(table, ASKED), Threshold(1e6))  # it goes on where it has to
+    buying = strategy.only(Takes(calls=True))
+    for number in range(5):
+        plain, audited = (
+            drive(run(question(number), strategy=buying, policy=served, prices=USES, audit=audit), said)
+            for audit in (False, True)
+        )
+        assert audited.text == plain.text
+        assert audited.steps[-1].number == strategy.horizon
+        assert [step.number for step in audited.steps if not step.audited] == [step.number for step in plain.steps]
+
+
 def test_what_was_not_bought_costs_nothing_and_solves_nothing_less(world: tuple[Strategy, EpisodeTable]) -> None:
     strategy, table = world
     some = np.zeros(table.paid.shape, dtype=np.bool_)
