@@ -15,7 +15,7 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
     from matplotlib.figure import Figure
 
     drawn, held = set(), []
-    for number in range(6):
+    for number in range(3):
         figure = Figure(figsize=(10, 10.4), layout="constrained")
         for part, shape in zip(figure.subfigures(2, 1, height_ratios=(6.7, 3.7)), ((3, 3), (1, 2)), strict=True):
             part.suptitle("parts")

@@ -104,7 +104,7 @@ def test_the_same_data_give_the_same_bytes_on_one_core_and_on_two() -> None:
     for threads in (1, 2):
         with threadpool_limits(threads):
             assert {one["num_threads"] for one in threadpool_info()} == {threads}
-            found = boosted(raw, y, seed=3, weights=weights, trees=10)
+            found = boosted(raw, y, seed=3, weights=weights, trees=4)
             with one_thread():
                 line, odds = Ridge.prepare(x, 9.0).solve(y), logistic(x, (y > 0) * 1.0, 1.0)
         parts = [part for _, part in sorted(found.arrays().items())] + [line.weights, odds.weights]
