@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,6 +43,7 @@ def serve(config: CascadeConfig) -> None:
         raise ConfigError(problems)
     from uvicorn import Server
 
+    _raise_file_limit()
     server = Server(listener(Orchestrator.from_config(config)))
     # uvicorn raises the signal again once all is closed: a drained server has ended well.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -50,6 +52,17 @@ def serve(config: CascadeConfig) -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as the system lets this process have: a stream takes two connections."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def listener(orchestrator: Orchestrator) -> Config:
