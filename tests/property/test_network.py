@@ -152,7 +152,7 @@ def test_a_policy_of_networks_gives_live_the_bits_that_it_gives_on_the_log(seed:
     policy = networks.policy(rng, sources, judges=bool(rng.random() < 0.5))
     held = loads(dumps(policy), settings_of(policy, dumps(policy)))
     seen = made.walks(rng, 2, sources)
-    scores, confidence = policy.batch(seen.history)
+    scores, confidence = policy.batch(seen.history)[:2]
     for row, steps in enumerate(seen.steps):
         decided = made.decided(policy, seen, row)
         for t, step in enumerate(steps):

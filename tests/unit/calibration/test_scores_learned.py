@@ -185,7 +185,7 @@ def test_a_log_of_other_sources_does_not_fit() -> None:
 
 def test_beyond_the_last_rule_everything_is_kept() -> None:
     shallow, seen = replace(policy(), rules=policy().rules[:1]), made.walks(np.random.default_rng(1), 30)
-    scores, confidence = shallow.batch(seen.history)
+    scores, confidence = shallow.batch(seen.history)[:2]
     later = (np.arange(4) >= 1) & (np.arange(4) < seen.history.steps[:, None])
     assert (scores.next[later] == math.inf).all()
     assert (scores.candidates[later][seen.history.answer[later] >= 0] == math.inf).all()

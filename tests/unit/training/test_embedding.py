@@ -183,7 +183,7 @@ def test_candidates_without_embeddings_are_as_they_are_without_the_option(
     bare, offered = fit(table, None), fit(table, embedding)
     names = [one.name for one in bare.choice.judged]
     learned = [name for name in names if not name.startswith(("fixed", "threshold", "the reference"))]
-    assert len(learned) == 3
+    assert len(learned) == 4
     assert [one.name for one in offered.choice.judged] == names + [f"{name}, embeddings" for name in learned]
     for name in names:
         assert offered.choice.of(name).matched == bare.choice.of(name).matched
