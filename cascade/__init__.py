@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from cascade.api.fitting import fit
     from cascade.api.logs import open_log
     from cascade.api.monitoring import monitor
+    from cascade.api.onboarding import onboard
     from cascade.api.policy import Policy
     from cascade.api.proving import prove
     from cascade.api.verifying import verify
@@ -64,6 +65,7 @@ _HOMES = {
     "calibrate": "api.calibrating",
     "verify": "api.verifying",
     "monitor": "api.monitoring",
+    "onboard": "api.onboarding",
     "open_log": "api.logs",
     "Policy": "api.policy",
     "Guarantee": "guarantees.base",
@@ -125,6 +127,7 @@ __all__ = [
     "evaluate",
     "fit",
     "monitor",
+    "onboard",
     "open_log",
     "prove",
     "verify",

@@ -35,6 +35,7 @@ COMMANDS = {
     "calibrate": "calibrate:calibrate_log",
     "verify": "verify:verify_log",
     "monitor": "monitor:monitor_log",
+    "onboard": "onboard:onboard_model",
     "prices": "prices:prices",
     "doctor": "doctor:doctor",
     "models": "models:app",

@@ -1,0 +1,293 @@
+"""`onboard`: what a new model would bring before the reference of a log, from a few of the log's questions."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from cascade.api.collecting import collect
+from cascade.api.logs import LogAsked, read_log
+from cascade.api.result import Result
+from cascade.api.telling import Tell, warn
+from cascade.calibration.remarks import reference_cost
+from cascade.calibration.scores import sample_of
+from cascade.checks import did_you_mean
+from cascade.config import CascadeConfig, load
+from cascade.conformal.arrays import Floats, Ints
+from cascade.conformal.binomial import lower_bound, upper_bound
+from cascade.conformal.served import PathPoint
+from cascade.episodes.files import read_rows, write_rows
+from cascade.episodes.questions import AskedQuestion
+from cascade.episodes.schema import GUIDE_ONLY
+from cascade.episodes.table import EpisodeTable
+from cascade.episodes.tabulate import tables_from_rows
+from cascade.errors import NotCertifiedError, UsageError
+from cascade.guarantees.base import Guarantee
+from cascade.guarantees.regret import Regret
+from cascade.strategies import registry as strategies
+from cascade.training.fitting import fit_policy
+from cascade.types import Question
+
+SIZES = (50, 100, 200)
+_Row: TypeAlias = dict[str, Any]
+
+
+class Bought(NamedTuple):
+    """What so many probes say.
+
+    Attributes:
+        probes: how many.
+        right, low, high: the share that the new model has right, with an exact 95 % interval.
+        expected: the same share over all questions of the log, where the probes are weighted by how many of the old
+            models were right; and its standard error.
+        expected_error: of `expected`.
+        cost: of the new model before the reference at the certified threshold, as a share of the reference's, on these
+            probes; None where a price is not known, 1 where nothing is certified.
+        method: what decides, None where nothing is certified.
+        refused: why nothing is certified.
+    """
+
+    probes: int
+    right: float
+    low: float
+    high: float
+    expected: float
+    expected_error: float
+    cost: float | None
+    method: str | None
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OnboardingResult(Result):
+    """A new model, probed.
+
+    Attributes:
+        model, reference: the new model, and the one that answers today.
+        alpha, delta: the promise that was certified: at most so much worse than the reference, but for a share delta of
+            draws of the probes.
+        output: the log of the probes, both models' answers: `cascade fit` reads it.
+        bought: what the first 50, 100, 200 probes say, and all of them.
+    """
+
+    model: str
+    reference: str
+    alpha: float
+    delta: float
+    output: Path
+    bought: tuple[Bought, ...]
+
+    def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - its table is narrow
+        """Yield what is printed, for a terminal of so many columns."""
+        yield Text(f"{self.model} before {self.reference}: regret at most {self.alpha:g}, delta {self.delta:g}")
+        table = Table("probes", "right", "95 %", "expected on the log", "cost / reference", "decides")
+        for one in self.bought:
+            cost = "?" if one.cost is None else f"{one.cost:.3f}"
+            expected = f"{one.expected:.3f} ± {one.expected_error:.3f}"
+            interval = f"{one.low:.3f} to {one.high:.3f}"
+            table.add_row(
+                str(one.probes), f"{one.right:.3f}", interval, expected, cost, one.method or "nothing certified"
+            )
+        yield table
+        if (refused := self.bought[-1].refused) is not None:
+            yield Text(refused)
+        yield Text(f"Both models' answers: {self.output}. To serve it: cascade fit {self.output} --guarantee regret")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document of `onboard --json`."""
+        head = {"model": self.model, "reference": self.reference, "alpha": self.alpha, "delta": self.delta}
+        return {**head, "output": str(self.output), "bought": [one._asdict() for one in self.bought]}
+
+
+def onboard(
+    model: str,
+    log: str | Path,
+    output: str | Path,
+    *,
+    probes: int = 100,
+    config: str | Path | CascadeConfig = "cascade.yaml",
+    alpha: float = 0.05,
+    delta: float = 0.1,
+    matcher: str | None = None,
+    concurrency: int = 8,
+    seed: int = 0,
+    tell: Tell = warn,
+) -> OnboardingResult:
+    """Ask a new model a random choice of a log's questions, and say what it would save before the log's reference.
+
+    The reference's answers are taken from the log, not paid again. The probes are fresh to all that is certified: what
+    the old models had right is used for `Bought.expected` alone.
+
+    Args:
+        model: the new model, by its place or name under `models` of the configuration.
+        log: the old log, with gold answers: of a ladder, or of rounds beside which the guide alone was logged.
+        output: the log of the probes that is written. What is on record there is not asked again.
+        probes: how many questions are asked.
+        config: the configuration, or its file.
+        alpha: the most regret that is to be certified.
+        delta: for all but this share of draws of the probes.
+        matcher: judges the new model's answers; by default "exact".
+        concurrency: how many questions at a time.
+        seed: draws the questions. More probes with the same seed ask the same and some more.
+        tell: takes notices, in words.
+
+    Raises:
+        UsageError: the model is not configured, or the log lacks gold answers or the reference's.
+        ProviderError: the new model failed.
+    """
+    settings = config if isinstance(config, CascadeConfig) else load(Path(config))
+    place = _place(settings, model)
+    opened = read_log(LogAsked(str(log), matcher=matcher), tell)
+    if len(opened.tables) > 1:
+        raise UsageError(f"{log} holds {len(opened.tables)} data sets; choose one with where: dataset=NAME.")
+    old, last = opened.tables[0], _reference(opened.rows())
+    asked = _asked(last, probes, seed)
+    told = _answers(settings, place, asked, Path(output), matcher, concurrency, tell)
+    name, reference = settings.models[place].model, str(last[asked[0].id]["model"])
+    rows = [
+        row for one in asked if one.id in told for row in _pair(told[one.id], last[one.id], f"{name} > {reference}")
+    ]
+    write_rows(Path(output), rows)
+    sizes = sorted({size for size in (*SIZES, len(told)) if size <= len(told)})
+    bought = tuple([_bought(rows[: 2 * size], old, Guarantee("regret", alpha, delta), seed) for size in sizes])
+    return OnboardingResult(name, reference, alpha, delta, Path(output), bought)
+
+
+def _place(settings: CascadeConfig, model: str) -> str:
+    for place, entry in settings.models.items():
+        if model in {place, entry.model}:
+            return place
+    known = [*settings.models, *(entry.model for entry in settings.models.values())]
+    raise UsageError(f"No model is called {model!r} under models{did_you_mean(model, known)}; give it an entry there.")
+
+
+def _reference(rows: Iterable[Mapping[str, Any]]) -> dict[str, _Row]:
+    """Return the reference's answer of each question: of the walk of the guide alone, else of a ladder's last step."""
+    steps, alone = dict[str, _Row](), dict[str, _Row]()
+    for row in rows:
+        if row["candidate"] is None or not row["gold"]:
+            continue
+        name = row["episode_id"]
+        if row["walk"] == GUIDE_ONLY:
+            alone[name] = dict(row)
+        elif row["walk"] is None and row["step"] >= steps.get(name, row)["step"]:
+            steps[name] = dict(row)
+    found = alone or steps
+    if not found:
+        raise UsageError("The log has no question with a gold answer and the reference's answer beside it.")
+    return found
+
+
+def _asked(last: Mapping[str, _Row], probes: int, seed: int) -> list[AskedQuestion]:
+    """Return the questions of the probes, in an order that is drawn once."""
+    order = sorted(last)
+    random.Random(seed).shuffle(order)
+    return [
+        AskedQuestion(
+            name,
+            Question(row["question"], row["context"], segment=row["segment"]),
+            tuple(row["gold"]),
+            row["group"],
+            row["split"],
+        )
+        for name in order[:probes]
+        for row in (last[name],)
+    ]
+
+
+def _answers(
+    settings: CascadeConfig,
+    place: str,
+    asked: Sequence[AskedQuestion],
+    output: Path,
+    matcher: str | None,
+    concurrency: int,
+    tell: Tell,
+) -> dict[str, list[_Row]]:
+    """Ask the new model; return the rows of each question."""
+    alone = strategies.WRITTEN.read({"kind": "ladder", "models": [place], "prompts": settings.strategy.prompts})
+    asking = settings.model_copy(update={"strategy": alone})
+    record = output.with_name(f"asked-{output.name}")
+    done = collect(
+        asked, record, config=asking, resume=True, concurrency=concurrency, walks=(), matcher=matcher, tell=tell
+    )
+    if done.error is not None:
+        raise done.error
+    found: dict[str, list[_Row]] = {}
+    for row in read_rows(record):
+        found.setdefault(row["episode_id"], []).append(dict(row))
+    return found
+
+
+def _pair(new: Sequence[_Row], reference: _Row, dataset: str) -> Iterator[_Row]:
+    """Yield the rows of a question as a ladder of two: the new model, then the reference."""
+    for step, row in [*((1, row) for row in new), (2, reference)]:
+        yield {
+            **row,
+            "step": step,
+            "horizon": 2,
+            "walk": None,
+            "dataset": dataset,
+            "parents": None,
+            "kept": None,
+            "source": row["model"],
+        }
+
+
+def _bought(rows: Sequence[_Row], old: EpisodeTable, asked: Guarantee, seed: int) -> Bought:
+    """Return what the probes say."""
+    (table,) = tables_from_rows(rows)
+    right = table.arrays.correct[:, 0, 0].astype(np.float64)
+    n, count = table.n, int(right.sum())
+    low, high = lower_bound(count, n, 0.025), upper_bound(count, n, 0.025)
+    expected, error = weighted(right, strata(table, old), strata(old, old))
+    said = (n, count / n, low, high, expected, error)
+    try:
+        fitted = fit_policy([table], asked, seed=seed)
+    except NotCertifiedError as refused:
+        return Bought(*said, 1.0, None, str(refused))
+    (held,) = fitted.artifact.certificates
+    below = -math.inf if held.abstain_below is None else held.abstain_below
+    served = Regret().served(sample_of(table, fitted.policy)).at(PathPoint(held.kappa, below))
+    paid = reference_cost(table)
+    cost = None if not paid else float(served.cost.mean()) / paid
+    method = None if fitted.refused is not None else fitted.policy.method
+    return Bought(*said, cost, method, None if fitted.refused is None else str(fitted.refused))
+
+
+def strata(table: EpisodeTable, old: EpisodeTable) -> Ints:
+    """Return how many of the old models before the last had each question right, int (n,); −1 for other questions."""
+    counts = dict(zip(old.ids, old.arrays.correct[:, :-1, 0].sum(axis=1).tolist(), strict=True))
+    return np.array([counts.get(name, -1) for name in table.ids], dtype=np.int64)
+
+
+def weighted(right: Floats, probed: Ints, whole: Ints) -> tuple[float, float]:
+    """Return a mean over the whole log from the probes of each stratum, and its standard error.
+
+    A stratum with fewer than two probes counts with the mean of all, at the error of all.
+
+    Args:
+        right: of the probes, 0..1, (n,).
+        probed: the strata of the probes, (n,).
+        whole: those of all questions, (N,).
+
+    >>> mean, error = weighted(np.array([1.0, 1.0, 0.0, 0.0]), np.array([1, 1, 0, 0]), np.array([1, 1, 1, 0]))
+    >>> mean, error
+    (0.75, 0.0)
+    """
+    mean, spread, variance = 0.0, float(right.var(ddof=1)) if right.size > 1 else 0.25, 0.0
+    for stratum in np.unique(whole):
+        share, here = float((whole == stratum).mean()), right[probed == stratum]
+        few = here.size < 2
+        mean += share * float(right.mean() if few else here.mean())
+        variance += share**2 * (spread / right.size if few else float(here.var(ddof=1)) / here.size)
+    return mean, math.sqrt(variance)
