@@ -19,12 +19,11 @@ from cascade.api.logs import LogAsked, read_log
 from cascade.api.result import Result
 from cascade.api.telling import Tell, warn
 from cascade.calibration.remarks import reference_cost
-from cascade.calibration.scores import sample_of
+from cascade.calibration.scores import play, sample_of
 from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig, load
 from cascade.conformal.arrays import Floats, Ints
 from cascade.conformal.binomial import lower_bound, upper_bound
-from cascade.conformal.served import PathPoint
 from cascade.episodes.files import read_rows, write_rows
 from cascade.episodes.questions import AskedQuestion
 from cascade.episodes.schema import GUIDE_ONLY
@@ -32,7 +31,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee
-from cascade.guarantees.regret import Regret
+from cascade.policies.calibrated import Threshold
 from cascade.strategies import registry as strategies
 from cascade.training.fitting import fit_policy
 from cascade.types import Question
@@ -256,10 +255,10 @@ def _bought(rows: Sequence[_Row], old: EpisodeTable, asked: Guarantee, seed: int
     except NotCertifiedError as refused:
         return Bought(*said, 1.0, None, str(refused))
     (held,) = fitted.artifact.certificates
-    below = -math.inf if held.abstain_below is None else held.abstain_below
-    served = Regret().served(sample_of(table, fitted.policy)).at(PathPoint(held.kappa, below))
+    sample = sample_of(table, fitted.policy)
+    played = play(sample.table, sample.scores, Threshold(held.kappa, held.keeps_everything, held.abstain_below))
     paid = reference_cost(table)
-    cost = None if not paid else float(served.cost.mean()) / paid
+    cost = None if not paid else float(played.cost.mean()) / paid
     method = None if fitted.refused is not None else fitted.policy.method
     return Bought(*said, cost, method, None if fitted.refused is None else str(fitted.refused))
 
