@@ -3,10 +3,13 @@
     python benchmarks/labels.py FOLDER                20 splits of each pair, 50 re-splits of each: 1,000 calibrations
     python benchmarks/labels.py FOLDER --quick        2 splits of the first pair
     python benchmarks/labels.py FOLDER --judges       prediction-powered regret beside it, with simulated judges
+    python benchmarks/labels.py FOLDER --train 72     72 outputs of training requests are judged, too
     python benchmarks/labels.py --validity            20,000 simulated calibrations a row, conversations as groups
 
 FOLDER holds bfcl_v1.parquet and bfcl_v4_live.parquet. `correct` plays the reviewer. A split trains a policy on half of
-the groups, without a label: its loss is that the output differs from the reference's. A re-split draws calibration
+the groups, without a label: its loss is that the output differs from the reference's. With --train it is trained
+a second time, with labels of so many training requests whose output differs: those that the first policy is surest
+of, since only they can be served; an output that nobody judged stays lost. A re-split draws calibration
 requests, one of each group, from the other half, labels them along the path of thresholds, and certifies regret at
 alpha with delta = 0.1; what is left is the test. A promise is broken where the regret over calibration and test
 requests, each group counting once, is above alpha. Costs are in units of the reference's, 1 where nothing is certified.
@@ -36,6 +39,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.guarantees.base import Guarantee, get
 from cascade.guarantees.questions import Truth
 from cascade.guarantees.served_answer import ServedAnswer
+from cascade.policies.learned import LearnedPolicy
 from cascade.review.labels import Harmless, tables_with
 from cascade.review.pairs import compare, digest_of, place_of
 from cascade.training.dividing import Divided
@@ -135,14 +139,23 @@ class Half(NamedTuple):
         return np.where(served == NO_LOSS, False, harms[rows, np.maximum(served, 0)])
 
 
-def trained(one: World, seed: int) -> Half:
-    """Train on one half of the groups, without labels, and score the other."""
+def trained(one: World, seed: int, train: int = 0) -> Half:
+    """Train on one half of the groups, with so many labels, and score the other."""
     draw = np.random.default_rng([31, seed])
     chosen = draw.permutation(int(one.groups.max()) + 1) < (int(one.groups.max()) + 1) // 2
     training, rest = np.flatnonzero(chosen[one.groups]), np.flatnonzero(~chosen[one.groups])
-    parts = Divided(one.base.take(training), one.base.take(rest), 0)
-    objective = objective_of(parts, Guarantee("agreement", TRAINED_FOR, DELTA))
-    policy = choice_on(parts.training, objective, seed=seed).chosen.whole(parts.training)
+
+    def fitted(table: EpisodeTable) -> LearnedPolicy:
+        parts = Divided(table.take(training), table.take(rest), 0)
+        objective = objective_of(parts, Guarantee("agreement", TRAINED_FOR, DELTA))
+        return choice_on(parts.training, objective, seed=seed).chosen.whole(parts.training)
+
+    policy = fitted(one.base)
+    if train:
+        first = sample_of(one.base.take(training), policy).levels.reach.reshape(training.size, -1)[:, 0]
+        differs = ~one.base.arrays.correct[training][:, :-1, 0].all(axis=1)
+        surest = training[np.argsort(first, kind="stable")]
+        policy = fitted(_judged_on(one, surest[differs[np.argsort(first, kind="stable")]][:train]))
     samples = [sample_of(table.take(rest), policy) for table in one.ways]
     rules = get("regret")
     assert isinstance(rules, ServedAnswer)  # noqa: S101 - it is one
@@ -153,8 +166,18 @@ def trained(one: World, seed: int) -> Half:
     return Half([rules.served(each) for each in asked], one.harms[rest], groups, weight, samples[0].levels.reach, cost)
 
 
-TRAINED_FOR = 0.1
+TRAINED_FOR = 0.05
 """The share of differences that candidates are compared at."""
+
+
+def _judged_on(one: World, rows: Ints) -> EpisodeTable:
+    """Return the table in which the outputs of some rows are right where they do no harm."""
+    correct = one.base.arrays.correct.copy()
+    harmless = np.ones_like(correct)
+    for number, way in enumerate(one.ways[:-1]):
+        harmless &= way.arrays.correct | ~one.harms[:, number][:, None, None]
+    correct[rows] = (harmless & one.base.arrays.present)[rows]
+    return replace(one.base, arrays=replace(one.base.arrays, correct=correct))
 
 
 def _asked(table: EpisodeTable) -> Truth:
@@ -323,7 +346,7 @@ def measure(name: str, given: argparse.Namespace) -> bool:
     """Print the rows of one pair; return whether no promise is broken too often."""
     file, models, n = PAIRS[name]
     one, holds = world(given.folder, file, models), True
-    halves = [trained(one, seed) for seed in range(given.splits)]
+    halves = [trained(one, seed, given.train) for seed in range(given.splits)]
     many = min(n, min(int(half.groups.max()) + 1 for half in halves) * 3 // 4)
     for alpha in given.alpha or ALPHAS:
         for rate in given.rate or RATES:
@@ -371,6 +394,7 @@ def main() -> None:
     parser.add_argument("--only", choices=sorted(PAIRS))
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--resplits", type=int, default=50)
+    parser.add_argument("--train", type=int, default=0, help="training requests whose output is judged")
     parser.add_argument("--alpha", type=float, action="append", help="by default 0.02 and 0.05")
     parser.add_argument("--rate", type=float, action="append", help="by default 1, 0.5 and 0.2")
     parser.add_argument("--calibrations", type=int, default=20_000)
