@@ -153,7 +153,7 @@ def trained(one: World, seed: int, train: int = 0) -> Half:
     policy = fitted(one.base)
     if train:
         first = sample_of(one.base.take(training), policy).levels.reach.reshape(training.size, -1)[:, 0]
-        differs = ~one.base.arrays.correct[training][:, :-1, 0].all(axis=1)
+        differs = np.asarray(~one.base.arrays.correct[training][:, :-1, 0].all(axis=1))
         surest = training[np.argsort(first, kind="stable")]
         policy = fitted(_judged_on(one, surest[differs[np.argsort(first, kind="stable")]][:train]))
     samples = [sample_of(table.take(rest), policy) for table in one.ways]

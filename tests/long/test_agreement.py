@@ -48,10 +48,11 @@ def drawn(rng: np.random.Generator, conversations: int, *, one: bool) -> tuple[n
 def test_agreement_is_broken_in_a_share_of_delta_at_most(n: int, alpha: float, one: bool) -> None:
     rng, broken = np.random.default_rng(n), 0
     asked = Guarantee("agreement", alpha, DELTA)
+    policy = plain_threshold(table(*drawn(rng, n, one=one)[:2]), "doubt", 1.0, KIND)  # the same for every log
     for number in range(SIMULATIONS):
         score, equal, groups = drawn(rng, n, one=one)
         log = replace(table(score, equal, rng.random(score.size) >= FAILED), groups=tuple(groups))
-        sample = sample_of(one_a_group(log, seed=number), plain_threshold(log, "doubt", 1.0, KIND))
+        sample = sample_of(one_a_group(log, seed=number), policy)
         (found,) = KIND.calibrate(sample, asked, None)
         # Going on scores the doubt: what is served at a threshold has no higher doubt than it.
         broken += found.refused is None and risk(found.kappa) > alpha
