@@ -577,7 +577,7 @@ def test_steps_that_no_policy_takes_are_one_clear_problem(takes: object) -> None
     """0.5.0 said nothing of [101], and of others that the input should be 'reference' and a valid tuple."""
     with pytest.raises(ConfigError) as caught:
         policy_section(learned(takes), held=True)
-    said = 'policy.takes: it is "reference" or a list of steps, whole numbers from 1 to 100 that rise'
+    said = 'policy.takes: it is "reference", "calls" or a list of steps, whole numbers from 1 to 100 that rise'
     assert caught.value.problems == (said,)
 
 
