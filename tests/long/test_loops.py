@@ -1,0 +1,26 @@
+"""The modes' promises over simulated loops, by `benchmarks/loops.py`: false promotions, false alarms, power."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import loops
+
+LOOPS = 500
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("world", loops.WORLDS, ids=lambda world: world.name)
+def test_false_promotions_and_false_alarms_keep_their_levels(world: loops.World) -> None:
+    found = loops.shares(world, LOOPS)
+    level = loops.SAVING_LEVEL if world is loops.NO_SAVING else loops.DELTA
+    assert found.false <= loops.bound(level, LOOPS)
+    if found.sound:
+        assert found.false_alarms <= loops.bound(loops.LEVEL, found.sound)
+    if world is loops.SAVES:
+        assert found.promoted > 0.95
+        assert found.alarms > 0.95
