@@ -202,7 +202,8 @@ def play(recorded: Recorded, client: Client, config: Path) -> None:
     state = client.state()
     audited = state["monitor"]["audits"]
     print(f"\nenforce: {told(before)}; {audited} audits, {state['monitor']['differing']} differ.")
-    recorded.worse, after = True, []
+    after: list[tuple[str, str, bool, float]] = []
+    recorded.worse = True
     while len(after) < MOST and (not after or after[-1][0] == "enforce"):
         after.append(client.ask(draw.choice(recorded.requests)))
     state = client.state()

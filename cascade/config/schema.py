@@ -286,8 +286,8 @@ class ModesConfig(Section):
     `share` of the requests is drawn while observing, less where `per_day` (USD) would not pay for it; `certify` of the
     conversations certify, the others fit. `alpha` and `delta` are of the certificate, `comparator` says when two
     answers are the same. While the policy serves, `audit` of the requests are run to the end; `level` is the chance of
-    a false alarm. A promotion serves `canary` of the keys. With `automatic` the server looks by itself. `examples`
-    messages at the head of each request are the application's own.
+    a false alarm. A promotion serves `canary` of the keys. `examples` messages at the head of each request
+    are the application's own.
     """
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
@@ -299,7 +299,6 @@ class ModesConfig(Section):
     audit: Annotated[float, Field(gt=0, le=1)] = 0.05
     level: Annotated[float, Field(gt=0, lt=1)] = 0.05
     canary: Annotated[float, Field(gt=0, le=1)] = 1.0
-    automatic: bool = False
     examples: Annotated[int, Field(ge=0)] = 0
     store: Annotated[str, AfterValidator(_checked_store)] | None = None
     store_env: str | None = None
