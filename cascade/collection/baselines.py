@@ -1,4 +1,4 @@
-"""Other ways to answer the questions of a log, logged beside its steps: the guide alone, and models that decide."""
+"""Baselines that are logged beside a log's steps: the guide alone, and models that decide when to stop."""
 
 from __future__ import annotations
 

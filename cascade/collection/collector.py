@@ -57,10 +57,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What came of it: `questions` with all their steps stand in the log, in so many `rows`.
+    """The result of a collection: the log holds `questions` questions with all their steps, in `rows` rows.
 
-    `failures` are question ids with what went wrong; `stopped` why it ended early, if it did. `unused_calls` are on
-    record and not in the log, as after a change of the settings or with fewer questions; they stay in the journal.
+    `failures` are question ids with their errors; `stopped` says why the collection ended early, if it did.
+    `unused_calls` are calls in the journal that the log does not use, as after a change of the settings or with fewer
+    questions; they stay in the journal.
     """
 
     progress: Progress
@@ -72,7 +73,7 @@ class Collected:
 
 
 class _HoleError(Exception):
-    """A call failed or is not on record. No `ProviderError`, which the walk would take, to go on without the answer."""
+    """A call failed or is not on record. No `ProviderError`: a walk would catch that and go on without the answer."""
 
     def __init__(self, error: ProviderError | None = None) -> None:
         super().__init__(error)
@@ -85,7 +86,7 @@ class _StoppedError(Exception):
 
 @dataclass(slots=True)
 class _Tally:
-    """What the threads count together."""
+    """Counters that the threads share."""
 
     done: int = 0
     made: int = 0
@@ -153,7 +154,7 @@ class Collector:
                 raise
 
     def progress(self, total: int) -> Progress:
-        """Return how far it is."""
+        """Return the progress of the collection."""
         tally = self._tally
         return Progress(
             tally.done,
@@ -167,7 +168,7 @@ class Collector:
         )
 
     def outcome(self, total: int, rows: int) -> Collected:
-        """Return what came of it, with how many rows were written of `log`."""
+        """Return the result of the collection; `rows` is the number of rows written from `log`."""
         tally, unused = self._tally, len(self._journal) - len(self._logged)
         return Collected(self.progress(total), self._whole, rows, tuple(tally.failures), tally.stopped, unused)
 
@@ -194,7 +195,7 @@ class Collector:
                     yield from judge_rows(self._rows(walk, answer, asked, dataset), judge)
 
     def _on_record(self, walk: RecordedBaseline, asked: AskedQuestion) -> Answer | None:
-        """Return a walk as it is on record, None if a call of it is not."""
+        """Return a walk rebuilt from the recorded calls; None if one of its calls is not on record."""
         try:
             return self._walk(walk, asked, self._recorded)
         except _HoleError:
@@ -249,7 +250,7 @@ class Collector:
         return found
 
     def _paid(self, request: Request) -> Completion:
-        """Answer from the record, or else make the call, and have it on the disk before anybody sees it."""
+        """Answer from the record, or else make the call and write it to disk before it is used."""
         with self._journal.claim(request_digest(request)) as recorded:
             if recorded is not None:
                 with self._tally.lock:

@@ -1,1 +1,1 @@
-"""What policies are worth: on logged questions, and on simulated ones."""
+"""Evaluate policies on logged questions and on simulated ones."""

@@ -1,7 +1,7 @@
 """Baselines: ways to answer without a fitted policy, the reference among them, and the clairvoyant bound.
 
-The reference is what savings are held against: what is paid today. `fit`, its card and plot, and `prove` take their
-baselines from here alone.
+Savings are compared with the cost of the reference: what is paid today. `fit`, its card and plot, and `prove` take all
+their baselines from this module.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NAMES = {
 
 
 def label(name: str) -> str:
-    """Return what a baseline is called in a table or a plot.
+    """Return the label of a baseline in a table or a plot.
 
     >>> label(GUIDE_ONLY), label(ALL_STEPS)
     ('guide alone', 'all steps')
@@ -89,18 +89,18 @@ def walked(table: EpisodeTable, name: str) -> Baseline | None:
 
 
 def all_steps(table: EpisodeTable) -> Baseline:
-    """Return what running every step brings: of all the answers kept, the one that would be served."""
+    """Return the outcome of running every step and keeping every answer; one of them is served."""
     scores = ScoreArrays(np.full(table.arrays.answer.shape, np.inf), np.full(table.arrays.cost.shape, np.inf))
     return _stepped(table, ALL_STEPS, scores, EVERYTHING)
 
 
 def first_step(table: EpisodeTable) -> Baseline:
-    """Return what stopping after the first step brings, every answer of it kept."""
+    """Return the outcome of stopping after the first step and keeping all its answers."""
     return depth(table, 1, FIRST_STEP)
 
 
 def depth(table: EpisodeTable, steps: int, name: str = "depth") -> Baseline:
-    """Return what a fixed number of steps brings, every answer of them kept."""
+    """Return the outcome of a fixed number of steps, with all their answers kept."""
     candidates, goes_on = np.full(table.arrays.answer.shape, np.inf), np.full(table.arrays.cost.shape, -np.inf)
     goes_on[:, : steps - 1] = np.inf
     return _stepped(table, name, ScoreArrays(candidates, goes_on), Threshold(0.0))
@@ -116,7 +116,7 @@ def _of_played(name: str, played: Played) -> Baseline:
 
 
 def reference_of(table: EpisodeTable, wanted: str | None = None) -> Baseline:
-    """Return what savings are held against.
+    """Return the reference that savings are compared with.
 
     Args:
         table: the questions.
@@ -174,7 +174,7 @@ def per_rung_along(
 
 
 class Clairvoyant(NamedTuple):
-    """What one could do who knows every answer beforehand.
+    """The best outcome possible for a policy that knows every answer beforehand.
 
     Attributes:
         cost_nano_usd: the least mean cost at which the promise is kept; None where it cannot be.
@@ -186,10 +186,10 @@ class Clairvoyant(NamedTuple):
 
 
 def clairvoyant(table: EpisodeTable, kind: Kind, alpha: float, reference_right: Bools | None) -> Clairvoyant | None:
-    """Return what a promise costs one who knows every answer: no policy over these steps keeps it for less.
+    """Return the lower bound on the cost of a promise: the cost of a policy that knows every answer beforehand.
 
-    It pays up to the first right step where a miss would count, one step elsewhere, and gives up the dearest questions
-    as far as alpha allows.
+    Such a policy pays up to the first right step where a miss would count, and one step elsewhere. It gives up the most
+    expensive questions, as many as alpha allows. No policy over these steps keeps the promise for less.
 
     Args:
         table: the questions; their costs are known.
@@ -296,8 +296,8 @@ def baselines_left_out(table: EpisodeTable, alpha: float | None) -> Iterator[str
 def _mixture(table: EpisodeTable, kind: Kind, alpha: float, right: Bools | None) -> Iterator[BaselineFigures]:
     """Yield the cheapest coin between two depths that breaks the promise on no more than alpha; none if there is none.
 
-    Such a coin costs less than any fixed depth without a look at a question; a policy that costs still less owes that
-    to its signals.
+    Such a coin costs less than any fixed depth and looks at no question. A policy that costs even less saves the rest
+    through its signals.
     """
     depths = [_figures(table, depth(table, k), kind, right) for k in range(1, table.arrays.horizon + 1)]
     coins = [_coin(one, other, alpha) for one in depths for other in depths]

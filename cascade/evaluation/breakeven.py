@@ -1,4 +1,4 @@
-"""When judging pays: the cost of a verdict beside the cost of asking the guide outright."""
+"""When judging pays: compare the cost of a verdict with the cost of asking the guide outright."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def break_even_of(rows: Iterable[Mapping[str, Any]]) -> BreakEven | None:
 
 @dataclass(slots=True)
 class _Gathered:
-    """What a data set's rows say of judging. By episode: [base, verdict] and [the guide's own answer, its tokens]."""
+    """A data set's costs of judging, by episode: [base, verdict], and [the guide's own answer, its tokens]."""
 
     first: dict[str, list[int]] = field(default_factory=dict)
     outright: dict[str, list[int]] = field(default_factory=dict)

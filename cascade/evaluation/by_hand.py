@@ -1,8 +1,8 @@
-"""What a skilled engineer would set up by hand: a vote of the cheap models, and a router that sees the request alone.
+"""Baselines that an engineer could set up by hand: a vote of the cheap models, and a router that sees only the request.
 
-Both are rows of `cascade compare`, so that a cascade is not only held against the model that is paid today. A router
-asks one model, the first or the reference: it saves the first model's call where the reference is needed, and knows
-nothing but the request. A threshold a rung is `methods.RungThresholds`.
+Both are rows of `cascade compare`, so that a cascade is not only compared with the model that is paid today. A router
+asks one model, the first or the reference: it saves the first model's call where the reference is needed, but it
+knows only the request. The baseline with one threshold for each rung is `methods.RungThresholds`.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Majority:
         return table.arrays.horizon > 2 and votes and bool(table.texts_known.any())
 
     def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
-        """Nothing is to be prepared."""
+        """Do nothing: the vote needs no preparation."""
         return Ready(self._played)
 
     @staticmethod
     def _played(table: EpisodeTable) -> Played:
-        """Return what the vote brings; it is over as soon as one answer has more than half of the models."""
+        """Return the outcome of the vote. It ends as soon as more than half of the models agree on one answer."""
         answer, present = table.arrays.answer[:, :, 0], table.arrays.present[:, :, 0] & table.texts_known[:, None]
         cheap = table.arrays.horizon - 1
         stops = np.zeros(answer.shape, dtype=np.bool_)
@@ -69,10 +69,10 @@ class Majority:
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """The first model or the reference, by how likely the request alone makes it that the first one is right.
+    """Ask the first model or the reference, by an estimate from the request alone of whether the first will be right.
 
-    How likely that must be is tuned on the calibration questions: the cheapest bar that covers 1 − alpha of them, or
-    the one that covers most where none does.
+    The bar on this estimate, a probability, is tuned on the calibration questions: the cheapest bar that covers
+    1 − alpha of them or, if none does, the bar that covers most.
     """
 
     name: str
@@ -147,7 +147,7 @@ def _rows(asked: Mapping[str, Floats], centre: Floats, spread: Floats) -> Floats
 
 
 def _routed(table: EpisodeTable, to_first: Bools) -> Played:
-    """Return what asking the first model alone, or else the reference alone, brings."""
+    """Return the outcome of asking the first model alone or the reference alone."""
     first, reference = table.walks[BASE_ONLY], table.walks[reference_walk(table)]
     columns = {
         name: np.where(to_first, getattr(first, name), getattr(reference, name))

@@ -1,4 +1,4 @@
-"""Every way to answer on the same splits: what each costs, what it covers, and which differences are more than chance.
+"""Compare all ways to answer on the same splits: cost, coverage, and which differences are larger than chance.
 
 Costs are compared at matched coverage where a policy has a dial: the point of its frontier on the test questions where
 exactly 1 − alpha are covered. Differences are paired over the splits.
@@ -60,7 +60,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a comparison found on one data set.
+    """The result of a comparison on one data set.
 
     `n` counts questions: of a question that the log holds several times one episode is taken, and `repeated` counts the
     others. Questions of which a cost is unknown are left out, if they are fewer than half. `sizes` are the questions of
@@ -85,7 +85,7 @@ class Comparison:
 
     @property
     def coverage_sd(self) -> float:
-        """The spread of coverage that so few calibration and test questions allow by themselves.
+        """The standard deviation of coverage that the numbers of calibration and test questions cause by themselves.
 
         A group counts as one question. That is exact where all questions of a group are covered or none is; where they
         are independent it is too large.
@@ -99,7 +99,7 @@ class Comparison:
 
 
 class _SplitResult(NamedTuple):
-    """What one way to answer did on a split's test questions, and for which of them it is known."""
+    """The results of one way to answer on a split's test questions, and for which of them they are known."""
 
     played: Played
     known: Bools
@@ -109,7 +109,7 @@ class _SplitResult(NamedTuple):
 
 
 class _Gaps(NamedTuple):
-    """How far one way lies from the reference on the questions that both are known for; None where it is not known."""
+    """The differences of one way to the reference, on the questions for which both are known; None where unknown."""
 
     cost_usd: float | None = None
     coverage: float | None = None
@@ -246,7 +246,7 @@ def _on_split(
 
 
 def _clairvoyant(test: EpisodeTable, alpha: float) -> _SplitResult:
-    """Return what knowing every answer beforehand would bring; by length where costs are not known.
+    """Return the result of a policy that knows every answer beforehand; by length if costs are unknown.
 
     It gives up whole questions. Its cost at a coverage of exactly 1 − alpha gives up a part of one more, by a coin, as
     `Frontier.matched` does.

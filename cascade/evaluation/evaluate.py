@@ -1,4 +1,4 @@
-"""One policy on a log: exact, with intervals that say how far the log's questions speak for others."""
+"""Evaluate one policy on a log: exact figures, with intervals for fresh questions of the same kind."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Ratio:
 
     @property
     def value(self) -> float | None:
-        """The mean; None where it is over nothing."""
+        """The mean; None if the sum of `below` is 0."""
         total = float(self.below.sum())
         return float(self.above.sum()) / total if total else None
 
@@ -111,9 +111,10 @@ def _questions(table: EpisodeTable, rows: Bools) -> int:
 
 
 def beside_reference(table: EpisodeTable, played: Played) -> tuple[str, Ratio] | None:
-    """Return what the reference is called, and a policy's cost as a multiple of its cost, where both are on record.
+    """Return the reference's name, and the policy's cost as a multiple of the reference's cost.
 
-    The reference is the guide alone, or a ladder's last model alone; None where neither is on record for most of them.
+    The reference is the guide alone, or a ladder's last model alone. Return None if neither is on record for most
+    questions, or if the log shows no costs. The ratio takes the questions for which both costs are on record.
     """
     reference = next((one for name in REFERENCES if (one := walked(table, name))), None)
     if reference is None or not table.shows_cost:
@@ -167,10 +168,10 @@ def evaluate(
     seed: int = 0,
     resamples: int = RESAMPLES,
 ) -> Evaluation:
-    """Return what a policy does on a log.
+    """Evaluate a policy on a log.
 
-    A calibrated policy is played at the threshold of each question's group. Where it abstains nothing is served, so
-    `accuracy` counts the question as not right.
+    A calibrated policy is played at the threshold of each question's segment. Where the policy abstains, nothing is
+    served, so `accuracy` counts the question as not right.
 
     Args:
         table: the log's episodes.

@@ -152,7 +152,7 @@ def open_log(
 
 
 def _ladder_wanted(reference: str | None, models: Sequence[str]) -> Sequence[str]:
-    """Return the models of the ladder that is to be made of a log, none where it is taken as it is."""
+    """Return the models of the ladder to make from a log; an empty sequence if the log is taken as it is."""
     if reference in {None, GUIDE}:
         return models
     if models and models[-1] != reference:
@@ -192,7 +192,7 @@ _Reader: TypeAlias = Callable[[Iterable[Mapping[str, Any]]], Iterator[Mapping[st
 
 
 def _as_read(given: str) -> tuple[str, _Reader | None]:
-    """Return the log that a name stands for, and as what its rounds are read; None: as they are."""
+    """Return the log's own name, and the function that converts its rounds; None if they are read as they are."""
     if given == DEMO_LADDER:
         return DEMO, as_ladder
     if given.startswith(OFFERS):
@@ -211,7 +211,7 @@ def _chosen(given: str, where: Mapping[str, str], dropped: Dropped) -> Iterator[
 
 
 def _nothing_chosen(given: str, where: Mapping[str, str]) -> str:
-    """Return which values the columns have that were to choose, and had none of what was asked for."""
+    """Return the message for a choice that fits no row: it names the values that the chosen columns have."""
     found: dict[str, Counter[str]] = {column: Counter() for column in where}
     some = False
     for row in itertools.islice(_rows(given, None), _LOOKED_AT):
@@ -238,7 +238,7 @@ def _listed(counts: Mapping[str, int]) -> str:
 
 
 def _check_columns(where: Mapping[str, str]) -> None:
-    """Refuse to choose by what no log has, or by what would cut an episode apart."""
+    """Raise UsageError if a column does not exist, or if choosing by it would cut episodes apart."""
     unknown = [name for name in where if name not in COLUMNS]
     cutting = sorted(set(where) & PARTS_OF_EPISODES)
     said = [f"There is no column {name}{did_you_mean(name, WHOLE_BY)}." for name in unknown]
@@ -252,7 +252,7 @@ def _check_columns(where: Mapping[str, str]) -> None:
 
 
 def _check_there(given: str) -> None:
-    """Refuse a name that is no file's, no store's and no shipped log's, with the one that may have been meant."""
+    """Raise UsageError, with a suggestion, if a name is no file, no store and no shipped log."""
     if given in SHIPPED or is_url(given) or Path(given).suffix:
         return  # a file that is not there is said by who opens it
     if not os.path.lexists(given):

@@ -50,12 +50,12 @@ class Means:
 
 
 def played_at(table: EpisodeTable, scores: ScoreArrays, kappa: float) -> Played:
-    """Return what a policy's scores bring at one threshold; the single answer is served however sure it is."""
+    """Return the outcome of a policy's scores at one threshold; it never abstains, however unsure the answer is."""
     return play(table, scores, KappaRule(kappa))
 
 
 def played_walk(table: EpisodeTable, walk: Walk) -> Played:
-    """Return what a logged walk brought; a question that it was not logged for counts as missed, at no cost."""
+    """Return the outcome of a logged walk; a question without this walk counts as missed, at no cost."""
     covered, never = walk.covered | hopeless(table.arrays), np.zeros(table.n, dtype=np.bool_)
     return played_of(covered, walk.covered, walk.right, walk.cost, walk.length, walk.leaves, walk.distinct, never)
 
@@ -202,7 +202,7 @@ def calibrated(scores: Scorer, calibration: EpisodeTable, alpha: float) -> Ready
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """A coin between two depths, every answer kept, calibrated: what looking at nothing can reach."""
+    """A calibrated coin between two depths, every answer kept: the best that a policy without signals can reach."""
 
     name: str = "depth mixture, conformal"
 
@@ -235,7 +235,7 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True)
 class RungThresholds:
-    """In a ladder, go on while in doubt, by a threshold of each model's own; every answer kept.
+    """In a ladder, go on while the doubt is above the threshold of the model that answered; keep every answer.
 
     The thresholds are tuned together on the training questions (`training.choice.simple`); how lax they are is set on
     the calibration questions.
@@ -271,7 +271,7 @@ class Uala:
         return Ready(lambda table: played_at(table, self.scores(table, threshold), threshold))
 
     def scores(self, table: EpisodeTable, threshold: float) -> ScoreArrays:
-        """Return what `policies.threshold` would score."""
+        """Return the scores of `policies.threshold`."""
         doubt = self.doubt.read(table)
         chosen = self.doubt.chosen(table)
         steps = table.arrays
@@ -319,7 +319,7 @@ class NetBenefit:
 
 @dataclass(frozen=True, slots=True)
 class Portfolio:
-    """What `cascade fit` would choose of all its candidates, its threshold calibrated."""
+    """The candidate that `cascade fit` would choose, with its threshold calibrated."""
 
     name: str = "cascade fit, conformal"
 

@@ -79,7 +79,7 @@ class _Draws(NamedTuple):
 
 
 class _Rounds(NamedTuple):
-    """What the models said: answers as int64 (T, n), `RIGHT` or a wrong one's number; the verdict as bool (T, n)."""
+    """The models' outputs: answers as int64 (T, n), `RIGHT` or a wrong answer's number; verdicts as bool (T, n)."""
 
     base: Ints
     guide: Ints
@@ -184,7 +184,7 @@ def _fresh_rights(world: World, draws: _Draws) -> tuple[Bools, Bools, Bools]:
 
 
 def _lasting(fresh: Floats, repeats: Bools) -> Floats:
-    """Return draws (T, n) of which one that repeats is that of the round before."""
+    """Return draws (T, n); a draw that repeats equals the draw of the round before."""
     drawn = [fresh[0]]
     for t in range(1, fresh.shape[0]):
         drawn.append(np.where(repeats[t], drawn[-1], fresh[t]))
@@ -304,7 +304,7 @@ def _signals(world: World, draws: _Draws, rounds: _Rounds) -> dict[str, Floats]:
 
 
 def _informed(rho: float, right: Bools, difficulty: Floats, noise: Floats) -> Floats:
-    """Return what correlates by about rho with being right on an easy question."""
+    """Return a number that correlates by about rho with being right on an easy question."""
     truth = 0.5**0.5 * (np.where(right, 1.0, -1.0) - difficulty)
     return np.asarray(rho * truth + (1.0 - rho**2) ** 0.5 * noise)
 

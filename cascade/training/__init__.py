@@ -1,1 +1,1 @@
-"""Fits policies on logs: numpy, and scikit-learn where it is installed (`trees.py` alone)."""
+"""Fit policies on logs with numpy. scikit-learn is optional: only `trees.py` uses it."""

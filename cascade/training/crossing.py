@@ -129,7 +129,7 @@ def fit_crossed(
 
 
 def check_crossable(guarantee: Guarantee, besides: Sequence[str] = ()) -> None:
-    """Refuse what cross-calibration has no bound for.
+    """Raise UsageError if cross-calibration has no bound for this guarantee.
 
     Args:
         guarantee: what is asked for.
@@ -168,7 +168,7 @@ def _members(
 
 
 def _notes(choices: Sequence[Choice]) -> Iterator[str]:
-    """Yield what else has to be known."""
+    """Yield the notes printed with a cross-calibrated policy."""
     if not choices[0].objective.prices.in_money:
         yield "the log does not say what every step cost: policies were compared by their steps"
     if any(one.n < LEAST_TRAINING for one in choices):

@@ -124,7 +124,7 @@ class Questions(NamedTuple):
 
 
 def questions_of(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> Questions:
-    """Return the questions of a log that a promise could speak of.
+    """Return the questions of a log that a promise could be about.
 
     Raises:
         UsageError: there is none, or the tables are of different cascades.
@@ -167,7 +167,7 @@ def _of_each_segment(table: EpisodeTable, counts: Bools, share: float, needed: i
 
 
 class _Enough(NamedTuple):
-    """How many rows are set aside at least, and how many of those that count for the promise."""
+    """The least number of rows to set aside, and the least number of these that must count for the promise."""
 
     rows: int
     counted: int
@@ -193,7 +193,7 @@ def _some(names: Sequence[str], counts: Bools, enough: _Enough, seed: int) -> Bo
 
 
 def needed_of(guarantee: Guarantee, segments: int = 1) -> int:
-    """Return how many questions are needed at the least for a threshold to be certified; 1 where none is known.
+    """Return the least number of questions that can certify a threshold; 1 for a promise without alpha.
 
     Args:
         guarantee: what will be promised.
@@ -203,9 +203,10 @@ def needed_of(guarantee: Guarantee, segments: int = 1) -> int:
 
 
 def allowed_loss(guarantee: Guarantee, n: int) -> float | None:
-    """Return the mean loss that n calibration questions will allow: alpha, less what being sure of it takes.
+    """Return the mean loss that n calibration questions will allow: alpha minus the margin that certifying needs.
 
-    Where they are too few for any threshold, alpha: it stays the aim. None where the promise is on a cost.
+    If n is too small to certify any threshold, return alpha, which stays the aim. If the promise is on a cost, return
+    None.
     """
     if guarantee.alpha is None:
         return None
@@ -244,9 +245,9 @@ def _sizes(parts: Divided, guarantee: Guarantee) -> list[int]:
 
 
 def _counted(n: int, others: int, counts: Bools, needed: int) -> int:
-    """Return how many of n calibration questions count, if the share is that of these others.
+    """Estimate how many of n calibration questions count, from the share that counts among the other questions.
 
-    As many as are needed where both parts together have them to spare: so they were divided.
+    If both parts together have more than enough, return at least `needed`: the log was divided to give that many.
     """
     share = float(counts.mean())
     spare = share * (n + others) >= _SPARE * needed
@@ -254,9 +255,9 @@ def _counted(n: int, others: int, counts: Bools, needed: int) -> int:
 
 
 def allowed_budget(guarantee: Guarantee, n: int) -> Guarantee:
-    """Return the promise with the budget that n calibration questions will allow to be spent.
+    """Return the promise with the mean cost that n calibration questions may have for it to be certified.
 
-    A fresh question counts as one that costs the most; where that leaves nothing, the budget itself.
+    The fresh question counts at the highest possible cost. If that leaves nothing, the budget stays as it is.
     """
     budget, most = guarantee.budget_nano_usd, guarantee.most_nano_usd
     if not guarantee.rules.on_cost or budget is None or most is None:
@@ -274,15 +275,15 @@ ROWS_EACH = 100
 
 
 class Embedding(NamedTuple):
-    """What questions are embedded with, and each question's embedding (`episodes.embeddings.vectors_of`)."""
+    """The sentence model, and each question's embedding (`episodes.embeddings.vectors_of`)."""
 
     embedder: Embedder
     vectors: Vectors
 
     def directions(self, training: EpisodeTable, init: LearnedPolicy | None = None) -> Directions | None:
-        """Return the directions of the training questions, or of the policy that is started from, if it has any.
+        """Return the directions of the earlier policy `init` if it has any, else those of the training questions.
 
-        None where too few of the questions' texts are on record.
+        Return None if the log holds too few of the questions' texts.
         """
         if init is not None and init.directions is not None:
             return init.directions

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 
 class Sizes(NamedTuple):
-    """Questions: those that the promise speaks of, once each; those that made the policy; those that certify it."""
+    """Numbers of different questions: all that the promise is about, those that made the policy, those that certify."""
 
     questions: int
     training: int
@@ -186,14 +186,14 @@ def fit_policy(
 
 
 def _named(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How) -> Candidate | None:
-    """Return the threshold that needs no learning; None where the options ask for something that does."""
+    """Return the threshold that needs no learning; None if the options ask for a learned policy."""
     if not _unasked(how):
         return None
     return named_score(questions_of(tables, guarantee).table, guarantee) if guarantee.reference_keeps_it else None
 
 
 def _unasked(how: How) -> bool:
-    """Return whether the options ask for nothing that has to be learned."""
+    """Return whether the options leave room for a policy that needs no learning."""
     if how.method not in {AUTO, "threshold"} or how.init is not None or how.embedding is not None:
         return False
     return how.networks is None or not how.networks.offered
@@ -215,7 +215,7 @@ def _share(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How) -> fl
 
 
 def logged_in(tables: Sequence[EpisodeTable]) -> int:
-    """Return how many questions there are in a log, each once."""
+    """Return the number of different questions in a log."""
     return len({question for table in tables for question in table.questions})
 
 
@@ -262,7 +262,7 @@ class _Made(NamedTuple):
 
 
 class _Certified(NamedTuple):
-    """The same, certified; `notes` say what else to know."""
+    """A certified policy, how it was chosen, and the notes to print with it."""
 
     policy: LearnedPolicy
     choice: Choice
@@ -272,7 +272,7 @@ class _Certified(NamedTuple):
 
 
 def _cheaper(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> _Certified:
-    """Return the policy, certified; the reference alone where nothing is certified that costs less.
+    """Return the certified policy; return the reference alone if the certified policy would not cost less.
 
     The reference has no regret by definition, so it may take the place of a policy after the calibration questions
     were looked at.
@@ -298,7 +298,7 @@ def _cheaper(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> _Ce
 
 
 def _reference(choice: Choice, parts: Divided, guarantee: Guarantee, how: How, said: str) -> _Certified:
-    """Return the reference alone, in the place of what was chosen."""
+    """Return the reference alone, certified, instead of the chosen policy."""
     policy = reference_alone(parts.calibration)
     taken = Candidate(REFERENCE, "reference", 0, reference_alone)
     alone = Judged(REFERENCE, "reference", 0, None, None, None, 0.0, chosen=True, why="nothing cheaper is certified")
@@ -333,13 +333,13 @@ def _calibrated(made: _Made, parts: Divided, guarantee: Guarantee, how: How) -> 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What a policy is made from.
+    """The inputs of a fit: divided questions, objective and embeddings.
 
     Attributes:
         parts: the questions; with embeddings their directions are features.
-        objective: what it is made for, and compared by.
-        embedding, directions: what questions were embedded with, and how; None where they were not.
-        notes: what has to be known of that, in words.
+        objective: the figure by which candidates are compared.
+        embedding, directions: the sentence model with the embeddings, and their directions; None without embeddings.
+        notes: notes on the embeddings, to be printed.
     """
 
     parts: Divided
@@ -349,7 +349,7 @@ class Prepared:
     notes: tuple[str, ...] = ()
 
     def attached(self, policy: LearnedPolicy) -> LearnedPolicy:
-        """Return the policy with the sentence model, where it looks at what that says."""
+        """Return the policy; with the sentence model if the policy looks at the embeddings."""
         if self.embedding is None or self.directions is None:
             return policy
         return self.embedding.attached(policy, self.directions)
@@ -416,7 +416,7 @@ def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | No
 
 
 def objective_of(parts: Divided, guarantee: Guarantee, lambda_set: float = 0.0) -> Objective:
-    """Return what candidates are compared by: the loss that so many calibration questions will allow."""
+    """Return the objective: candidates are compared at the loss that the calibration questions will allow."""
     n, table = parts.calibration.n, parts.training if parts.training.n else parts.calibration
     return Objective.of(table, allowed_budget(guarantee, n), allowed_by(parts, guarantee), lambda_set)
 
@@ -497,7 +497,7 @@ def _held(
 
 
 def figures(choice: Choice, training: int, calibration: int) -> Mapping[str, Any]:
-    """Return how the policy was chosen, as plain JSON values; no time, so that the same log gives the same bytes.
+    """Return how the policy was chosen, as plain JSON values, without durations: the same log gives the same bytes.
 
     Args:
         choice: how.

@@ -1,8 +1,8 @@
-"""From a log to one policy with several levels: the same questions fit and certify each, at an alpha of its own.
+"""Fit and certify one policy with several levels. All levels use the same questions; each has its own alpha.
 
-The log is divided once, for the level that takes the most questions to certify. So what has seen the training questions
-has seen none that certifies any level, and one policy may be trained for all levels at once. Each certificate is that
-of `fitting.fit_parts` and holds by itself; that all hold together is not promised.
+The log is divided once, for the level that needs the most questions to certify. So a policy that has seen the training
+questions has seen no question that certifies a level, and one policy may be trained for all levels at once. Each
+certificate comes from `fitting.fit_parts` and holds by itself. It is not promised that all of them hold together.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def promised(guarantee: Guarantee, alphas: Mapping[str, float]) -> dict[str, Gua
 
 
 def level_problems(alphas: Mapping[str, float]) -> Iterator[str]:
-    """Yield what keeps names with their alphas from being levels."""
+    """Yield the problems of a set of levels, given as names with their alphas."""
     if len(alphas) < 2:
         yield "there are two levels or more; for one there is alpha"
     yield from name_problems(alphas)
@@ -146,7 +146,7 @@ def level_problems(alphas: Mapping[str, float]) -> Iterator[str]:
 
 
 def middle(alphas: Mapping[str, float]) -> str:
-    """Return the level that serves where none is named: "medium", else the middle one, the stricter of two.
+    """Return the default level: "medium" if there is one, else the middle level, the stricter of two middle ones.
 
     >>> middle({"low": 0.2, "medium": 0.1, "high": 0.05}), middle({"a": 0.2, "b": 0.1})
     ('medium', 'b')

@@ -1,4 +1,4 @@
-"""What has to be known of a fit beside its policy, in words; and how many questions would do where it failed."""
+"""Notes printed with a fitted policy; and, after a failed fit, how many questions would be enough."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Init:
 def notes(
     parts: Divided, objective: Objective, lambda_set: float, policy: LearnedPolicy, init: Init | None
 ) -> Iterator[str]:
-    """Yield what else has to be known of a fit.
+    """Yield the notes that are printed with a fitted policy.
 
     Args:
         parts: the questions.
@@ -76,7 +76,7 @@ def notes(
 
 
 def _about_questions(parts: Divided, objective: Objective, policy: LearnedPolicy) -> Iterator[str]:
-    """Yield which questions are left out, and why nothing is learned from the others, where that is so."""
+    """Yield notes on the questions that are left out and, if nothing is learned from the others, on the reason."""
     table = parts.training
     if parts.unknown:
         yield left_out_said(parts.unknown, objective.guarantee).rstrip(".")
@@ -103,7 +103,7 @@ def ended_early(learning: Training | None) -> Iterator[str]:
 
 
 def about_training(learning: Training | None) -> Iterator[str]:
-    """Yield what has to be known of how a network was trained."""
+    """Yield notes on how a network was trained."""
     yield from ended_early(learning)
     if learning is not None and learning.settings["device"] != "cpu":
         device = learning.settings["device"]
@@ -159,7 +159,7 @@ def _not_offered(old: LearnedPolicy, table: EpisodeTable) -> list[str]:
 def in_logged(
     error: NotCertifiedError, parts: Divided, guarantee: Guarantee, share: float, logged: int
 ) -> NotCertifiedError:
-    """Return the error with how many logged questions would do, instead of how many that certify.
+    """Return the error with the number of logged questions needed, instead of the number of certifying questions.
 
     Args:
         error: of the calibration; `needed_n` counts the questions that certify and that the promise speaks of.
@@ -181,9 +181,9 @@ def in_logged(
 
 
 def logged_for(certifying: int, guarantee: Guarantee, share: float, spoken: float = 1.0) -> int:
-    """Return in how many logged questions there are so many that certify, and enough others to choose on.
+    """Return how large a log must be to hold `certifying` certifying questions, and enough others to choose on.
 
-    As many as the promise takes at the least are set aside of any log; more only by the share (`dividing.divided`).
+    `dividing.divided` sets aside the least number that the promise needs from any log, and more only up to `share`.
 
     Args:
         certifying: questions that the promise speaks of.

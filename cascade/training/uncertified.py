@@ -1,4 +1,4 @@
-"""From a log to a policy network without a certificate: those that promise nothing by their nature.
+"""Train policy networks that cannot have a certificate.
 
 CPO takes the likeliest action, and has no threshold that could be certified. CPO online has the threshold of its own
 training, learned from questions that the network was fitted to. Both are trained on the questions that `fitting` trains
@@ -39,7 +39,7 @@ DELTA = 0.05
 
 
 class ShareKept(NamedTuple):
-    """The share of questions on which what was asked for came true, with its 95 % interval.
+    """The share of questions on which the promise was kept, with its 95 % interval.
 
     Attributes:
         n: questions that it speaks of, which the policy has not seen.
@@ -149,7 +149,7 @@ def fit_uncertified(
 
 
 def kept_at(sample: Sample, kind: Kind, kappa: float) -> ShareKept:
-    """Return how often what a promise of a kind says came true at a threshold, on questions not seen before.
+    """Return how often a promise of one kind was kept at a threshold, on questions that the network has not seen.
 
     Raises:
         UsageError: the log lacks what the kind needs.

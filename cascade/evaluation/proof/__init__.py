@@ -1,1 +1,1 @@
-"""`cascade prove`: what a log says could be saved, with the reasons."""
+"""`cascade prove`: estimate from a log what a cascade would save, and give the reasons."""

@@ -1,4 +1,4 @@
-"""What a log's questions have to offer a policy: how well the signals tell, how sure that is, what is not on record.
+"""Diagnose a log: how well its signals tell right from wrong, with intervals, and what the log does not record.
 
 Nothing is fitted here: these figures say why a policy saves money on a log, or why none can.
 """
@@ -28,7 +28,7 @@ _ONE_KIND = 2
 
 
 def clustered_interval(mean: float, influence: Floats, groups: Sequence[str]) -> Interval:
-    """Return a mean's interval where questions of one group hang together.
+    """Return the interval of a mean over questions that are correlated within groups.
 
     Args:
         mean: the estimate.
@@ -81,7 +81,7 @@ class SignalUse(NamedTuple):
 def signal_uses(table: EpisodeTable) -> list[SignalUse]:
     """Return what each signal of the first step tells, the most telling first; constant ones are left out.
 
-    Which way a signal points is read off the same questions: one that tells nothing lies a little above 0.5.
+    The direction of a signal is read from the same questions, so a signal that tells nothing lies a little above 0.5.
     """
     right = first_step(table).right
     found = []
@@ -170,7 +170,7 @@ def _share_below(values: Floats, others: Floats) -> Floats:
 
 
 def default_kind(table: EpisodeTable, against: str | None = None) -> str:
-    """Return the guarantee that a saving is shown at where none is asked for.
+    """Return the default guarantee of a proof.
 
     It is agreement where the reference's output is the truth. It is regret where the reference (`reference_of`) is one
     model's answer and what a cascade would serve is known; else coverage, which needs neither.
@@ -183,7 +183,7 @@ def default_kind(table: EpisodeTable, against: str | None = None) -> str:
 
 
 def unknowns(table: EpisodeTable) -> Iterator[str]:
-    """Yield what of the questions is not on record, in words."""
+    """Yield, in words, what the log does not record of the questions."""
     if not table.cost_known:
         lack = unpriced(table)
         yield (

@@ -1,7 +1,6 @@
 """What a ladder would save at other prices: a dear model that costs 30 % less or more, and prompt caches.
 
-The decisions stay as they were: what is asked for a question does not hang on what it costs today, so only the bill is
-made out anew.
+The decisions stay the same, because they do not depend on today's prices. So only the costs are computed again.
 """
 
 from __future__ import annotations

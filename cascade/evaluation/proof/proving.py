@@ -1,9 +1,9 @@
-"""What a cascade would save on a log, out of sample: the whole of a fit repeated on splits.
+"""Estimate what a cascade would save on a log, out of sample: repeat the whole fit on many splits.
 
 Each split gives a part of the groups to a fit, which divides it again into training and calibration questions, and the
-rest to the test, on which the certified policy is played. What is saved is held against a reference that can be had
-without any policy: the guide alone, a ladder's last model, or every step. A split in which nothing is certified saves
-nothing: one goes on paying the reference.
+rest to the test, on which the certified policy is played. Savings are compared with a reference that needs no policy:
+the guide alone, a ladder's last model, or every step. A split in which nothing is certified saves nothing: the user
+goes on paying for the reference.
 """
 
 from __future__ import annotations
@@ -84,12 +84,12 @@ def _within(every: list[Figures], allowed: float) -> Iterator[Figures]:
 
 
 def provable(kind: Kind) -> bool:
-    """Whether a saving can be shown at a kind of guarantee: where it says what happens with a question."""
+    """Whether `prove` can use a kind of guarantee: the kind must say of each question whether it is missed."""
     return kind.monitored
 
 
 class Fit(NamedTuple):
-    """What a fit brought: a policy that serves at its certified thresholds, and what it is called."""
+    """The result of a fit: a policy that serves at its certified thresholds, and its name."""
 
     policy: Policy
     name: str
@@ -101,7 +101,7 @@ Fitter: TypeAlias = Callable[[EpisodeTable, Guarantee, int], Fit]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a proof is made: how many splits and which, and what savings are held against (`reference_of`)."""
+    """The settings of a proof: the number and seed of the splits, and the reference of savings (`reference_of`)."""
 
     splits: int = 20
     seed: int = 0
@@ -110,7 +110,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What was found for one cascade at one guarantee.
+    """The result of a proof for one cascade and one guarantee.
 
     Attributes:
         dataset: what the questions are called.
@@ -203,7 +203,7 @@ def prove(
     plan: Plan,
     tell: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005 - names are the interface
 ) -> Proof:
-    """Say what a fit's certified policies save on questions that they have not seen.
+    """Estimate what a fit's certified policies save on questions that they have not seen.
 
     Args:
         table: one data set's episodes; a question counts once.
@@ -281,7 +281,7 @@ def _check(guarantee: Guarantee, plan: Plan) -> None:
 
 @dataclass(slots=True)
 class _Tally:
-    """What the fits of the splits came to."""
+    """Counts over the splits: which policies were fitted, and how many fits were refused."""
 
     sizes: tuple[int, int] = (0, 0)
     fitted: Counter[str] = field(default_factory=Counter)
@@ -292,7 +292,7 @@ class _Tally:
 
 
 def _fitted(fit: Fitter, table: EpisodeTable | None, guarantee: Guarantee, seed: int, tally: _Tally) -> Fit | None:
-    """Fit on a split's questions, None to try nothing; None, and counted, where nothing is certified."""
+    """Fit on a split's questions. Return None, and count it, if `table` is None or nothing is certified that saves."""
     if table is None:
         tally.refused += 1
         return None
@@ -313,7 +313,7 @@ def _fitted(fit: Fitter, table: EpisodeTable | None, guarantee: Guarantee, seed:
 
 
 def _of_whole(n: int, tally: _Tally) -> int:
-    """Return how many questions of a log it takes that so many as would do are in the part that is fitted on."""
+    """Return how large a log must be for the part that is fitted on to hold enough questions to certify."""
     return math.ceil(median_high(number for number, _ in tally.needed) * n / tally.sizes[0])
 
 

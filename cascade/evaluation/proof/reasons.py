@@ -1,4 +1,4 @@
-"""Why a cascade saves what it saves, or nothing: what `proving` found, read as sentences for whoever has to decide."""
+"""Explain in sentences, for the person who decides, why a cascade saves money in a proof, or why it does not."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CLOSE = 0.05
 
 
 class Reason(NamedTuple):
-    """One reason: a word that tells it from others, and what it says."""
+    """One reason: a key word that names it, and its sentence."""
 
     kind: str
     said: str
 
 
 def called(way: Way) -> str:
-    """Return what a way to answer is called within a sentence."""
+    """Return the name of a way to answer, for use within a sentence."""
     return NAMES.get(way.name, way.name)
 
 
@@ -57,7 +57,7 @@ def _signed(value: float) -> str:
 
 
 def reasons(proof: Proof, judging: BreakEven | None = None) -> list[Reason]:
-    """Return what explains a proof, the weightiest first.
+    """Return the reasons that explain a proof, the most important first.
 
     Args:
         proof: what was found.

@@ -1,4 +1,4 @@
-"""How the certified policies fare on each segment of the questions: a mean hides the worst of them."""
+"""Results of the certified policies on each segment of the questions: a mean over all hides the worst segment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ways to answer did on the test questions of many splits: their means, and how they differ from a reference."""
+"""Results of several ways to answer on the test questions of many splits: means, and differences to a reference."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class Way(NamedTuple):
 class Coin(NamedTuple):
     """A coin between two baselines, which breaks the promise as often as the policy does.
 
-    What it saves is what tolerating so many broken promises brings by itself; a policy that saves no more has learned
-    nothing that is worth money.
+    The coin's saving comes only from breaking the promise that often. A policy that saves no more than the coin has
+    learned nothing that is worth money.
 
     Attributes:
         one, other: the two baselines; the same where one of them alone does.
@@ -71,7 +71,7 @@ class Coin(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What one way did, question by question: float64 (n,), NaN where it is not known or not spoken of."""
+    """The figures of one way for each question: float64 (n,), NaN where unknown or where the promise says nothing."""
 
     cost: Floats
     right: Floats
@@ -86,7 +86,7 @@ class Figures(NamedTuple):
 
 
 def mean_of(column: Floats) -> float:
-    """Return the mean of what is known; NaN of nothing."""
+    """Return the mean of the known values; NaN if none is known."""
     known = column[~np.isnan(column)]
     return float(known.mean()) if known.size else np.nan
 
@@ -112,7 +112,7 @@ class Measuring:
         return Measuring(self.table.take(rows), self.guarantee, self.reference.take(rows), self.promised.take(rows))
 
     def of_way(self, way: Baseline) -> Figures:
-        """Return what a baseline did. What the reference itself serves breaks no promise that it keeps."""
+        """Return the figures of a baseline. The reference's own answers never break a promise that it always keeps."""
         lost = self._broken(way.right, way.in_set)
         if way.name == self.promised.name and self.guarantee.rules.reference_keeps_it:
             lost = np.minimum(lost, 0.0)
@@ -126,7 +126,7 @@ class Measuring:
         return Figures(played.cost, played.right, lost, played.in_set, played.length, played.distinct)
 
     def bound(self) -> Clairvoyant:
-        """Return what the promise would cost one who knows every answer."""
+        """Return the cost of the promise for a policy that knows every answer beforehand."""
         found = clairvoyant(self.table, self.guarantee.rules, self.guarantee.alpha or 0.0, self.promised.right)
         assert found is not None  # noqa: S101 - `_broken` has refused what cannot be told
         return found
@@ -174,7 +174,7 @@ class SplitResults:
         self.gaps.append(float((did.right - reference.right)[known].mean()))
 
     def way(self, name: str, sizes: tuple[int, int], *, paired: bool) -> Way:
-        """Return the means; with the differences to the reference, but for the reference itself."""
+        """Return the means with the differences to the reference; without them if `paired` is False (the reference)."""
         cost, right, broken, in_set, length, answers = np.array(self.means).mean(axis=0).tolist()
 
         def interval(values: list[float]) -> Interval | None:
@@ -188,7 +188,7 @@ class SplitResults:
 def coin_of(results: Mapping[str, SplitResults], sizes: tuple[int, int]) -> Coin | None:
     """Return the cheapest coin that breaks the promise as often as the policies do, on average over the splits.
 
-    It is between ways that look at no signal.
+    The coin chooses between two ways to answer that look at no signal.
     """
     policy = results[POLICY]
     blind = {name: one for name, one in results.items() if name not in {POLICY, PER_RUNG}}
@@ -212,16 +212,19 @@ def coin_of(results: Mapping[str, SplitResults], sizes: tuple[int, int]) -> Coin
 
 
 def _tossed(share: float, lost: float, one: float, other: float) -> float:
-    """Return the coin's share in a split whose policy breaks the promise so often.
+    """Return the coin's share in one split: the coin then breaks the promise as often as the split's policy (`lost`).
 
-    Their mean is the coin's share, since it is linear; but a policy that dares more in one split is held against a coin
-    that does so too.
+    The share is linear in `lost`, so its mean over the splits is the coin's share. A policy that breaks the promise
+    more often in one split is compared with a coin that does so too.
     """
     return (lost - one) / (other - one) if 0 < share < 1 else share
 
 
 def _weight(one: float, other: float, target: float) -> float | None:
-    """Return how often a coin takes the other so that the mean is the target; 0 where the first is no more anyway."""
+    """Return the share of `other` in a mixture with mean `target`.
+
+    None if both exceed the target. If neither does, return 0 or 1: whichever is the larger of the two is taken alone.
+    """
     if one <= target and other <= target:
         return 0.0 if one >= other else 1.0
     if min(one, other) > target:

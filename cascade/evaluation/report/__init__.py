@@ -1,1 +1,1 @@
-"""What people read of a fitted policy or a comparison: the model card and the plots."""
+"""Reports on a fitted policy or a comparison, for people: the model card and the plots."""

@@ -1,7 +1,7 @@
 """The model card of a fitted policy: what it was made from, how it was chosen, what it promises, and its limits.
 
-It stands in the policy directory as `README.md`, beside its plot. Durations are not in it: the same data and seed give
-the same bytes.
+The card is the file `README.md` of the policy directory, beside its plot. It holds no durations: the same data and seed
+give the same bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SAID = 3
 
 
 class Facts(NamedTuple):
-    """What a card says of how a policy was made.
+    """Facts about how a policy was made, for its card.
 
     Attributes:
         method: as the policy's file has it.
@@ -90,7 +90,7 @@ METHODS_IN_WORDS = {
 
 
 def facts_of(fitted: Fitted, settings: Mapping[str, str]) -> Facts:
-    """Return what a card says of a fit.
+    """Return the facts of a fit, for its card.
 
     Args:
         fitted: the policy and how it came about.
@@ -225,7 +225,7 @@ def _usd(nano: float) -> str:
 
 
 def figure(value: float | None, unit: Unit) -> str:
-    """Return what a candidate costs, or misses.
+    """Return a candidate's cost, or under a budget the share it misses, as text.
 
     >>> figure(123_456.0, "nano_usd"), figure(1.5, "steps"), figure(None, "missed")
     ('$0.1235', '1.500', '-')

@@ -1,4 +1,4 @@
-"""What the plot of a fitted policy shows: what keeping the promise costs, more or less often."""
+"""The content of a fitted policy's plot: the cost of keeping the promise more or less often."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How much a policy's score hangs on each of its features: a figure for readers, of whatever form the score is.
+"""How much a policy's score depends on each of its features: one figure for readers, for every form of score.
 
-Of a rule that is a policy network it is how much the probabilities of its actions do, which after the last step are
-those of keeping answers. Not their logarithms, which are its scores: whether an action has 1e-9 or 1e-20 decides
-nothing, and would be most of their variance.
+For a policy network the figure is about the probabilities of its actions; after the last step these are the
+probabilities of keeping answers. It is not about their logarithms, which are the scores: whether an action has 1e-9 or
+1e-20 decides nothing, but would make up most of the logarithms' variance.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ROWS = 2_000
 
 
 class Weighed(NamedTuple):
-    """One feature of one step, and how much the score of going on, or a network's probabilities, hang on it.
+    """One feature of one step, and how much the score of going on, or a network's probabilities, depend on it.
 
     Attributes:
         step: after which step it is looked at; 0 before any call.
@@ -42,12 +42,12 @@ class Weighed(NamedTuple):
 
 
 def weighed(policy: LearnedPolicy, history: History, seed: int = 0) -> list[Weighed]:
-    """Return what each feature does to the scores of going on, on some logged questions.
+    """Return how much each feature moves the scores of going on, on some logged questions.
 
-    A feature's values are dealt out anew among the questions; its weight is √(E[(s − r)²] / (2 Var s)), for a score s
-    that becomes r. Of a linear score that is |weight| · sd(feature) / sd(score). Of a network, s and r are the
-    probabilities of its actions, and both means are summed over these. Where the score is +∞, for want of a feature
-    that was always there in training, a question is left out.
+    A feature's values are permuted among the questions; its weight is √(E[(s − r)²] / (2 Var s)), for a score s that
+    becomes r. For a linear score that is |weight| · sd(feature) / sd(score). For a network, s and r are the
+    probabilities of its actions, and both means are summed over these. A question is left out if its score is +∞
+    because it lacks a feature that was always there in training.
 
     Args:
         policy: the policy.

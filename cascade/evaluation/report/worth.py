@@ -8,7 +8,7 @@ from cascade.calibration.calibrating import Calibrated
 
 
 class Worth(NamedTuple):
-    """What a certified policy decides and costs on its calibration questions.
+    """A certified policy's decisions and costs on its calibration questions.
 
     Attributes:
         keeps_everything: whether it keeps every answer of every step there, so that it decides nothing.
@@ -24,12 +24,12 @@ class Worth(NamedTuple):
 
     @property
     def saves(self) -> bool:
-        """Whether there is a reason to serve it: unknown costs are none against it, if it stops anywhere."""
+        """Whether serving it may save money; if costs are unknown, whether it stops early on some question."""
         times = self.times_reference
         return times < 1 if times is not None else not self.keeps_everything
 
     def describe(self, reference: str) -> str | None:
-        """Return in a sentence what speaks against serving it; None where nothing does.
+        """Return, in words, what the policy does not save or decide; None if there is nothing to say.
 
         Args:
             reference: what the reference is called, as "the guide alone".
@@ -53,7 +53,7 @@ class Worth(NamedTuple):
 
 
 def worth_of(done: Calibrated) -> Worth:
-    """Return what a certified policy is worth on its calibration questions."""
+    """Return a certified policy's decisions and costs on its calibration questions."""
     own, everything, reference = done.realised, done.everything, done.reference_cost_nano_usd
     decides = (own.length, own.set_size, own.abstained) != (
         everything.length,

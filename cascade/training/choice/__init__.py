@@ -1,1 +1,1 @@
-"""The honest choice: what is compared, by what figure, and which candidate is taken."""
+"""Choose a policy on questions that it has not seen: the candidates, the figure that compares them, and the choice."""

@@ -75,7 +75,7 @@ class Candidate:
 
 
 class Held(NamedTuple):
-    """A candidate out of fold: the questions with its scores, what it covers at its own threshold, the time it took."""
+    """A candidate scored out of fold: questions with scores, coverage at its own threshold, and seconds of fitting."""
 
     sample: Sample
     coverage: float
@@ -85,9 +85,9 @@ class Held(NamedTuple):
 def cross_fitted(
     table: EpisodeTable, candidates: Sequence[Candidate], fold: Ints
 ) -> tuple[dict[str, Held], dict[str, str]]:
-    """Return each candidate's scores of each question by a model that saw neither it nor anything of its fold.
+    """Return each candidate's scores. The model that scores a question was fitted without that question's fold.
 
-    Also returned is why those that cannot be fitted cannot, by name.
+    Also return, by name, why a candidate could not be fitted.
     """
     blanks, failed = {one.name: _Blank(table) for one in candidates}, dict[str, str]()
     for some in _folds(table, fold):
@@ -155,7 +155,7 @@ class _Blank:
         self._seconds += time.perf_counter() - started
 
     def held(self) -> Held:
-        """Return what was filled in, of all folds."""
+        """Return the candidate's scores on all folds."""
         assert self._table is not None  # noqa: S101 - every fold was filled
         bare = self._table if self._bought.all() else self._table.as_bought(self._bought)
         found = replace(bare, confidence=self._confidence)
@@ -164,9 +164,9 @@ class _Blank:
 
 
 def _fewer(table: EpisodeTable, rows: Ints, most: int) -> Ints:
-    """Return at most so many rows, whole groups; one group where each alone has more.
+    """Return at most `most` rows, in whole groups; if every group is larger than that, return one group.
 
-    Group after group by a hash of their names, passing over those that are too large for what is left.
+    Groups are taken in the order of a hash of their names. A group that is too large for the room left is skipped.
     """
     if rows.size <= most:
         return rows
@@ -182,7 +182,7 @@ def _fewer(table: EpisodeTable, rows: Ints, most: int) -> Ints:
 
 
 def _hash(name: str) -> bytes:
-    """Return what settles a group's turn: fixed by its name, and foretold by nothing else."""
+    """Return the key that orders groups: a hash of the group's name."""
     return hashlib.sha256(f"fewer|{name}".encode("utf-8", "replace")).digest()
 
 
@@ -190,11 +190,11 @@ def _hash(name: str) -> bytes:
 
 
 class Rule(NamedTuple):
-    """What is as good as the best.
+    """The rule that says when a candidate is as good as the best.
 
     Attributes:
-        level: a candidate is surely worse where no more than this share of the replicates has it no worse.
-        margin: what a simpler candidate may cost more than the best at a glance, as a share of the best's cost.
+        level: a candidate is rejected if it is no worse than the best in at most this share of bootstrap replicates.
+        margin: a simpler candidate may cost this much more than the best, as a share of the best's cost.
     """
 
     level: float = 0.05
@@ -217,7 +217,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What was found of one candidate.
+    """The figures of one candidate.
 
     Attributes:
         name, method, complexity: the candidate's.
@@ -247,12 +247,12 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen among which candidates, and why.
+    """The chosen candidate, all candidates that were compared, and the reasons.
 
     Attributes:
         judged: all candidates, in their order.
         chosen: the candidate to be fitted on all training questions.
-        objective: what they were compared by.
+        objective: the figure that compared them.
         folds: how many there were; 0 where nothing was compared.
         n, groups: questions and groups that they were compared on.
         sample: the questions with the chosen one's scores, out of fold where there are folds.
@@ -277,12 +277,12 @@ class Choice:
         return self.objective.alpha
 
     def of(self, name: str) -> Judged:
-        """Return what was found of a candidate."""
+        """Return the figures of a candidate."""
         return next(one for one in self.judged if one.name == name)
 
     @property
     def winner(self) -> Judged:
-        """What was found of the chosen one."""
+        """The figures of the chosen candidate."""
         return self.of(self.chosen.name)
 
 
@@ -334,10 +334,10 @@ def choose(
 
 
 def _costs_alone(samples: Mapping[str, Sample], objective: Objective, fold: Ints) -> dict[str, float]:
-    """Return what each candidate costs without what answers are charged with; nothing where nothing is charged.
+    """Return each candidate's cost without the charge for answers; an empty dict if answers are not charged.
 
-    Where a candidate is matched hangs on its losses alone, so that the same point is found. Under a budget the charge
-    is spent with the rest.
+    A candidate is matched by its losses alone, so the charge does not move the point at which it is matched. Under a
+    budget the charge counts as spent money, so there is no cost without it.
     """
     if not objective.prices.answer or objective.guarantee.rules.on_cost:
         return {}
@@ -367,9 +367,9 @@ def _none_fitted(failed: Mapping[str, str]) -> str:
 
 
 def unchosen(table: EpisodeTable, taken: Candidate, candidates: Sequence[Candidate], objective: Objective) -> Choice:
-    """Return the choice of a candidate without a comparison: there is no other, or too little to compare on.
+    """Return the choice of a candidate that was not compared: it is the only one, or the questions are too few.
 
-    Its scores are those of the policy fitted on all of the questions.
+    The scores come from the policy fitted on all of the questions.
     """
     said = "there is no other" if len(candidates) == 1 else f"{table.n} questions are too few to choose by"
     judged = [
@@ -381,7 +381,7 @@ def unchosen(table: EpisodeTable, taken: Candidate, candidates: Sequence[Candida
 
 
 class _Part(NamedTuple):
-    """Some questions, int64 rows, how a candidate walks over them, and the mean that it is to come down to."""
+    """Some questions (int64 rows), the candidate's cost-loss curve on them, and the mean loss allowed."""
 
     rows: Ints
     walk: CostLossCurve
@@ -390,7 +390,7 @@ class _Part(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Bout:
-    """A candidate's questions in parts, each of which is matched by itself."""
+    """A candidate's questions in parts; each part is matched separately."""
 
     parts: tuple[_Part, ...]
 
@@ -439,20 +439,20 @@ def _gaps(bouts: dict[str, _Bout], best: str, table: EpisodeTable, seed: int) ->
 
 
 def _minus(one: Floats, other: Floats) -> Floats:
-    """Return one minus the other, 0 where both are +∞: neither keeps the promise there."""
+    """Return `one` minus `other`; 0 where both are +∞, because then neither keeps the promise."""
     with np.errstate(invalid="ignore"):
         return np.asarray(np.where(np.isinf(one) & np.isinf(other), 0.0, one - other), dtype=np.float64)
 
 
 def _as_good(figure: float, best: float, gaps: Floats, rule: Rule) -> bool:
-    """Whether a candidate is within the margin of the best, and not surely worse."""
+    """Whether a candidate is within the margin of the best, and not rejected by the bootstrap (`Rule`)."""
     if figure <= best:
         return True
     return figure <= best + rule.margin * abs(best) and float((gaps <= 0).mean()) > rule.level
 
 
 class _Findings(NamedTuple):
-    """What was found of all candidates together."""
+    """The figures of all candidates."""
 
     figures: Mapping[str, float]
     alone: Mapping[str, float]
@@ -465,7 +465,7 @@ class _Findings(NamedTuple):
 
 
 def _judged(one: Candidate, held: Held | None, found: _Findings) -> Judged:
-    """Put together what was found of one candidate."""
+    """Return the figures of one candidate."""
     bare = Judged(one.name, one.method, one.complexity, None, None, None, 0.0, chosen=False, why="")
     if held is None or one.name in found.failed:
         return replace(bare, why=f"not fitted: {found.failed[one.name]}")

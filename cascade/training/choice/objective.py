@@ -1,4 +1,4 @@
-"""What a policy loses and costs on logged questions as its threshold falls, for each kind of guarantee.
+"""A policy's losses and costs on logged questions as its threshold falls, for each kind of guarantee.
 
 | kind | what comes down to the allowed mean | what is then compared |
 |---|---|---|
@@ -58,14 +58,14 @@ Weights: TypeAlias = NDArray[np.uint8]
 
 
 class Units(NamedTuple):
-    """What is drawn together: int64 (n,), the number of each question's group, and how many groups there are."""
+    """The groups that are drawn whole: int64 (n,), each question's group number, and the number of groups."""
 
     of: Ints
     many: int
 
 
 def units(groups: Sequence[str]) -> Units:
-    """Return the groups of n questions, numbered by their names, so that no order of rows changes a draw.
+    """Return the groups of n questions, numbered by the order of their names. The order of the rows changes no draw.
 
     >>> units(["b", "a", "b"]).of.tolist()
     [1, 0, 1]
@@ -77,7 +77,7 @@ def units(groups: Sequence[str]) -> Units:
 def draws(many: int, seed: int, replicates: int = REPLICATES) -> Weights:
     """Return how often each of `many` groups stands in each bootstrap replicate: (replicates, many), Poisson(1).
 
-    A replicate that would hold nothing, as happens with a handful of groups, holds everything once.
+    An empty replicate, which can occur with a few groups, is replaced by one that holds every group once.
     """
     found = np.random.default_rng([seed, many]).poisson(1.0, (replicates, many)).astype(np.uint8)
     found[~found.any(axis=1)] = 1
@@ -86,11 +86,11 @@ def draws(many: int, seed: int, replicates: int = REPLICATES) -> Weights:
 
 @dataclass(frozen=True, slots=True)
 class CostLossCurve:
-    """What n questions lose, or have left of a budget, and what it takes, at each of P points as kappa falls.
+    """The losses (under a budget, minus the costs) and the compared values of n questions at P points, as kappa falls.
 
     Attributes:
-        gap: float64 (n,), what is to come down, before the first point.
-        value: float64 (n,), what is to be small, before the first point.
+        gap: float64 (n,), the figure that must come down to the allowed mean, before the first point.
+        value: float64 (n,), the figure to be compared, smaller is better, before the first point.
         row: int64 (E,), the question of each jump, by falling level.
         gap_jump, value_jump: float64 (E,), by how much it changes.
         start: int64 (P,), where the jumps of each point begin. A point is a level at which the gap changes; jumps of
@@ -111,7 +111,7 @@ class CostLossCurve:
 
 
 def cost_loss_curve(loss: StepFunctions, value: StepFunctions) -> CostLossCurve:
-    """Return the walk down to an allowed mean of `loss`, and what is then compared.
+    """Return the curve of loss and compared value over n questions, as kappa falls.
 
     Args:
         loss: what is to come down as kappa falls, one function a question; under a budget minus the cost.
@@ -149,7 +149,7 @@ def cost_loss_curve(loss: StepFunctions, value: StepFunctions) -> CostLossCurve:
 
 
 class _Jumps(NamedTuple):
-    """The jumps of n functions: what is always there, and row, minus the level and size of each that is not."""
+    """The jumps of n functions: `always` holds at every level; each other jump has a row, minus its level, a size."""
 
     always: Floats
     row: Ints
@@ -165,7 +165,7 @@ def _jumps(function: StepFunctions) -> _Jumps:
 
 
 def cost_at_loss(walk: CostLossCurve, allowed: float, *, coin: float = 1.0) -> float:
-    """Return the mean value where the mean gap is exactly what is allowed; +∞ where it never comes down to it.
+    """Return the mean value at the point where the mean gap equals `allowed`; +∞ if the gap stays above it everywhere.
 
     Args:
         walk: a policy on n questions.
@@ -179,7 +179,7 @@ def cost_at_loss(walk: CostLossCurve, allowed: float, *, coin: float = 1.0) -> f
 
 
 def bootstrap(walk: CostLossCurve, allowed: float, drawn: Units, weights: Weights, *, coin: float = 1.0) -> Floats:
-    """Return what `cost_at_loss` gives in each replicate, float64 (replicates,).
+    """Return `cost_at_loss` in each bootstrap replicate, float64 (replicates,).
 
     Args:
         walk: a policy on n questions.
@@ -208,7 +208,7 @@ def _chunks(rows: Ints, width: int) -> Iterator[Ints]:
 
 
 class _Values(NamedTuple):
-    """What replicates give: float64 (r,), and whether each found its point inside the window, bool (r,)."""
+    """The values of r replicates, float64 (r,), and whether each found its point inside the window, bool (r,)."""
 
     value: Floats
     inside: Bools
@@ -293,7 +293,7 @@ _PARTS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a step costs, and what one more answer in the set is charged with.
+    """The price of a step, and the charge for each further answer in the set.
 
     Attributes:
         in_money: whether costs are nano-USD. If not, the log does not say what every step costs, each counts the same,
@@ -319,14 +319,14 @@ class Prices:
 
 
 def prices_of(table: EpisodeTable, lambda_set: float = 0.0) -> Prices:
-    """Return what steps and answers of a log cost; lambda is a share of what its mean step costs."""
+    """Return the prices of a log's steps and answers; `lambda_set` is a share of the mean cost of a step."""
     bare = Prices(table.cost_known)
     mean = float(bare.of_steps(table).sum()) / max(1, int(table.arrays.steps.sum()))
     return Prices(table.cost_known, round(lambda_set * mean))
 
 
 class Objective(NamedTuple):
-    """What policies are compared by.
+    """The objective by which policies are compared.
 
     Attributes:
         guarantee: what will be promised.
@@ -348,7 +348,7 @@ class Objective(NamedTuple):
 
     @property
     def unit(self) -> Unit:
-        """What the figures are in."""
+        """The unit of the figures."""
         if self.guarantee.rules.on_cost:
             return "missed"
         return "nano_usd" if self.prices.in_money else "steps"
@@ -360,7 +360,7 @@ class Objective(NamedTuple):
 
 
 def curve_of(sample: Sample, guarantee: Guarantee, prices: Prices) -> CostLossCurve:
-    """Return what a policy brings on n questions as its threshold falls, to be compared with others (`cost_at_loss`).
+    """Return a policy's losses and costs on n questions as its threshold falls; `cost_at_loss` compares such curves.
 
     Args:
         sample: the questions with the policy's scores; for regret those alone of which the reference is on record.
