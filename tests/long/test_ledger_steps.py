@@ -1,0 +1,51 @@
+"""A million random steps on the ledger, beside sums that are kept apart: no cap is passed, and nothing is lost."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+from cascade.budget.caps import Account, Hold, MemoryLedger
+
+pytestmark = pytest.mark.long
+STEPS, LIVES = 1_000_000, 200
+CAPS = {"total": 100_000, "key:a": 60_000, "key:b": 60_000, "day:1": 80_000}
+
+
+def test_a_million_steps_pass_no_cap_and_lose_nothing() -> None:
+    rng, steps = random.Random(1), 0
+    for _ in range(LIVES):
+        ledger, spent, open_ = MemoryLedger(), Counter[str](), list[Hold]()
+
+        def end(hold: Hold, cost: int, spent: Counter[str] = spent) -> None:
+            for name in hold.accounts:
+                spent[name] += cost
+
+        for _ in range(STEPS // LIVES):
+            steps += 1
+            step = rng.random()
+            if step < 0.5:
+                names = rng.sample(sorted(CAPS), rng.randint(1, 4))
+                wanted = {name: CAPS[name] for name in names}
+                found = ledger.reserve(rng.randint(0, 70), wanted, rng.choice("ab"), float(rng.randint(0, 9)))
+                if isinstance(found, Hold):
+                    open_.append(found)
+            elif step < 0.999 and open_:
+                hold = open_.pop(rng.randrange(len(open_)))
+                cost = rng.randint(0, hold.amount)
+                assert ledger.settle(hold, cost)
+                assert not ledger.settle(hold, cost)
+                end(hold, cost)
+            else:
+                lost = [hold for hold in open_ if hold.owner == "a" or hold.expires_s <= 3.0]
+                assert ledger.recover(3.0, "a") == len(lost)
+                open_ = [hold for hold in open_ if hold not in lost]
+                for hold in lost:
+                    end(hold, hold.amount)
+            name = rng.choice(sorted(CAPS))
+            held = sum(hold.amount for hold in open_ if name in hold.accounts)
+            assert ledger.account(name) == Account(spent[name], held)
+            assert spent[name] + held <= CAPS[name]
+    assert steps == STEPS
