@@ -115,7 +115,7 @@ class Backend(Messages):
 
 async def backend(port: int) -> None:
     """Serve until the process ends."""
-    server = await asyncio.get_running_loop().create_server(Backend, "127.0.0.1", port)
+    server = await asyncio.get_running_loop().create_server(Backend, "127.0.0.1", port, backlog=4_096)
     await server.serve_forever()
 
 
