@@ -41,7 +41,7 @@ ONLY_IN = {
     "scipy": set(),
     "starlette": {"server/"},
     "uvicorn": {"server/running.py", "server/wire.py"},
-    "httpx": {"providers/openai_http.py"},
+    "httpx": {"providers/exchange.py", "providers/openai_http.py"},
 }
 FORBIDDEN_CALLS = {
     "eval",
