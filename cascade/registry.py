@@ -1,7 +1,7 @@
 """Find what a configuration names: something built in, something an installed package brings, or a class of one's own.
 
-A `Registry` serves one sort of plug-in: strategies, policies, providers, matchers, guarantees, agents. It maps a name to
-an object and imports the object when it is first asked for, so that a program imports what it uses and nothing else.
+A `Registry` serves one sort of plug-in: strategies, policies, providers, matchers, guarantees, agents. It maps a name
+to an object and imports the object when it is first asked for, so that a program imports what it uses and nothing else.
 """
 
 from __future__ import annotations
