@@ -1,6 +1,6 @@
-"""Scores and a threshold become decisions, and data a threshold with a guarantee.
+"""Turn scores and a threshold into decisions, and calibration data into a threshold with a guarantee.
 
-Pure numbers: nothing here knows of language models. For those who bring their own cascade:
+This package works on numbers only and knows no language models. You can use it with a cascade of your own:
 
 >>> from cascade.conformal import calibrate
 >>> calibrate([0.3, 0.9, 0.4, 0.7, 0.6, 0.8, 0.2, 0.5, 0.1], alpha=0.1).kappa  # of nine questions' critical values

@@ -1,4 +1,4 @@
-"""What a policy's scores mean at a threshold kappa, one step at a time.
+"""Turn a policy's scores into actions at a threshold kappa, one step at a time.
 
 The set of actions at step t is C(o_t) = {a : score(a) ≥ kappa} and {argmax}, with "next" impossible at the last step.
 The argmax is always in the set (ties: the lowest index, candidates before "next"), so that the set is never empty, an

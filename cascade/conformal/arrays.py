@@ -80,7 +80,7 @@ class StepArrays:
     def only(self, steps: Sequence[int]) -> StepArrays:
         """Return the same questions as if no other steps existed; the steps are numbered from 1, in rising order.
 
-        It is exact where no step's content depends on another step, as in a ladder, and where `parents` say on which.
+        The result is exact if no step's content depends on another step, as in a ladder, or if `parents` says on which.
         A question whose record ends before one of the chosen steps has an incomplete record.
 
         Raises:
@@ -101,7 +101,7 @@ class StepArrays:
 
     @property
     def nodes(self) -> Parents:
-        """The parents of each step, spelled out for a chain too."""
+        """The parents of each step, given for a chain too (where `parents` is None)."""
         return chain(self.horizon) if self.parents is None else self.parents
 
 
@@ -115,7 +115,7 @@ def chain(horizon: int) -> Parents:
 
 
 def ancestors(parents: Parents) -> Bools:
-    """Return which steps have to be paid before each, itself included: bool (T, T), a row for each step.
+    """Return, for each step, the steps to be paid to reach it, itself included: bool (T, T), a row for each step.
 
     >>> ancestors(((), (1,), (1,), (2, 3))).astype(int).tolist()
     [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 1, 1, 1]]
@@ -128,7 +128,7 @@ def ancestors(parents: Parents) -> Bools:
 
 
 def parents_problems(parents: Parents, horizon: int) -> list[str]:
-    """Return what is wrong with the parents of T steps, in words."""
+    """Return the problems of the parents of T steps, in words."""
     problems = [f"parents must name those of {horizon} steps, not of {len(parents)}"] if len(parents) != horizon else []
     for number, needed in enumerate(parents, 1):
         if list(needed) != sorted(set(needed)) or any(not 1 <= parent < number for parent in needed):
@@ -147,7 +147,7 @@ def _among(parents: Parents, steps: Sequence[int]) -> Parents:
 
 
 def renumbered(answer: Ints) -> Ints:
-    """Number the answers of each question by the place where each first appears; −1 = none stays.
+    """Number the answers of each question in the order of their first appearance; −1 (no candidate) stays −1.
 
     >>> renumbered(np.array([[[7], [-1], [2], [7]]]))[0, :, 0].tolist()
     [0, -1, 2, 0]

@@ -1,8 +1,8 @@
-"""Which questions are audited, and what an audit found.
+"""Choose which questions are audited, and say whether an audited question was missed.
 
-An audited question is run to its last step and judged, whatever it was served with. Only so does it show whether a
-right answer was missed. Three things keep audits a fair sample: they are drawn without looking at the question, what
-stays unknown counts as a miss, and neither whether nor when one is judged may depend on what it found.
+An audited question is run to its last step and judged, whatever answer was served. Only a complete run shows whether a
+right answer was missed. Three rules keep audits a fair sample. The draw does not look at the question. An unknown
+result counts as a miss. Whether and when an audit is judged must not depend on its result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DRAWS = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class AuditPlan:
-    """Draws which questions are audited: independent of the questions, the same again for the same seed.
+    """Draws which questions are audited, independently of the questions; the same seed gives the same draw.
 
     Guarantee: audited questions are exchangeable with the others, and with the calibration questions if those are, for
     the draw depends on nothing but the seed and the number of the question.
@@ -52,8 +52,8 @@ class AuditPlan:
 def audit_missed(*, kept_right: bool, found_right: bool, complete: bool) -> bool:
     """Return whether an audited question counts as missed, in the sense of coverage.
 
-    A question is covered where a right answer was kept, or where all steps were run and none had a right answer. What
-    an audit that was cut short would have found is unknown, and counts against the threshold.
+    A question is covered if a right answer was kept, or if all steps were run and none had a right answer. If an audit
+    was cut short, its result is unknown and counts as a miss.
 
     Args:
         kept_right: whether a right answer is among those that were served.

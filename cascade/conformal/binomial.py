@@ -94,7 +94,7 @@ def rejects(losses: int, n: int, alpha: float, delta: float) -> bool:
 
 
 def most_losses(n: int, alpha: float, delta: float) -> int | None:
-    """Return the largest count of losses among n that proves a rate below alpha; None where not even 0 does.
+    """Return the largest count of losses among n that proves a rate below alpha; None if even 0 losses do not prove it.
 
     Guarantee and errors are those of `rejects`.
 
@@ -108,7 +108,7 @@ def most_losses(n: int, alpha: float, delta: float) -> int | None:
 def upper_bound(losses: int, n: int, delta: float) -> float:
     """Return the upper confidence bound on a loss rate, rounded up: the rate is above it with probability ≤ delta.
 
-    It is the rate at which so few losses would have the probability delta; 1 where all are lost.
+    At this rate, so few losses would have probability delta. It is 1 if all are lost.
 
     Args:
         losses: among n independent questions.

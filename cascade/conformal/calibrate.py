@@ -1,4 +1,4 @@
-"""From critical values to a threshold with a guarantee: all that is needed by those who bring their own cascade.
+"""Turn critical values into a threshold with a guarantee. A cascade of your own needs no other module than this.
 
 A question's critical value kappa*(q) is the highest threshold at which a right answer is still kept
 (`split.critical_kappa`); +∞ where every threshold is good for it, −∞ where none is. A question is covered at kappa
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A threshold, and what it promises about a fresh question (`calibrate`).
+    """A threshold, and its promise about a fresh question (`calibrate`).
 
     Attributes:
         kappa: the threshold: the k-th smallest critical value. −∞ where everything is to be kept.
@@ -47,12 +47,12 @@ class Calibration:
 
     @property
     def keeps_everything(self) -> bool:
-        """Whether the promise is kept by keeping every answer of every step, whatever its score, −∞ included."""
+        """Whether every answer of every step must be kept for the promise, whatever its score, −∞ included."""
         return self.k == 0
 
     @property
     def vacuous(self) -> bool:
-        """Whether nothing is promised: k or more questions are missed at every threshold there is."""
+        """Whether the calibration promises nothing, because k or more questions are missed at every threshold."""
         return self.k > 0 and self.kappa == -math.inf
 
     @property
@@ -69,9 +69,9 @@ class Calibration:
 
     @property
     def coverage_sd(self) -> float | None:
-        """How much the coverage differs between calibrations: the standard deviation of Beta(n + 1 − k, k).
+        """The standard deviation of the coverage between calibrations: that of Beta(n + 1 − k, k).
 
-        That is the law of the coverage without ties; 0 where everything is kept, None if vacuous.
+        Without ties, the coverage has this distribution. 0 if everything is kept, None if vacuous.
         """
         if self.vacuous:
             return None

@@ -108,7 +108,7 @@ class Frontier:
         return self.different / self.n
 
     def index(self, kappa: float | Floats) -> Ints:
-        """Return which point holds at a threshold, or at each of several."""
+        """Return the index of the point that holds at a threshold, or at each of several."""
         if np.isnan(kappa).any():
             raise UsageError("kappa is not a number; give a threshold, −inf for everything, +inf for the least")
         above = self.kappa.size - np.searchsorted(self.kappa[::-1], kappa, side="left")
@@ -120,7 +120,7 @@ class Frontier:
         return Point(float(self.kappa[k]), *(int(total[k]) / self.n for total in sums))
 
     def at(self, kappa: float) -> Point:
-        """Return what holds at a threshold; `kappa` of the result is the highest threshold with the same outcome."""
+        """Return the point that holds at a threshold; its `kappa` is the highest threshold with the same outcome."""
         return self.point(int(self.index(kappa)))
 
     def at_coverage(self, target: float) -> Point | None:
@@ -193,14 +193,14 @@ def _finding(steps: StepArrays, levels: Levels) -> Bools:
 
 
 def _always(steps: StepArrays, levels: Levels, found: Bools) -> list[int]:
-    """Return what happens whatever kappa is: cost, steps, answers, different ones, questions found."""
+    """Return the sums that hold at every kappa: cost, steps, answers, different answers, questions found."""
     paid, kept = levels.reach == np.inf, levels.leaf == np.inf
     counts = [int(np.count_nonzero(marks)) for marks in (paid, kept, kept & levels.first, kept & found)]
     return [int(steps.cost[paid].sum()), *counts]
 
 
 class _Jumps(NamedTuple):
-    """What happens at the finite levels. Answers that come at the very level of their step are one jump with it."""
+    """The jumps at finite levels. If an answer is kept at the level at which its step is paid, both are one jump."""
 
     fall: Floats  # minus the level: rising as kappa falls
     cost: Ints
@@ -278,7 +278,7 @@ def _run(block: _Jumps, kappa: Floats, sums: Ints, start: int) -> int:
 
 
 class Clairvoyant(NamedTuple):
-    """What nobody can do better than.
+    """The best result that any policy can reach on these steps.
 
     Attributes:
         cost: nano-USD a question.
@@ -294,9 +294,9 @@ class Clairvoyant(NamedTuple):
 def clairvoyant(steps: StepArrays, alpha: float) -> Clairvoyant:
     """Return the least possible cost where at most ⌊alpha·n⌋ questions that have a right answer are given up.
 
-    It knows each question's right steps and pays what the cheapest of them depends on; it pays the first step, and
-    others without parents, where there is none, and where it gives up. It gives up those where finding is dearest. No
-    policy on these steps with as few misses costs less.
+    The clairvoyant knows each question's right steps. It always pays the steps without parents. Then it pays for the
+    cheapest right step, with the steps that this one depends on, unless there is none or it gives the question up. It
+    gives up the questions where this costs most. No policy on these steps with as few misses costs less.
 
     Raises:
         UsageError: alpha does not lie in 0..1, or there is no question.
@@ -403,7 +403,7 @@ class StepFunctions:
     units: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what does not fit together, and sums that 64 bits would not hold."""
+        """Raise UsageError if the arrays do not fit together, or if their sums need more than 64 bits."""
         shape = self.level.shape
         if len(shape) != 2 or self.jump.shape != shape or self.start.shape != shape[:1]:
             raise UsageError(

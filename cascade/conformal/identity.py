@@ -1,4 +1,4 @@
-"""Whether the one answer that is served hangs on which answers are the same: of a log that does not say so.
+"""Find the questions where the single answer depends on which answers are equal, in logs that do not record this.
 
 Answers are ranked by confidence, then by votes, then the latest first (`single`). Where a log keeps no texts nobody
 knows which answers are the same, and to take all right ones for one answer lets the truth vote. It matters less often
@@ -30,9 +30,9 @@ def hangs_on_identity(
     kappa: float | None = None,
     present: Bools | None = None,
 ) -> Bools:
-    """Return the questions on which votes decide at some threshold whether what is served is right: bool (n,).
+    """Return the questions on which, at some threshold, votes decide whether the served answer is right: bool (n,).
 
-    It looks at no truth and at no answer: only at what is kept at each threshold, and how sure of it one is.
+    The function reads no truth and no answer, only which candidates are kept at each threshold and their confidences.
 
     Args:
         levels: the levels under a policy, by `rollout.levels`.

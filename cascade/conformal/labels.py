@@ -1,4 +1,4 @@
-"""Few labels: a known share of the questions is drawn, and a question is labelled only where a test hangs on it.
+"""Save labels: draw a known share of the questions, and ask for a question's label only if a test's result needs it.
 
 Let a loss L be 0 or 1, and let a question be drawn with probability q, by a hash with a key that knows nothing of it.
 The labelled losses D·L of independent questions are then independent with the rate q·E[L]. So "the risk is above alpha"
@@ -34,9 +34,9 @@ _BITS = 64
 
 
 def is_drawn(key: str, name: str, rate: float) -> bool:
-    """Return whether the question of a name is drawn, with probability `rate` over keys.
+    """Return whether the question with this name is drawn, with probability `rate` over keys.
 
-    What is drawn at a rate is drawn at every higher one.
+    A question that is drawn at one rate is also drawn at every higher rate.
 
     Raises:
         UsageError: the rate is not above 0, at most 1.
@@ -76,12 +76,12 @@ def most_labelled_losses(n: int, alpha: float, delta: float, rate: float) -> int
 
 
 class Walked(NamedTuple):
-    """How far a path is decided.
+    """How many points of a path the labels decide so far.
 
     Attributes:
-        certified: points from the front that pass, whatever the labels are that are missing.
-        open: bool (n,), the questions of which the next point needs labels; none where no further label is needed.
-        labelled: bool (n,), questions of which a label was used on the way.
+        certified: points from the front that pass for every possible value of the missing labels.
+        open: bool (n,), the questions whose labels the next point needs; none if no further label is needed.
+        labelled: bool (n,), questions whose label was used on the way.
     """
 
     certified: int

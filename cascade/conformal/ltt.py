@@ -93,7 +93,7 @@ def order_path(
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """Thresholds by falling cost, with what they bring: float64 and int64 (K,)."""
+    """K thresholds by falling cost, with their losses and costs: float64 and int64 (K,)."""
 
     kappas: Floats
     losses: Ints
@@ -104,7 +104,7 @@ class _Curve:
 
 
 def _curve(selection: Served) -> _Curve:
-    """Return every threshold at which something changes, ascending."""
+    """Return the thresholds at which a decision changes, ascending; an even choice of them if they are very many."""
     levels = np.unique(selection.level[selection.level > -np.inf])
     kappas = np.union1d(levels[_spread(levels.size, _MOST_KAPPAS)], [np.inf])
     counts = selection.counts(kappas, np.array([-np.inf]))
@@ -112,7 +112,7 @@ def _curve(selection: Served) -> _Curve:
 
 
 def _pareto(curve: _Curve) -> _Curve:
-    """Return the thresholds at which nothing cheaper loses as little, by rising loss; of equals the highest."""
+    """Return the Pareto-efficient thresholds (none cheaper loses as little), by rising loss; of equals the highest."""
     order = np.lexsort((-curve.kappas, curve.losses, curve.cost_nano_usd))
     fewest = np.minimum.accumulate(curve.losses[order])
     return curve.take(order[np.concatenate([[True], fewest[1:] < fewest[:-1]])][::-1])
@@ -140,7 +140,7 @@ def _price_margin(selection: Served, kappa: float, budget: int) -> float:
 
 
 def _lead(curve: _Curve, front: _Curve, most: int) -> Floats:
-    """Return at most so many thresholds, dearest first, that lead to the front's first and end with it."""
+    """Return at most `most` thresholds, the most expensive first, that lead to the front's first one and end with it."""
     fewest, cost, kappa = int(front.losses[0]), int(front.cost_nano_usd[0]), float(front.kappas[0])
     near = curve.take(np.flatnonzero(curve.cost_nano_usd > cost))
     near = near.take(np.flatnonzero(near.losses <= fewest + math.sqrt(max(fewest, 1))))  # a count's own error
@@ -150,7 +150,7 @@ def _lead(curve: _Curve, front: _Curve, most: int) -> Floats:
 
 
 def _talkative(selection: Served, kappa: float, most: int) -> list[PathPoint]:
-    """Return points at one threshold from silent on, each answering about as many more of the selection questions."""
+    """Return points at one threshold: the first answers nothing, and each answers about equally many more questions."""
     sure = selection.sure[np.arange(selection.n), selection.state(kappa)]
     known = np.sort(sure[np.isfinite(sure) & ~(selection.cut >= kappa)])[::-1]
     bars = np.unique(known[_spread(known.size, most - 1)])[::-1]
@@ -163,7 +163,7 @@ def _spread(size: int, most: int) -> Ints:
 
 
 def _evenly(losses: Ints, most: int) -> Ints:
-    """Return at most so many places on a front, their losses rising about evenly, the first and the last among them."""
+    """Return at most `most` places on a front, with losses that rise about evenly, including the first and the last."""
     if losses.size <= most:
         return np.arange(losses.size)
     wanted = np.linspace(losses[0], losses[-1], most)
@@ -171,7 +171,7 @@ def _evenly(losses: Ints, most: int) -> Ints:
 
 
 def _check(selection: Served, alpha: float, budget: int | None, most_points: int) -> None:
-    """Refuse what cannot be, all of it at once."""
+    """Raise UsageError with all problems of the arguments."""
     problems = share_problems(alpha=alpha)
     if not selection.n:
         problems.append("a path needs selection questions")
@@ -203,7 +203,7 @@ _MOST_ROWS = 10**6  # where costs have to be laid out: two seconds
 
 
 class Forecast(NamedTuple):
-    """How many questions to try.
+    """How many questions to try, and the chance that they certify.
 
     Attributes:
         questions: how many calibration questions, more than the log has; None where hardly any number would do.
@@ -332,10 +332,10 @@ __all__ = ["PathResult", "certified_points", "fixed_sequence", "learn_then_test"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PathResult:
-    """What was certified on a path.
+    """The result of testing a path.
 
     Attributes:
-        calibration: what the calibration questions bring along it.
+        calibration: the outcomes of the calibration questions at each point of the path.
         certified: how many points from the front are certified, all of them at once.
         alpha: the certified bound on the risk.
         delta: the probability over calibration sets that any certified point breaks its promise.
@@ -382,7 +382,7 @@ class PathResult:
 
     @property
     def silent(self) -> bool:
-        """Whether what is certified answers none of the calibration questions: the promise is kept by silence."""
+        """Whether the certified point abstains on all calibration questions, and keeps its promise only in this way."""
         return self.point is not None and self.abstained == self.n
 
     @property
@@ -405,7 +405,7 @@ class PathResult:
 
     @property
     def needed_n(self) -> int | None:
-        """The number of the forecast; None where the point is certified, or hardly any number would be."""
+        """The forecast number of questions; None if the point is certified, or if hardly any number would do."""
         return None if (found := self.forecast) is None else found.questions
 
 
@@ -494,7 +494,7 @@ def _price_p_value(served: Served, budget: int, most: int) -> Callable[[float], 
 
 
 def _prices(served: Served, kappa: float, most: int) -> Ints:
-    """Return what each question costs, int64 (n,): the cap where the record ends too early."""
+    """Return the cost of each question, int64 (n,), nano-USD; the cap if the question's record ends too early."""
     found = served.at(PathPoint(kappa))
     return np.where(found.cut, most, found.cost)
 
@@ -506,7 +506,7 @@ def _p_value(value: float) -> float:
 
 
 def _check_asked(calibration: ServedPath, alpha: float, delta: float, budget: int | None, most: int | None) -> None:
-    """Refuse what cannot be tested, all of it at once."""
+    """Raise UsageError with all problems of the arguments of a test."""
     problems = share_problems(alpha=alpha, delta=delta)
     if not calibration.n:
         problems.append("there is no calibration question")

@@ -363,7 +363,7 @@ def _divergence(mean: float, alpha: float) -> float:
 
 
 def _distinct(values: ArrayLike, bound: float, upper: float) -> tuple[Floats, Floats]:
-    """Return the checked values without repetition, rising, and how often each comes: the order is forgotten."""
+    """Return the distinct values in rising order, checked, and the count of each."""
     found = np.asarray(values, dtype=np.float64)
     problems = []
     if found.ndim != 1:

@@ -1,7 +1,7 @@
 """Promises about means: a graded loss at most alpha, a cost at most a budget.
 
-Coverage counts questions; this counts how good the best kept answer is, and what a question costs. Both are monotone
-in kappa, and that is all that is needed (`design/risk.md`):
+Coverage counts questions. This module bounds the quality of the best kept answer and the cost of a question. Both are
+monotone in kappa, and the proofs need nothing else (`design/risk.md`):
 
     risk      the highest kappa with  (Σ loss_i(kappa) + bound)/(n + 1) ≤ alpha      E[loss] ≤ alpha
     budget    the lowest kappa with   (Σ cost_i(kappa) + most)/(n + 1) ≤ budget      E[cost] ≤ budget
@@ -37,12 +37,12 @@ _EXACT_NANO_USD = 1 << 53  # nine million USD a question: up to here float64 hol
 
 @dataclass(frozen=True, slots=True)
 class RiskCalibration:
-    """A threshold for a mean loss, and what it promises (`calibrate_risk`).
+    """A threshold for a mean loss, and its promise (`calibrate_risk`).
 
     Attributes:
         kappa: the highest threshold that is certified; −∞ where none is.
-        certified: whether one is. Where not, nothing is promised; but a loss that is relative to the best on record is
-            0 where every answer of every step is kept.
+        certified: whether a threshold is certified. If not, nothing is promised; but a loss relative to the best answer
+        on record is 0 if every answer of every step is kept.
         n: calibration questions.
         alpha: the promised bound on the mean loss.
         delta: the probability that the calibration misleads; None for a promise on average over calibrations.
@@ -64,7 +64,7 @@ class RiskCalibration:
 
 @dataclass(frozen=True, slots=True)
 class BudgetCalibration:
-    """A threshold for a mean cost, and what it promises (`calibrate_budget`).
+    """A threshold for a mean cost, and its promise (`calibrate_budget`).
 
     Attributes:
         kappa: the lowest threshold that is certified; +∞, the cheapest there is, where none is.
@@ -74,8 +74,8 @@ class BudgetCalibration:
         most_nano_usd: what no question can cost more than.
         delta: the probability that the calibration misleads; None for a promise on average over calibrations.
         total_nano_usd: what the calibration questions cost at kappa, together.
-        needed_n: how many questions would do, were their cheapest costs distributed as here; None where no number
-            would, or more than a million with delta, and where a threshold is certified already.
+        needed_n: how many questions would be enough if their cheapest costs are distributed as here; None if no number
+            would, or with delta more than a million, and None if a threshold is certified already.
     """
 
     kappa: float
@@ -173,7 +173,7 @@ def cost_levels(
 def _capped(steps: StepArrays, levels: Levels, most_nano_usd: int) -> Ints:
     """Return the cost of each step, int64 (n, T), with the rest up to the cap at the open end that is reached first.
 
-    What is bought after that end, as kappa falls, is within the cap and costs nothing more.
+    Steps bought after that end, as kappa falls, are within the cap and add no cost.
     """
     ends = open_end(steps)
     first = np.where(ends, levels.reach, -np.inf).argmax(axis=1)[:, None]

@@ -1,4 +1,4 @@
-"""What a policy would have done on logged questions, at any threshold, without asking anything again.
+"""Compute what a policy would have done on logged questions, at every threshold, without a model call.
 
 The only action that leads on is "next", and what a step shows does not depend on the policy. So a policy's scores on
 the log fix, for every kappa at once, how far it goes and what it keeps (`design/rollout.md`):
@@ -56,10 +56,10 @@ class Levels(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What the walks of n questions bring at one threshold, as far as it is on record.
+    """The outcomes of the walks of n questions at one threshold, as far as the log records them.
 
-    Exact for complete questions. Of one that is not complete every figure is a lower bound: what its walk brings for
-    certain.
+    The figures are exact for complete questions. For an incomplete question every figure is a lower bound: the part of
+    its outcome that is certain.
 
     Attributes:
         length: int64 (n,), steps paid.
@@ -110,7 +110,7 @@ def levels(steps: StepArrays, scores: ScoreArrays) -> Levels:
 
 
 def rollout(steps: StepArrays, levels: Levels, kappa: float | Floats) -> Outcomes:
-    """Return what happens at a threshold.
+    """Return the outcomes at a threshold.
 
     Args:
         steps: the log.

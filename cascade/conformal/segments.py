@@ -53,7 +53,7 @@ class SegmentCalibration:
     unknown: Calibration
 
     def of(self, segment: str | None) -> Calibration:
-        """Return what serves a question of this segment; None = of no segment."""
+        """Return the calibration that serves a question of this segment; None = a question without a segment."""
         return self.unknown if segment is None else self.by_segment.get(segment, self.unknown)
 
 

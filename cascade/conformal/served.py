@@ -52,7 +52,7 @@ class Single:
 def single(
     steps: StepArrays, levels: Levels, confidence: Floats, kappa: float | Floats, *, sure: Floats | None = None
 ) -> Single:
-    """Return the answers that would be served.
+    """Return the single answer that would be served for each question.
 
     Args:
         steps: the log.
@@ -102,7 +102,7 @@ def last_resort(steps: StepArrays, confidence: Floats) -> Bools:
 
 
 def known_sure(sure: Floats) -> Floats:
-    """Return how sure the cascade is of answers, −∞ where that is not known (NaN): no higher than any bar."""
+    """Return how sure the cascade is of answers, with −∞ for unknown (NaN), which is below every bar."""
     return np.where(np.isnan(sure), -np.inf, sure)
 
 
@@ -127,7 +127,7 @@ def _highest(slot: Ints, values: Floats, size: int) -> Floats:
 
 
 class _Worth(NamedTuple):
-    """A table with a place for each answer of each question, flat: what it is ranked by, and its leaves.
+    """A flat table with a place for each answer of each question: the keys that rank the answer, and its leaves.
 
     `first` is the leaf that was kept first, and `leader` the one that is served: the surest, of equals the first. Texts
     that count as the same answer may still differ in a blank or a capital, and so in which of them is right.
@@ -189,11 +189,11 @@ class PathPoint(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What n questions bring at one point.
+    """The outcomes of n questions at one point.
 
     Attributes:
         loss: bool (n,), whether the question counts against the guarantee.
-        abstained: bool (n,), whether nothing is served for want of confidence.
+        abstained: bool (n,), whether nothing is served because the confidence is too low.
         cost: int64 (n,), nano-USD on record.
         cut: bool (n,), whether the walk reaches the end of a record that is not complete: what it would have cost is
             unknown, no less than `cost`; it counts as a loss unless `abstain_below` is +∞.
@@ -241,7 +241,7 @@ class Served:
         return np.asarray(np.count_nonzero(self.level >= bar, axis=1), dtype=np.int64)
 
     def at(self, point: PathPoint) -> Outcome:
-        """Return what each question brings at one point."""
+        """Return the outcome of each question at one point."""
         _check_path([point])
         bar, rows, state = max(point.kappa, -_MOST), np.arange(self.n), self.state(point.kappa)
         abstained = ~serves(self.sure[rows, state], point.abstain_below)
@@ -309,7 +309,7 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ServedPath:
-    """What n questions bring at each of P points: exact counts.
+    """The outcomes of n questions at each of P points: exact counts.
 
     Attributes:
         path: the points.
@@ -331,7 +331,7 @@ class ServedPath:
         return self.served.n
 
     def at(self, index: int) -> Outcome:
-        """Return what each question brings at a point of the path."""
+        """Return the outcome of each question at a point of the path."""
         return self.served.at(self.path[index])
 
 
@@ -413,7 +413,7 @@ def served_losses(
 
 
 class _Figures(NamedTuple):
-    """How sure one is of each candidate, float64 (n, T, m) each: what ranks them, and what abstaining looks at."""
+    """How sure the cascade is of each candidate, float64 (n, T, m): `confidence` ranks, `sure` decides to abstain."""
 
     confidence: Floats
     sure: Floats
@@ -491,7 +491,7 @@ def _check(steps: StepArrays, levels: Levels, figures: _Figures, reference_right
 
 
 def _check_path(path: Sequence[PathPoint]) -> None:
-    """Refuse what is no path."""
+    """Raise UsageError if this is no path: it has no point, or a point with NaN."""
     if not path:
         raise UsageError("A path needs at least one point.")
     wrong = [str(k) for k, point in enumerate(path) if math.isnan(point.kappa) or math.isnan(point.abstain_below)]

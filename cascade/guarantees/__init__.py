@@ -1,4 +1,4 @@
-"""Guarantees: one object for each kind of promise, what is asked of it, and the certificates that it gives.
+"""Guarantees: one object for each kind of promise, the request for a promise, and the certificates that result.
 
 To write a kind of your own, derive from `KeptAnswers`, `ServedAnswer` or `Kind` (`docs/write-a-guarantee.md`).
 

@@ -8,9 +8,9 @@ from cascade.types import Certificate
 
 
 class Agreement(BesideReference):
-    """Every answer counts that is not the reference's, on a log whose truth is the reference's output (`Truth`).
+    """An answer counts against the promise if it differs from the reference's output, the truth of the log (`Truth`).
 
-    A reference that failed or was not asked is unknown: every answer counts there, but for the reference's own.
+    If the reference failed or was not asked, its output is unknown: every answer except the reference's own counts.
     """
 
     name = "agreement"

@@ -1,4 +1,4 @@
-"""What is known of one audited answer, for a guarantee to say whether it was missed."""
+"""The facts about one audited answer from which a guarantee decides whether the question was missed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Judge: TypeAlias = Callable[[str], bool | None]
 
 
 class Audit(NamedTuple):
-    """What is known beside the answer itself.
+    """The facts about an audited answer that the answer itself does not hold.
 
     Attributes:
         right: the truth.

@@ -1,4 +1,4 @@
-"""What is asked for (`Guarantee`), and what every kind of guarantee can do (`Kind`).
+"""The request for a promise (`Guarantee`), and the methods of every kind of guarantee (`Kind`).
 
 A kind is a class with one object and no state: it calibrates, verifies, audits and describes itself. What is asked for
 and what is promised (`types.Certificate`) name it; both are given to its methods. Derive a new kind from one of
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """What is asked for, checked.
+    """The promise that a user asks for, checked.
 
     Attributes:
         kind: one of `KINDS.names`.
@@ -81,7 +81,7 @@ class Guarantee:
 
     @property
     def rules(self) -> Kind:
-        """What its kind means to all who calibrate, serve and watch it."""
+        """The object of its kind, which calibrates, serves and monitors the promise."""
         return get(self.kind)
 
     @property
@@ -105,7 +105,7 @@ class Guarantee:
         return self.by_segment or self.by_group
 
     def each_delta(self, segments: int) -> float | None:
-        """Return the delta that one segment's promise is made with, of so many that are on record."""
+        """Return the delta of one segment's promise, if the log has this many segments."""
         return self.delta if self.delta is None or not self.together else self.delta / max(segments, 1)
 
 
@@ -238,12 +238,12 @@ class Kind(ABC):
 
     @property
     def counts_misses(self) -> bool:
-        """Whether what it loses on a question is that no right answer is kept."""
+        """Whether its loss on a question is 1 if no right answer is kept, and else 0."""
         return not self.single and not self.graded
 
     @property
     def fallback(self) -> Literal["everything", "guide"]:
-        """What serves after an alarm, unless the configuration says so: what keeps it whatever has changed."""
+        """The default fallback after an alarm: the way to serve that keeps the promise whatever has changed."""
         return "guide" if self.single else "everything"
 
     # --- which questions, and what they lose ---
@@ -275,13 +275,13 @@ class Kind(ABC):
         )
 
     def counted(self, table: Questions) -> Bools:
-        """Return the questions that the promise speaks of, as far as the log shows: bool (n,)."""
+        """Return the questions that the promise is about, as far as the log shows: bool (n,)."""
         import numpy as np
 
         return np.ones(table.n, dtype=np.bool_)
 
     def looked_at(self, table: Questions) -> Bools:
-        """Return the questions that a calibration looks at, bool (n,); the figures beside the promise need the others.
+        """Return the questions that a calibration reads, bool (n,). Figures beside the promise use the other questions too.
 
         Raises:
             UsageError: the log lacks what the promise needs.
@@ -296,9 +296,9 @@ class Kind(ABC):
 
     @abstractmethod
     def loss(self, table: Questions, confidence: Floats | None = None) -> Floats:
-        """Return what stopping after each step loses, every answer so far kept: float64 (n, T) in 0..1.
+        """Return the loss of stopping after each step with every answer so far kept: float64 (n, T) in 0..1.
 
-        Beyond the end of a record it stays what it was. Policies are fitted to it.
+        Beyond the end of a record the last loss is repeated. Policies are fitted to these losses.
 
         Args:
             table: the questions.
@@ -310,7 +310,7 @@ class Kind(ABC):
 
     @abstractmethod
     def losses(self, sample: Scored) -> StepFunctions:
-        """Return what each question loses as the threshold falls: policies are compared by it.
+        """Return each question's loss as the threshold falls; policies are compared by these losses.
 
         Raises:
             UsageError: the log lacks what the promise needs.
@@ -323,7 +323,7 @@ class Kind(ABC):
         in_set: Bools | Floats,
         reference_right: Bools | None,
     ) -> Floats | None:
-        """Return which questions some way to answer breaks the promise on: float64 (n,), NaN where it speaks of none.
+        """Return on which questions a way to answer breaks the promise: float64 (n,), NaN where the promise does not apply.
 
         Args:
             table: the questions.
@@ -362,13 +362,13 @@ class Kind(ABC):
         raise UsageError(f"{guarantee.kind} tests no path, so that there is nothing to order.")
 
     def certain_loss(self, n: int, alpha: float, delta: float | None) -> float:
-        """Return the mean loss that so many calibration questions allow; 0 where they are too few for a threshold."""
+        """Return the mean loss that n calibration questions allow; 0 if they are too few for a threshold."""
         from cascade.conformal.binomial import most_losses
 
         return (most_losses(n, alpha, 0.5 if delta is None else delta) or 0) / max(n, 1)
 
     def verify(self, certificate: Certificate, sample: Scored) -> Iterator[Told]:
-        """Yield what fresh questions say of a promise, each thing promised by itself.
+        """Test a promise on fresh questions, and yield a result for each thing that is promised.
 
         Args:
             certificate: what is promised.
@@ -399,7 +399,7 @@ class Kind(ABC):
         return not self.single
 
     def audited(self, answer: Answer, audit: Audit) -> bool | None:
-        """Return whether an audited question was missed; None where the promise does not speak of it.
+        """Return whether an audited question was missed; None if the promise is not about this question.
 
         Raises:
             UsageError: what is needed was not said.
@@ -417,7 +417,7 @@ class Kind(ABC):
         return f"{said}." if budget is None else f"{said}; and a question costs at most {dollars(budget)} on average."
 
     def impossible(self, lost: str, reference: str) -> str:  # noqa: ARG002 - as above
-        """Return why no policy can keep it, on a log where the share `lost` of the questions counts whatever is done.
+        """Return why no policy can keep it, on a log where every policy loses the share `lost` of the questions.
 
         Args:
             lost: the share, as a percentage.
@@ -447,7 +447,7 @@ DEFAULT = "coverage"
 
 
 def default_kind(*, budget: bool, compared: bool = False) -> str:
-    """Return what is promised where no kind is named: without labels agreement, else a budget where one is given."""
+    """Return the default kind: `agreement` without labels, else `budget` if there is a budget, else `DEFAULT`."""
     return "agreement" if compared else "budget" if budget else DEFAULT
 
 

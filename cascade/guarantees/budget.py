@@ -1,4 +1,4 @@
-"""`budget`: a question costs at most so much on average, and covers what that buys."""
+"""`budget`: the mean cost of a question is at most the budget; coverage is as high as the budget allows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cascade.types import Certificate
 
 
 class Budget(KeptAnswers):
-    """The mean cost stays within the budget, by conformal risk control; a policy is judged by what it then misses."""
+    """The mean cost stays within the budget, by conformal risk control; policies are compared by their misses."""
 
     name = "budget"
     speaks_of = "money"

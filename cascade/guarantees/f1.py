@@ -1,4 +1,4 @@
-"""`f1`: what the best F1 among the answers kept lacks to the best of all steps is at most alpha on average."""
+"""`f1`: the best F1 of all steps minus the best F1 among the kept answers is at most alpha on average."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class F1(Kind):
     needs_quality = True
 
     def loss(self, table: Questions, confidence: Floats | None = None) -> Floats:
-        """Return what the best answer so far lacks to the best on record."""
+        """Return the quality of the best answer on record minus that of the best answer so far."""
         del confidence
         quality = np.where(table.arrays.present, np.nan_to_num(_quality(table), nan=0.0), 0.0).max(axis=2)
         so_far = np.maximum.accumulate(quality, axis=1)
@@ -38,7 +38,7 @@ class F1(Kind):
         return np.asarray(best[:, None] - so_far)
 
     def losses(self, sample: Scored) -> StepFunctions:
-        """Return what the best answer kept lacks to the best on record."""
+        """Return the quality of the best answer on record minus that of the best answer kept."""
         table = sample.table
         return loss_levels(table.arrays, sample.levels, _quality(table), relative=True)
 
@@ -55,7 +55,7 @@ class F1(Kind):
         return [Found(None, everywhere(n), n, -math.inf, keeps_everything=True, needed_n=result.needed_n)]
 
     def verify(self, certificate: Certificate, sample: Scored) -> Iterator[Told]:
-        """Yield what fresh questions lack on average; what a record does not show is not held against the promise."""
+        """Test the mean loss on fresh questions; an unknown quality does not count against the promise."""
         table = sample.table
         if table.quality is None:
             yield Told(ok=True, said="the log does not say how good answers are: not tested")

@@ -1,4 +1,4 @@
-"""What a calibration finds: a threshold, and what came of it on the calibration questions."""
+"""The result of a calibration: a threshold, and its outcomes on the calibration questions."""
 
 from __future__ import annotations
 

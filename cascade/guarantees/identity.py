@@ -16,9 +16,9 @@ from cascade.guarantees.questions import Questions, Scored
 
 
 def check_identity(sample: Scored, *, abstain: bool = False, kappa: float | None = None) -> None:
-    """Refuse a promise on the one answer where it hangs on which answers are the same, and the log does not say it.
+    """Raise UsageError if the single answer depends on which answers are equal, and the log does not record this.
 
-    There `EpisodeTable` takes all right answers for one: they would vote for each other, and the wrong ones not.
+    In such a log `EpisodeTable` counts all right answers as one answer: they would vote for each other, wrong ones not.
 
     Args:
         sample: the questions.
@@ -26,7 +26,7 @@ def check_identity(sample: Scored, *, abstain: bool = False, kappa: float | None
         kappa: the threshold, where only one will be looked at.
 
     Raises:
-        UsageError: so it is of some question.
+        UsageError: for some question the answer depends on it.
     """
     table, what, advice = sample.table, "Which one answer is served is decided by votes", ""
     many = untold(sample, kappa=kappa)
@@ -42,7 +42,7 @@ def check_identity(sample: Scored, *, abstain: bool = False, kappa: float | None
 
 
 def untold(sample: Scored, *, abstain: bool = False, kappa: float | None = None) -> int:
-    """Return on how many questions the one answer hangs on which answers are the same, and the log does not say it."""
+    """Return for how many questions the single answer depends on unrecorded equality of answers."""
     table = sample.table
     rows = np.flatnonzero(~table.texts_known)
     sure, found = table.sure[rows] if abstain else None, sample.levels.take(rows)
@@ -52,7 +52,7 @@ def untold(sample: Scored, *, abstain: bool = False, kappa: float | None = None)
 
 
 class _Depths(NamedTuple):
-    """Questions under a policy that stops after a number of steps, whatever they bring."""
+    """Questions under a policy that stops after a fixed number of steps."""
 
     table: Questions
     levels: Levels
@@ -60,7 +60,7 @@ class _Depths(NamedTuple):
 
 
 def check_told(found: Sequence[Found], table: Questions) -> None:
-    """Refuse a log that ends early and keeps no texts, where nothing can be promised from it: both are to be mended.
+    """Raise UsageError if nothing can be promised because records end early and texts are missing: both need repair.
 
     Args:
         found: the thresholds for a promise on the single answer.
@@ -79,7 +79,7 @@ def check_told(found: Sequence[Found], table: Questions) -> None:
 
 
 def at_every_depth(table: Questions) -> Scored:
-    """Return questions as they stand after 1, 2, … steps, every answer kept: what looks at nothing comes to these."""
+    """Return the questions after 1, 2, … steps, every answer kept: the outcomes of policies that look at no signal."""
     onward = np.broadcast_to(-np.arange(1.0, table.arrays.horizon + 1), table.arrays.cost.shape)
     scores = ScoreArrays(np.full(table.arrays.answer.shape, np.inf), onward)
     return _Depths(table, levels(table.arrays, scores))

@@ -95,9 +95,9 @@ class KeptAnswers(Kind):
         return Misses(missed, missed & known, counted & steps.solvable if self.only_solvable else counted)
 
     def audited(self, answer: Answer, audit: Audit) -> bool | None:
-        """Return whether no right answer was kept although one could have been.
+        """Return whether no right answer was kept although one could have been kept.
 
-        Where not all steps were run, or an answer cannot be judged, a right one may have been there: a miss.
+        If not all steps were run, or if an answer cannot be judged, a right answer may exist: that counts as a miss.
         """
         verdicts = {text: audit.right(text) for text in dict.fromkeys(_texts(answer))}
         kept = [
@@ -121,7 +121,7 @@ def _critical(sample: Scored) -> Floats:
 
 
 def missing(table: Questions, found: Bools) -> Floats:
-    """Return the loss where `found`, bool (n, T), says by which step a right answer is kept: float64 (n, T)."""
+    """Return the loss after each step, float64 (n, T), from `found`, bool (n, T): whether a right answer is kept by then."""
     return np.where(found | hopeless(table.arrays)[:, None], 0.0, 1.0)
 
 

@@ -1,4 +1,4 @@
-"""Holding a certificate to account on questions that neither it nor its policy has seen.
+"""Test a certificate on questions that neither the certificate nor its policy has seen.
 
 A promise is refuted where what is seen has a probability of at most 5 % if it is kept:
 
@@ -40,17 +40,17 @@ _SUPREMUM = 0.74  # √(ln 2 / 2) + √(π/8)·erfc(√(ln 2)) = 0.739
 
 
 class Told(NamedTuple):
-    """Whether a promise stands, and what was seen."""
+    """Whether a promise passed its test, and the figures in words."""
 
     ok: bool
     said: str
 
 
 def on_share(one: Certificate, seen: Misses) -> Told:
-    """Hold a promise about a share of questions to account.
+    """Test a promise about a share of questions.
 
-    A pool of small segments is reported and not tested: it speaks of one fresh question beside the calibration's, and
-    many fresh ones mix the segments in other shares.
+    A pool of small segments is reported but not tested: its promise is about one fresh question, and many fresh
+    questions mix the segments in other shares than the calibration questions do.
     """
     m, losses = int(np.count_nonzero(seen.counted)), int(np.count_nonzero(seen.surely & seen.counted))
     if not m:
@@ -69,14 +69,14 @@ def on_share(one: Certificate, seen: Misses) -> Told:
 
 
 def on_losses(one: Certificate, losses: Floats, what: str) -> Told:
-    """Hold a promise about a mean of losses in 0..1 to account: float64 (m,) of those questions that it speaks of."""
+    """Test a promise about a mean of losses in 0..1, float64 (m,), on the questions that the promise is about."""
     assert one.alpha is not None  # noqa: S101 - it promises a mean
     said = f"{_whom(one)}{losses.size} fresh questions {what.format(losses.mean())}"
     return _on_mean(said, f"alpha {one.alpha:g}", losses, one, one.alpha, 1.0)
 
 
 def on_cost(one: Certificate, sample: Scored) -> Told:
-    """Hold a promise about a mean cost to account, and the cap that it rests on."""
+    """Test a promise about a mean cost, and check the cap on which the promise rests."""
     budget, most = one.budget_nano_usd, one.made_for.get("most_nano_usd")
     if not sample.table.cost_known or budget is None or most is None:
         return Told(ok=True, said=f"{_whom(one)}some costs are unknown: the budget is not tested")
@@ -90,7 +90,7 @@ def on_cost(one: Certificate, sample: Scored) -> Told:
 
 
 def played_at(one: Certificate, sample: Scored) -> Outcomes:
-    """Return what each question brings at a certificate's threshold."""
+    """Return the outcome of each question at a certificate's threshold."""
     steps, found = sample.table.arrays, sample.levels
     if one.keeps_everything:
         found = levels(steps, ScoreArrays(np.full(steps.answer.shape, np.inf), np.full(steps.cost.shape, np.inf)))
@@ -107,14 +107,14 @@ def _mean_p_value(values: Floats, one: Certificate, bound: float, upper: float) 
 
 
 def _allowance(one: Certificate, upper: float) -> float:
-    """Return what is granted to the luck of a calibration, in the unit of `upper`; nothing with delta."""
+    """Return the excess allowed for an unlucky calibration, in the unit of `upper`; 0 with delta."""
     if one.delta is not None:
         return 0.0
     return upper * (_SUPREMUM + math.sqrt(math.log(1 / _LUCK) / 2)) / math.sqrt(max(one.n, 1))
 
 
 def _on_mean(said: str, promised: str, values: Floats, one: Certificate, bound: float, upper: float) -> Told:
-    """Return the verdict on a mean; not that it stands where luck alone may explain more than is promised and seen."""
+    """Return the result for a mean; undecided if the allowance for luck exceeds both the bound and the observed mean."""
     p, allowance = _mean_p_value(values, one, bound, upper), _allowance(one, upper)
     if p > LEVEL and allowance > max(bound, float(values.mean())):
         return Told(ok=True, said=f"{said}; too few calibration questions to tell whether {promised} is kept")

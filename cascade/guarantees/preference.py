@@ -8,7 +8,7 @@ from cascade.guarantees.served_answer import BesideReference
 class Preference(BesideReference):
     """An output counts that a reviewer found worse than the reference's (`cascade review`); equal or both bad does not.
 
-    In audits "right" is what was found no worse than the reference's.
+    In audits an output is "right" if the reviewer found it no worse than the reference's.
     """
 
     name = "preference"

@@ -14,7 +14,7 @@ from cascade.conformal.rollout import Levels
 
 
 class Truth(NamedTuple):
-    """What "right" means where a log's labels are not used: equal to the reference's output, or judged to lose nothing.
+    """The meaning of "right" without a log's labels: equal to the reference's output, or judged to be no loss.
 
     Attributes:
         reference: the model, as the log calls it, or "the guide".
@@ -57,7 +57,7 @@ class Labels(NamedTuple):
 
 
 class Walk(Protocol):
-    """What one fixed way to answer brought on the same questions, such as the guide alone.
+    """The outcomes of one fixed way to answer on the same questions, such as the guide alone.
 
     Attributes:
         known: bool (n,), whether it is on record; the other arrays mean nothing where it is not.

@@ -31,9 +31,9 @@ class Regret(ServedAnswer):
     reviewed = True
 
     def counted(self, table: Questions) -> Bools:
-        """Return the questions of which it is on record what the reference answers; all where people judged.
+        """Return the questions for which the log records the reference's answer; all questions if people judged.
 
-        There every answer counts but the reference's own where that is not known.
+        If people judged and the reference's answer is unknown, every answer except the reference's own counts.
         """
         return reference_known(table) if table.truth is None else everywhere(table.n)
 
@@ -46,7 +46,7 @@ class Regret(ServedAnswer):
         return ends_in_reference(table)
 
     def against(self, table: Questions) -> Bools:
-        """Return where the reference is right; everywhere where people said what is lost beside it."""
+        """Return where the reference is right; everywhere if people judged what is lost against it."""
         return reference_right(table) if table.truth is None else everywhere(table.n)
 
     def broken(
@@ -58,7 +58,7 @@ class Regret(ServedAnswer):
         return None if reference_right is None else np.asarray((1.0 - right) * reference_right)
 
     def reads_all_steps(self, audit: Audit) -> bool:
-        """Whether the audit itself has to say what the reference would have answered."""
+        """Whether the audit must find out what the reference would have answered."""
         return audit.reference_right is None and audit.last_step is not None
 
     def audited(self, answer: Answer, audit: Audit) -> bool | None:

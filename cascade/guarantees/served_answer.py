@@ -174,7 +174,7 @@ class BesideReference(ServedAnswer):
 def served_right(table: Questions, confidence: Floats) -> Bools:
     """Return whether the one answer served after each step is right, every answer so far kept: bool (n, T).
 
-    The rule is `conformal.served`'s. Beyond the end of a record it stays what it was.
+    `conformal.served` has the rule. Beyond the end of a record the last value is repeated.
     """
     horizon = table.arrays.horizon
     return np.stack([right_after(table, confidence, step) for step in range(1, horizon + 1)], axis=1)
@@ -195,14 +195,14 @@ def tested_alpha(guarantee: Guarantee, table: Questions) -> float:
 
 
 def drawn_alone(answered: Served, table: Questions) -> Served:
-    """Return single answers that count against a promise on the questions alone that were drawn for review."""
+    """Return the single answers, with losses only on the questions that were drawn for review."""
     if table.labels is None or table.labels.drawn.all():
         return answered
     return replace(answered, loss=answered.loss & table.labels.drawn[:, None])
 
 
 def every_threshold(found: Levels) -> Path:
-    """Return every threshold at which a decision changes, the strictest first: nobody has chosen among them."""
+    """Return every threshold at which a decision changes, the strictest first, without any selection."""
     levels = np.unique(found.reach[np.isfinite(found.reach)])
     return tuple([PathPoint(kappa) for kappa in (-np.inf, *levels.tolist(), np.inf)])
 
@@ -221,7 +221,7 @@ def _last_is_served(table: Questions) -> bool:
 
 
 def _hopeless(losses: int, unsure: int, n: int, guarantee: Guarantee) -> str:
-    """Return what to do where hardly any number of questions would be certified at the safest threshold.
+    """Return advice for the case that hardly any number of questions would certify the safest threshold.
 
     Args:
         losses: questions that count as lost there.

@@ -29,12 +29,12 @@ def dollars(nano: int | None) -> str:
 
 
 def one_question(certificate: Certificate) -> str:
-    """Return over what a probability is that a certificate promises."""
+    """Return, in words, over what a certificate's probability is taken."""
     one = "a random question of a random fresh group" if certificate.unit == "group" else "a fresh question"
     return one if certificate.delta is not None else f"the calibration and {one}"
 
 
 def many_questions(certificate: Certificate) -> str:
-    """Return over what a mean is that a certificate promises."""
+    """Return, in words, over what a certificate's mean is taken."""
     many = "random questions of random fresh groups" if certificate.unit == "group" else "fresh questions"
     return many if certificate.delta is not None else one_question(certificate)
