@@ -1,4 +1,4 @@
-"""A policy, a log and a guarantee that is asked for become a policy directory with its certificates.
+"""Make a policy directory with certificates from a policy, a log and the guarantee that a user asks for.
 
 The order of things is what makes the guarantee true: questions that the policy has seen are refused, each question
 counts once, a path for the single answer is ordered on questions that are then left out, and the rest is looked at
@@ -56,13 +56,13 @@ _APART = ("The policy and its settings were chosen without the calibration quest
 
 
 class SegmentResult(NamedTuple):
-    """What was found for one segment of questions, or for all.
+    """The result for one segment of questions, or for all questions.
 
     Attributes:
         segment: its name; None for all questions, or for all segments without a threshold of their own.
         rows: calibration questions of the segment; n of the certificate may be less (`solvable` counts those alone).
         found: the threshold and how it came about.
-        certificate: what is promised.
+        certificate: the promise.
         realised: what the policy does on those questions at the threshold; None without questions.
     """
 
@@ -80,14 +80,14 @@ class Calibrated:
     Attributes:
         artifact: to be written with `policies.artifact.write`.
         guarantee: what was asked for.
-        segments: what was found, one entry a certificate.
+        segments: the results, one entry for each certificate.
         n: calibration questions, one of each group.
         repeated: episodes left out because their question is there already.
         selection: questions that ordered the path, and were left out.
         realised: what the policy does on the calibration questions, each at its threshold.
-        everything: what keeping every answer of every step would do on them.
+        everything: the outcomes on them of keeping every answer of every step.
         reference_cost_nano_usd: the mean cost of the guide alone, or of a ladder's last model, where it is on record.
-        notes: what else has to be known, in words.
+        notes: notes to print with the result.
     """
 
     artifact: PolicyArtifact
@@ -117,7 +117,7 @@ def calibrate_policy(
     today: date | None = None,
     unknown: int = 0,
 ) -> Calibrated:
-    """Calibrate a policy on a log, and certify what it then promises.
+    """Calibrate a policy on a log, and certify its promise.
 
     Args:
         tables: the log; several data sets of one cascade are taken as one.
@@ -179,7 +179,7 @@ def calibrate_policy(
 def certifying(
     tables: Sequence[EpisodeTable], policy: Policy, guarantee: Guarantee, held: PolicyArtifact | None, seed: int = 0
 ) -> Chosen:
-    """Return the questions that `calibrate_policy` would certify from, and the path that it would test.
+    """Return the questions from which `calibrate_policy` would certify, and the path that it would test.
 
     Raises:
         UsageError: as `calibrate_policy` does.
@@ -243,7 +243,7 @@ def certified(
 
 
 class _Rows(NamedTuple):
-    """A row for each question, and how many episodes that left out."""
+    """A table with one row for each question, and the number of episodes left out for it."""
 
     table: EpisodeTable
     repeated: int
@@ -270,19 +270,19 @@ def left_out(table: EpisodeTable, guarantee: Guarantee) -> int:
 
 
 def left_out_said(many: int, guarantee: Guarantee) -> str:
-    """Return what a certificate says of the questions that were left out."""
+    """Return the sentence in a certificate about the questions that were left out."""
     be = "is" if many == 1 else "are"
     return f"{counted(many, 'question')} of the log {be} left out, because {guarantee.rules.left_out}."
 
 
 def looked_at(table: EpisodeTable, guarantee: Guarantee) -> EpisodeTable:
-    """Return the questions that a calibration looks at."""
+    """Return the questions that a calibration reads."""
     rows = guarantee.rules.looked_at(table)
     return table if rows.all() else table.take(rows)
 
 
 def _refuse_place(settings: Mapping[str, Any]) -> None:
-    """Refuse a policy that is named by its place: the directory that is to be written could not be read again."""
+    """Raise UsageError for a policy named by its path: the directory to be written could not be read again."""
     if ":" in str(settings.get("kind")):
         try:
             HELD.class_of(settings["kind"])
@@ -320,7 +320,7 @@ def _named(names: Sequence[str]) -> str:
 def _demand(
     found: Sequence[Found], chosen: Chosen, guarantee: Guarantee, logged: int, *, allow_everything: bool
 ) -> None:
-    """Raise NotCertifiedError, with every group of which nothing can be promised. `logged` counts all questions."""
+    """Raise NotCertifiedError naming every group that gets no promise. `logged` is the number of all questions."""
     table, besides = chosen.table, "".join(f" {note[:1].upper()}{note[1:]}." for note in chosen.notes)
     refused = [one for one in found if one.refused is not None]
     if refused:
@@ -355,7 +355,7 @@ def _whom(found: Found, table: EpisodeTable, guarantee: Guarantee) -> str:
 
 
 def _would_do(needed: int, chance: float | None, n: int, logged: int) -> str:
-    """Return how many questions would do, where n of those logged are left after others ordered the path."""
+    """Return, in words, how many questions would be enough, if others order the path and leave n of those logged."""
     likely = "would do" if chance is None else f"would do with a chance of {chance_said(chance)}"
     if n == logged:
         return f"{needed} {likely}, if they turn out like these."
@@ -377,7 +377,7 @@ def _most_needed(found: Sequence[Found]) -> int | None:
 
 
 class _Frame(NamedTuple):
-    """What all certificates of one calibration have in common."""
+    """The fields that all certificates of one calibration share."""
 
     guarantee: Guarantee
     data_sha256: str
@@ -392,7 +392,7 @@ class _Frame(NamedTuple):
 
 
 def _drawn(table: EpisodeTable) -> str:
-    """Return of how many groups the questions are and what they were drawn from, where some group had several."""
+    """Return, in words, from how many questions one of each group was drawn; "" if no group had several."""
     many = int(table.drawn_from.sum())
     return f"{table.n} of {many} questions, one of each group" if many > table.n else ""
 

@@ -49,7 +49,8 @@ def critical_values(
 def out_of_fold(table: EpisodeTable, fold: Ints, policy: CrossPolicy) -> Sample:
     """Return each question with its rank under the one member that has not seen it.
 
-    What a member does at the threshold on its own questions is an honest figure; what the ensemble does on them is not.
+    Each member's outcomes on these questions, which it has not seen, are fair figures. The ensemble's outcomes are not,
+    because its other members have seen them.
     """
     onward = np.full(table.arrays.cost.shape, -np.inf)
     for k, (member, critical) in enumerate(zip(policy.members, policy.critical, strict=True)):
@@ -68,7 +69,7 @@ def found_at(sample: Sample, kind: Kind, alpha: float) -> Found:
 
 
 def demand(critical: Sequence[Floats], alpha: float, kind: Kind) -> None:
-    """Raise NotCertifiedError where no mean rank can lie below alpha, so that nothing could ever be stopped."""
+    """Raise NotCertifiedError if no mean rank can lie below alpha: then the policy could never stop."""
     lowest = [Fraction(1 + int(np.isneginf(values).sum()), values.size + 1) for values in critical]
     if sum(lowest) / len(lowest) < as_written(alpha):
         return
@@ -86,7 +87,7 @@ def demand(critical: Sequence[Floats], alpha: float, kind: Kind) -> None:
 
 
 def _needed(folds: int, n: int, alpha: float) -> int:
-    """Return how many questions, more than n, would let some mean rank lie below alpha, in folds that are as equal."""
+    """Return the least number of questions above n, in nearly equal folds, that lets a mean rank lie below alpha."""
     while True:
         n += 1
         sizes = [n // folds + (k < n % folds) for k in range(folds)]
@@ -95,7 +96,7 @@ def _needed(folds: int, n: int, alpha: float) -> int:
 
 
 def rests_on(alpha: float, many: int) -> tuple[str, ...]:
-    """Return what a promise of cross-calibration rests on, and what it is worth, a sentence each."""
+    """Return the assumption of a cross-calibrated promise, and its bound, a sentence each."""
     return (
         f"Each of {many} members was chosen and fitted without the questions that its critical values come from.",
         bound(alpha),
@@ -103,7 +104,7 @@ def rests_on(alpha: float, many: int) -> tuple[str, ...]:
 
 
 def bound(alpha: float) -> str:
-    """Return what cross-calibration at a threshold promises, and what it gives as a rule.
+    """Return, in words, the coverage that cross-calibration proves at a threshold, and the usual coverage.
 
     >>> bound(0.05)
     'Proven: at least 90 % are covered (twice alpha is the worst case). As a rule 95 % or more are, unproven.'
@@ -114,9 +115,9 @@ def bound(alpha: float) -> str:
 
 
 def is_crossed(artifact: PolicyArtifact) -> bool:
-    """Whether a directory's certificate is that of cross-calibration: not where its policy was calibrated anew.
+    """Whether cross-calibration made a directory's certificate; False if its policy was calibrated again later.
 
-    Cross-calibration alone certifies with the questions that made the policy; any other refuses them.
+    Only cross-calibration certifies with the questions that made the policy; every other calibration refuses them.
     """
     return artifact.policy.get("kind") == "cross" and artifact.seen.all.issuperset(artifact.questions)
 

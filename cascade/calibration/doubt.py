@@ -1,4 +1,4 @@
-"""The one number that a threshold looks at: how much doubt there is about a step."""
+"""Find the one number that a threshold reads: the doubt about a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cascade.episodes.table import EpisodeTable
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """A signal and how it is read as doubt: higher is more, +inf where it is unknown."""
+    """A signal, and how to convert it to doubt: higher means more doubt, +inf means unknown."""
 
     signal: str
     name: str
@@ -83,7 +83,7 @@ KNOWN = (
 
 
 def doubt_of(table: EpisodeTable) -> Doubt | None:
-    """Return the doubt that a log has numbers for; None if it has none of the known ones."""
+    """Return the first known kind of doubt for which a log has numbers; None if it has none."""
     there = _there(table)
     for doubt in KNOWN:
         for signal in (doubt.signal, f"base_{doubt.signal}"):
@@ -94,14 +94,14 @@ def doubt_of(table: EpisodeTable) -> Doubt | None:
 
 
 def only_unknown(table: EpisodeTable) -> bool:
-    """Whether numbers of the first step vary, such as tools offered or calls made, and none is known to mean doubt."""
+    """Whether some numbers of the first step vary (tools offered, calls made), but none is known to mean doubt."""
     first = [values[:, 0] for values in table.signals.values()]
     known = [values[~np.isnan(values)] for values in first]
     return doubt_of(table) is None and any(values.size and values.min() < values.max() for values in known)
 
 
 def why_no_doubt(table: EpisodeTable) -> str | None:
-    """Return why `doubt_of` finds nothing in a log, naming the signals that it has; None where it finds something."""
+    """Return why `doubt_of` finds no doubt in a log, with the log's signals named; None if it finds one."""
     if doubt_of(table) is not None:
         return None
     there = _there(table)

@@ -1,7 +1,7 @@
 """What a certificate was made for: the strategy, models, prices and prompts that its promise holds with.
 
-A change in any of them makes another cascade, of which the calibration questions say nothing. What a log does not say
-is None, and None is compared with nothing; `unknown` puts into words what that leaves unchecked.
+A change in any of them makes another cascade, and the calibration questions say nothing about it. A value that the log
+does not record is None. None is not compared; `unknown` says in words what therefore stays unchecked.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ _SETTINGS = ("max_tokens", "temperature", "seed")
 
 
 def made_for(source: CascadeConfig | EpisodeTable, templates: prompts.Prompts | None = None) -> MadeFor:
-    """Return what a cascade is, as plain JSON values: as configured in full, of a log what it says.
+    """Return the identity of a cascade as plain JSON values: all of a configuration, or the part that a log records.
 
     Keys: `strategy` (its section), `horizon` (T), `models` (by role: name, max_tokens, temperature, seed),
     `step_models` (the one model that answers each step; None where several do), `prices` (by model, pico-USD a token),
@@ -165,7 +165,7 @@ _STANDS_IN = "replay"
 
 
 def _served_by(config: CascadeConfig, entry: ModelConfig) -> dict[str, str | None] | None:
-    """Return who serves a model, and where; None where a log stands in for whoever it was.
+    """Return a model's provider and address; None if a replayed log takes the provider's place.
 
     The address is as the configuration or the environment has it; None where the provider knows its own.
     """
@@ -218,7 +218,7 @@ def _price(price: Price | None) -> dict[str, Any] | None:
 
 
 def differences(then: MadeFor, now: MadeFor) -> list[str]:
-    """Return in what a cascade differs from the one that a certificate was made for, a sentence each.
+    """Return the differences between a cascade and the one that a certificate was made for, a sentence each.
 
     >>> small = {"models": {"base": {"name": "small", "seed": None}}}
     >>> differences(small, {"models": {"base": {"name": "large", "seed": 1}}})
@@ -276,7 +276,7 @@ def _models_changed(before: MadeFor, after: MadeFor) -> Iterator[str]:
 
 
 def _order_changed(then: MadeFor, now: MadeFor) -> Iterator[str]:
-    """Yield that the same models answer other steps, where nothing else that is said of the cascades says so."""
+    """Yield one sentence if the same models answer other steps and no other sentence says so."""
     was, is_now = then.get("step_models"), now.get("step_models")
     if was is None or is_now is None or len(was) != len(is_now) or set(was) - {None} != set(is_now) - {None}:
         return
@@ -316,7 +316,7 @@ def _settings_changed(role: str, then: Mapping[str, Any], now: Mapping[str, Any]
 
 
 def _known(settings: Mapping[str, Any]) -> bool:
-    """Whether a model's settings are on record: a seed may be None all the same."""
+    """Whether a model's settings are on record; a recorded seed may still be None."""
     return settings.get("max_tokens") is not None
 
 
@@ -381,7 +381,7 @@ def _cap_missing(most: int | None, now: MadeFor) -> Iterator[str]:
 
 
 def unknown(then: MadeFor) -> list[str]:
-    """Return what of a cascade was not on record, so that a change of it would go unseen.
+    """Return the parts of a cascade that were not on record: a change in them would not be noticed.
 
     >>> unknown({"strategy": None, "models": None, "prices": {}, "prompts_sha256": "00"})
     ['the strategy', 'the models', 'where the models are served']
@@ -418,7 +418,7 @@ def holds_for(
     *,
     walked: EpisodeTable | None = None,
 ) -> MadeFor:
-    """Return what the certificates hold for. A cap matters only to a promise that rests on it.
+    """Return the cascade that the certificates hold for. Only a promise that rests on the cost cap depends on the cap.
 
     A log says less than a configuration did: what was on record before stays, unless the log is of another cascade.
     `shown` is what the calibration questions showed at each step that the policy takes (`walked`; all by default), and
@@ -454,7 +454,7 @@ def voids(config: CascadeConfig, certificate: Certificate, templates: Prompts | 
 
 
 def watch_problems(wanted: GuaranteeConfig, certificates: Sequence[Certificate]) -> Iterator[str]:
-    """Yield what of the watching that a configuration asks for cannot be done with these certificates."""
+    """Yield why the audits, monitor or online threshold of a configuration cannot work with these certificates."""
     for kind in dict.fromkeys(one.kind for one in certificates):
         if wanted.audit is not None and not get(kind).monitored:
             yield f"guarantee.audit: audits cost money and would not count: {kind} is no promise on single questions"

@@ -1,4 +1,4 @@
-"""Folds for cross-fitting: every question is scored by a model that has not seen it, nor anything of its group."""
+"""Folds for cross-fitting: the model that scores a question has seen neither the question nor its group."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FOLDS = 5
 def folds(table: EpisodeTable, k: int, seed: int) -> Ints:
     """Return the fold of each row, int64 (n,), in 0..k − 1.
 
-    Groups that hang together by a question fall into one fold, whole (`samples.clusters`). The largest are dealt out
-    first, each to the fold that has the fewest rows so far, so that folds differ by at most the size of the largest
-    cluster. Which of those of one size falls where is settled by a hash of seed and name: neither the order of the rows
-    nor the other groups' names change it. Where there are fewer than k clusters, there are as many folds.
+    Groups that share a question form a cluster (`samples.clusters`), and a cluster falls into one fold, whole. The
+    largest clusters are dealt out first, each to the fold with the fewest rows so far, so that folds differ by at most
+    the size of the largest cluster. Among clusters of one size a hash of seed and name decides; the order of the rows
+    and the names of other groups do not. If there are fewer than k clusters, there are as many folds as clusters.
 
     Raises:
         UsageError: k is below 2, or all questions hang together.
@@ -43,5 +43,5 @@ def folds(table: EpisodeTable, k: int, seed: int) -> Ints:
 
 
 def _hash(seed: int, name: str) -> bytes:
-    """Return what settles a cluster's turn; not the hash of `samples.selected`, which may use the same seed."""
+    """Return the key that orders clusters. It differs from that of `samples.selected`, which may use the same seed."""
     return hashlib.sha256(f"fold|{seed}|{name}".encode("utf-8", "replace")).digest()

@@ -1,4 +1,4 @@
-"""Logged audits against a certificate: which of them were missed, in the order they were asked, and what that proves.
+"""Test a certificate on logged audits: which were missed, in the order they were asked, and what that proves.
 
 An audit is a question that was run to its last step and judged. It is held against the threshold of its segment's
 certificate, as the policy serves it; each certificate has a monitor of its own. The questions of one group hang
@@ -37,7 +37,7 @@ _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 class Watched(NamedTuple):
-    """What the audits of one certificate's questions say of it.
+    """The result of the audits of one certificate's questions.
 
     Attributes:
         certificate: which.
@@ -53,7 +53,7 @@ class Watched(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """What logged audits say.
+    """The results of all logged audits.
 
     Attributes:
         watched: one entry a certificate.
@@ -91,13 +91,13 @@ class Watch(NamedTuple):
 
     @property
     def more_odd(self) -> bool:
-        """Whether surely more audits than calibration questions lack an answer or a signal: each share at 95 %."""
+        """Whether a larger share of audits than of calibration questions lacks an answer or signal (bounds at 95 %)."""
         before, n = self.odd_before
         return bool(n and self.audits) and lower_bound(self.odd, self.audits, 0.05) > upper_bound(before, n, 0.05)
 
     @property
     def more_unanswered(self) -> bool:
-        """Whether surely more audits than calibration questions have no right answer: each share at 95 %."""
+        """Whether a larger share of audits than of calibration questions has no right answer (bounds at 95 %)."""
         if self.unanswered_before is None or not self.audits:
             return False
         before, n = self.unanswered_before
@@ -110,7 +110,7 @@ class Watch(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """What a table does not hold of an episode: when it was asked, what for, and whether a call of it failed."""
+    """Facts about an episode that a table does not hold: its date, its split, and whether one of its calls failed."""
 
     created_at: datetime | None
     split: str | None
@@ -148,7 +148,7 @@ def watch(
     about: Mapping[tuple[str, str], Logged],
     level: float = 0.05,
 ) -> Watch:
-    """Hold logged audits against a policy's certificates.
+    """Test a policy's certificates on logged audits.
 
     Args:
         artifact: the policy directory.

@@ -16,7 +16,7 @@ from cascade.policies.base import Policy
 
 
 class Draw(NamedTuple):
-    """How the questions are drawn that order a path."""
+    """How to draw the questions that order a path."""
 
     share: float | None
     seed: int | None

@@ -1,4 +1,4 @@
-"""What to know of a log before a promise is made from it: which rows are one question, which model is the reference."""
+"""Remarks on a log before a promise is made from it: which rows are one question, which model is the reference."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def about_questions(tables: Sequence[EpisodeTable]) -> Iterator[str]:
 
 
 def about_reference(table: EpisodeTable) -> Iterator[str]:
-    """Yield which model a promise of regret and savings are held against, and what makes that doubtful."""
+    """Yield which model is the reference of savings and of a promise of regret, and reasons to doubt it."""
     if not has_reference(table):
         return
     walk = reference_walk(table)
@@ -97,7 +97,7 @@ def _mean(table: EpisodeTable, at: int) -> float | None:
 
 
 def unpriced(table: EpisodeTable) -> int:
-    """Return of how many questions some cost is unknown."""
+    """Return the number of questions with an unknown cost."""
     return int(np.count_nonzero(~table.priced))
 
 

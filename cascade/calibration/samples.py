@@ -80,7 +80,7 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
 
 
 def _uncached(tables: Sequence[EpisodeTable]) -> Floats | None:
-    """Return what the steps would cost without prompt caches; unknown where a data set does not tell."""
+    """Return the costs of the steps without prompt caches; unknown if a data set does not record them."""
     if all(table.uncached is None for table in tables):
         return None
     unknown = [np.full(table.arrays.cost.shape, np.nan) for table in tables]
@@ -100,7 +100,7 @@ def _labels(tables: Sequence[EpisodeTable]) -> Labels | None:
 
 
 def _cascade(table: EpisodeTable) -> str:
-    """Return what tells a data set's cascade from others, in words."""
+    """Return, in words, the features that distinguish a data set's cascade from others."""
     held = [(role, " or ".join(names)) for role, names in table.models.items()]
     models = ", ".join(name if role == name else f"{role} {name}" for role, name in held)
     return f"{table.arrays.horizon} steps of {' and '.join(table.sources)}" + (f" ({models})" if models else "")
@@ -183,7 +183,7 @@ def unseen(table: EpisodeTable, held: PolicyArtifact) -> EpisodeTable:
 
 
 def as_promised(table: EpisodeTable, guarantee: Guarantee) -> EpisodeTable:
-    """Return the whole of a log in the groups and segments that a guarantee speaks of.
+    """Return a whole log with the groups and segments that a guarantee uses.
 
     Groups that share a question are one. By groups, as before 0.6, a group is a segment and a question stands for
     itself. To do it twice changes nothing.
@@ -209,8 +209,8 @@ def one_a_group(table: EpisodeTable, *, separate: bool = False, seed: int = 0) -
 def rows_a_group(table: EpisodeTable, *, separate: bool = False, seed: int = 0) -> Ints:
     """Return one question of each group, drawn at random; with `separate` one of each group in each segment.
 
-    These are what a certificate is made from: questions of one group are no independent evidence. What settles the draw
-    is a keyed hash of the questions, which knows no outcome, and no order of the rows changes it.
+    A certificate is made from these: questions of one group are no independent evidence. A keyed hash of the questions
+    decides the draw. It depends on no outcome and not on the order of the rows.
 
     Args:
         table: a row a question (`once`), in groups that share none (`tied`).
@@ -221,7 +221,7 @@ def rows_a_group(table: EpisodeTable, *, separate: bool = False, seed: int = 0) 
 
 
 def _groups(table: EpisodeTable, *, separate: bool) -> list[tuple[str, str | None]]:
-    """Return what each row is one of: its group, or its group in its segment."""
+    """Return the unit of each row: its group, or its group within its segment."""
     return [(group, segment if separate else None) for group, segment in zip(table.groups, table.segments, strict=True)]
 
 
@@ -230,10 +230,10 @@ def _hash(text: str) -> str:
 
 
 def places(names: Sequence[str | None], table: EpisodeTable) -> Ints:
-    """Return which of several promises, each for a segment, speaks of each question: int64 (n,), −1 where none does.
+    """Return the number of the promise that applies to each question, int64 (n,), if each promise is for a segment.
 
-    It is that of the question's segment, else that of None, which speaks of all others. Where there is neither, every
-    answer of every step is kept.
+    The promise of the question's segment applies, else the promise named None, which is for all other segments. If
+    there is neither, the number is −1, and every answer of every step is kept.
     """
     numbers = {name: number for number, name in enumerate(names)}
     found = {segment: of_segment(numbers, segment) for segment in set(table.segments)}
@@ -288,9 +288,9 @@ def tied(table: EpisodeTable) -> EpisodeTable:
 
 
 def clusters(table: EpisodeTable) -> list[str]:
-    """Return for each row the least group that hangs together with its own by a question that both hold.
+    """Return for each row the name of its cluster: the first, in order, of the names of its groups.
 
-    No split may cut through one of these: a group, with every group that shares a question with it.
+    Groups that share a question, directly or through other groups, are one cluster. No split may cut through a cluster.
     """
     parent: dict[str, str] = {group: group for group in table.groups}
 

@@ -26,7 +26,7 @@ from cascade.types import Candidate, Question, Step
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Questions with what a policy makes of them; the table's confidences are the policy's, where it has its own."""
+    """Questions with a policy's scores; the table holds the policy's confidences if the policy has its own."""
 
     table: EpisodeTable
     scores: ScoreArrays
@@ -223,7 +223,7 @@ class Played:
 
     `covered`: a right answer is kept, or none of the log's answers is right. `in_set`: a right answer is kept. `right`:
     the single answer served is right. `cost` in nano-USD. `length` steps paid. `leaves`, `distinct` answers kept.
-    `abstained`: nothing is served for want of confidence.
+    `abstained`: nothing is served because the confidence is too low.
     """
 
     covered: Floats
@@ -241,16 +241,16 @@ class Played:
 
 
 def played_of(*columns: Bools | Ints) -> Played:
-    """Return what was played from the columns of `Played`, in their order."""
+    """Make a `Played` from its columns, in their order."""
     return Played(*(np.asarray(column, dtype=np.float64) for column in columns))
 
 
 def play(table: EpisodeTable, scores: ScoreArrays, thresholds: Threshold | Sequence[Threshold]) -> Played:
-    """Return what a policy's scores bring at a threshold, or each question at one of its own.
+    """Return the outcomes of a policy's scores at one threshold, or at a threshold for each question.
 
-    Where everything is kept, the scores do not matter. Where the cascade is less sure of the best answer than is asked
-    for, nothing is served (`single.serves`). Where nothing is kept, the best of all answers is served
-    (`single.last_resort`). Of a record that is not complete it is what is certain (`rollout`).
+    If everything is kept, the scores do not matter. If the cascade is less sure of the best answer than the bar asks,
+    nothing is served (`single.serves`). If nothing is kept, the best of all answers is served (`single.last_resort`).
+    For an incomplete record the outcomes are the certain part (`rollout`).
 
     Raises:
         UsageError: a threshold is no number, or there are not as many as questions.
@@ -282,7 +282,7 @@ def play_found(sample: Sample, found: Sequence[Found]) -> Played:
 
 
 def play_everything(sample: Sample) -> Played:
-    """Return what keeping every answer of every step brings."""
+    """Return the outcomes of keeping every answer of every step."""
     return play(sample.table, sample.scores, EVERYTHING)
 
 

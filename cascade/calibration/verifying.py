@@ -1,4 +1,4 @@
-"""Checking a certificate without trusting it: everything that it says is computed again from a log.
+"""Check a certificate without trusting it: compute everything that it says again from a log.
 
 Rows of its calibration questions show whether the same data give the same thresholds. All other rows that the policy
 has not seen show whether the promise holds on them (`guarantees.laws`).
@@ -38,7 +38,7 @@ from cascade.types import Certificate
 
 
 class Check(NamedTuple):
-    """One thing that was looked at, whether it is as it should be, and what was seen."""
+    """The result of one check: its name, whether it passed, and what was seen, in words."""
 
     name: str
     ok: bool
@@ -47,7 +47,7 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """All that was looked at."""
+    """The results of all checks."""
 
     checks: tuple[Check, ...]
 
@@ -87,7 +87,7 @@ def verify(
 
 
 def not_whole(error: ConfigError) -> Verdict:
-    """Return what is said of a policy directory that cannot be read."""
+    """Return the verdict on a policy directory that cannot be read."""
     where = "" if error.source is None else f"{error.source}: "
     return Verdict((Check("file", ok=False, said=where + "; ".join(error.problems)),))
 
@@ -107,7 +107,7 @@ def verify_held(
 
 
 def on_fresh(certificates: Sequence[Certificate], sample: Sample) -> Iterator[Told]:
-    """Yield what fresh questions say of each promise that they can speak of.
+    """Test each promise on the fresh questions that it applies to, and yield the results.
 
     Args:
         certificates: of one calibration.

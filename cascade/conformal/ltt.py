@@ -140,7 +140,7 @@ def _price_margin(selection: Served, kappa: float, budget: int) -> float:
 
 
 def _lead(curve: _Curve, front: _Curve, most: int) -> Floats:
-    """Return at most `most` thresholds, the most expensive first, that lead to the front's first one and end with it."""
+    """Return at most `most` thresholds, the most expensive first; the last of them is the first of the front."""
     fewest, cost, kappa = int(front.losses[0]), int(front.cost_nano_usd[0]), float(front.kappas[0])
     near = curve.take(np.flatnonzero(curve.cost_nano_usd > cost))
     near = near.take(np.flatnonzero(near.losses <= fewest + math.sqrt(max(fewest, 1))))  # a count's own error

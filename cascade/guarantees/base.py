@@ -281,7 +281,7 @@ class Kind(ABC):
         return np.ones(table.n, dtype=np.bool_)
 
     def looked_at(self, table: Questions) -> Bools:
-        """Return the questions that a calibration reads, bool (n,). Figures beside the promise use the other questions too.
+        """Return the questions that a calibration reads, bool (n,). Figures beside the promise use the others too.
 
         Raises:
             UsageError: the log lacks what the promise needs.
@@ -323,7 +323,7 @@ class Kind(ABC):
         in_set: Bools | Floats,
         reference_right: Bools | None,
     ) -> Floats | None:
-        """Return on which questions a way to answer breaks the promise: float64 (n,), NaN where the promise does not apply.
+        """Return on which questions a way to answer breaks the promise: float64 (n,), NaN where no promise is made.
 
         Args:
             table: the questions.

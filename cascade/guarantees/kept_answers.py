@@ -121,7 +121,7 @@ def _critical(sample: Scored) -> Floats:
 
 
 def missing(table: Questions, found: Bools) -> Floats:
-    """Return the loss after each step, float64 (n, T), from `found`, bool (n, T): whether a right answer is kept by then."""
+    """Return the loss after each step, float64 (n, T), from `found`, bool (n, T): is a right answer kept by then?"""
     return np.where(found | hopeless(table.arrays)[:, None], 0.0, 1.0)
 
 

@@ -114,7 +114,7 @@ def _allowance(one: Certificate, upper: float) -> float:
 
 
 def _on_mean(said: str, promised: str, values: Floats, one: Certificate, bound: float, upper: float) -> Told:
-    """Return the result for a mean; undecided if the allowance for luck exceeds both the bound and the observed mean."""
+    """Return the result for a mean; undecided if the allowance for luck exceeds the bound and the observed mean."""
     p, allowance = _mean_p_value(values, one, bound, upper), _allowance(one, upper)
     if p > LEVEL and allowance > max(bound, float(values.mean())):
         return Told(ok=True, said=f"{said}; too few calibration questions to tell whether {promised} is kept")
