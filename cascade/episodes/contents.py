@@ -1,7 +1,7 @@
-"""What of an answer goes into its traces: keys never, texts as the configuration says. Pure.
+"""Decide which contents of an answer go into its traces: keys never, texts as the configuration says. Pure.
 
-Whether a key stands in an answer is looked for on the path of the ask, before anything waits in a queue; so it is done
-quickly. Only where one is found are the rows made at once, without it.
+The search for keys runs while the question is answered, before anything waits in a queue, so it must be quick. Only if
+a key is found are the rows made at once, without the key.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def veiled(rows: list[dict[str, Any]], content: Content) -> list[dict[str, Any]]
 
 
 def _veil(row: dict[str, Any], content: Content) -> None:
-    """Put a hash, or nothing, in place of each text of a row."""
+    """Replace each text of a row by a hash, or remove it."""
     for name in TEXTS:
         row[name] = hashed(row[name]) if content == "hash" and row[name] is not None else None
     gold = row["gold"]
@@ -76,7 +76,7 @@ def _veil(row: dict[str, Any], content: Content) -> None:
 
 
 def hashed(text: str) -> str:
-    """Return what stands for a text that is not kept: equal for equal texts.
+    """Return the hash that replaces a text that is not kept; equal texts have equal hashes.
 
     >>> hashed("Danube")[:18]
     'sha256:65bba1ba433'
@@ -88,7 +88,7 @@ _HASHED = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def is_hashed(text: str) -> bool:
-    """Whether a text is what `hashed` put in the place of one.
+    """Whether a text is a hash made by `hashed`.
 
     >>> is_hashed(hashed("Danube")), is_hashed("sha256 of what?")
     (True, False)

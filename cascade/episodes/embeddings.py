@@ -54,6 +54,6 @@ def embedded(table: EpisodeTable, vectors: Vectors, directions: Directions) -> E
 
 
 def without_embeddings(table: EpisodeTable) -> EpisodeTable:
-    """Return a table without what `embedded` put there; the table itself where there is nothing of that."""
+    """Return a table without the numbers that `embedded` added; the same table if it has none."""
     kept = {name: values for name, values in table.asked.items() if not name.startswith(PREFIX)}
     return table if len(kept) == len(table.asked) else replace(table, asked=kept)

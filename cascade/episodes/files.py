@@ -1,7 +1,8 @@
 """Logs in files: rows as lines of JSON, packed or not, or as Parquet; written whole, read a piece at a time.
 
-A row is what `episodes.schema` says. Older rows read as rows of today; newer ones are refused. What cannot be read is
-dropped and counted, with its place, and ends nothing (F54 to F57) unless nothing at all can be read.
+`episodes.schema` defines a row. Rows of older versions are converted; rows of newer versions are refused. A row that
+cannot be read is dropped and counted, with its place, and reading goes on (F54 to F57). It is an error only if no row
+at all can be read.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def is_url(path: Path | str) -> bool:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file or a folder at a place that is about to be written.
+    """Whether a file or a folder exists at a path that is about to be written.
 
     Raises:
         UsageError: no file can have that name, or it cannot be seen whether there is one.

@@ -1,7 +1,7 @@
-"""What was paid for, written down before it is used: one line a call, found again by what was asked.
+"""The journal of paid calls: each call is written to a file before it is used, and found again by its request.
 
-A process that is killed loses at most the calls that were in flight: each answer is on the disk before anything is made
-of it, and a call whose request is on record is answered from the record.
+A process that is killed loses at most the calls that were in flight: each answer is on the disk before it is used, and
+a call whose request is on record is answered from the record.
 """
 
 from __future__ import annotations
@@ -111,15 +111,15 @@ class Journal:
         return found
 
     def completion(self, digest: str) -> Completion | None:
-        """Return what a call brought, None if it is not on record."""
+        """Return the completion of a call; None if it is not on record."""
         row = self.row(digest)
         return None if row is None else completion_of(row)
 
     @contextlib.contextmanager
     def claim(self, digest: str) -> Iterator[Completion | None]:
-        """Give what a call brought, or None if it is to be made now, by this thread alone.
+        """Give the completion of a recorded call; give None if this thread must make the call now.
 
-        Who claims the same meanwhile waits: a set may hold a question twice, and an answer is paid once.
+        Other threads that claim the same call wait: a set may hold a question twice, and an answer is paid for once.
         """
         with self._released:
             self._released.wait_for(lambda: digest not in self._claimed)
@@ -132,7 +132,7 @@ class Journal:
                 self._released.notify_all()
 
     def remove(self) -> None:
-        """Delete the file: all that it holds stands elsewhere."""
+        """Delete the file, once everything in it has been stored elsewhere."""
         if os.name != "nt":  # gone before the lock is, so that nobody goes on with a file that is about to go
             self.path.unlink()
         self.close()

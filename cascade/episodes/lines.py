@@ -1,4 +1,4 @@
-"""Lines of JSON, read one at a time whatever they are packed in, and a count of what had to be left out."""
+"""Read lines of JSON one at a time, packed or not, and count the lines that are left out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HUGE = re.compile(rb"\d[eE]\+?\d{3}")
 
 @dataclass(slots=True)
 class Dropped:
-    """What was left out while a log was read (F54 to F57): counted by reason, the first places kept.
+    """Counts of what was left out while a log was read (F54 to F57), by reason, with the first places of each.
 
     Attributes:
         rows: how many rows are missing, by reason.
@@ -208,7 +208,7 @@ Decode = Callable[[bytes, Dropped, str], Any]
 
 
 def decoder() -> Decode:
-    """Return what reads one JSON text as plain values; it raises ValueError or RecursionError where it cannot."""
+    """Return a function that reads one JSON text as plain values; it raises ValueError or RecursionError on failure."""
     odd: list[str] = []
     quick = json.JSONDecoder(parse_constant=odd.append)
     careful = json.JSONDecoder(parse_constant=odd.append, parse_float=lambda text: _finite(text, odd))

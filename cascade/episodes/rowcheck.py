@@ -1,4 +1,4 @@
-"""Which values a column can hold, and rows made fit for it: an odd value becomes null and is counted, never 0."""
+"""Check which values a column can hold, and clean rows: an odd value becomes null and is counted, never 0."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ def odd(name: str, error: OddValueError, shown_as: str | None = None) -> str:
 
 
 def fitting(raw: Mapping[str, Any], place: str, dropped: Dropped) -> dict[str, Any] | None:
-    """Return a row with every column, as the present version writes it; None if it cannot be one.
+    """Return a row with every column, as the present version writes it; None if the values make no row.
 
-    Columns that no row has are left out. Whatever is not as it should be is counted in `dropped`.
+    Unknown columns are left out. Every value that is not as it should be is counted in `dropped`.
 
     Raises:
         UsageError: a newer version wrote it.

@@ -1,4 +1,4 @@
-"""The row form of an episode: one row per call that came back, so that nothing that was paid for is lost.
+"""The rows of an episode: one row for each call that returned, so that no paid call is lost.
 
 The columns are those of `COLUMNS`. A row whose call produced a candidate has its index in `candidate` and its answer in
 `answer`; the others (a sampled verdict, a call of an unfinished step) have null there. Unknown is null. The step's
@@ -84,9 +84,9 @@ def question_id(question: str, context: str | None) -> str:
 
 
 def is_told(row: Mapping[str, Any]) -> bool:
-    """Whether a row is of a run that went on until a model was told that it was right.
+    """Whether a row belongs to a run that continued until a model was told that it was right.
 
-    How long it went on, what it cost and that it gave an answer again then tell the truth, which nobody tells live.
+    In such a run its length, its cost and repeated answers reveal the truth, which is not known live.
     """
     return row["cost_source"] == CARRIED_OVER or bool(replay_of(row).get(TOLD))
 
@@ -97,7 +97,7 @@ def has_failed(row: Mapping[str, Any]) -> bool:
 
 
 def replay_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a row keeps under "replay"; nothing where it keeps none."""
+    """Return the values of a row under "replay"; an empty mapping if there are none."""
     replay = (row.get("signals") or {}).get("replay")
     return replay if isinstance(replay, Mapping) else {}
 
@@ -124,7 +124,7 @@ def chat_of(row: Mapping[str, Any]) -> ChatRequest | None:
 
 @lru_cache(maxsize=256)  # the rows of a request stand together, mostly
 def request_of(context: str) -> ChatRequest | None:
-    """Return the chat request that a context spells; None where it spells none."""
+    """Return the chat request that a context holds as JSON; None if it holds none."""
     try:
         body = json.loads(context)
         return ChatRequest.from_openai(body) if isinstance(body, dict) else None
@@ -133,7 +133,7 @@ def request_of(context: str) -> ChatRequest | None:
 
 
 def request_digest(request: Request) -> str:
-    """Return what tells two calls apart that would be answered alike: all that is sent, and the sample's number.
+    """Return a digest of a call: of all that is sent, and the sample's number. Equal digests mean the same answer.
 
     Where the answer is drawn (a temperature, and no seed) the step is told apart too: a later one would draw anew.
     """
@@ -195,7 +195,7 @@ def call_row(call: Call, completion: Completion) -> dict[str, Any]:
 
 
 def said_text(completion: Completion) -> str:
-    """Return what a model said as a row keeps it: its text, or its whole message as JSON."""
+    """Return a model's reply as a row keeps it: its text, or its whole message as JSON."""
     return completion.text if completion.message is None else json.dumps(completion.message, ensure_ascii=False)
 
 
@@ -275,7 +275,7 @@ def token_row(token: Token) -> list[Any]:
 
 
 def _finite(value: float | None) -> float | None:
-    """Return a log-prob as JSON can hold it: −inf has no place there."""
+    """Return a log-prob as a number that JSON can hold: JSON has no −inf."""
     return None if value is None else max(value, IMPOSSIBLE_LOGPROB)
 
 

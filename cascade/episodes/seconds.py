@@ -1,7 +1,8 @@
-"""What waiting is worth: the seconds of each logged call as a second price, beside the money.
+"""Price the time of calls: add a price for each second of a logged call to its cost in money.
 
-A fit looks at costs alone. So a log whose calls say how long they took becomes one in which a step costs its money and
-a price a second, for steps and for the walks of single models alike. What a policy sees of its own cost stays money.
+A fit reads costs only. So this module turns a log with call durations into one in which a step costs its money plus a
+price for each second, for steps and for the walks of single models. The cost that a policy sees as a feature stays
+money.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from cascade.guarantees.questions import Labels, Truth
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """What one fixed way to answer brought on the same questions: the guide alone, a prompted model that decides.
+    """The outcomes of one fixed way to answer on the same questions: the guide alone, or a prompted model that decides.
 
     Attributes:
         known: bool (n,), whether this way was logged for the question; the other arrays mean nothing where not.

@@ -66,9 +66,9 @@ class _Stage:
 
 @dataclass(slots=True)
 class _Kept:
-    """What one walk kept of one episode: the answers by step and candidate, the cost of each call, the steps.
+    """The result of one walk of one episode: its kept answers by step and candidate, the cost of each call, the steps.
 
-    `given` holds all its answers: where it kept none, the engine serves the best of them.
+    `given` holds all answers of the walk: if it kept none, the engine serves the best of them.
     """
 
     answers: dict[tuple[int, int], _Made] = field(default_factory=dict)
@@ -259,7 +259,7 @@ _RIGHT = "\x00right"
 
 
 def _own(step: int | None, candidate: int) -> str:
-    """Return the key of an answer that is like no other."""
+    """Return a key that makes an answer different from every other."""
     return f"\x00{step}.{candidate}"
 
 
@@ -357,7 +357,7 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
 
 
 def _of_each_step(drafts: Iterable[_Draft], horizon: int) -> Parents | None:
-    """Return what each of T steps depends on; None for a chain."""
+    """Return the parents of each of T steps; None for a chain."""
     found = {number: _parents(number, stage) for draft in drafts for number, stage in draft.stages.items()}
     line = chain(horizon)
     made = tuple([found.get(number, line[number - 1]) for number in range(1, horizon + 1)])
@@ -493,7 +493,10 @@ def _walks(episodes: Mapping[str, _Draft], horizon: int, dropped: Dropped) -> tu
 
 
 def _logged(name: str, draft: _Draft, episode: str, dropped: Dropped) -> _Kept | None:
-    """Return what a logged walk kept of one episode; None where that is unknown, which is counted."""
+    """Return the result of a logged walk of one episode; None if there is no such walk or its result is unknown.
+
+    An unknown result is counted in `dropped`.
+    """
     walk = draft.walks.get(name)
     if walk is None:
         return None
@@ -506,7 +509,7 @@ def _logged(name: str, draft: _Draft, episode: str, dropped: Dropped) -> _Kept |
 
 
 def _unknown_walk(walk: _Logged) -> str | None:
-    """Return why it is unknown what a walk kept, or whether that is right; None where both are on record.
+    """Return why a walk's kept answers, or their correctness, are unknown; None if both are on record.
 
     The lone answer of a walk was served, whether or not `kept` says so. Of several answers each needs a `kept`.
     """
@@ -533,7 +536,7 @@ def _first_makers(drafts: Iterable[_Draft]) -> dict[int, str]:
 
 
 def _alone(draft: _Draft, step: int, makers: Mapping[int, str]) -> _Kept | None:
-    """Return what the model in the first place of one step would have brought alone, paid for its own calls only.
+    """Return the result of the model in the first place of one step, asked alone and paid for its own calls only.
 
     None where that is not on record. A model that replied and whose reply holds no answer kept nothing.
     """

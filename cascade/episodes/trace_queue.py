@@ -130,7 +130,7 @@ class TraceQueue:
         self.complain("no thread could be started to write them")
 
     def counts(self) -> Counts:
-        """Return how many answers went which way."""
+        """Return how many answers were taken, written, lost, and are waiting."""
         with self._changed:
             waiting = self._taken - self._written - self._lost
             return Counts(self._taken, self._written, self._lost, waiting, self._failures)
@@ -259,7 +259,7 @@ def _tell(group: list[Entry], error: CascadeError | None) -> None:
 
 
 class _Writer:
-    """What the thread does: takes groups and writes each in one transaction. It owns the store."""
+    """The work of the background thread: it takes groups and writes each in one transaction. It owns the store."""
 
     def __init__(self, queue: TraceQueue) -> None:
         self._queue = queue

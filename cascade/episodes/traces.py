@@ -1,4 +1,4 @@
-"""Asks on record: each is followed along its walk, and what came of it is written in the background, in groups.
+"""Record each question: follow its walk, and write the result to a store in the background, in groups.
 
 `Trace` follows one ask, however it ends: answered, failed or cancelled. `TraceWriter.submit` looks for keys, puts the
 answer in a queue, and returns. One thread makes rows of what is there and commits them together. A store that fails
@@ -212,7 +212,7 @@ class Trace:
         self._done: Future[None] | None = None
 
     def follow(self, question: Question, walk: Walk) -> Walk:
-        """Return the same walk, with what came of it handed to the writer at its end."""
+        """Return the same walk; at its end the result goes to the writer."""
         return walk if self._writer is None else self._followed(question, walk)
 
     def _followed(self, question: Question, walk: Walk) -> Walk:
@@ -274,5 +274,5 @@ class Trace:
 
 
 def _broken_off(question: Question, steps: list[Step], loose: Iterable[Call], stopped: str) -> Answer:
-    """Return what there is of a walk without an end, in the form of an answer that answers nothing."""
+    """Return the finished part of an interrupted walk, as an answer without an answer text."""
     return Answer(question, None, (), tuple(steps), stopped, 0.0, loose_calls=tuple(loose))

@@ -1,7 +1,7 @@
-"""A log without labels: right is what equals the reference's own output, under a comparator.
+"""Label a log without labels: an answer is right if a comparator finds it the same as the reference's output.
 
-This is the one place that puts the reference's output in the place of the accepted answers. Whatever fits, certifies,
-verifies or compares then reads "right" as "equal to the reference's" and knows nothing else of it.
+Only this module puts the reference's output in the place of the accepted answers. Code that fits, certifies, verifies
+or compares then reads "right" as "equal to the reference's", without knowing where it comes from.
 
 The reference is the guide asked outright, where the log has that walk, or else a ladder's last model.
 `ladder_of_models` makes any model the last of a ladder.
@@ -99,10 +99,10 @@ def _rungs(rows: Iterable[Row]) -> list[str]:
 
 @dataclass(slots=True)
 class _Given:
-    """What is known of the reference in one data set.
+    """The reference's outputs in one data set.
 
-    `outputs` has its text by episode, of the guide's walk and of the last step so far; `failed` the episodes in which
-    the call of the step failed. `audited` has the episodes of audits, `asked` the hash of each episode's request.
+    `walked` has the guide's output by episode, `last` the latest step with an answer and its text. `audited` has the
+    episodes of audits, `asked` the hash of each episode's request.
     """
 
     walked: dict[str, str] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class _Given:
         return bool(self.walked)
 
     def output(self, episode: str) -> str | None:
-        """Return what the reference gave; None where it failed, or was not asked."""
+        """Return the reference's output; None if it failed or was not asked."""
         if self.outright:
             return self.walked.get(episode)
         step, text = self.last.get(episode, (0, ""))
@@ -152,7 +152,7 @@ class _Given:
         return bool(row["walk"] is None and row["step"] == self.horizon)
 
     def name(self, dataset: str) -> str:
-        """Return what the reference is called."""
+        """Return the reference's name."""
         names = self.guides if self.outright else self.makers[self.horizon]
         if not self.outright and (self.horizon < 2 or len(names) != 1):
             raise UsageError(
@@ -163,7 +163,7 @@ class _Given:
 
     @property
     def only_audits(self) -> bool:
-        """Whether only audited questions tell: of others, that all steps were run hung on what the steps brought."""
+        """Whether to use audited questions only: in the others, the outcomes decided whether all steps were run."""
         return bool(self.audited) and any(self.output(one) is None for one in self.episodes - self.audited)
 
 
@@ -183,7 +183,7 @@ class Relabelled:
 
 
 def labelled_by_reference(read: Callable[[], Iterable[Row]], comparator: str | None = None) -> Relabelled:
-    """Return a log with the reference's output in the place of the accepted answers, and every answer judged by it.
+    """Return a log in which the reference's output replaces the accepted answers and judges every answer.
 
     An answer whose sameness the comparator cannot tell counts as different. The reference's own equals itself. Where
     the reference failed, or was not asked, every other answer counts as different; a log with audits and questions on

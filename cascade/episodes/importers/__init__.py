@@ -1,4 +1,4 @@
-"""Other people's logs as episodes: what each of them holds, and which of them a file is.
+"""Import logs of other tools as episodes, and detect which tool wrote a file.
 
 An importer is a function of a file that yields rows as `episodes.schema` has them, a few at a time, and counts what it
 leaves out. It is found by the columns of the file's first records.
@@ -53,7 +53,7 @@ _BY_CALLS = {
 
 
 def detect(path: Path | str) -> str | None:
-    """Return which importer reads a file, told by its columns; None for our own logs and for what nobody knows.
+    """Return which importer reads a file, told by its columns; None for our own logs and for unknown files.
 
     Raises:
         UsageError: there is no such file.
@@ -63,7 +63,7 @@ def detect(path: Path | str) -> str | None:
 
 
 def known(path: Path | str) -> str | None:
-    """Return what a log is: `OWN` for one of ours, an importer's name, None for what nobody knows."""
+    """Return the kind of a log: `OWN` for one of ours, else an importer's name; None if it is unknown."""
     if is_url(path):
         return OWN
     path = Path(path)

@@ -90,7 +90,7 @@ def is_results(path: Path) -> bool:
 
 
 class _Asked(NamedTuple):
-    """A request of a batch, and what its line says beside."""
+    """A request of a batch, and the other fields of its line."""
 
     request: ChatRequest
     head: Mapping[str, Any]

@@ -1,6 +1,6 @@
-"""What was sent to a model and what came back, in the spellings of foreign logs, as a chat request and a message.
+"""Read the request sent to a model and its reply, in the spellings of foreign logs, as a chat request and a message.
 
-A request of one user's text that is answered by a text is none: it is the short form, a question and its answer.
+A single user text that is answered by a text is not read as a chat request: it is a question and its answer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Reply(NamedTuple):
 
 
 def request_in(given: Any, tools: Any = None, system: Any = None) -> ChatRequest | None:
-    """Return the chat request that was sent; None where there is none, or it is none that could be sent again.
+    """Return the chat request that was sent; None if there is none, or if it could not be sent again.
 
     Args:
         given: a request's body or its messages, each in OpenAI's form or with parts (`gen_ai.input.messages`).
@@ -71,7 +71,7 @@ def reply_of(given: Any) -> Reply | None:
 
 
 def chat_columns(made: Mapping[str, Any], request: ChatRequest | None, reply: Reply | None) -> dict[str, Any]:
-    """Return what becomes other columns where a call is a chat request and its answer; nothing where it is not."""
+    """Return the columns that change if a call is a chat request and its answer; an empty mapping if it is not."""
     if request is None or reply is None or _is_short(request, reply.message):
         return {}
     read, cached = made.get("input_tokens"), made.get("cached_input_tokens")

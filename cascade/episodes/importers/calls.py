@@ -32,9 +32,9 @@ _OF_EPISODE = ("dataset", "split", "group", "segment", "question", "context", "g
 class LoggedCall(NamedTuple):
     """One call as a foreign log has it.
 
-    `place` is where it stood, `call_id` tells it from its copies, `trace` says what it belongs to (None: to itself),
-    `at_s` when it was made, `columns` what is known of it under our names, `names` what its model is called.
-    `of_question` says that the log has no id, and that the trace is the question's own.
+    `place` is its place in the file. `call_id` distinguishes it from its copies. `trace` is the trace it belongs to
+    (None: it is a trace of its own). `at_s` is when it was made. `columns` holds its values under our column names.
+    `names` are the names of its model. `of_question` says that the log has no id, so the trace is the question's own.
     """
 
     place: str
@@ -47,13 +47,13 @@ class LoggedCall(NamedTuple):
 
 
 class Runs:
-    """Tells runs of one trace apart: what comes for the k-th time is of its k-th run. Keeps hashes, not names."""
+    """Separates the runs of one trace: the k-th copy of a call belongs to the k-th run. Keeps hashes, not names."""
 
     def __init__(self) -> None:
         self._seen = Counter[int]()
 
     def trace(self, trace: str, *of: Any) -> str:
-        """Return what the run is called: the trace's own name the first time; `of` tells its calls apart."""
+        """Return the name of the run: the trace's own name for the first run; `of` distinguishes the calls of a run."""
         call = hash((trace, *of))
         self._seen[call] += 1
         return trace if self._seen[call] == 1 else f"{trace}#{self._seen[call]}"
@@ -161,7 +161,7 @@ def _ours(made: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
 
 
 def field_of(fields: Mapping[str, Any], path: str) -> Any:
-    """Return what stands under a name or a path of names; None if nothing does."""
+    """Return the value under a name or a path of names; None if there is none."""
     if path in fields:
         return fields[path]
     head, _, rest = path.partition(".")

@@ -94,7 +94,7 @@ def _sum(counts: list[int]) -> int | None:
 
 
 def _cost(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a call cost. A total of 0 beside no details means that Langfuse knew no price."""
+    """Return the cost of a call. A total of 0 without details means that Langfuse knew no price."""
     details = mapping(fields.get("cost_details"))
     parts = [nano_usd(amount) for name, amount in details.items() if name != "total"]
     cost = nano_usd(details.get("total"))

@@ -1,6 +1,6 @@
 """LiteLLM's spend logs: rows of its table LiteLLM_SpendLogs, as JSON, lines of JSON, CSV or Parquet.
 
-The columns are those of `schema.prisma` in litellm 1.106. Four things in them are not what they seem:
+The columns are those of `schema.prisma` in litellm 1.106. Four things in them can mislead:
 
 * `spend` is 0 where LiteLLM knows no price. A call that used tokens and was no cache hit then has an unknown cost.
 * `messages` is empty for chat calls; what was sent stands in `proxy_server_request`, if prompts are stored at all.
@@ -86,7 +86,7 @@ def _plain(said: str | None) -> str | None:
 
 
 def _usage(fields: Mapping[str, Any], metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the token counts; a call that counted nothing at all has unknown ones."""
+    """Return the token counts; if a call has neither input nor output tokens, both counts are unknown."""
     used = mapping(metadata.get("usage_object"))
     extra = mapping(metadata.get("additional_usage_values"))
     sent, said = whole(fields.get("prompt_tokens")), whole(fields.get("completion_tokens"))

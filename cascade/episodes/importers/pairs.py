@@ -31,7 +31,7 @@ ANSWER_NAMES = frozenset({"question_id", "model", "role", "method", "correct"})
 
 
 def rows_from_pairs(source: Path | str, dropped: Dropped | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of episodes, row by row of the log: nothing of it is held.
+    """Yield the rows of episodes, row by row of the log, without holding the log in memory.
 
     `dataset` becomes "data set/pair". `group` is `group_id`, or else `question_id`. A replicate is an episode of its
     own in the same group. `correct` is what the log says. Costs are the log's, in nano-USD, half to even, with what

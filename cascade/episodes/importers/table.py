@@ -1,4 +1,4 @@
-"""Tables of one's own: CSV, lines of JSON or Parquet. A row is one call, or a question with columns for each model.
+"""Import a user's own tables: CSV, lines of JSON or Parquet. A row is one call, or a question with columns by model.
 
 A table of calls has our column names or a mapping; a wide table is read by its column names (`wide`).
 """

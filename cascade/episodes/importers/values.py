@@ -34,7 +34,7 @@ _FALSE = frozenset({"false", "0", "0.0", "no", "n", "incorrect", "wrong", "fail"
 
 
 def nano_usd(amount_usd: Any) -> int | None:
-    """Return an amount of USD in nano-USD, half to even; None for what is no amount.
+    """Return an amount of USD in nano-USD, rounded half to even; None if the value is no amount.
 
     >>> nano_usd(0.0003925), nano_usd("2.5e-9"), nano_usd(None), nano_usd("free"), nano_usd(-1)
     (392500, 2, None, None, None)
@@ -50,7 +50,7 @@ def nano_usd(amount_usd: Any) -> int | None:
 
 
 def whole(value: Any) -> int | None:
-    """Return a count, or None for what is none.
+    """Return a count as an integer; None if the value is no count.
 
     >>> whole("52"), whole(12.0), whole(-1), whole("many"), whole(True)
     (52, 12, None, None, None)
@@ -60,7 +60,7 @@ def whole(value: Any) -> int | None:
 
 
 def number(value: Any) -> float | None:
-    """Return a finite number, or None for what is none."""
+    """Return a finite number; None if the value is no finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
         return None
     try:
@@ -84,14 +84,14 @@ def truth(value: Any) -> bool | None:
 
 
 def text(value: Any) -> str | None:
-    """Return an id, a name or a text; None for an empty one and for what is none."""
+    """Return an id, a name or a text; None if it is empty or no such value."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
     return str(value) or None
 
 
 def loaded(value: Any) -> Any:
-    """Return what a JSON text says; any other value, and a text that is no JSON, as it is."""
+    """Return the value of a JSON text; return any other value, and a text that is not JSON, unchanged."""
     if not isinstance(value, str) or value[:1] not in '[{"':
         return value
     try:
@@ -143,7 +143,7 @@ def passed_ms(start: Moment | None, end: Moment | None) -> float | None:
 
 
 def cast(column: str, value: Any) -> Any:
-    """Return a value as one of our columns holds it, read from a text if need be; None where it says nothing.
+    """Convert a value, also from a text, to the type of one of our columns; None if it is empty.
 
     Beside our columns it knows those of `ALSO` (USD become nano-USD) and signals.
 
@@ -209,7 +209,7 @@ def _calls_tool(value: Any, depth: int) -> bool:
 
 
 class _Speaker(NamedTuple):
-    """Whose words are looked for: what the role is called, and under which names texts lie, the likeliest first."""
+    """The speaker whose words are searched: names of the role, and names of text fields, the likeliest first."""
 
     roles: frozenset[str]
     under: tuple[str, ...]

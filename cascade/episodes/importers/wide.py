@@ -83,13 +83,13 @@ def _camel(spelling: str) -> str:
 
 
 def _joined(spelling: str) -> str:
-    """Return what matches a spelling as the end of one word: `Cost` and `CostUSD`, not `cost`."""
+    """Return a pattern for a spelling as the end of one word: it matches `Cost` and `CostUSD`, not `cost`."""
     word = _camel(spelling)
     return f"{word[0]}(?i:{word[1:]})"
 
 
 def _ending_pattern() -> re.Pattern[str]:
-    """Return what splits `small_answer` and `smallAnswer` into a model and what is said of it."""
+    """Return a pattern that splits `small_answer` and `smallAnswer` into a model and its field."""
     apart = "|".join(spelling.replace("_", r"[\s_.\-]+") for spelling in _ENDINGS)
     joined = "|".join(map(_joined, _ENDINGS))
     return re.compile(rf"(?P<model>.+?)(?:[\s_.\-/:]+(?P<apart>(?i:{apart}))|(?<=[a-z0-9])(?P<joined>{joined}))")
@@ -100,14 +100,14 @@ _JOINED = {_camel(spelling).casefold(): what for spelling, what in _ENDINGS.item
 
 
 class Said(NamedTuple):
-    """What a column says of a model: the model as it is spelled, and one of `OF_MODEL` or a signal."""
+    """A column about a model: the model as it is spelled, and its field, one of `OF_MODEL` or a signal."""
 
     model: str
     what: str
 
 
 def said_of_model(name: str) -> Said | None:
-    """Return which model a column speaks of, and what it says; None for a column that speaks of none.
+    """Return the model and the field of a column; None if the column is about no model.
 
     >>> said_of_model("gpt-4o-mini_cost_usd"), said_of_model("largeAnswer"), said_of_model("topic")
     (Said(model='gpt-4o-mini', what='cost_usd'), Said(model='large', what='answer'), None)
@@ -122,7 +122,7 @@ def said_of_model(name: str) -> Said | None:
 
 @dataclass(frozen=True, slots=True)
 class ModelColumns:
-    """A model of a wide table: its name as the columns spell it, and which column says what of it."""
+    """A model of a wide table: its name as the columns spell it, and the column of each of its fields."""
 
     name: str
     columns: Mapping[str, str]
@@ -306,7 +306,7 @@ def _and(names: Sequence[str]) -> str:
 
 
 def role_problems(found: Layout, roles: Mapping[str, str]) -> list[str]:
-    """Return what is wrong with the roles that models were given: names that the table does not have."""
+    """Return the problems of the roles that models were given: names that the table does not have."""
     names = [one.name for one in found.models]
     return [f"the table has no model {name}{did_you_mean(name, names)}" for name in roles if name not in names]
 

@@ -1,4 +1,4 @@
-"""Where episode rows are kept and found again: one table in SQLite or PostgreSQL, the same code for both.
+"""Store episode rows: one table in SQLite or PostgreSQL, with the same code for both.
 
 `Store.open("sqlite:///cascade.db")` is all that most callers need. `Store` is loaded on first use and SQLAlchemy when a
 store is opened, since a configuration that names a store should be read without either.

@@ -130,7 +130,7 @@ class Store:
         return (row_of(record) for record in self._records(wanted, self._columns))
 
     def add_feedback(self, row: Mapping[str, Any]) -> None:
-        """Write what somebody said of an answer later. Raises as `append` does.
+        """Write feedback that somebody gave on an answer later. Raises as `append` does.
 
         Args:
             row: `episode_id`, `right`, `score`, `better`, `reviewer`, `created_at`; what was not said is None.

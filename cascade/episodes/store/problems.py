@@ -1,4 +1,4 @@
-"""What goes wrong with a store, in our own words: what it is, and what to do next."""
+"""The errors of a store in our own words: what is wrong, and what to do next."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cascade.errors import CascadeError, UsageError, quote
 
 
 class StoreError(CascadeError):
-    """A store could not do what it was asked to: full, unreachable, locked, damaged.
+    """A store operation failed: the store is full, unreachable, locked or damaged.
 
     `retryable` says whether the same may succeed later, `busy` that another writer has the file. Under
     `traces.strict`, `answer` holds the answer that was paid for and could not be recorded.

@@ -37,11 +37,11 @@ _IN_ID = tuple(name for name in COLUMNS if name != "schema_version")
 
 
 class UnfitRowsError(UsageError):
-    """Rows that no table of episodes can hold; the message lists what is wrong with them."""
+    """Rows that no table of episodes can hold; the message lists their problems."""
 
 
 def records(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield what is written for each row.
+    """Yield the record that is written for each row.
 
     Raises:
         UsageError: some rows cannot be written; it names the first ten problems.

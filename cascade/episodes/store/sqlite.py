@@ -190,7 +190,7 @@ class Connector:
 
 
 def shrink(connection: sqlite3.Connection) -> None:
-    """Give the room of deleted rows back to the disk, where nobody reads and there is room for a copy."""
+    """Return the space of deleted rows to the disk, if no reader is active and there is room for a copy."""
     with contextlib.suppress(sqlite3.Error):
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         connection.execute("VACUUM")
