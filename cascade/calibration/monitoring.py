@@ -65,13 +65,13 @@ class Watch(NamedTuple):
         unanswered: audits that no step answers rightly: a promise on what some step gets right is kept there, whatever
             has become of the models.
         unanswered_before: the same of the calibration questions, and how many those are; None where not on record.
-        uncounted: audits that the promise does not speak of (`guarantees.base.Kind.counted`).
+        uncounted: audits of questions that the promise is not about (`guarantees.base.Kind.counted`).
         again: audits of a group of which another question was counted before.
         missing: audits that show nothing: a call of them failed, or a step was of a kind that no calibration question
             showed.
         odd: audits with a step that lacks an answer or a signal as some calibration questions did (`policies.scope`).
         odd_before: the same of the calibration questions, at most, and how many those are; (0, 0) if not on record.
-        changed: in what the audited cascade is another than the certificates were made for, a sentence each.
+        changed: differences of the audited cascade to the one that the certificates were made for, a sentence each.
     """
 
     watched: tuple[Watched, ...]

@@ -1,8 +1,8 @@
 """Find the questions where the single answer depends on which answers are equal, in logs that do not record this.
 
-Answers are ranked by confidence, then by votes, then the latest first (`single`). Where a log keeps no texts nobody
-knows which answers are the same, and to take all right ones for one answer lets the truth vote. It matters less often
-than one might think, for what is asked is only whether the answer served is right, and equal texts are equally right:
+Answers are ranked by confidence, then by votes, then the latest first (`single`). A log without texts does not show
+which answers are the same, and counting all right ones as one answer would let the truth vote. This rarely matters,
+because a promise asks only whether the served answer is right, and equal texts are equally right:
 
 * One kept answer alone has the highest confidence: it is served, whatever equals it.
 * Two answers are kept, as sure as one another: where one is right and the other wrong they differ, and the latest is

@@ -6,9 +6,9 @@ monotone in kappa, and the proofs need nothing else (`design/risk.md`):
     risk      the highest kappa with  (Σ loss_i(kappa) + bound)/(n + 1) ≤ alpha      E[loss] ≤ alpha
     budget    the lowest kappa with   (Σ cost_i(kappa) + most)/(n + 1) ≤ budget      E[cost] ≤ budget
 
-With delta the promise holds for the calibration at hand, but for a probability delta: kappa is moved from the safe end
-for as long as a p-value of the mean is at most delta. As the p-value is monotone in kappa too, no correction for the
-many thresholds is due.
+With delta the promise holds for this calibration with probability 1 − delta: kappa is moved from the safe end as long
+as a p-value of the mean is at most delta. The p-value is monotone in kappa too, so no correction for the many
+thresholds is needed.
 
 Reference: Angelopoulos, Bates, Fisch, Lei & Schuster, Conformal risk control (2024); Bates et al., Distribution-free,
 risk-controlling prediction sets (2021).

@@ -1,7 +1,7 @@
 """Compute what a policy would have done on logged questions, at every threshold, without a model call.
 
-The only action that leads on is "next", and what a step shows does not depend on the policy. So a policy's scores on
-the log fix, for every kappa at once, how far it goes and what it keeps (`design/rollout.md`):
+Only the action "next" leads to another step, and a step's content does not depend on the policy. So a policy's scores
+on the log determine, for every kappa at once, how far it goes and which answers it keeps (`design/rollout.md`):
 
     reach   v_1 = +∞,  v_t = min over s < t of s̃_s(next)        step t is paid      ⇔ v_t ≥ kappa
     leaf    m_t(a) = min(v_t, s̃_t(a))                           answer a is kept    ⇔ m_t(a) ≥ kappa

@@ -1,4 +1,4 @@
-"""How often a model differs from itself: two of its own outputs to one request, held against each other."""
+"""How often a model differs from itself: compare two of its own outputs to one request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class OwnRun(NamedTuple):
 
 
 class OwnDifference(NamedTuple):
-    """Of how many requests that a model answered twice the two outputs differ.
+    """The number of requests that a model answered twice, and for how many of them its two outputs differ.
 
     >>> OwnDifference("gpt-4o", 3, 60).said
     'Asked twice, gpt-4o differs from itself on 5.0 % of 60 requests (95 % interval 1.0 to 13.9 %)'

@@ -133,7 +133,7 @@ def request_of(context: str) -> ChatRequest | None:
 
 
 def request_digest(request: Request) -> str:
-    """Return a digest of a call: of all that is sent, and the sample's number. Equal digests mean the same answer.
+    """Return a digest of a call: of all that is sent, and the sample's number. Equal digests share one answer.
 
     Where the answer is drawn (a temperature, and no seed) the step is told apart too: a later one would draw anew.
     """

@@ -45,11 +45,11 @@ class Guarantee:
         alpha: the share that may be missed, read as the decimal number that it is written as; None for "budget".
         delta: the share of calibrations that may mislead; None for a promise on average over calibrations.
         budget_nano_usd: the bound on the mean cost of a question, nano-USD.
-        most_nano_usd: what no question costs more than, nano-USD: a hard cap, which a promise on a mean rests on.
+        most_nano_usd: the hard cap on the cost of each question, nano-USD; a promise on a mean rests on it.
         by_group: as `by_segment`, with the column `group` as the segment and every question for itself; until 0.7.
         abstain: whether no answer may be served where the best one's confidence is low.
         by_segment: whether each segment of questions gets a promise, and a threshold, of its own.
-        together: whether the promises for all K segments are to hold at once but for a probability delta: each is then
+        together: whether the promises for all K segments must hold at once with probability 1 − delta: each is then
             made with delta/K. Else delta holds for each segment by itself.
 
     Raises:
@@ -86,7 +86,7 @@ class Guarantee:
 
     @property
     def single(self) -> bool:
-        """Whether it speaks of the one answer served, not of the set."""
+        """Whether the promise is about the one answer served, not about the set."""
         return self.rules.single
 
     @property
@@ -223,7 +223,7 @@ class Kind(ABC):
 
     @property
     def single(self) -> bool:
-        """Whether it speaks of the one answer served, not of the set."""
+        """Whether the promise is about the one answer served, not about the set."""
         return self.speaks_of == "single"
 
     @property
@@ -372,7 +372,7 @@ class Kind(ABC):
 
         Args:
             certificate: what is promised.
-            sample: questions that it speaks of, one or more, which neither the policy nor the calibration has seen.
+            sample: questions that it is about, one or more, which neither the policy nor the calibration has seen.
 
         Guarantee: a promise that is kept is refuted with probability at most 5 %, one with delta with delta more.
         """

@@ -97,8 +97,8 @@ class ServedAnswer(Kind):
     def strict_first(self, table: Questions, guarantee: Guarantee) -> bool:
         """Whether thresholds are tested from the strictest to the laxest, each of them.
 
-        So it is where the promise stands alone, in a ladder whose last answer is safe and is served once it is asked
-        for: at the strictest threshold nothing is lost. The order rests on no outcome, and is fixed before any log.
+        True for a promise without a budget or abstaining, in a ladder whose last answer is safe and is served if asked:
+        at the strictest threshold nothing is lost. The order depends on no outcome; it is fixed before any log.
         """
         return guarantee.plain and self.last_is_safe(table) and _last_is_served(table)
 

@@ -73,10 +73,10 @@ def divided(
 ) -> Divided:
     """Divide a log.
 
-    Groups fall into one part whole; with a promise for each segment every segment is divided, and groups stay whole.
-    The calibration part has at least as many groups that count as the guarantee needs, if the log has them, and none
-    that hangs together with one that an earlier policy has seen. Where it takes the last group to have so many, nothing
-    is left to learn from.
+    Each group falls whole into one part. With a promise for each segment, every segment is divided, and groups stay
+    whole. The calibration part has at least as many counting groups as the guarantee needs, if the log has them. It has
+    no group tied by shared questions to a group that an earlier policy has seen. If all groups are needed to have that
+    many, nothing is left to learn from.
 
     Args:
         tables: the log.

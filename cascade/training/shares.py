@@ -42,7 +42,7 @@ two figures suggest more."""
 
 
 def named_score(table: EpisodeTable, guarantee: Guarantee) -> Candidate | None:
-    """Return the threshold that is set without learning, where learning would cost more than it brings; else None.
+    """Return the threshold that needs no learning, if learning would cost more than it gains; else None.
 
     Score, sign and order are named before the log is read: the first signal of `calibration.doubt.KNOWN` that the log
     has, or the tokens of an answer where it has none. The function looks at which signals the log has and how many

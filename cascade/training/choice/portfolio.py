@@ -1,4 +1,4 @@
-"""What a policy is chosen from: what looks at nothing, one threshold a number, and the learned ones, simple ones first.
+"""The candidates of a fit, the simple ones first: a fixed depth, one threshold for each number, and learned policies.
 
 | candidate | complexity | when |
 |---|---|---|
@@ -184,7 +184,7 @@ def _all(
 
 
 def _without_embeddings(one: Candidate) -> Candidate:
-    """Return a candidate that looks at everything but the questions' sentence embeddings."""
+    """Return a candidate that reads all features except the questions' sentence embeddings."""
     fit, finish = one.fit, one.finish or one.fit
     return replace(
         one, fit=lambda table: fit(without_embeddings(table)), finish=lambda table: finish(without_embeddings(table))
@@ -211,7 +211,7 @@ def _on_doubt(kind: Kind) -> Callable[[EpisodeTable], LearnedPolicy]:
 
 
 def _learned(table: EpisodeTable, objective: Objective, seed: int, init: LearnedPolicy | None) -> Iterator[Candidate]:
-    """Yield what is fitted to features. The choice does without confidences where they do not bear on it."""
+    """Yield the candidates fitted to features. The choice does without confidences where they do not bear on it."""
     if not _most_features(table):
         return
     asked, shared = asked_of(objective), SharedProblem()
@@ -241,7 +241,7 @@ def _learned(table: EpisodeTable, objective: Objective, seed: int, init: Learned
 
 
 def _purchases(table: EpisodeTable, objective: Objective, seed: int, shared: ProblemBuilder) -> Iterator[Candidate]:
-    """Yield what decides before each call; trees say what a call is worth where no number is of a known kind."""
+    """Yield the candidates that decide before each call; trees value a call if no number is of a known kind."""
     guarantee, asked = objective.guarantee, asked_of(objective)
     if guarantee.abstain or offers_of(table) is None or not guarantee.rules.last_is_safe(table):
         return
@@ -258,7 +258,7 @@ def _purchases(table: EpisodeTable, objective: Objective, seed: int, shared: Pro
 
 
 def _trained(table: EpisodeTable, objective: Objective, seed: int, networks: Networks) -> Iterator[Candidate]:
-    """Yield the policy networks; they look at all that there is, embeddings too."""
+    """Yield the policy networks; they read all features, including embeddings."""
     if not _most_features(table):
         return
     asked, shared = asked_of(objective), SharedProblem()
@@ -300,7 +300,7 @@ def _candidate(
 
 
 def asked_of(objective: Objective) -> FitTarget:
-    """Return what a policy is fitted for."""
+    """Return the target of a fit."""
     budget = objective.guarantee.budget_nano_usd if objective.guarantee.rules.on_cost else None
     return FitTarget(objective.guarantee.kind, objective.alpha, budget, objective.lambda_set)
 
@@ -315,7 +315,7 @@ WORTH = 0.005
 
 
 def may_leave_out(table: EpisodeTable, objective: Objective) -> bool:
-    """Return whether steps may be left out: in a ladder of three or more whose last answer keeps the promise."""
+    """Return whether steps may be left out: only in a ladder of three or more whose last answer keeps the promise."""
     guarantee = objective.guarantee
     return not guarantee.abstain and table.arrays.horizon > 2 and guarantee.rules.last_is_safe(table)
 

@@ -1,4 +1,4 @@
-"""Policies that learn next to nothing: a fixed depth, and a threshold on one number. What learning has to beat."""
+"""Policies that learn almost nothing: a fixed depth, and a threshold on one number. Learned policies must beat them."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def reference_alone(table: EpisodeTable) -> LearnedPolicy:
 
 
 def fixed_depth(table: EpisodeTable, kind: Kind | None = None) -> LearnedPolicy:
-    """Return the policy that looks at nothing: going on scores −t after step t, so that a threshold is a depth.
+    """Return the policy that reads no signal. After step t, going on has the score −t, so a threshold is a depth.
 
-    Its threshold is set by calibration as any other's: the least depth that keeps the promise.
+    Calibration sets its threshold as for every policy: to the least depth that keeps the promise.
     """
     onward = [((), Constant(-float(step))) for step in range(1, table.arrays.horizon)]
     return policy_of("depth", table, onward, kind)
@@ -51,10 +51,11 @@ def fixed_depth(table: EpisodeTable, kind: Kind | None = None) -> LearnedPolicy:
 def one_threshold(table: EpisodeTable, signal: str, kind: Kind) -> LearnedPolicy:
     """Return the policy that goes on while one number is high, or while it is low.
 
-    A number whose name says what it means is read as it says, a low log-prob and a high entropy as doubt, unless the
-    questions surely say otherwise; of others the questions decide. What they say is the rank correlation with what the
-    steps to come would mend, over all steps: the cost at one threshold hangs on the few questions near it, and with 300
-    of them it is the wrong way round in two of ten draws of a log (`design/portfolio.md`).
+    The name of a known number decides its direction (a low log-prob or a high entropy means doubt), unless the
+    questions clearly contradict it. For other numbers the questions decide, by the rank correlation of the number with
+    the losses that later steps would mend, over all steps. The cost at one threshold would be a poor judge: it depends
+    on the few questions near the threshold, and with 300 questions it has the wrong sign in two of ten draws of a log
+    (`design/portfolio.md`).
 
     Args:
         table: the training questions.
@@ -80,9 +81,9 @@ def _meant(signal: str) -> float:
 
 
 def _promising(table: EpisodeTable, signal: str, kind: Kind) -> float:
-    """Return how a number's ranks hang together with what going on to the end would mend, over all steps.
+    """Return the correlation of a number's ranks with the losses that going on to the end would mend, over all steps.
 
-    In standard errors of what is seen where they do not: above 0 a high number promises more.
+    The unit is the standard error under no correlation; above 0, a high number promises more from going on.
     """
     history, loss, decided = history_of(table), kind.loss(table), decides(table)
     features, found, square = FeatureSet((signal,), table.sources), 0.0, 0.0
@@ -116,7 +117,7 @@ def doubtful_verdict(table: EpisodeTable, kind: Kind | None = None) -> LearnedPo
 
 
 def signals_of(table: EpisodeTable) -> Iterator[str]:
-    """Yield what a threshold could be set on: signals and confidences that are known and vary before the last step."""
+    """Yield the numbers for a threshold: signals and confidences that are known and vary before the last step."""
     history = history_of(table)
     found = [name for step in range(1, history.horizon) for name in offered(history, step, at_most=10**6, enough=10**6)]
     yield from dict.fromkeys(name for name in found if name in history.signals or CONFIDENCE.fullmatch(name))
@@ -181,7 +182,7 @@ Vector: TypeAlias = tuple[int, ...]
 
 
 def rung_doubt(table: EpisodeTable) -> Doubt | None:
-    """Return the doubt that thresholds are set on in a ladder of three steps or more; None where there is none."""
+    """Return the doubt on which a ladder of three steps or more sets its thresholds; None if the log has none."""
     arrays = table.arrays
     return doubt_of(table) if table.n and arrays.horizon > 2 and arrays.answer.shape[2] == 1 else None
 
@@ -275,7 +276,7 @@ def tuned(problem: Problem, levels: Sequence[float]) -> list[Vector]:
 
 
 def search(problem: Problem, limit: float, low: Vector, high: Vector) -> Vector:
-    """Return the thresholds between two that pay least within a limit; where none keep to it, those nearest to it.
+    """Return the thresholds between two that cost least within a limit; the nearest to the limit if none keep it.
 
     Exact where the combinations between the two are at most `CELLS`; otherwise grids are refined around the best.
     """

@@ -1,1 +1,1 @@
-"""What is fitted to numbers, knowing nothing of logs: ridge, logistic regression, calibration, trees."""
+"""Estimators fitted to plain arrays: ridge, logistic regression, calibration, trees. They know nothing of logs."""

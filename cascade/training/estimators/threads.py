@@ -1,6 +1,6 @@
-"""One thread for sums whose order is a library's choice: the same data then give the same bytes on 1 core and on 16.
+"""Run library sums on one thread: then the same data give the same bytes on 1 core and on 16.
 
-A BLAS or OpenMP library cuts a sum into as many parts as it has threads, and the last bits follow.
+A BLAS or OpenMP library cuts a sum into as many parts as it has threads, and this changes the last bits.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from threadpoolctl import ThreadpoolController
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Hold BLAS and OpenMP to one thread meanwhile, in the whole process.
+    """Limit BLAS and OpenMP to one thread within the block, in the whole process.
 
-    Libraries that are loaded meanwhile are not held: import them before.
+    The limit does not reach libraries that are loaded within the block: import them before.
     """
     with ThreadpoolController().limit(limits=1):
         yield
