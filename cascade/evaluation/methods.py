@@ -138,7 +138,7 @@ class Logged:
     name: str
 
     def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
-        """Nothing is to be prepared."""
+        """Do nothing: this method needs no preparation."""
         return Ready(lambda table: played_walk(table, table.walks[self.name]))
 
 
@@ -149,7 +149,7 @@ class Chance:
     name: str = "random"
 
     def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
-        """Nothing is to be prepared."""
+        """Do nothing: this method needs no preparation."""
         return Ready(lambda table: _chance(table.arrays))
 
 
@@ -177,11 +177,11 @@ class Depth:
 
     @property
     def name(self) -> str:
-        """Say how deep."""
+        """The name, with the depth."""
         return f"all answers, depth {self.depth}"
 
     def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
-        """Nothing is to be prepared."""
+        """Do nothing: this method needs no preparation."""
         return Ready(lambda table: played_at(table, self._scores(table), 0.0))
 
     def _scores(self, table: EpisodeTable) -> ScoreArrays:
@@ -225,7 +225,7 @@ class Threshold:
 
     @property
     def name(self) -> str:
-        """Say what it looks at."""
+        """The name, with the number that it reads."""
         return f"threshold on {self.doubt.name}, conformal"
 
     def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
@@ -262,7 +262,7 @@ class Uala:
 
     @property
     def name(self) -> str:
-        """Say what it looks at."""
+        """The name, with the number that it reads."""
         return f"UALA on {self.doubt.name}, tuned"
 
     def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
