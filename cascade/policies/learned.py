@@ -294,6 +294,8 @@ class LearnedPolicy(Policy):
                 scores.candidates[rows, at] = np.where(present[rows, at], GO_ON, -np.inf)
                 confidence[rows, at] = _found(rule, raw, range(len(history.sources)), present[rows, at]).chance
             if not isinstance(rule.next, Best):
+                if state:
+                    scores.next[rows, at] = -np.inf
                 continue
             worth, chosen = rule.next.picks(raw)
             if state:

@@ -154,7 +154,7 @@ GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
     "F42": (test_guide.scenario_f42, instead(verdict, "read_text", _naive_verdict)),
     "F43": (test_guide.scenario_f43, instead(base_guide, "ProviderError", _NothingError)),
     "F43 closed": (test_guide.scenario_f43, instead(engine, "actions", _accept_anything)),
-    "F49": (test_guide.scenario_f49, instead(orchestrator.Orchestrator, "_no_event_loop", lambda *_: None)),
+    "F49": (test_guide.scenario_f49, instead(orchestrator, "refuse_in_event_loop", lambda *_: None)),
     "F65 all": (test_config.scenario_f65, _only_the_first),
     "F65 hints": (test_config.scenario_f65, instead(problems, "did_you_mean", lambda *_: "")),
     "F66 aliases": (test_config.scenario_f66, instead(yamlfile, "REFUSE_ALIASES", False)),

@@ -49,7 +49,7 @@ def test_a_policy_gives_live_the_bits_that_it_gives_on_the_log(seed: int, ladder
     rng = np.random.default_rng(seed)
     sources = made.LADDER if ladder else made.PAIR
     policy, seen = made.policy(rng, sources, judges=bool(rng.random() < 0.8)), made.walks(rng, 2, sources)
-    scores, confidence = policy.batch(seen.history)
+    scores, confidence, *_ = policy.batch(seen.history)
     assert (confidence is not None) == policy.judges
     for row, steps in enumerate(seen.steps):
         held = made.decided(policy, seen, row)
@@ -76,9 +76,9 @@ def test_a_policy_gives_live_the_bits_that_it_gives_on_the_log(seed: int, ladder
 def test_how_many_rows_are_scored_together_changes_no_bit(seed: int, rows: int, chunk: int) -> None:
     rng = np.random.default_rng(seed)
     policy, seen = made.policy(rng), made.walks(rng, rows)
-    whole, sure = policy.batch(seen.history)
+    whole, sure, *_ = policy.batch(seen.history)
     for start in range(0, rows, chunk):
-        part, some = policy.batch(seen.history.take(slice(start, start + chunk)))
+        part, some, *_ = policy.batch(seen.history.take(slice(start, start + chunk)))
         assert bits(part.next) == bits(whole.next[start : start + chunk])
         assert bits(part.candidates) == bits(whole.candidates[start : start + chunk])
         assert sure is None or some is not None

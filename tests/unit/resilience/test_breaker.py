@@ -109,9 +109,14 @@ def test_a_dead_server_gets_a_few_calls_and_not_one_for_each_request() -> None:
 def test_one_failure_in_ten_costs_one_call_in_ten_and_opens_nothing() -> None:
     fails = iter(number % 10 == 9 for number in range(10_000))
     guard, fake = guarded(lambda _: DOWN if next(fails) else reply("yes"))
+    failed = 0
     for _ in range(900):
-        guard.complete(request(), Deadline())
-    assert len(fake.requests) <= 1.12 * 900
+        try:
+            guard.complete(request(), Deadline())
+        except ProviderUnavailableError:
+            failed += 1
+    assert 900 <= len(fake.requests) <= 1.1 * 900
+    assert failed <= 0.05 * 900  # the shared budget of retries bounds the calls, not the answers
 
 
 async def test_a_stream_passes_the_same_circuit() -> None:

@@ -140,16 +140,17 @@ def test_it_is_served_as_it_is_played_on_the_log(
     played = embedded(table, vectors_of(ROWS, Embedder()), fitted.policy.directions)
     _, scores = scored(fitted.policy, played)
     served = config().model_copy(update={"policy": DirectoryConfig(kind="directory", path=str(tmp_path))})
-    lengths = set()
+    lengths = set[tuple[int, ...]]()
     with Orchestrator.from_config(served, providers={"fake": FakeProvider(answers)}) as orchestrator:
         for number in range(120):
             answer = orchestrator.ask(Question(text(number)))
             row = table.ids.index(ROWS[2 * number]["episode_id"])
-            assert answer.steps[0].decision is not None
-            assert float(answer.steps[0].decision.next_score).hex() == float(scores.next[row, 0]).hex()
+            first = answer.steps[0]  # which may be the last model: a policy that buys may pass the first by
+            assert first.decision is not None
+            assert float(first.decision.next_score).hex() == float(scores.next[row, first.number - 1]).hex()
             assert (answer.certificate, answer.warnings) == (fitted.artifact.certificates[0], ())
-            lengths.add(len(answer.steps))
-    assert lengths == {1, 2}
+            lengths.add(tuple(one.number for one in answer.steps))
+    assert len(lengths) > 1
 
 
 def test_to_serve_it_the_same_sentence_model_is_required(
