@@ -36,7 +36,7 @@ def check_document(arguments: Sequence[str], out: str) -> None:
 
 def command_of(arguments: Sequence[str]) -> str:
     """Return a command's name in `docs/schemas`: `traces stats` is traces-stats."""
-    words = 2 if arguments[0] in {"traces", "models"} else 1
+    words = 2 if arguments[0] in {"traces", "models"} or arguments[1:] == ["plan"] else 1
     return "-".join(arguments[:words])
 
 

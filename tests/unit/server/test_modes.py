@@ -21,6 +21,7 @@ from cascade.modes.store import ModeStore
 from cascade.providers.fake import FakeProvider, reply
 from cascade.server.access import new_key
 from cascade.server.app import application
+from unit.cli.documents import check_document
 
 from .served import CONFIG, orchestrator
 
@@ -144,6 +145,7 @@ def looked(seen: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(shutil.copytree(seen, tmp_path_factory.mktemp("looked") / "own"))
     found = promote(config_of(folder))
     assert found.promoted, str(found)
+    check_document(["promote"], json.dumps(found.to_dict()))
     assert found.page["losses"] <= found.page["losses_allowed"]
     assert found.page["least_saving_usd"] > 0
     assert "delta: 0.1 over all looks; this one may spend 0.1/(1·2) = 0.05" in str(found)
@@ -226,12 +228,15 @@ async def test_a_look_that_finds_nothing_is_counted_and_its_rows_never_certify_a
     await observed(tmp_path, provider, 150)
     found = promote(config_of(tmp_path))
     assert not found.promoted
+    check_document(["promote"], json.dumps(found.to_dict()))
     assert "no certificate" in found.page["why"]
     assert (state_of(tmp_path).looks, state_of(tmp_path).mode) == (1, "observe")
     with pytest.raises(UsageError, match="not looked at"):
         promote(config_of(tmp_path))
     assert state_of(tmp_path).looks == 1
-    assert plan_promotion(config_of(tmp_path)).plan.needed is None
+    found_plan = plan_promotion(config_of(tmp_path))
+    assert found_plan.plan.needed is None
+    check_document(["promote", "plan"], json.dumps(found_plan.to_dict()))
 
 
 async def test_a_silent_update_of_a_model_voids_the_certificate(enforcing: Path) -> None:
