@@ -10,9 +10,10 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.logs import LogAsked, Models, Where, read_log
+from cascade.api.logs import LogAsked, Models, Where
 from cascade.api.output import plain_text
 from cascade.api.result import Result
+from cascade.api.reviewing import Files, ReviewOptions, read_judged
 from cascade.api.tables import compare_table, legend, rounds_table
 from cascade.api.telling import Tell, warn
 from cascade.episodes.table import EpisodeTable
@@ -89,6 +90,8 @@ def compare(
     where: Where = None,
     matcher: str | None = None,
     models: Models = None,
+    reviews: Files = None,
+    label_rate: float | None = None,
     seed: int = 0,
     tell: Tell = warn,
 ) -> ComparisonResult:
@@ -107,6 +110,9 @@ def compare(
         where: which rows of the log are read.
         matcher: judges the answers anew.
         models: of a log of many models these alone, the cheapest first; the last is the reference.
+        reviews: what people said (`cascade review`) is the truth: one file or several. Figures are of the
+            questions drawn for review; a differing output that nobody judged counts as wrong.
+        label_rate: of the reviews only those drawn at this rate; by default all that were drawn.
         seed: which random splits.
         tell: is called with each notice about the log.
 
@@ -117,7 +123,9 @@ def compare(
     >>> found.datasets[0].n
     60
     """
-    opened = read_log(LogAsked(log, where, matcher, models=models), tell)
+    opened = read_judged(
+        LogAsked(log, where, matcher, models=models), ReviewOptions.of(reviews, label_rate), None, tell
+    )
     if plot is not None:
         _check_plot(opened.tables, Path(plot))
     others = [_others(one, fit=fit, networks=networks, steps=steps) for one in opened.tables]

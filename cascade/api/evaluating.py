@@ -9,10 +9,11 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.logs import LogAsked, Models, Where, read_log, tables_for
+from cascade.api.logs import LogAsked, Models, Where, tables_for
 from cascade.api.output import plain_text
 from cascade.api.policies import given_policy
 from cascade.api.result import Result
+from cascade.api.reviewing import Files, ReviewOptions, read_judged
 from cascade.api.tables import evaluation_notes, evaluation_table
 from cascade.api.telling import Tell, warn
 from cascade.evaluation import evaluate as evaluating
@@ -51,6 +52,8 @@ def evaluate(
     where: Where = None,
     matcher: str | None = None,
     models: Models = None,
+    reviews: Files = None,
+    label_rate: float | None = None,
     seed: int = 0,
     tell: Tell = warn,
 ) -> EvaluationResult:
@@ -62,6 +65,9 @@ def evaluate(
         where: which rows of the log are read.
         matcher: judges the answers anew.
         models: of a log of many models these alone, the cheapest first; the last is the reference.
+        reviews: what people said (`cascade review`) is the truth: one file or several. Figures are of the
+            questions drawn for review; a differing output that nobody judged counts as wrong.
+        label_rate: of the reviews only those drawn at this rate; by default all that were drawn.
         seed: which random draws of the intervals.
         tell: is called with each notice about the log.
 
@@ -77,7 +83,9 @@ def evaluate(
     deciding = given.deciding
     held = given.artifact
     kind = held.certificates[0].kind if held is not None and held.certificates else None
-    opened = read_log(LogAsked(log, where, matcher, models=models), tell)
+    opened = read_judged(
+        LogAsked(log, where, matcher, models=models), ReviewOptions.of(reviews, label_rate), kind, tell
+    )
     tables = tables_for(opened, kind, deciding, None if matcher else held)
     found = tuple(evaluating.evaluate(table, deciding, artifact=given.artifact, seed=seed) for table in tables)
     return EvaluationResult(policy, found)

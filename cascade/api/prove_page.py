@@ -130,7 +130,7 @@ def headline(proof: Proof) -> str:
     if proof.verdict == "refused":
         return f"No saving is shown: in {proof.refused} of {proof.splits} splits this promise cannot be certified."
     policy, reference, saving = proof.policy, proof.reference, proof.policy.saving
-    right = f"{share(policy.accuracy)} instead of {share(reference.accuracy)} {proof.guarantee.rules.good}"
+    right = f"{share(policy.accuracy)} instead of {share(reference.accuracy)} {_good(proof)}"
     if saving is None:
         length = f"{policy.length:.2f} of {proof.horizon} steps are run on average"
         return f"No saving in money can be shown, since costs are not on record: {length}, {right}."
@@ -144,6 +144,10 @@ def headline(proof: Proof) -> str:
         "unsure": f"No saving is shown: {interval(saving)} {of}, which may be nothing",
     }[proof.verdict]
     return f"{said}: {prices}, {right}."
+
+
+def _good(proof: Proof) -> str:
+    return "answered rightly" if proof.truth is None else proof.truth.good
 
 
 def interval(found: Interval) -> str:
@@ -264,7 +268,7 @@ def _legend(proof: Proof, heads: Sequence[str]) -> str:
     meaning = {
         "cost/1k": "USD per 1,000 questions",
         "saves": f"of the cost of {called(proof.reference)}, with a 95 % interval over the splits",
-        "right": "the one answer served is right",
+        "right": "the one answer served is right" if proof.truth is None else proof.truth.good,
         "broken": "counts against the promise",
         "in set": "a right answer is kept",
         "set": "different answers kept",

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from rich.console import RenderableType
 
-from cascade.api.logs import LogAsked, Models, Where, read_log, tell_questions
+from cascade.api.logs import LogAsked, Models, Where, tell_questions
 from cascade.api.methods import check_method, method_written
 from cascade.api.page import markdown, rendered
 from cascade.api.problems import Problems, checked_log
 from cascade.api.prove_page import AsLadder, Cascade, cascade_document, page
 from cascade.api.result import Result
+from cascade.api.reviewing import Files, ReviewOptions, read_reviewed
 from cascade.api.telling import Tell, warn
 from cascade.episodes.ladders import ladder_dataset
 from cascade.episodes.schema import GUIDE_ONLY
@@ -87,6 +88,8 @@ def prove(
     matcher: str | None = None,
     reference: str | None = None,
     models: Models = None,
+    reviews: Files = None,
+    label_rate: float | None = None,
     seed: int = 0,
     report: str | Path | None = None,
     show: Show = lambda _name, _done, _total: None,
@@ -98,7 +101,8 @@ def prove(
 
     Args:
         logs: one log or several, or what `open_log` takes.
-        guarantee: the kind of promise. By default regret where the guide alone is on record, else coverage.
+        guarantee: the kind of promise. By default what the reviews asked; without them regret where the guide alone
+            is on record, else coverage.
         alpha: the share of questions that may break the promise; of several the first is the headline.
         delta: for all but this share of calibrations.
         against: what is paid today: "guide" or "all".
@@ -108,6 +112,9 @@ def prove(
         matcher: judges the answers anew.
         reference: whose output is the truth, whatever the labels say: "guide", or a ladder's model.
         models: of a log of many models these alone, the cheapest first; the last is the reference.
+        reviews: what people said (`cascade review`) is the truth: one file or several. An output that differs from the
+            reference's and that nobody judged counts as a loss.
+        label_rate: of the reviews only those drawn at this rate; by default all that were drawn.
         seed: which random splits.
         report: writes the same as Markdown into this file.
         show: told how far it is.
@@ -124,10 +131,12 @@ def prove(
     alphas = () if alpha is None else (alpha,) if isinstance(alpha, (int, float)) else tuple(alpha)
     wanted = _Wanted(guarantee, alphas, delta, policy, Plan(splits, seed, against))
     asked = [LogAsked(one, where, matcher, reference, models) for one in several]
-    opened = _checked(asked, wanted, None if report is None else Path(report), tell)
+    said = ReviewOptions.of(reviews, label_rate)
+    opened = _checked(asked, wanted, said, None if report is None else Path(report), tell)
     for log in opened:
         tell_questions(log.tables, tell, reference=True)
-    found = [one for given, log in zip(asked, opened, strict=True) for one in _proved(_named(given), log, wanted, show)]
+    named = [_named(one, said, guarantee) for one in asked]
+    found = [one for given, log in zip(named, opened, strict=True) for one in _proved(given, log, wanted, show)]
     if all(one.failed for one in found):
         raise UsageError("; ".join(dict.fromkeys(f"{one.dataset}: {one.failed}" for one in found)))
     result = ProofResult(splits, seed, tuple(found))
@@ -136,11 +145,11 @@ def prove(
     return result
 
 
-def _named(asked: LogAsked) -> _Named:
+def _named(asked: LogAsked, said: ReviewOptions, kind: str | None) -> _Named:
     """Return how a log is named on a command line, and how it is opened under another name."""
-    options = tuple(f"{option} {shlex.quote(one)}" for option, one in asked.options)
+    options = tuple(f"{option} {shlex.quote(one)}" for option, one in (*asked.options, *said.options))
     name = asked.source if isinstance(asked.source, str) else None
-    return _Named(name, options, lambda other: read_log(asked._replace(source=other), lambda _: None))
+    return _Named(name, options, lambda other: read_reviewed(asked._replace(source=other), said, kind, lambda _: None))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,14 +204,22 @@ def _check_provable(method: str) -> None:
         require_torch()
 
 
-def _checked(asked: Sequence[LogAsked], wanted: _Wanted, report: Path | None, tell: Tell) -> list[Log]:
+def _checked(
+    asked: Sequence[LogAsked], wanted: _Wanted, said: ReviewOptions, report: Path | None, tell: Tell
+) -> list[Log]:
     """Return the logs, or refuse, with everything that is wrong, before anything is fitted."""
     problems = Problems()
     wanted.check(problems)
     if report is not None:
         with problems.noted():
             _check_report(report)
-    opened = [checked_log(problems, one, tell) for one in asked]
+
+    def opened_one(one: LogAsked) -> Log | None:
+        if not said.files:
+            return checked_log(problems, one, tell)
+        return problems.of(lambda: read_reviewed(one, said, wanted.kind, tell))
+
+    opened = [opened_one(one) for one in asked]
     problems.refuse()
     compares = wanted.kind is not None and get(wanted.kind).compares
     return [one.compared() if compares else one for one in opened if one is not None]

@@ -26,6 +26,12 @@ class ReviewOptions(NamedTuple):
     files: Sequence[Path] = ()
     rate: float | None = None
 
+    @property
+    def options(self) -> list[tuple[str, str]]:
+        """The same, as options of a command."""
+        rate = [] if self.rate is None else [("--label-rate", f"{self.rate:g}")]
+        return [*(("--reviews", str(path)) for path in self.files), *rate]
+
     @classmethod
     def of(cls, files: Files, rate: float | None) -> ReviewOptions:
         """Return the options.
@@ -40,13 +46,13 @@ class ReviewOptions(NamedTuple):
         return found
 
 
-def read_reviewed(asked: LogAsked, reviews: ReviewOptions, kind: str, tell: Tell) -> Log:
+def read_reviewed(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tell: Tell) -> Log:
     """Read a log, with what people said as its truth where there are reviews.
 
     Args:
         asked: the log.
         reviews: what people said.
-        kind: the kind of guarantee that is asked for.
+        kind: the kind of guarantee that is asked for; None: what the reviews asked.
         tell: is called with each notice about the log.
 
     Raises:
@@ -60,13 +66,27 @@ def read_reviewed(asked: LogAsked, reviews: ReviewOptions, kind: str, tell: Tell
 
     held = [read_reviews(path) for path in reviews.files]
     log = read_log(compared(asked), tell)
-    tables = labelled_by_reviews(compare(log.rows, asked.matcher or held[0].terms.matcher), held, kind, reviews.rate)
+    found, said = compare(log.rows, asked.matcher or held[0].terms.matcher), kind or held[0].terms.ask
+    tables = labelled_by_reviews(found, held, said, reviews.rate)
     for table in tables:
         missing = 0 if table.labels is None else int((table.labels.drawn & table.labels.unsaid).sum())
         if missing:
-            said = f"{counted(missing, 'question')} drawn for review lack a judgement, which counts as a loss"
-            tell(f"{table.dataset}: {said}")
+            lack = f"{counted(missing, 'question')} drawn for review lack a judgement, which counts as a loss"
+            tell(f"{table.dataset}: {lack}")
     return replace(log, tables=tuple(tables))
+
+
+def read_judged(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tell: Tell) -> Log:
+    """Read a log as `read_reviewed`; with reviews only the questions drawn, since of the others nobody knows the loss.
+
+    Raises:
+        UsageError: as there; or none was drawn.
+    """
+    log = read_reviewed(asked, reviews, kind, tell)
+    drawn = [one if one.labels is None else one.take(one.labels.drawn) for one in log.tables]
+    if not all(one.n for one in drawn):
+        raise UsageError("No question of this log was drawn for review: review more of them, at a higher --label-rate.")
+    return replace(log, tables=tuple(drawn))
 
 
 def compared(asked: LogAsked) -> LogAsked:

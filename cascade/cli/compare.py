@@ -10,7 +10,7 @@ import typer
 from cascade.api.comparing import compare
 from cascade.api.evaluating import evaluate
 from cascade.api.output import plain
-from cascade.cli.options import AsJson, Episodes, Matched, Models, Seed, Where
+from cascade.cli.options import AsJson, Episodes, LabelRate, Matched, Models, Reviews, Seed, Where
 from cascade.cli.output import notes, print_result, say
 
 _NETWORKS = "Also train policy networks, CPO and CCPO, on each split: far slower than all else. Needs the extra train."
@@ -24,6 +24,8 @@ def compare_log(
     where: Where = None,
     matcher: Matched = None,
     models: Models = None,
+    reviews: Reviews = None,
+    label_rate: LabelRate = None,
     seed: Seed = 0,
     reference: Annotated[str | None, typer.Option("--reference", help="The row to compare with.")] = None,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw cost against coverage: .svg, .png or .pdf.")] = None,
@@ -50,6 +52,8 @@ def compare_log(
         where=where,
         matcher=matcher,
         models=models,
+        reviews=reviews,
+        label_rate=label_rate,
         seed=seed,
         tell=say,
     )
@@ -64,6 +68,8 @@ def evaluate_log(
     where: Where = None,
     matcher: Matched = None,
     models: Models = None,
+    reviews: Reviews = None,
+    label_rate: LabelRate = None,
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -71,6 +77,15 @@ def evaluate_log(
 
     Example: cascade evaluate episodes.parquet --policy "{kind: threshold, threshold: 0.3}"
     """
-    print_result(
-        evaluate(episodes, policy, where=where, matcher=matcher, models=models, seed=seed, tell=say), as_json=as_json
+    found = evaluate(
+        episodes,
+        policy,
+        where=where,
+        matcher=matcher,
+        models=models,
+        reviews=reviews,
+        label_rate=label_rate,
+        seed=seed,
+        tell=say,
     )
+    print_result(found, as_json=as_json)

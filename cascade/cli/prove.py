@@ -10,7 +10,7 @@ import typer
 from cascade.api.methods import METHODS, method_named, method_written
 from cascade.api.output import plain
 from cascade.api.proving import FAST, MANY, prove
-from cascade.cli.options import AsJson, Matched, Models, Reference, Seed, Where
+from cascade.cli.options import AsJson, LabelRate, Matched, Models, Reference, Reviews, Seed, Where
 from cascade.cli.output import notes, print_result, say
 from cascade.cli.progress import Shown
 from cascade.evaluation.baselines import ALL, GUIDE
@@ -76,6 +76,8 @@ def prove_logs(
     matcher: Matched = None,
     reference: Reference = None,
     models: Models = None,
+    reviews: Reviews = None,
+    label_rate: LabelRate = None,
     seed: Seed = 0,
     report: Annotated[Path | None, typer.Option("--report", help="Also write the report as Markdown.")] = None,
     as_json: AsJson = False,
@@ -100,6 +102,8 @@ def prove_logs(
             matcher=matcher,
             reference=reference,
             models=models,
+            reviews=reviews,
+            label_rate=label_rate,
             seed=seed,
             report=report,
             show=shown.tell,

@@ -86,9 +86,12 @@ def broken(table: EpisodeTable, played: Played, kind: str) -> Ratio | None:
     rules = get(kind)
     if not rules.monitored:
         return None
-    counted, reference = rules.counted(table), reference_right(table) if rules.needs_reference else None
+    reference = reference_right(table) if rules.needs_reference else None
     lost = rules.broken(table, played.right + played.abstained, played.in_set, reference)
-    return None if lost is None else Ratio(np.where(counted, lost, 0.0), counted.astype(np.float64))
+    if lost is None:
+        return None
+    known = rules.counted(table) & ~np.isnan(lost)
+    return Ratio(np.where(known, lost, 0.0), known.astype(np.float64))
 
 
 def promise_of(table: EpisodeTable, lost: Ratio, artifact: PolicyArtifact) -> Promise:

@@ -16,7 +16,6 @@ class Agreement(BesideReference):
     name = "agreement"
     event = "the answer served is equal to what the reference gives"
     kept = "the answer served is equal to the reference's"
-    good = "answered as the reference does"
     worst = "difference"
     compares = True
 

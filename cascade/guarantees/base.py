@@ -171,7 +171,6 @@ class Kind(ABC):
         event: what happens with a question where the promise is kept, in words, as in "the answer served is not wrong";
             None for a promise on a mean, which no single question breaks.
         kept: what a plot or a card counts where the promise is kept, in words.
-        good: what happens with an answer that the promise takes for right, in words.
         worst: what a calibration that certifies nothing counts as none of, in words.
         unspoken: what an audit did not show where the promise does not speak of its question, in words.
         left_out: why the questions that `looked_at` leaves out are left out, in words.
@@ -193,7 +192,6 @@ class Kind(ABC):
     speaks_of: ClassVar[Literal["set", "single", "money"]]
     event: ClassVar[str | None] = None
     kept: ClassVar[str]
-    good: ClassVar[str] = "answered rightly"
     worst: ClassVar[str] = "miss"
     unspoken: ClassVar[str] = "found nothing to be right about"
     left_out: ClassVar[str] = "the promise does not speak of them"

@@ -28,6 +28,11 @@ class Truth(NamedTuple):
     asked: str | None = None
     rate: float = 1.0
 
+    @property
+    def good(self) -> str:
+        """What a "right" answer does, in words."""
+        return "answered as the reference does" if self.asked is None else "answered without loss"
+
     def assumptions(self) -> Iterator[str]:
         """Yield what a certificate rests on by the way "right" was found, a sentence each."""
         yield f"Whether an answer equals the reference's is judged by {self.comparator}."

@@ -58,9 +58,10 @@ class ServedAnswer(Kind):
     def broken(
         self, table: Questions, right: Bools | Floats, in_set: Bools | Floats, reference_right: Bools | None
     ) -> Floats | None:
-        """Return where the answer served is wrong and that counts."""
+        """Return where the answer served is wrong and that counts; NaN where a question was not drawn for review."""
         del in_set, reference_right
-        return np.where(self.counted(table), (1.0 - right) * self.against(table), np.nan)
+        known = self.counted(table) if table.labels is None else self.counted(table) & table.labels.drawn
+        return np.where(known, (1.0 - right) * self.against(table), np.nan)
 
     # --- from questions to a threshold ---
 

@@ -172,11 +172,12 @@ def _share_below(values: Floats, others: Floats) -> Floats:
 def default_kind(table: EpisodeTable, against: str | None = None) -> str:
     """Return the default guarantee of a proof.
 
-    It is agreement where the reference's output is the truth. It is regret where the reference (`reference_of`) is one
-    model's answer and what a cascade would serve is known; else coverage, which needs neither.
+    It is agreement where the reference's output is the truth, and what people were asked where they judged what differs
+    from it. It is regret where the reference (`reference_of`) is one model's answer and what a cascade would serve is
+    known; else coverage, which needs neither.
     """
     if table.truth is not None:
-        return base.default_kind(budget=False, compared=True)
+        return table.truth.asked or base.default_kind(budget=False, compared=True)
     if reference_of(table, against).name == ALL_STEPS or untold(at_every_depth(table)):
         return "coverage"
     return "regret"

@@ -40,6 +40,7 @@ from cascade.evaluation.proof.split_results import POLICY, Coin, Figures, Measur
 from cascade.evaluation.splits import splits
 from cascade.guarantees.base import Guarantee, Kind, kinds_that
 from cascade.guarantees.identity import at_every_depth, check_identity
+from cascade.guarantees.questions import Truth
 from cascade.policies.base import Policy
 from cascade.text import counted
 from cascade.training.choice.portfolio import REFERENCE
@@ -148,6 +149,7 @@ class Proof:
         other_prices: what a ladder would save at other prices.
         segments: how the certified policies fare on each segment, the worst first; a split without one counts as the
             reference.
+        truth: what a right answer is compared with; None where labels say what is right.
     """
 
     dataset: str
@@ -180,6 +182,7 @@ class Proof:
     own: str | None = None
     other_prices: tuple[OtherPrices, ...] = ()
     segments: tuple[SegmentFigures, ...] = ()
+    truth: Truth | None = None
 
     @property
     def verdict(self) -> str:
@@ -242,7 +245,7 @@ def prove(
         paid = figures[reference.name].take(split.test)
         did = paid if found is None else measuring.of_policy(found.policy, split.test)
         if found is not None:
-            tally.exceeded += float(np.nanmean(did.broken)) > (guarantee.alpha or 0.0)
+            tally.exceeded += mean_of(did.broken) > (guarantee.alpha or 0.0)
         for name, column in figures.items():
             results[name].add(column.take(split.test), paid)
         results[POLICY].add(did, paid)
@@ -342,6 +345,7 @@ def _proof(
     forecast = 2 * len(tally.needed) > tally.refused
     certified = table.cost_known and tally.refused < plan.splits
     cost, lost = bound
+    judged = table if table.labels is None else table.take(table.labels.drawn)
     if not table.cost_known:
         made = [one._replace(cost_usd=None, saving=None) for one in made]
     return Proof(
@@ -368,11 +372,12 @@ def _proof(
         clairvoyant_usd=None if cost is None or not table.cost_known else cost / 1e9,
         impossible=cost is None,
         lost=lost,
-        unsolvable=float(hopeless(table.arrays).mean()),
-        first_right=float(first_step(table).right.mean()),
-        signals=tuple(signal_uses(table)),
+        unsolvable=float(hopeless(judged.arrays).mean()),
+        first_right=float(first_step(judged).right.mean()),
+        signals=tuple(signal_uses(judged)),
         unknown=(*left_out.said, *unknowns(table)),
         own=None if table.own is None else table.own.said,
+        truth=table.truth,
     )
 
 

@@ -116,20 +116,30 @@ class Measuring:
         lost = self._broken(way.right, way.in_set)
         if way.name == self.promised.name and self.guarantee.rules.reference_keeps_it:
             lost = np.minimum(lost, 0.0)
-        columns = (way.cost, way.right, lost, way.in_set, way.length, way.answers)
+        columns = (way.cost, self._right(way.right), lost, way.in_set, way.length, way.answers)
         return Figures(*(np.where(way.known, column, np.nan) for column in columns))
 
     def of_policy(self, policy: Policy, rows: Ints) -> Figures:
         """Return what a policy did, at its certified thresholds, on some of the questions."""
         played = play_policy(self.table.take(rows), policy)
-        lost = self._broken(played.right > 0, played.in_set > 0, rows)
-        return Figures(played.cost, played.right, lost, played.in_set, played.length, played.distinct)
+        lost, right = self._broken(played.right > 0, played.in_set > 0, rows), self._right(played.right, rows)
+        return Figures(played.cost, right, lost, played.in_set, played.length, played.distinct)
 
     def bound(self) -> Clairvoyant:
         """Return the cost of the promise for a policy that knows every answer beforehand."""
-        found = clairvoyant(self.table, self.guarantee.rules, self.guarantee.alpha or 0.0, self.promised.right)
+        labels, one = self.table.labels, self
+        if labels is not None:  # of the questions that were not drawn for review it is not known what is lost
+            one = self.take(labels.drawn)
+        found = clairvoyant(one.table, self.guarantee.rules, self.guarantee.alpha or 0.0, one.promised.right)
         assert found is not None  # noqa: S101 - `_broken` has refused what cannot be told
         return found
+
+    def _right(self, right: Bools | Floats, rows: Ints | None = None) -> Floats:
+        """Return which answers served are right; NaN where a question was not drawn for review."""
+        labels = self.table.labels
+        if labels is None:
+            return np.asarray(right, dtype=np.float64)
+        return np.where(labels.drawn if rows is None else labels.drawn[rows], right, np.nan)
 
     def _broken(self, right: Bools, in_set: Bools, rows: Ints | None = None) -> Floats:
         table = self.table if rows is None else self.table.take(rows)
@@ -165,13 +175,13 @@ class SplitResults:
 
     def add(self, did: Figures, reference: Figures) -> None:
         """Add a split's test questions, paired with the reference's on those that both are known for."""
-        known = ~(np.isnan(did.right) | np.isnan(reference.right))
+        known = ~(np.isnan(did.cost) | np.isnan(reference.cost))
         if not known.any():
             return
         self.means.append([mean_of(column) for column in did])
         paid = float(reference.cost[known].sum())
         self.savings.append(1 - float(did.cost[known].sum()) / paid if paid > 0 else np.nan)
-        self.gaps.append(float((did.right - reference.right)[known].mean()))
+        self.gaps.append(mean_of(did.right - reference.right))
 
     def way(self, name: str, sizes: tuple[int, int], *, paired: bool) -> Way:
         """Return the means with the differences to the reference; without them if `paired` is False (the reference)."""

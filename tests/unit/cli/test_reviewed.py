@@ -1,0 +1,104 @@
+"""`prove`, `compare` and `evaluate` with reviews: people's judgements are the truth, and a drawn share stands for all."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.api.proving import prove
+from cascade.review.pairs import compare
+from cascade.review.reviews import Judgement, ReviewFile, Terms
+from unit.cli.conftest import Ran
+from unit.review.booking import call, episode, write
+
+Cli = Callable[..., Ran]
+N, DIFFERS, HARMS = 400, 0.4, 0.25
+
+
+def logged(folder: Path, rate: float = 1.0, ask: str = "regret") -> tuple[str, str]:
+    """Write a log in which the cheap output differs on 40 % and harms on 10 %, and reviews of all that differs."""
+    draw, rows, harms = random.Random(5), [], {}
+    for number in range(N):
+        differs = draw.random() < DIFFERS
+        made = episode(number, call(number + 5_000 if differs else number), call(number))
+        for row in made:
+            row["signals"] = {**row["signals"], "doubt": draw.random()}
+        harms[number] = draw.random() < HARMS
+        rows += made
+    path = write(folder / "log.jsonl", rows)
+    found = compare(lambda: rows)
+    terms = Terms(ask, found.comparator, rate, "key")  # type: ignore[arg-type]
+    with ReviewFile(folder / "reviews.jsonl", terms) as file:
+        for pair in found.pairs():
+            bad = harms[int(pair.asked.split()[2])]
+            rights = (not bad, True) if ask == "regret" else (None, None)
+            verdict = "reference" if bad else "equal"
+            file.add(Judgement(*pair.id, "output", verdict, *rights, "ann", "2026-11-23T00:00:00Z"))  # type: ignore[arg-type]
+    return str(path), str(folder / "reviews.jsonl")
+
+
+def proved(log: str, reviews: str, **asked: Any) -> dict[str, Any]:
+    found = prove(log, reviews=reviews, splits=2, policy="threshold", **asked).to_dict()
+    (one,) = found["cascades"]
+    proof: dict[str, Any] = one["proofs"][0] | {"log": one["log"]}
+    return proof
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_a_proof_counts_what_people_found_lost(tmp_path: Path, rate: float) -> None:
+    log, reviews = logged(tmp_path, rate)
+    found = proved(log, reviews, alpha=0.3)
+    assert found["guarantee"]["kind"] == "regret"
+    base = next(one for one in found["others"] if one["length"] == 1)
+    assert base["broken"] == pytest.approx(DIFFERS * HARMS, abs=0.04)  # agreement alone would say 0.4
+    assert base["accuracy"] == pytest.approx(1 - DIFFERS * HARMS, abs=0.04)
+    assert found["first_right"] == pytest.approx(1 - DIFFERS * HARMS, abs=0.04)
+    assert "answered without loss" in found["says"]
+    assert f"--reviews {reviews}" in found["log"]
+
+
+def test_without_a_judgement_a_differing_output_is_lost(tmp_path: Path) -> None:
+    log, reviews = logged(tmp_path)
+    kept = Path(reviews).read_text("utf-8").splitlines(keepends=True)
+    Path(reviews).write_text("".join(kept[:1]), "utf-8")
+    told: list[str] = []
+    found = proved(log, reviews, alpha=0.3, tell=told.append)
+    assert found["first_right"] == pytest.approx(1 - DIFFERS, abs=0.05)
+    assert any("lack a judgement, which counts as a loss" in one for one in told)
+
+
+def test_what_was_not_asked_cannot_be_proved(cli: Cli, tmp_path: Path) -> None:
+    log, reviews = logged(tmp_path, ask="preference")
+    ran = cli("prove", log, "--reviews", reviews, "--guarantee", "regret")
+    assert (ran.code, "needs right or wrong for both outputs" in ran.err) == (2, True)
+    assert cli("prove", log, "--label-rate", "0.5").code == 2
+    assert proved(log, reviews)["guarantee"]["kind"] == "preference"
+
+
+def test_compare_and_evaluate_read_what_was_drawn(cli: Cli, tmp_path: Path) -> None:
+    log, reviews = logged(tmp_path, 0.5)
+    ran = cli("compare", log, "--reviews", reviews, "--splits", "2", "--json")
+    assert ran.code == 0, ran.err
+    (one,) = json.loads(ran.out)["datasets"]
+    assert one["n"] == pytest.approx(N / 2, abs=50)
+    base = next(row for row in one["rows"] if row["avg_length"] == 1)
+    assert base["accuracy"] == pytest.approx(1 - DIFFERS * HARMS, abs=0.06)
+    ran = cli("evaluate", log, "--reviews", reviews, "--policy", "{kind: fixed, depth: 1}", "--json")
+    assert ran.code == 0, ran.err
+    (row,) = json.loads(ran.out)["datasets"][0]["rows"]
+    assert row["accuracy"] == pytest.approx(1 - DIFFERS * HARMS, abs=0.06)
+
+
+def test_a_policy_is_held_to_its_promise_by_what_people_found(cli: Cli, tmp_path: Path) -> None:
+    log, reviews = logged(tmp_path, 0.5)
+    fit = ("fit", log, "--guarantee", "regret", "--alpha", "0.2", "--policy", "threshold", "-o", "policy")
+    assert cli(*fit, "--reviews", reviews).code == 0
+    ran = cli("evaluate", log, "--reviews", reviews, "--policy", "policy", "--json")
+    (row,) = json.loads(ran.out)["datasets"][0]["rows"]
+    assert row["promise"]["kind"] == "regret"
+    assert 0 < row["promise"]["risk"] <= 0.2
