@@ -68,13 +68,12 @@ async def fill(folder: Path, replay: Replay) -> None:
     certificate = fitted.calibrated.segments[0].certificate
     name, at = "shop-mail", now_iso()
     modes.begin(name)
-    number, _ = modes.open_look(name, "tools/pages_demo.py")
+    number = modes.open_look(name, "tools/pages_demo.py", begin.timestamp(), lambda *_: None).look
     found = fitted.calibrated.segments[0].found
     page = {"certifying_conversations": certificate.n, "losses": found.misses}
-    modes.close_look(name, number, "promoted", page, {})
     held = InForce(certificate.calibration_id, 1, ALPHA, look_level(DELTA, 1), certificate.n, "label")
     monitor = Monitor.start(alpha=ALPHA, delta=DELTA)
-    modes.change(name, lambda one: one.promoted(held, monitor, 1.0, "tools/pages_demo.py", at))
+    modes.close_look(name, number, page, {}, lambda one: one.promoted(held, monitor, 1.0, "tools/pages_demo.py", at))
     async with Orchestrator.from_config(config, providers={"local": replay}) as cascade:
         guide = Orchestrator.from_config(
             alone(config, "guide").model_copy(update={"traces": None}), providers={"local": replay}

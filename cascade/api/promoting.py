@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,11 +21,14 @@ from cascade.conformal.monitor import Monitor
 from cascade.episodes.store import Store
 from cascade.errors import ConfigError, UsageError
 from cascade.modes.draws import look_level, spent_level
-from cascade.modes.looking import Asked, Rows, look_at, too_few
+from cascade.modes.looking import Asked, Found, Rows, look_at, too_few, unseen
 from cascade.modes.planning import Plan, planned
-from cascade.modes.state import Draw
+from cascade.modes.state import CascadeState, Draw, Opened
 from cascade.modes.store import ModeStore, now_iso
 
+LEASE_S = 300.0
+"""How long a process may look before another one takes its look up: it may have been killed."""
+_MOST_TRIES = 3
 _LOST_S = 3_600.0
 """Rows that are pending for so long are missing: the process that drew them was killed."""
 
@@ -80,7 +85,8 @@ def promote(
 ) -> Promotion:
     """Look at the rows that certify, and put the policy in force that is certified and saves something.
 
-    The look is counted before a row is read, and its rows never certify again, whatever it finds.
+    The look is counted before a row is read, and its rows never certify again, whatever it finds. One process looks at
+    a time; a look whose process ended in the middle is taken up again, with the same rows and the same share of delta.
 
     Args:
         config: the configuration that is served, with its section `modes`.
@@ -89,58 +95,135 @@ def promote(
         by: who asks, for the record.
 
     Raises:
-        UsageError: there are too few rows for any certificate; nothing was looked at.
+        UsageError: there are too few rows for any certificate, or another process is looking; nothing was looked at.
         ConfigError: the configuration has no modes.
     """
     settings = load(config)
-    modes, name = settings.modes, _name(settings, cascade)
-    assert modes is not None  # noqa: S101 - `_name` has looked
-    share = modes.canary if canary is None else canary
+    name = _name(settings, cascade)
+    share = settings.modes.canary if canary is None and settings.modes is not None else canary or 0.0
     if not 0 < share <= 1:
         raise UsageError(f"A canary is a share of the keys above 0, at most 1, not {share:g}.")
-    asked = Asked(modes.alpha, modes.delta, modes.audit, modes.comparator, settings)
-    store = ModeStore.open(modes_url(settings) or "")
-    try:
-        state = store.state(name)
-        store.expire(name, datetime.now(UTC).timestamp() - _LOST_S)
-        counts = store.counts(name)
-        why = too_few(asked, state.looks + 1, counts.fit, counts.conversations)
-        if why is not None:
-            raise UsageError(f"{name} was not looked at: {why}. Observe more first: cascade promote CONFIG --plan")
-        look, certifying = store.open_look(name, by)
-        rows = _rows(settings, store.draws(name), modes.comparator)
-        found = look_at(rows, certifying, asked, look)
-        page = {**found.page, "delta_spent": spent_level(modes.delta, look), "canary": share}
-        files = {name: base64.b64encode(data).decode("ascii") for name, data in found.files.items()}
-        store.close_look(name, look, "promoted" if found.promoted else "refused", page, files)
-        if found.in_force is not None:
-            held = found.in_force
-            monitor = Monitor.start(alpha=held.alpha, delta=held.delta, level=look_level(modes.level, look))
-            store.change(name, lambda one: one.promoted(held, monitor, share, by, now_iso()))
-    finally:
-        store.close()
-    return Promotion(name, found.promoted, share, page)
+    with _store(settings) as store, _leased(store, name):
+        return _promoted(settings, store, name, share, by)
+
+
+def promote_if_likely(
+    config: CascadeConfig | str | Path, *, cascade: str | None = None, by: str = "promote"
+) -> Promotion | PromotionPlan:
+    """Plan, and promote where the plan says that a promotion is likely, or where a look broke off.
+
+    The plan reads rows that may fit alone, so when to look tells nothing of the rows that certify.
+
+    Raises:
+        UsageError: another process is looking, or nothing was observed yet.
+        ConfigError: the configuration has no modes.
+    """
+    settings = load(config)
+    name = _name(settings, cascade)
+    with _store(settings) as store, _leased(store, name):
+        plan = _planned(settings, store, name)
+        if not plan.plan.is_likely and all(one.verdict != "open" for one in store.looks(name)):
+            return plan
+        assert settings.modes is not None  # noqa: S101 - `_name` has looked
+        return _promoted(settings, store, name, settings.modes.canary, by)
 
 
 def plan_promotion(config: CascadeConfig | str | Path, *, cascade: str | None = None) -> PromotionPlan:
     """Say from the rows that may fit what it takes until a promotion is likely. No certifying row is read.
+
+    The plan is kept for the server's page.
 
     Raises:
         ConfigError: the configuration has no modes.
         UsageError: nothing was observed yet.
     """
     settings = load(config)
-    modes, name = settings.modes, _name(settings, cascade)
-    assert modes is not None  # noqa: S101 - `_name` has looked
+    name = _name(settings, cascade)
+    with _store(settings) as store:
+        return _planned(settings, store, name)
+
+
+@contextmanager
+def _store(settings: CascadeConfig) -> Iterator[ModeStore]:
     store = ModeStore.open(modes_url(settings) or "")
     try:
-        state, counts, drawn = store.state(name), store.counts(name), store.draws(name)
+        yield store
     finally:
         store.close()
-    asked = Asked(modes.alpha, modes.delta, modes.audit, modes.comparator, settings)
-    may_fit = [one for one in drawn if one.outcome != "pending" and (one.role == "fit" or one.look is not None)]
+
+
+@contextmanager
+def _leased(store: ModeStore, name: str) -> Iterator[None]:
+    """Hold the right to look while the block runs. Raises UsageError where another process has it."""
+    owner, now_s = secrets.token_hex(16), _now_s()
+    if not store.lease(name, owner, now_s, now_s + LEASE_S):
+        left_s = max(0.0, store.leased_until(name) - now_s)
+        raise UsageError(f"Another process is looking at {name}. Try again once it is done, in {left_s:.0f} s at most.")
+    try:
+        yield
+    finally:
+        store.release(name, owner)
+
+
+def _now_s() -> float:
+    return datetime.now(UTC).timestamp()
+
+
+def _promoted(settings: CascadeConfig, store: ModeStore, name: str, canary: float, by: str) -> Promotion:
+    """Look once, and put in force what is found."""
+    modes = settings.modes
+    assert modes is not None  # noqa: S101 - `_name` has looked
+    asked = _asked(settings)
+    store.expire(name, _now_s() - _LOST_S)
+    opened = store.open_look(name, by, _now_s(), lambda look, fit, certify: too_few(asked, look, fit, certify))
+    found = _found(settings, store, name, opened, asked)
+    page = {**found.page, "delta_spent": spent_level(modes.delta, opened.look), "canary": canary}
+    held, at = found.in_force, now_iso()
+    files = {file: base64.b64encode(data).decode("ascii") for file, data in found.files.items()}
+
+    def put_in_force(state: CascadeState) -> CascadeState:
+        if held is None or state.era != opened.era:
+            return state
+        monitor = Monitor.start(alpha=held.alpha, delta=held.delta, level=look_level(modes.level, opened.look))
+        return state.promoted(held, monitor, canary, by, at)
+
+    if not store.close_look(name, opened.look, page, files, put_in_force):
+        raise UsageError(f"Another process closed look {opened.look} of {name} first: see the page /ui of the server.")
+    return Promotion(name, store.looks(name)[opened.look - 1].verdict == "promoted", canary, page)
+
+
+def _found(settings: CascadeConfig, store: ModeStore, name: str, opened: Opened, asked: Asked) -> Found:
+    """Look at the rows of a look that was opened."""
+    why = None
+    if opened.tries > _MOST_TRIES:
+        why = f"{_MOST_TRIES} processes began this look, and each ended before it was done"
+    elif opened.era != store.state(name).era:
+        why = "a certificate was withdrawn since it began, so that its rows certify nothing"
+    if why is not None:
+        return Found(unseen(asked, opened, why))
+    drawn = [one for one in store.draws(name) if one.era == opened.era and one.drawn_s <= opened.opened_s]
+    return look_at(_rows(settings, drawn, asked.comparator), opened.certifying, asked, opened.look)
+
+
+def _planned(settings: CascadeConfig, store: ModeStore, name: str) -> PromotionPlan:
+    modes = settings.modes
+    assert modes is not None  # noqa: S101 - `_name` has looked
+    state, counts, drawn = store.state(name), store.counts(name), store.draws(name)
+    may_fit = [
+        one
+        for one in drawn
+        if one.era == state.era and one.outcome != "pending" and (one.role == "fit" or one.look is not None)
+    ]
     rows = _rows(settings, may_fit, modes.comparator)
-    return PromotionPlan(name, planned(rows, asked, state.looks + 1, counts, modes.share * modes.certify))
+    plan = planned(rows, _asked(settings), state.looks + 1, counts, modes.share * modes.certify)
+    store.keep_plan(name, plan.to_dict())
+    return PromotionPlan(name, plan)
+
+
+def _asked(settings: CascadeConfig) -> Asked:
+    modes = settings.modes
+    assert modes is not None  # noqa: S101 - `_name` has looked
+    return Asked(modes.alpha, modes.delta, modes.audit, modes.comparator, settings)
 
 
 def _name(settings: CascadeConfig, cascade: str | None) -> str:
@@ -163,10 +246,11 @@ def _rows(settings: CascadeConfig, drawn: list[Draw], comparator: str | None) ->
 
 def _said(found: Promotion) -> Iterator[str]:
     page, look = found.page, found.page["look"]
-    yield (
-        f"{found.cascade}, look {look}: {page['fit_rows']} rows fit, {page['certifying_conversations']} conversations "
-        f"certify, of which {page['missing']} lack an outcome and count as losses."
-    )
+    if "fit_rows" in page:
+        yield (
+            f"{found.cascade}, look {look}: {page['fit_rows']} rows fit, {page['certifying_conversations']} "
+            f"conversations certify, of which {page['missing']} lack an outcome and count as losses."
+        )
     yield (
         f"delta: {page['delta']:g} over all looks; this one may spend {page['delta']:g}/({look}·{look + 1}) = "
         f"{page['delta_of_this_look']:.3g}; spent by now {page['delta_spent']:.3g}."
@@ -187,4 +271,4 @@ def _said(found: Promotion) -> Iterator[str]:
     if found.promoted:
         yield f"promoted, certificate {page['certificate']}: it serves {found.canary:.0%} of the keys from now on."
     else:
-        yield f"not promoted: {page['why']}."
+        yield f"not promoted: {page.get('why', 'a certificate was withdrawn meanwhile')}."

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cascade.api.promoting import plan_promotion, promote
+from cascade.api.promoting import plan_promotion, promote, promote_if_likely
 from cascade.cli.options import AsJson
 from cascade.cli.output import print_result
 from cascade.errors import UsageError
@@ -24,6 +24,9 @@ def promote_cascade(
     plan: Annotated[
         bool, typer.Option("--plan", help="Say what it takes until a promotion is likely; look at nothing.")
     ] = False,
+    if_likely: Annotated[
+        bool, typer.Option("--if-likely", help="Look only where the plan says that a promotion is likely; for a timer.")
+    ] = False,
     by: Annotated[str, typer.Option("--by", help="Who asks, for the record.")] = "cascade promote",
     as_json: AsJson = False,
 ) -> None:
@@ -35,6 +38,11 @@ def promote_cascade(
     """
     if plan:
         print_result(plan_promotion(config, cascade=cascade), as_json=as_json)
+        return
+    if if_likely:
+        if canary is not None:
+            raise UsageError("--if-likely takes the canary from the configuration: modes.canary.")
+        print_result(promote_if_likely(config, cascade=cascade, by=by), as_json=as_json)
         return
     share = None if canary is None else _share(canary)
     print_result(promote(config, cascade=cascade, canary=share, by=by), as_json=as_json)

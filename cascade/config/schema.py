@@ -286,8 +286,8 @@ class ModesConfig(Section):
     `share` of the requests is drawn while observing, less where `per_day` (USD) would not pay for it; `certify` of the
     conversations certify, the others fit. `alpha` and `delta` are of the certificate, `comparator` says when two
     answers are the same. While the policy serves, `audit` of the requests are run to the end; `level` is the chance of
-    a false alarm. A promotion serves `canary` of the keys. `examples` messages at the head of each request
-    are the application's own.
+    a false alarm. `promote` says whether people promote, or the server does once a promotion is likely; it serves
+    `canary` of the keys. `examples` messages at the head of each request are the application's own.
     """
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
@@ -298,6 +298,7 @@ class ModesConfig(Section):
     comparator: str | None = None
     audit: Annotated[float, Field(gt=0, le=1)] = 0.05
     level: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    promote: Literal["manual", "automatic"] = "manual"
     canary: Annotated[float, Field(gt=0, le=1)] = 1.0
     examples: Annotated[int, Field(ge=0)] = 0
     store: Annotated[str, AfterValidator(_checked_store)] | None = None

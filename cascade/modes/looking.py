@@ -28,7 +28,7 @@ from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.modes.draws import SAVING_LEVEL, look_level
 from cascade.modes.saving import Bounds, Costs, least_saving
-from cascade.modes.state import Draw, InForce
+from cascade.modes.state import Draw, InForce, Opened
 from cascade.policies.artifact import write
 from cascade.policies.base import Policy
 from cascade.training.dividing import Divided
@@ -168,11 +168,7 @@ def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> 
     fits = np.array([group not in groups for group in table.groups]) & ~is_missing
     parts = Divided(table.take(np.flatnonzero(fits)), table.take(np.flatnonzero(certify)), 0)
     page: dict[str, Any] = {
-        "look": look,
-        "alpha": asked.alpha,
-        "delta": asked.delta,
-        "delta_of_this_look": delta,
-        "saving_level_of_this_look": saving_level,
+        **_asked_for(asked, look),
         "comparator": comparator,
         "fit_rows": parts.training.n,
         "certifying_conversations": parts.calibration.n,
@@ -188,6 +184,21 @@ def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> 
         why = fitted.refused or "nothing that is cheaper than the guide is certified"
         return Found({**page, "why": f"no certificate: {why}"})
     return _saving(fitted, parts, page, asked, rows, saving_level)
+
+
+def unseen(asked: Asked, opened: Opened, why: str) -> dict[str, Any]:
+    """Return the page of a look that ends without reading a row."""
+    return {**_asked_for(asked, opened.look), "certifying_conversations": len(opened.certifying), "why": why}
+
+
+def _asked_for(asked: Asked, look: int) -> dict[str, Any]:
+    return {
+        "look": look,
+        "alpha": asked.alpha,
+        "delta": asked.delta,
+        "delta_of_this_look": look_level(asked.delta, look),
+        "saving_level_of_this_look": look_level(SAVING_LEVEL, look),
+    }
 
 
 def _saving(fitted: Fitted, parts: Divided, page: dict[str, Any], asked: Asked, rows: Rows, level: float) -> Found:

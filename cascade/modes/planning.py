@@ -51,11 +51,16 @@ class Plan:
     labels: int = 0
     why: str | None = None
 
+    @property
+    def is_likely(self) -> bool:
+        """Whether a promotion is likely now."""
+        return self.needed is not None and self.needed <= self.have
+
     def describe(self) -> str:
         """Return it in a sentence."""
         if self.needed is None:
             return f"no promotion is likely so far: {self.why}"
-        if self.needed <= self.have:
+        if self.is_likely:
             return f"a promotion is likely now (look {self.look}): cascade promote"
         days = "" if self.days is None else f", {self.days:.2g} days at the traffic so far"
         cost = "" if self.usd is None else f", {self.usd:.2g} USD for the calls beside"

@@ -88,6 +88,8 @@ class CascadeState:
         monitor: what audits told of it.
         alarm: why it was withdrawn, in words.
         changes: the latest changes, the oldest first.
+        era: how many certificates were withdrawn. Rows that were drawn in an earlier era neither fit nor certify: what
+            they say of the models may hold no more.
     """
 
     cascade: str
@@ -102,6 +104,7 @@ class CascadeState:
     monitor: Monitor | None = None
     alarm: str | None = None
     changes: tuple[Change, ...] = ()
+    era: int = 0
 
     @property
     def serves_policy(self) -> bool:
@@ -133,7 +136,7 @@ class CascadeState:
 
     def withdrawn(self, why: str, by: str, at: str, **others: Any) -> CascadeState:
         """Return the state in which the certificate in force holds no more, and the guide serves."""
-        return self.changed("fallback", by, why, at, alarm=why, **others)
+        return self.changed("fallback", by, why, at, alarm=why, era=self.era + 1, **others)
 
     def set_mode(self, mode: Mode, by: str, why: str, at: str) -> CascadeState:
         """Return the state with the mode that a person asks for.
@@ -195,6 +198,7 @@ class Draw(NamedTuple):
         counted: whether the e-process counted it: once for each conversation.
         e_value: the evidence after it.
         off_path_nano_usd: what the calls cost that were made for the row alone; None where that is unknown.
+        era: the cascade's, when it was drawn.
     """
 
     trace_id: str
@@ -213,6 +217,25 @@ class Draw(NamedTuple):
     counted: bool = False
     e_value: float | None = None
     off_path_nano_usd: int | None = None
+    era: int = 0
+
+
+class Opened(NamedTuple):
+    """A look that has begun, for the one who holds the lease.
+
+    Attributes:
+        look: k, from 1.
+        certifying: of each conversation the first drawn row that is settled and that no earlier look has seen.
+        opened_s: when it began, in seconds since 1970; rows that were drawn later have no part in it.
+        tries: how many processes have taken it up; all but the last broke off.
+        era: the cascade's when it began.
+    """
+
+    look: int
+    certifying: list[Draw]
+    opened_s: float
+    tries: int
+    era: int
 
 
 class Look(NamedTuple):
@@ -223,7 +246,7 @@ class Look(NamedTuple):
         look: k, from 1.
         at: when it began, UTC, ISO 8601.
         by: who asked for it.
-        verdict: "open" while it runs; a look that was left open has spent its share, too.
+        verdict: "open" while it runs. One that broke off has spent its share, and is taken up again.
         page: what was found, as plain JSON values (`modes.promoting.Found`).
     """
 
@@ -240,8 +263,8 @@ class Counts(NamedTuple):
 
     Attributes:
         pending, complete, missing: rows by their outcome.
-        fit: settled rows that may fit: those drawn for it, and those that a look has seen.
-        certify: settled rows that may still certify.
+        fit: settled rows of this era that may fit: those drawn for it, and those that a look has seen.
+        certify: settled rows of this era that may still certify.
         conversations: of the latter, different conversations.
         audits, differing: audits that the e-process counted since the certificate in force, and those that differ.
         requests: how many requests there were, by the rates of the draws.

@@ -10,13 +10,14 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 from cascade.budget.database import Database
 from cascade.episodes.store import Address, StoreError, parse
 from cascade.episodes.store.address import made_ready
 from cascade.errors import UsageError, quote
-from cascade.modes.state import CascadeState, Counts, Draw, Look, Verdict
+from cascade.modes.state import CascadeState, Counts, Draw, Look, Opened
 
 _DRAW = ", ".join(Draw._fields)
 _TABLES = (
@@ -26,14 +27,30 @@ _TABLES = (
     conversation TEXT NOT NULL, turn TEXT NOT NULL, role TEXT NOT NULL, source TEXT NOT NULL,
     rate DOUBLE PRECISION NOT NULL, drawn_s DOUBLE PRECISION NOT NULL, outcome TEXT NOT NULL, why TEXT, look BIGINT,
     certificate TEXT, differs BOOLEAN, counted BOOLEAN NOT NULL, e_value DOUBLE PRECISION, off_path_nano_usd BIGINT,
-    UNIQUE (cascade, conversation, turn))""",
+    era BIGINT NOT NULL, UNIQUE (cascade, conversation, turn))""",
     "CREATE INDEX IF NOT EXISTS cascade_draws_when ON cascade_draws (cascade, drawn_s)",
     """CREATE TABLE IF NOT EXISTS cascade_looks (cascade TEXT NOT NULL, look BIGINT NOT NULL, at TEXT NOT NULL,
-    by TEXT NOT NULL, verdict TEXT NOT NULL, page TEXT NOT NULL, files TEXT NOT NULL, PRIMARY KEY (cascade, look))""",
+    by TEXT NOT NULL, verdict TEXT NOT NULL, page TEXT NOT NULL, files TEXT NOT NULL,
+    opened_s DOUBLE PRECISION NOT NULL, tries BIGINT NOT NULL, era BIGINT NOT NULL, PRIMARY KEY (cascade, look))""",
+    """CREATE TABLE IF NOT EXISTS cascade_leases (cascade TEXT PRIMARY KEY, owner TEXT NOT NULL,
+    until_s DOUBLE PRECISION NOT NULL)""",
+    "CREATE TABLE IF NOT EXISTS cascade_plans (cascade TEXT PRIMARY KEY, at TEXT NOT NULL, document TEXT NOT NULL)",
     "CREATE TABLE IF NOT EXISTS cascade_written (digest TEXT PRIMARY KEY)",
 )
 _SETTLED = "outcome <> 'pending'"
-_FRESH = f"role = 'certify' AND look IS NULL AND {_SETTLED}"
+_FRESH = f"role = 'certify' AND look IS NULL AND {_SETTLED} AND era = ?"
+_FITS = f"(role = 'fit' OR look IS NOT NULL) AND {_SETTLED} AND era = ?"
+
+
+Refuse: TypeAlias = Callable[[int, int, int], str | None]
+"""Why a look would be in vain, by its number, the rows that fit and the conversations that certify."""
+
+
+class KeptPlan(NamedTuple):
+    """A plan (`modes.planning.Plan`) as plain values, and when it was made, UTC, ISO 8601."""
+
+    at: str
+    document: Mapping[str, Any]
 
 
 def now_iso() -> str:
@@ -130,12 +147,17 @@ class ModeStore:
             raise UsageError(f"Nothing is known of a cascade {cascade!r}: it has not been served with modes yet.")
         return CascadeState.loads(found[1], found[0])
 
+    @staticmethod
+    def _era(run: Callable[..., Any], cascade: str) -> int:
+        found = run("SELECT document FROM cascade_modes WHERE cascade = ?", cascade).fetchone()
+        return 0 if found is None else CascadeState.loads(found[0], 0).era
+
     def _change(
         self, run: Callable[..., Any], cascade: str, decide: Callable[[CascadeState], CascadeState]
     ) -> CascadeState:
         before = self._locked(run, cascade)
         after = decide(before)
-        if after is before:
+        if after == before:
             return before
         version = before.version + 1
         run("UPDATE cascade_modes SET version = ?, document = ? WHERE cascade = ?", version, after.dumps(), cascade)
@@ -212,7 +234,7 @@ class ModeStore:
         latest = "SELECT certificate FROM cascade_draws WHERE cascade = ? AND counted ORDER BY drawn_s DESC LIMIT 1"
         query = f"""SELECT SUM(CASE WHEN outcome = 'pending' THEN 1 ELSE 0 END),
         SUM(CASE WHEN outcome = 'complete' THEN 1 ELSE 0 END), SUM(CASE WHEN outcome = 'missing' THEN 1 ELSE 0 END),
-        SUM(CASE WHEN {_SETTLED} AND (role = 'fit' OR look IS NOT NULL) THEN 1 ELSE 0 END),
+        SUM(CASE WHEN {_FITS} THEN 1 ELSE 0 END),
         SUM(CASE WHEN {_FRESH} THEN 1 ELSE 0 END),
         COUNT(DISTINCT CASE WHEN {_FRESH} THEN conversation END),
         SUM(CASE WHEN counted AND certificate = ({latest}) THEN 1 ELSE 0 END),
@@ -220,7 +242,8 @@ class ModeStore:
         SUM(1 / rate), MIN(drawn_s), MAX(drawn_s), SUM(off_path_nano_usd)
         FROM cascade_draws WHERE cascade = ? AND drawn_s >= ?"""  # noqa: S608 - constants
         with self._database.transaction(reading=True) as run:
-            found = run(query, cascade, cascade, cascade, since_s).fetchone()
+            era = self._era(run, cascade)
+            found = run(query, era, era, era, cascade, cascade, cascade, since_s).fetchone()
         *numbers, requests, first, last, cost = found
         pending, complete, missing, fit, certify, conversations, audits, differing = (int(one or 0) for one in numbers)
         return Counts(
@@ -233,37 +256,119 @@ class ModeStore:
 
     # --- looks ---
 
-    def open_look(self, cascade: str, by: str) -> tuple[int, list[Draw]]:
-        """Begin a look: count it, and take the rows that certify, which never certify again.
+    def lease(self, cascade: str, owner: str, now_s: float, until_s: float) -> bool:
+        """Take the right to look at a cascade, or prolong it; return False where another one has it.
 
-        It is counted before anybody sees a row, so that a look that breaks off has spent its share.
+        It ends by itself, so that a process that was killed holds up nobody for longer.
 
-        Returns:
-            k, and of each conversation the first drawn row that is settled and that no look has seen.
+        Args:
+            cascade: its name.
+            owner: who takes it: a name that nobody else has.
+            now_s: the time, in seconds since 1970.
+            until_s: when it ends.
         """
         with self._database.transaction() as run:
-            state = self._change(run, cascade, _counted)
-            number = state.looks
-            query = f"SELECT {_DRAW} FROM cascade_draws WHERE cascade = ? AND {_FRESH} ORDER BY drawn_s, trace_id"  # noqa: S608 - constants
-            rows = [Draw(*row) for row in run(query, cascade).fetchall()]
-            run(f"UPDATE cascade_draws SET look = ? WHERE cascade = ? AND {_FRESH}", number, cascade)  # noqa: S608 - constants
-            run(
-                "INSERT INTO cascade_looks (cascade, look, at, by, verdict, page, files) "
-                "VALUES (?, ?, ?, ?, 'open', '{}', '{}')",
-                *(cascade, number, now_iso(), by),
+            made = run(
+                "INSERT INTO cascade_leases (cascade, owner, until_s) VALUES (?, ?, ?) ON CONFLICT (cascade) "
+                "DO UPDATE SET owner = excluded.owner, until_s = excluded.until_s "
+                "WHERE cascade_leases.owner = excluded.owner OR cascade_leases.until_s <= ?",
+                *(cascade, owner, until_s, now_s),
             )
+            return bool(made.rowcount)
+
+    def leased_until(self, cascade: str) -> float:
+        """Return when the lease ends, in seconds since 1970; 0 where nobody holds one."""
+        with self._database.transaction(reading=True) as run:
+            found = run("SELECT until_s FROM cascade_leases WHERE cascade = ?", cascade).fetchone()
+        return 0.0 if found is None else float(found[0])
+
+    def release(self, cascade: str, owner: str) -> None:
+        """Give a lease back; nothing happens where it has passed to another one."""
+        with self._database.transaction() as run:
+            run("DELETE FROM cascade_leases WHERE cascade = ? AND owner = ?", cascade, owner)
+
+    def open_look(self, cascade: str, by: str, opened_s: float, refuse: Refuse) -> Opened:
+        """Begin a look: count it, and take the rows that certify, which never certify again.
+
+        It is counted before anybody sees a row, so that a look that breaks off has spent its share. A look that broke
+        off is taken up again, with its number and its rows, before another one begins.
+
+        Args:
+            cascade: its name.
+            by: who asks, for the record.
+            opened_s: the time, in seconds since 1970.
+            refuse: returns why a look would be in vain, from its number, the rows that fit and the conversations that
+                certify; None where it may succeed.
+
+        Raises:
+            UsageError: it would be in vain; nothing was counted.
+        """
+        with self._database.transaction() as run:
+            state = self._locked(run, cascade)
+            query = "SELECT look, opened_s, tries, era FROM cascade_looks WHERE cascade = ? AND verdict = 'open'"
+            left = run(f"{query} ORDER BY look LIMIT 1", cascade).fetchone()
+            if left is not None:
+                number, opened_s, tries, era = left
+                run("UPDATE cascade_looks SET tries = tries + 1 WHERE cascade = ? AND look = ?", cascade, number)
+                return Opened(number, self._looked_at(run, cascade, number), opened_s, tries + 1, era)
+            number, era = state.looks + 1, state.era
+            query = f"""SELECT SUM(CASE WHEN {_FITS} THEN 1 ELSE 0 END),
+            COUNT(DISTINCT CASE WHEN {_FRESH} THEN conversation END) FROM cascade_draws WHERE cascade = ?"""  # noqa: S608 - constants
+            fit, conversations = run(query, era, era, cascade).fetchone()
+            why = refuse(number, int(fit or 0), int(conversations or 0))
+            if why is not None:
+                raise UsageError(f"{cascade} was not looked at: {why}.")
+            self._change(run, cascade, _counted)
+            run(f"UPDATE cascade_draws SET look = ? WHERE cascade = ? AND {_FRESH}", number, cascade, era)  # noqa: S608 - constants
+            run(
+                "INSERT INTO cascade_looks (cascade, look, at, by, verdict, page, files, opened_s, tries, era) "
+                "VALUES (?, ?, ?, ?, 'open', '{}', '{}', ?, 1, ?)",
+                *(cascade, number, now_iso(), by, opened_s, era),
+            )
+            return Opened(number, self._looked_at(run, cascade, number), opened_s, 1, era)
+
+    @staticmethod
+    def _looked_at(run: Callable[..., Any], cascade: str, look: int) -> list[Draw]:
+        """Return of each conversation of a look the first row."""
+        query = f"SELECT {_DRAW} FROM cascade_draws WHERE cascade = ? AND look = ? ORDER BY drawn_s, trace_id"  # noqa: S608 - columns
+        rows = [Draw(*row) for row in run(query, cascade, look).fetchall()]
         first = {row.conversation: row for row in reversed(rows)}
-        return number, [row for row in rows if first[row.conversation] is row]
+        return [row for row in rows if first[row.conversation] is row]
 
     def close_look(
-        self, cascade: str, look: int, verdict: Verdict, page: Mapping[str, Any], files: Mapping[str, str]
-    ) -> None:
-        """Put on record what a look found, and the files of the policy that it certified, as base64 by name."""
+        self,
+        cascade: str,
+        look: int,
+        page: Mapping[str, Any],
+        files: Mapping[str, str] = MappingProxyType({}),
+        promoted: Callable[[CascadeState], CascadeState] | None = None,
+    ) -> bool:
+        """Put on record what a look found and, in the same transaction, what it promotes.
+
+        Args:
+            cascade: its name.
+            look: k.
+            page: what was found, as plain JSON values.
+            files: of the policy that it certified, as base64 by name.
+            promoted: puts the certificate in force; None where it was refused. It returns the state as it is where the
+                certificate came too late: then it is refused, too.
+
+        Returns:
+            Whether the look was still open. Another process may have closed it, after this one's lease ended: then
+            nothing changes.
+        """
         with self._database.transaction() as run:
-            run(
-                "UPDATE cascade_looks SET verdict = ?, page = ?, files = ? WHERE cascade = ? AND look = ?",
-                *(verdict, json.dumps(dict(page)), json.dumps(dict(files)), cascade, look),
+            before = self._locked(run, cascade)
+            after = before if promoted is None else promoted(before)
+            made = run(
+                "UPDATE cascade_looks SET verdict = ?, page = ?, files = ? "
+                "WHERE cascade = ? AND look = ? AND verdict = 'open'",
+                *("refused" if after is before else "promoted", json.dumps(dict(page)), json.dumps(dict(files))),
+                *(cascade, look),
             )
+            if made.rowcount:
+                self._change(run, cascade, lambda _: after)
+            return bool(made.rowcount)
 
     def looks(self, cascade: str) -> list[Look]:
         """Return all looks, the first first."""
@@ -279,6 +384,21 @@ class ModeStore:
             found = run(query, cascade, look).fetchone()
         held: dict[str, str] = json.loads(found[0]) if found else {}
         return held
+
+    def keep_plan(self, cascade: str, document: Mapping[str, Any]) -> None:
+        """Keep the latest plan of a promotion, for all replicas' pages."""
+        with self._database.transaction() as run:
+            run(
+                "INSERT INTO cascade_plans (cascade, at, document) VALUES (?, ?, ?) ON CONFLICT (cascade) "
+                "DO UPDATE SET at = excluded.at, document = excluded.document",
+                *(cascade, now_iso(), json.dumps(dict(document))),
+            )
+
+    def plan(self, cascade: str) -> KeptPlan | None:
+        """Return the latest plan; None where there is none yet."""
+        with self._database.transaction(reading=True) as run:
+            found = run("SELECT at, document FROM cascade_plans WHERE cascade = ?", cascade).fetchone()
+        return None if found is None else KeptPlan(found[0], json.loads(found[1]))
 
     # --- who wrote a history ---
 

@@ -23,6 +23,7 @@ from cascade.server.feedback import FeedbackEndpoint
 from cascade.server.metrics import Metrics
 from cascade.server.openapi import document
 from cascade.server.pages.endpoints import Pages
+from cascade.server.promoter import Promoter
 from cascade.server.switches import cascade_routes
 
 if TYPE_CHECKING:
@@ -42,10 +43,14 @@ def application(orchestrator: Orchestrator) -> Edge:
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         nonlocal ready
+        promoter = None if modes is None else Promoter(modes)
+        if promoter is not None:
+            promoter.start()
         ready = True
         yield
         ready = False
-        if modes is not None:
+        if promoter is not None and modes is not None:
+            await promoter.stop()
             await modes.drain(settings.drain_s)
         await orchestrator.aclose()
 

@@ -132,15 +132,23 @@ class Modes:
         who = user if isinstance(user, str) else key or name
         if state.serves_policy and draws.in_canary(self._secret, who, state.canary):
             rate = settings.audit
-            messages = asked.request.messages
-            if await self._in_thread(self.store.cheaply_written, histories(messages, group, settings.examples)):
+            if await self._cheaply_written(asked, group):
                 self.counted["history by a cheap model"] += 1  # the guide serves: nothing can differ
                 turn = Turn(guide, "enforce", trace_id, key, audits=True)
             else:
                 turn = Turn(asked, "enforce", trace_id, key, audits=True)
-        if draws.is_drawn(self._secret, name, number, rate):
+        if draws.is_drawn(self._secret, name, number, rate) and not await self._uncovered(turn, group):
             await self._drawn(turn, number, rate, group, state)
         return turn
+
+    async def _cheaply_written(self, asked: Asked, group: str | None) -> bool:
+        """Whether a cheaper model wrote any of a request's history."""
+        found = histories(asked.request.messages, group, self.settings.examples)
+        return await self._in_thread(self.store.cheaply_written, found)
+
+    async def _uncovered(self, turn: Turn, group: str | None) -> bool:
+        """Whether a request would be observed that no certificate covers: the policy will not serve it either."""
+        return not turn.audits and await self._cheaply_written(turn.asked, group)
 
     async def _drawn(self, turn: Turn, number: str, rate: float, group: str | None, state: CascadeState) -> None:
         """Put a drawn request on record, before any call is made for it."""
@@ -158,6 +166,7 @@ class Modes:
             rate,
             datetime.now(UTC).timestamp(),
             certificate=None if held is None else held.certificate,
+            era=state.era,
         )
         if await self._in_thread(self.store.draw, row):  # else the client asks again, and the first try counts
             turn.row = row

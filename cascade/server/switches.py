@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +14,7 @@ from starlette.routing import Route
 from cascade.server.bodies import Receive, read_object
 from cascade.server.dialects.base import encoded
 from cascade.server.edge import Exchange, Scope, Send
+from cascade.server.promoter import run_promote
 from cascade.server.refusals import Refused
 
 if TYPE_CHECKING:
@@ -140,24 +139,6 @@ async def _promote(modes: Modes, body: Mapping[str, Any], by: str) -> dict[str, 
     share = body.get("canary")
     if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
         raise Refused(400, "canary must be a share above 0, at most 1.", param="canary")
-    page = await asyncio.shield(look(modes, by, share))
+    arguments = ["--cascade", modes.cascade, "--by", by, *([] if share is None else ["--canary", str(share)])]
+    page = await asyncio.shield(run_promote(modes.configuration(), *arguments))
     return {"promotion": page, "cascade": await shown(modes)}
-
-
-async def look(modes: Modes, by: str, canary: float | None = None) -> dict[str, Any]:
-    """Look at the certifying rows in a process of its own, and return what it found.
-
-    Raises:
-        Refused: it could not look, with what it said.
-    """
-    command = [sys.executable, "-m", "cascade.cli.main", "promote", "/dev/stdin", "--cascade", modes.cascade]
-    command += ["--by", by, "--json", *([] if canary is None else ["--canary", str(canary)])]
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
-    out, err = await process.communicate(modes.configuration().encode())  # names of variables, never a key
-    try:
-        page: dict[str, Any] = json.loads(out)
-    except ValueError:
-        said = err.decode("utf-8", "replace").strip().removeprefix("error:").strip()
-        raise Refused(409, said[-1_000:] or "The look ended without a result.", code="no_promotion") from None
-    return page

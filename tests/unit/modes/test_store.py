@@ -110,17 +110,109 @@ def test_a_look_is_counted_first_and_its_rows_never_certify_again(opened: Callab
         store.draw(one)
     for name in ("t1", "t2", "t3", "t4"):
         store.settle(name, None, 1)
-    look, rows = store.open_look(NAME, "me")
-    assert (look, [one.trace_id for one in rows]) == (1, ["t1", "t3"])  # of c1 the first turn alone
+    first = store.open_look(NAME, "me", 9.0, never)
+    assert (first.look, [one.trace_id for one in first.certifying]) == (1, ["t1", "t3"])  # of c1 the first turn alone
     assert opened().state(NAME).looks == 1
-    assert store.open_look(NAME, "me") == (2, [])  # t2 was looked at with its conversation
+    assert store.close_look(NAME, 1, {"why": "nothing"})
+    second = store.open_look(NAME, "me", 9.0, never)
+    assert second[:2] == (2, [])  # t2 was looked at with its conversation
+    store.close_look(NAME, 2, {})
     store.settle("t5", "lost", None)
-    look, rows = store.open_look(NAME, "me")
-    assert (look, [one.outcome for one in rows]) == (3, ["missing"])
-    store.close_look(NAME, 3, "promoted", {"saving": 5}, {"policy.json": "e30="})
-    assert [(one.look, one.verdict) for one in store.looks(NAME)] == [(1, "open"), (2, "open"), (3, "promoted")]
+    third = store.open_look(NAME, "me", 9.0, never)
+    assert (third.look, [one.outcome for one in third.certifying]) == (3, ["missing"])
+    assert store.close_look(NAME, 3, {"saving": 5}, {"policy.json": "e30="}, promoted)
+    assert [one.verdict for one in store.looks(NAME)] == ["refused", "refused", "promoted"]
     assert (store.looks(NAME)[-1].page, store.files(NAME, 3)) == ({"saving": 5}, {"policy.json": "e30="})
     assert store.counts(NAME)[3:6] == (5, 0, 0)
+
+
+def never(*_: int) -> None:
+    return None
+
+
+def test_a_look_that_broke_off_is_taken_up_with_its_rows_and_spends_once(opened: Callable[[], ModeStore]) -> None:
+    store = opened()
+    store.begin(NAME)
+    for number in (1, 2):
+        store.draw(row(number))
+        store.settle(f"t{number}", None, 1)
+    begun = store.open_look(NAME, "me", 9.0, never)
+    store.draw(row(3))
+    store.settle("t3", None, 1)
+    other = opened()
+    again = other.open_look(NAME, "you", 99.0, lambda *_: "a look that is open needs no more rows")
+    assert again == begun._replace(tries=2)
+    assert other.state(NAME).looks == 1
+    assert other.close_look(NAME, 1, {"who": "you"}, {}, promoted)
+    assert not store.close_look(NAME, 1, {"who": "me"})  # it comes late, and changes nothing
+    assert (store.state(NAME).mode, store.looks(NAME)[0].page) == ("enforce", {"who": "you"})
+    assert store.looks(NAME)[0].verdict == "promoted"
+
+
+def test_a_look_in_vain_counts_nothing_and_takes_no_row(opened: Callable[[], ModeStore]) -> None:
+    store, told = opened(), []
+    store.begin(NAME)
+    for one in (row(1), row(2, role="fit"), row(3, conversation="c1", turn="2")):
+        store.draw(one)
+        store.settle(one.trace_id, None, 1)
+    with pytest.raises(UsageError, match="was not looked at: too few"):
+        store.open_look(NAME, "me", 9.0, lambda *given: told.append(given) or "too few")
+    assert told == [(1, 1, 1)]
+    assert (store.state(NAME).looks, store.looks(NAME), store.counts(NAME).certify) == (0, [], 2)
+
+
+def test_one_replica_holds_the_lease_until_it_ends_or_is_given_back(opened: Callable[[], ModeStore]) -> None:
+    one, other = opened(), opened()
+    assert one.lease(NAME, "one", 10.0, 20.0)
+    assert not other.lease(NAME, "other", 19.0, 29.0)
+    assert one.lease(NAME, "one", 19.0, 30.0)
+    assert other.leased_until(NAME) == 30.0
+    assert other.lease(NAME, "other", 30.0, 40.0)  # the first was killed
+    one.release(NAME, "one")
+    assert one.leased_until(NAME) == 40.0
+    other.release(NAME, "other")
+    assert (one.leased_until(NAME), one.lease(NAME, "one", 0.0, 1.0)) == (0.0, True)
+
+
+def test_of_replicas_that_race_one_holds_the_lease(opened: Callable[[], ModeStore]) -> None:
+    stores, won = [opened() for _ in range(4)], list[int]()
+    start = threading.Barrier(len(stores))
+
+    def race(number: int) -> None:
+        start.wait()
+        if stores[number].lease(NAME, str(number), 1.0, 2.0):
+            won.append(number)
+
+    threads = [threading.Thread(target=race, args=(number,)) for number in range(len(stores))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+
+
+def test_rows_from_before_an_alarm_neither_fit_nor_certify(opened: Callable[[], ModeStore]) -> None:
+    store = opened()
+    store.begin(NAME)
+    for number, role in enumerate(("fit", "certify")):
+        store.draw(row(number, role=role))
+        store.settle(f"t{number}", None, 1)
+    store.change(NAME, promoted)
+    after = store.change(NAME, lambda one: one.withdrawn("another build", "a reply", "now"))
+    assert (after.era, store.counts(NAME)[3:6]) == (1, (0, 0, 0))
+    store.draw(row(7, era=after.era))
+    store.settle("t7", None, 1)
+    assert [one.trace_id for one in store.open_look(NAME, "me", 9.0, never).certifying] == ["t7"]
+
+
+def test_the_plan_of_one_replica_is_read_by_all(opened: Callable[[], ModeStore]) -> None:
+    store = opened()
+    assert store.plan(NAME) is None
+    store.keep_plan(NAME, {"needed": 5})
+    store.keep_plan(NAME, {"needed": None, "why": "it differs too often"})
+    kept = opened().plan(NAME)
+    assert kept is not None
+    assert kept.document == {"needed": None, "why": "it differs too often"}
 
 
 def test_audits_alarm_once_and_count_a_conversation_once(opened: Callable[[], ModeStore]) -> None:

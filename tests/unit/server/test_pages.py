@@ -206,8 +206,8 @@ async def test_hashed_texts_are_not_shown(tmp_path: Path) -> None:
 async def test_a_cascade_with_modes_shows_its_evidence_its_looks_and_what_a_promotion_spends(tmp_path: Path) -> None:
     store = ModeStore.open(f"sqlite:///{tmp_path}/t-modes.db")
     store.begin("cascade")
-    number, _ = store.open_look("cascade", EVIL)
-    store.close_look("cascade", number, "refused", {"why": EVIL, "losses": 3}, {})
+    number = store.open_look("cascade", EVIL, 0.0, lambda *_: None).look
+    store.close_look("cascade", number, {"why": EVIL, "losses": 3})
     start = Monitor.start(alpha=0.1, delta=0.05)
     held = InForce("c1", 1, 0.1, 0.05, 100, "text")
     store.change("cascade", lambda one: one.promoted(held, start, 1.0, EVIL, "2026-11-20T10:00:00+00:00"))

@@ -1,0 +1,127 @@
+"""Plans and looks in processes of their own: one that a person asks for, and those that the server begins by itself.
+
+A process at a time looks at a cascade, whichever replica began it (`ModeStore.lease`). It reads and writes the store
+alone, so that a replica which is killed meanwhile changes nothing: the next turn of any replica takes the look up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from cascade.errors import CascadeError
+from cascade.safety.keys import redact
+from cascade.server.refusals import Refused
+
+if TYPE_CHECKING:
+    from cascade.modes.state import CascadeState, Counts
+    from cascade.server.modes import Modes
+
+logger = logging.getLogger("cascade")
+EVERY_S = 15.0
+"""How often a server looks whether there is something to plan: one query of the store."""
+_GROWTH = 1.1
+"""A plan is made anew once a tenth more rows are settled than when this server last asked for one."""
+_LEAST_ROWS = 50
+"""Rows below which there is nothing to plan with: `modes.looking.LEAST_FIT`."""
+_NICE = 10
+_MOST_SAID = 1_000
+
+
+async def run_promote(configuration: str, *arguments: str) -> dict[str, Any]:
+    """Run `cascade promote` in a process of its own, and return what it found.
+
+    Args:
+        configuration: as JSON; it goes to the process's standard input.
+        arguments: of the command, beside the configuration.
+
+    Raises:
+        Refused: (409) it could not look, with what it said.
+    """
+    command = [sys.executable, "-m", "cascade.cli.main", "promote", "/dev/stdin", "--json", *arguments]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    with suppress(AttributeError, OSError):  # requests go first; Windows has no such thing
+        os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
+    try:
+        out, err = await process.communicate(configuration.encode())  # names of variables, never a key
+    finally:
+        if process.returncode is None:
+            process.kill()
+    try:
+        page: dict[str, Any] = json.loads(out)
+    except ValueError:
+        said = err.decode("utf-8", "replace").strip().removeprefix("error:").strip()
+        raise Refused(409, said[-_MOST_SAID:] or "The look ended without a result.", code="no_promotion") from None
+    return page
+
+
+class Promoter:
+    """Keeps the plan fresh while the server runs, and promotes where `modes.promote` is automatic.
+
+    Args:
+        modes: of the cascade.
+        every_s: how long it waits between its turns.
+    """
+
+    def __init__(self, modes: Modes, every_s: float = EVERY_S) -> None:
+        self._modes, self._every_s = modes, every_s
+        self._planned: tuple[int, int] = (-1, 0)
+        self._awaited: int | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, in the running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._forever())
+
+    async def stop(self) -> None:
+        """End; a process that is looking is killed, and its look is taken up again later."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._every_s)
+            try:
+                await self.turn()
+            except (CascadeError, Refused) as error:
+                logger.warning("modes: no plan was made: %s", redact(str(error)))
+
+    async def turn(self) -> dict[str, Any] | None:
+        """Plan, and promote where that is configured and likely; None where there is nothing to do now.
+
+        Raises:
+            Refused, StoreError: it could not be done; the next turn tries again.
+        """
+        modes = self._modes
+        state = await modes.refreshed()
+        counts = await asyncio.to_thread(modes.store.counts, modes.cascade)
+        looks = await asyncio.to_thread(modes.store.looks, modes.cascade)
+        automatic = modes.settings.promote == "automatic"
+        left = automatic and any(one.verdict == "open" for one in looks)
+        if not left and not self._is_due(state, counts):
+            return None
+        if await asyncio.to_thread(modes.store.leased_until, modes.cascade) > datetime.now(UTC).timestamp():
+            return None
+        how = ["--if-likely", "--by", "the server"] if automatic else ["--plan"]
+        page = await run_promote(modes.configuration(), "--cascade", modes.cascade, *how)
+        needed, have = page.get("needed"), page.get("have", 0)
+        self._planned = state.era, counts.fit + counts.certify
+        self._awaited = needed if needed is not None and needed > have else None
+        return page
+
+    def _is_due(self, state: CascadeState, counts: Counts) -> bool:
+        """Whether a plan may say something new."""
+        era, rows = self._planned
+        if state.killed or state.mode == "enforce" or counts.fit < _LEAST_ROWS:
+            return False
+        reached = self._awaited is not None and counts.conversations >= self._awaited
+        return reached or era != state.era or counts.fit + counts.certify >= max(rows + 1, rows * _GROWTH)

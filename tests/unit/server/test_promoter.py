@@ -1,0 +1,181 @@
+"""The server promotes by itself: once, whoever races, and also where a process is killed in the middle of a look."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.api import promoting
+from cascade.api.promoting import Promotion, promote, promote_if_likely
+from cascade.config import load
+from cascade.errors import UsageError
+from cascade.server import promoter
+from cascade.server.catalog import Catalog
+from cascade.server.modes import Modes
+from cascade.server.promoter import Promoter
+from cascade.server.refusals import Refused
+from unit.cli.documents import check_document
+
+from .served import CONFIG, orchestrator
+from .test_modes import Answers, ask, config_of, observed, serving, settings, state_of, store_of
+
+_STUCK = """
+import json, sys
+from cascade.api import promoting
+
+def stuck(*_):
+    print("looking", flush=True)
+    sys.stdin.read()
+
+promoting.look_at = stuck
+promoting.promote(json.loads(sys.argv[1]))
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with what was observed."""
+    folder = tmp_path_factory.mktemp("seen")
+    asyncio.run(observed(folder, Answers(), 160))
+    return folder
+
+
+@pytest.fixture
+def observing(seen: Path, tmp_path: Path) -> Path:
+    """Return a folder of the test's own with what was observed."""
+    return Path(shutil.copytree(seen, tmp_path / "own"))
+
+
+def replica(folder: Path, **modes: Any) -> Modes:
+    served = orchestrator(Answers(), **settings(folder, audit=0.1, **modes))
+    return Modes(served, Catalog.of(served.config, served.levels))
+
+
+async def stopped(*replicas: Modes) -> None:
+    for one in replicas:
+        await one.drain(0)
+
+
+def looks(folder: Path) -> list[tuple[int, str, str]]:
+    store = store_of(folder)
+    try:
+        return [(one.look, one.verdict, one.by) for one in store.looks("cascade")]
+    finally:
+        store.close()
+
+
+async def test_of_two_replicas_one_promotes_and_both_serve_the_policy(observing: Path) -> None:
+    both = [replica(observing, promote="automatic") for _ in range(2)]
+    found = await asyncio.gather(*(Promoter(one).turn() for one in both), return_exceptions=True)
+    assert looks(observing) == [(1, "promoted", "the server")]
+    assert [one.get("promoted") for one in found if isinstance(one, dict)][:1] in ([True], [None])
+    assert all(isinstance(one, dict | Refused) for one in found)  # the other waits, or finds nothing left to look at
+    assert {(await one.refreshed()).mode for one in both} == {"enforce"}
+    assert await Promoter(both[0]).turn() is None  # nothing is left to do
+    await stopped(*both)
+    async with serving(observing, Answers()) as client:  # after a restart
+        assert (await ask(client, "easy, 1")).headers["x-cascade-served-by"] == "small"
+
+
+async def test_by_default_the_server_plans_and_does_not_look(observing: Path) -> None:
+    one = replica(observing)
+    found = await Promoter(one).turn()
+    assert found is not None
+    check_document(["promote", "plan"], json.dumps(found))
+    assert found["needed"] <= found["have"]
+    assert looks(observing) == []
+    kept = one.store.plan("cascade")
+    assert kept is not None
+    assert {**kept.document, "cascade": "cascade"} == found
+    await stopped(one)
+
+
+async def test_no_process_is_begun_where_there_is_nothing_to_plan(
+    observing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = list[tuple[str, ...]]()
+
+    async def noted(_: str, *arguments: str) -> dict[str, Any]:
+        begun.append(arguments)
+        return {"needed": 1_000, "have": 70}
+
+    monkeypatch.setattr(promoter, "run_promote", noted)
+    empty, full = replica(tmp_path, promote="automatic"), replica(observing, promote="automatic")
+    assert await Promoter(empty).turn() is None
+    own = Promoter(full)
+    assert (await own.turn(), await own.turn()) == ({"needed": 1_000, "have": 70}, None)  # no row came since
+    assert begun == [("--cascade", "cascade", "--if-likely", "--by", "the server")]
+    full.store.lease("cascade", "another replica", 0.0, 1e12)
+    assert await Promoter(full).turn() is None
+    full.store.release("cascade", "another replica")
+    await full.changed(lambda state, at: state.switched(True, "me", "", at))
+    assert await Promoter(full).turn() is None  # the kill switch is on
+    await stopped(empty, full)
+
+
+async def test_a_failed_turn_is_made_again(observing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: str) -> dict[str, Any]:
+        raise Refused(409, "another process is looking")
+
+    one = replica(observing)
+    own = Promoter(one)
+    with monkeypatch.context() as patched:
+        patched.setattr(promoter, "run_promote", fails)
+        for _ in range(2):
+            with pytest.raises(Refused):
+                await own.turn()
+    await stopped(one)
+
+
+def killed_in_the_middle(folder: Path) -> None:
+    """Begin a look in a process of its own, and kill it before it has found anything."""
+    config = json.dumps({**CONFIG, **settings(folder, audit=0.1)})
+    command = [sys.executable, "-c", _STUCK, config]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"looking\n"
+        process.kill()
+
+
+def test_a_look_that_was_killed_is_taken_up_and_spends_once(observing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed_in_the_middle(observing)
+    assert (looks(observing)[0][1], state_of(observing).looks) == ("open", 1)
+    with pytest.raises(UsageError, match="Another process is looking at cascade"):
+        promote(config_of(observing))  # its lease has not ended
+    later = promoting._now_s() + promoting.LEASE_S
+    monkeypatch.setattr(promoting, "_now_s", lambda: later)
+    found = promote_if_likely(config_of(observing))  # a plan alone would say that no conversation is left
+    assert isinstance(found, Promotion)
+    assert (found.promoted, found.page["look"], found.page["delta_spent"]) == (True, 1, 0.05)
+    assert (state_of(observing).looks, state_of(observing).mode) == (1, "enforce")
+
+
+def test_a_look_that_ends_every_process_is_refused(observing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> None:
+        raise RuntimeError("a mistake of ours")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(promoting, "look_at", broken)
+        for _ in range(3):
+            with pytest.raises(RuntimeError):
+                promote(config_of(observing))
+    found = promote(config_of(observing))
+    assert (found.promoted, state_of(observing).looks, looks(observing)[0][1]) == (False, 1, "refused")
+    assert "3 processes began this look" in str(found)
+    check_document(["promote"], json.dumps(found.to_dict()))
+
+
+def test_a_look_whose_certificate_was_withdrawn_meanwhile_promotes_nothing(observing: Path) -> None:
+    store, config = store_of(observing), load(config_of(observing))
+    store.open_look("cascade", "me", promoting._now_s(), lambda *_: None)
+    store.change("cascade", lambda one: one.withdrawn("another build", "a reply", "now"))
+    found = promote(config)
+    assert (found.promoted, looks(observing)[0][1], store.state("cascade").mode) == (False, "refused", "fallback")
+    store.close()
