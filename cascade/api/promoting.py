@@ -6,7 +6,7 @@ import base64
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ from cascade.episodes.store import Store
 from cascade.errors import ConfigError, UsageError
 from cascade.modes.draws import look_level, spent_level
 from cascade.modes.looking import Asked, Found, Rows, look_at, too_few, unseen
-from cascade.modes.planning import Plan, planned
+from cascade.modes.plan import Plan
+from cascade.modes.planning import planned
 from cascade.modes.state import CascadeState, Draw, Opened
 from cascade.modes.store import ModeStore, now_iso
 
@@ -215,8 +216,10 @@ def _planned(settings: CascadeConfig, store: ModeStore, name: str) -> PromotionP
         if one.era == state.era and one.outcome != "pending" and (one.role == "fit" or one.look is not None)
     ]
     rows = _rows(settings, may_fit, modes.comparator)
-    plan = planned(rows, _asked(settings), state.looks + 1, counts, modes.share * modes.certify)
-    store.keep_plan(name, plan.to_dict())
+    share = modes.share if state.rate is None or modes.per_day is None else state.rate
+    plan = planned(rows, _asked(settings), state.looks + 1, counts, share * modes.certify)
+    plan = replace(plan, era=state.era)
+    store.keep_plan(name, plan)
     return PromotionPlan(name, plan)
 
 

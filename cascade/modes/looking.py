@@ -27,6 +27,7 @@ from cascade.episodes.truth import labelled_by_reference
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.modes.draws import SAVING_LEVEL, look_level
+from cascade.modes.plan import LEAST_FIT
 from cascade.modes.saving import Bounds, Costs, least_saving
 from cascade.modes.state import Draw, InForce, Opened
 from cascade.policies.artifact import write
@@ -35,8 +36,6 @@ from cascade.training.dividing import Divided
 from cascade.training.fitting import Fitted, How, fit_parts
 
 Row = Mapping[str, Any]
-LEAST_FIT = 50
-"""Rows that a policy is fitted on at least."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,65 +11,17 @@ from cascade.conformal.served import PathPoint
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.modes.draws import SAVING_LEVEL, look_level
-from cascade.modes.looking import LEAST_FIT, Asked, Rows
+from cascade.modes.looking import Asked, Rows
+from cascade.modes.plan import CHANCE, LEAST_FIT, Plan
 from cascade.modes.saving import Bounds, Costs, rows_for_saving
 from cascade.modes.state import Counts
 from cascade.training.dividing import Divided
 from cascade.training.fitting import choice_on, objective_of
 
-CHANCE = 0.8
-"""What is called likely."""
 _MOST = 100_000
 _GROWTH = 1.15
 _POINTS = 60
 _DAY_S = 86_400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What it takes until a promotion is likely.
-
-    Attributes:
-        look: the look that it is about.
-        have: conversations that could certify now.
-        needed: conversations that it takes; None where no number does, as far as these rows tell.
-        requests: requests until then; None where that is not known.
-        usd: what observing them costs beside what is served.
-        days: days until then, at the traffic so far.
-        labels: labels by people: agreement needs none.
-        why: what stands in the way, where something does.
-    """
-
-    look: int
-    have: int
-    needed: int | None
-    requests: int | None = None
-    usd: float | None = None
-    days: float | None = None
-    labels: int = 0
-    why: str | None = None
-
-    @property
-    def is_likely(self) -> bool:
-        """Whether a promotion is likely now."""
-        return self.needed is not None and self.needed <= self.have
-
-    def describe(self) -> str:
-        """Return it in a sentence."""
-        if self.needed is None:
-            return f"no promotion is likely so far: {self.why}"
-        if self.is_likely:
-            return f"a promotion is likely now (look {self.look}): cascade promote"
-        days = "" if self.days is None else f", {self.days:.2g} days at the traffic so far"
-        cost = "" if self.usd is None else f", {self.usd:.2g} USD for the calls beside"
-        return (
-            f"a promotion is likely ({CHANCE:.0%}) at look {self.look} with {self.needed} certifying conversations; "
-            f"there are {self.have}. That takes about {self.requests} more requests{cost}{days}, and no label."
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures as plain values."""
-        return asdict(self)
 
 
 def planned(rows: Rows, asked: Asked, look: int, counts: Counts, rate: float) -> Plan:
@@ -86,9 +36,10 @@ def planned(rows: Rows, asked: Asked, look: int, counts: Counts, rate: float) ->
     """
     needed, why = _needed(rows, asked, look, counts)
     if needed is None:
-        return Plan(look, counts.conversations, None, why=why)
+        return Plan(look, counts.conversations, None, labels=None, why=why)
     left = max(0, needed - counts.conversations)
-    requests = math.ceil(left / rate)
+    new = rate * (counts.conversations / counts.certify if counts.certify else 1.0)  # later turns certify nothing
+    requests = 0 if not left else math.ceil(left / new) if new > 0 else None
     seen_s = (counts.last_s or 0.0) - (counts.first_s or 0.0)
     a_day = counts.requests / seen_s * _DAY_S if seen_s > 0 else None
     cost = counts.row_nano_usd
@@ -98,8 +49,8 @@ def planned(rows: Rows, asked: Asked, look: int, counts: Counts, rate: float) ->
         counts.conversations,
         needed,
         requests,
-        None if cost is None else requests * drawn * cost / 1e9,
-        None if a_day is None else requests / a_day,
+        None if cost is None or requests is None else requests * drawn * cost / 1e9,
+        None if a_day is None or requests is None else requests / a_day,
     )
 
 

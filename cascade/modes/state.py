@@ -270,6 +270,7 @@ class Counts(NamedTuple):
         requests: how many requests there were, by the rates of the draws.
         first_s, last_s: when the first and the last row was drawn; None without any.
         off_path_nano_usd: what the rows cost beside what was served, where that is known.
+        priced: rows for which it is known.
     """
 
     pending: int = 0
@@ -284,9 +285,9 @@ class Counts(NamedTuple):
     first_s: float | None = None
     last_s: float | None = None
     off_path_nano_usd: int = 0
+    priced: int = 0
 
     @property
     def row_nano_usd(self) -> float | None:
-        """What a row costs beside what was served, on average; None without rows."""
-        settled = self.complete + self.missing
-        return self.off_path_nano_usd / settled if settled else None
+        """What a row costs beside what was served, on average over those for which that is known; None without any."""
+        return self.off_path_nano_usd / self.priced if self.priced else None

@@ -17,6 +17,7 @@ from cascade.budget.database import Database
 from cascade.episodes.store import Address, StoreError, parse
 from cascade.episodes.store.address import made_ready
 from cascade.errors import UsageError, quote
+from cascade.modes.plan import Plan
 from cascade.modes.state import CascadeState, Counts, Draw, Look, Opened
 
 _DRAW = ", ".join(Draw._fields)
@@ -47,10 +48,10 @@ Refuse: TypeAlias = Callable[[int, int, int], str | None]
 
 
 class KeptPlan(NamedTuple):
-    """A plan (`modes.planning.Plan`) as plain values, and when it was made, UTC, ISO 8601."""
+    """A plan, and when it was made, UTC, ISO 8601."""
 
     at: str
-    document: Mapping[str, Any]
+    plan: Plan
 
 
 def now_iso() -> str:
@@ -239,12 +240,12 @@ class ModeStore:
         COUNT(DISTINCT CASE WHEN {_FRESH} THEN conversation END),
         SUM(CASE WHEN counted AND certificate = ({latest}) THEN 1 ELSE 0 END),
         SUM(CASE WHEN counted AND differs AND certificate = ({latest}) THEN 1 ELSE 0 END),
-        SUM(1 / rate), MIN(drawn_s), MAX(drawn_s), SUM(off_path_nano_usd)
+        SUM(1 / rate), MIN(drawn_s), MAX(drawn_s), SUM(off_path_nano_usd), COUNT(off_path_nano_usd)
         FROM cascade_draws WHERE cascade = ? AND drawn_s >= ?"""  # noqa: S608 - constants
         with self._database.transaction(reading=True) as run:
             era = self._era(run, cascade)
             found = run(query, era, era, era, cascade, cascade, cascade, since_s).fetchone()
-        *numbers, requests, first, last, cost = found
+        *numbers, requests, first, last, cost, priced = found
         pending, complete, missing, fit, certify, conversations, audits, differing = (int(one or 0) for one in numbers)
         return Counts(
             *(pending, complete, missing, fit, certify, conversations, audits, differing),
@@ -252,6 +253,7 @@ class ModeStore:
             first_s=first,
             last_s=last,
             off_path_nano_usd=int(cost or 0),
+            priced=int(priced),
         )
 
     # --- looks ---
@@ -385,20 +387,20 @@ class ModeStore:
         held: dict[str, str] = json.loads(found[0]) if found else {}
         return held
 
-    def keep_plan(self, cascade: str, document: Mapping[str, Any]) -> None:
+    def keep_plan(self, cascade: str, plan: Plan) -> None:
         """Keep the latest plan of a promotion, for all replicas' pages."""
         with self._database.transaction() as run:
             run(
                 "INSERT INTO cascade_plans (cascade, at, document) VALUES (?, ?, ?) ON CONFLICT (cascade) "
                 "DO UPDATE SET at = excluded.at, document = excluded.document",
-                *(cascade, now_iso(), json.dumps(dict(document))),
+                *(cascade, now_iso(), json.dumps(plan.to_dict())),
             )
 
     def plan(self, cascade: str) -> KeptPlan | None:
         """Return the latest plan; None where there is none yet."""
         with self._database.transaction(reading=True) as run:
             found = run("SELECT at, document FROM cascade_plans WHERE cascade = ?", cascade).fetchone()
-        return None if found is None else KeptPlan(found[0], json.loads(found[1]))
+        return None if found is None else KeptPlan(found[0], Plan(**json.loads(found[1])))
 
     # --- who wrote a history ---
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from cascade.errors import CascadeError
+from cascade.modes.plan import LEAST_FIT
 from cascade.safety.keys import redact
 from cascade.server.refusals import Refused
 
@@ -28,8 +29,6 @@ EVERY_S = 15.0
 """How often a server looks whether there is something to plan: one query of the store."""
 _GROWTH = 1.1
 """A plan is made anew once a tenth more rows are settled than when this server last asked for one."""
-_LEAST_ROWS = 50
-"""Rows below which there is nothing to plan with: `modes.looking.LEAST_FIT`."""
 _NICE = 10
 _MOST_SAID = 1_000
 
@@ -121,7 +120,7 @@ class Promoter:
     def _is_due(self, state: CascadeState, counts: Counts) -> bool:
         """Whether a plan may say something new."""
         era, rows = self._planned
-        if state.killed or state.mode == "enforce" or counts.fit < _LEAST_ROWS:
+        if state.killed or state.mode == "enforce" or counts.fit < LEAST_FIT:
             return False
         reached = self._awaited is not None and counts.conversations >= self._awaited
         return reached or era != state.era or counts.fit + counts.certify >= max(rows + 1, rows * _GROWTH)

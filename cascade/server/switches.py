@@ -75,6 +75,7 @@ def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
     from cascade.modes.draws import spent_level
 
     store, settings = modes.store, modes.settings
+    kept = store.plan(modes.cascade)
     counts, monitor, held = store.counts(modes.cascade), state.monitor, state.in_force
     audits = [
         {"trace_id": one.trace_id, "differs": one.differs, "e_value": one.e_value}
@@ -105,6 +106,8 @@ def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
             {"look": one.look, "at": one.at, "by": one.by, "verdict": one.verdict, **one.page}
             for one in store.looks(modes.cascade)
         ],
+        "promote": settings.promote,
+        "plan": None if kept is None else {"at": kept.at, **kept.plan.to_dict()},
         "alpha": settings.alpha,
         "delta": settings.delta,
         "delta_spent": spent_level(settings.delta, state.looks),

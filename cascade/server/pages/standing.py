@@ -9,9 +9,12 @@ from cascade.config import CascadeConfig, modes_url
 from cascade.errors import UsageError
 from cascade.guarantees.words import percent
 from cascade.modes.draws import look_level, spent_level
+from cascade.modes.plan import LEAST_FIT
 from cascade.modes.state import CascadeState, Change, Counts, Draw, Look
-from cascade.modes.store import ModeStore
+from cascade.modes.store import KeptPlan, ModeStore
+from cascade.money import nano_usd
 from cascade.server.pages import chart
+from cascade.text import capital
 
 _NEWEST = 5_000
 """Drawn rows that are read: the newest."""
@@ -46,6 +49,25 @@ class Evidence(NamedTuple):
     alarm_at: float
 
 
+class Forecast(NamedTuple):
+    """What it takes until a promotion is likely; None is what nobody knows yet.
+
+    Attributes:
+        said: in a sentence.
+        requests, labels: how many more.
+        nano_usd: what they cost beside what is served.
+        days: at the traffic so far.
+        at: when it was planned, ISO 8601.
+    """
+
+    said: str
+    requests: int | None = None
+    labels: int | None = None
+    nano_usd: int | None = None
+    days: float | None = None
+    at: str | None = None
+
+
 class Standing(NamedTuple):
     """How a cascade stands.
 
@@ -59,6 +81,8 @@ class Standing(NamedTuple):
             what the next one would spend.
         evidence: of the certificate in force; None where there is none.
         observed: the traces of requests that were drawn while observing.
+        forecast: what it takes until a promotion is likely; None while a policy is in force.
+        automatic: whether the server promotes by itself.
     """
 
     state: CascadeState
@@ -71,6 +95,8 @@ class Standing(NamedTuple):
     next_look: float
     evidence: Evidence | None
     observed: frozenset[str]
+    forecast: Forecast | None = None
+    automatic: bool = False
 
 
 def read_standing(config: CascadeConfig, guide: str) -> Standing | None:
@@ -81,9 +107,9 @@ def read_standing(config: CascadeConfig, guide: str) -> Standing | None:
     store, name = ModeStore.open(url), config.server.name
     try:
         state, drawn = store.state(name), store.draws(name, newest=_NEWEST)
-        counts, looks = store.counts(name), store.looks(name)
+        counts, looks, kept = store.counts(name), store.looks(name), store.plan(name)
     except UsageError:  # it has not been served yet
-        state, drawn, counts, looks = CascadeState(name), [], Counts(), []
+        state, drawn, counts, looks, kept = CascadeState(name), [], Counts(), [], None
     finally:
         store.close()
     return Standing(
@@ -97,7 +123,23 @@ def read_standing(config: CascadeConfig, guide: str) -> Standing | None:
         look_level(modes.delta, state.looks + 1),
         _evidence(state, drawn, looks, (guide, modes.delta)),
         frozenset([one.trace_id for one in drawn if one.source == "observe"]),
+        None if state.mode == "enforce" else forecast(state, counts, kept),
+        modes.promote == "automatic",
     )
+
+
+def forecast(state: CascadeState, counts: Counts, kept: KeptPlan | None) -> Forecast:
+    """Return what a page says of the next promotion: what is not known is None, and the sentence says why."""
+    if counts.fit < LEAST_FIT:
+        return Forecast(f"Unknown so far: {counts.fit} requests may fit, and it takes {LEAST_FIT} to tell.")
+    if kept is None or kept.plan.look != state.looks + 1 or kept.plan.era != state.era:
+        return Forecast("Unknown so far: the server makes its first plan within a minute.")
+    plan = kept.plan
+    said = capital(plan.describe()).rstrip(".") + "."
+    if plan.needed is None:
+        return Forecast(said, at=kept.at)
+    cost = None if plan.usd is None else nano_usd(plan.usd)
+    return Forecast(said, plan.requests, plan.labels, cost, plan.days, kept.at)
 
 
 def _said(state: CascadeState, guide: str) -> str:

@@ -14,6 +14,7 @@ from stores import postgres_url
 
 from cascade.conformal.monitor import Monitor
 from cascade.errors import UsageError
+from cascade.modes.plan import Plan
 from cascade.modes.state import CascadeState, Draw, InForce
 from cascade.modes.store import ModeStore
 
@@ -208,11 +209,11 @@ def test_rows_from_before_an_alarm_neither_fit_nor_certify(opened: Callable[[], 
 def test_the_plan_of_one_replica_is_read_by_all(opened: Callable[[], ModeStore]) -> None:
     store = opened()
     assert store.plan(NAME) is None
-    store.keep_plan(NAME, {"needed": 5})
-    store.keep_plan(NAME, {"needed": None, "why": "it differs too often"})
+    store.keep_plan(NAME, Plan(1, 2, 5))
+    store.keep_plan(NAME, Plan(1, 2, None, why="it differs too often"))
     kept = opened().plan(NAME)
     assert kept is not None
-    assert kept.document == {"needed": None, "why": "it differs too often"}
+    assert kept.plan == Plan(1, 2, None, why="it differs too often")
 
 
 def test_audits_alarm_once_and_count_a_conversation_once(opened: Callable[[], ModeStore]) -> None:

@@ -93,7 +93,7 @@ async def test_by_default_the_server_plans_and_does_not_look(observing: Path) ->
     assert looks(observing) == []
     kept = one.store.plan("cascade")
     assert kept is not None
-    assert {**kept.document, "cascade": "cascade"} == found
+    assert {**kept.plan.to_dict(), "cascade": "cascade"} == found
     await stopped(one)
 
 

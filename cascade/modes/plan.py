@@ -1,0 +1,63 @@
+"""What it takes until a promotion is likely, as `modes.planning` finds it and as pages show it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+CHANCE = 0.8
+"""What is called likely."""
+LEAST_FIT = 50
+"""Rows that a policy is fitted on at least, and that a plan is made from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What it takes until a promotion is likely.
+
+    Attributes:
+        look: the look that it is about.
+        have: conversations that could certify now.
+        needed: conversations that it takes; None where no number does, as far as these rows tell.
+        requests: requests until then; None where that is not known.
+        usd: what observing them costs beside what is served.
+        days: days until then, at the traffic so far.
+        labels: labels by people until then: agreement needs none; None where that is not known.
+        why: what stands in the way, where something does.
+        era: of the rows that it was made from.
+    """
+
+    look: int
+    have: int
+    needed: int | None
+    requests: int | None = None
+    usd: float | None = None
+    days: float | None = None
+    labels: int | None = 0
+    why: str | None = None
+    era: int = 0
+
+    @property
+    def is_likely(self) -> bool:
+        """Whether a promotion is likely now."""
+        return self.needed is not None and self.needed <= self.have
+
+    def describe(self) -> str:
+        """Return it in a sentence."""
+        if self.needed is None:
+            return f"no promotion is likely so far: {self.why}"
+        if self.is_likely:
+            return f"a promotion is likely now (look {self.look}): cascade promote"
+        requests = "an unknown number of" if self.requests is None else f"about {self.requests}"
+        cost = "an unknown number of USD" if self.usd is None else f"{self.usd:.2g} USD"
+        days = "an unknown number of days" if self.days is None else f"{self.days:.2g} days at the traffic so far"
+        labels = {None: "an unknown number of labels", 0: "no label"}.get(self.labels, f"{self.labels} labels")
+        return (
+            f"a promotion is likely ({CHANCE:.0%}) at look {self.look} with {self.needed} certifying conversations; "
+            f"there are {self.have}. That takes {requests} more requests, {cost} for the calls beside, {days}, and "
+            f"{labels}."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain values."""
+        return asdict(self)

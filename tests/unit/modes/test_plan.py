@@ -1,0 +1,71 @@
+"""What a plan and a page say of the next promotion: what is unknown is said to be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cascade.modes import planning
+from cascade.modes.plan import Plan
+from cascade.modes.state import CascadeState, Counts
+from cascade.modes.store import KeptPlan
+from cascade.server.pages.standing import Forecast, forecast
+
+SEEN = Counts(complete=100, fit=60, certify=40, conversations=40, requests=1_000.0, first_s=0.0, last_s=86_400.0)
+
+
+def planned(monkeypatch: pytest.MonkeyPatch, needed: int | None, counts: Counts, rate: float = 0.05) -> Plan:
+    nothing: Any = None
+    monkeypatch.setattr(planning, "_needed", lambda *_: (needed, None if needed else "it differs too often"))
+    return planning.planned(nothing, nothing, 1, counts, rate)
+
+
+def test_a_plan_counts_requests_days_and_money(monkeypatch: pytest.MonkeyPatch) -> None:
+    priced = SEEN._replace(off_path_nano_usd=90 * 10**6, priced=90)  # ten rows without a known cost
+    plan = planned(monkeypatch, 90, priced)
+    assert (plan.requests, plan.days, plan.labels) == (1_000, 1.0, 0)
+    assert plan.usd == pytest.approx(1_000 * 0.1 * 0.001)
+    assert "about 1000 more requests, 0.1 USD for the calls beside, 1 days at the traffic so far, and no label" in (
+        plan.describe()
+    )
+
+
+def test_later_turns_of_conversations_certify_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert planned(monkeypatch, 90, SEEN._replace(certify=80)).requests == 2_000
+
+
+@pytest.mark.parametrize("unknown", ["usd", "days", "requests"])
+def test_what_is_unknown_is_none_and_is_said(unknown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = SEEN._replace(off_path_nano_usd=10**9, priced=100)
+    counts = {"usd": counts._replace(priced=0), "days": counts._replace(last_s=0.0), "requests": counts}[unknown]
+    plan = planned(monkeypatch, 90, counts, 0.0 if unknown == "requests" else 0.05)
+    assert getattr(plan, unknown) is None
+    assert "unknown number of" in plan.describe()
+    shown = forecast(CascadeState("cascade"), counts, KeptPlan("2026-11-23T10:00:00+00:00", plan))
+    assert (shown.nano_usd if unknown == "usd" else getattr(shown, unknown)) is None
+
+
+def test_where_no_number_is_enough_nothing_is_said_to_be_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(monkeypatch, None, SEEN)
+    assert (plan.requests, plan.labels, plan.usd, plan.days) == (None, None, None, None)
+    shown = forecast(CascadeState("cascade"), SEEN, KeptPlan("", plan))
+    assert shown == Forecast("No promotion is likely so far: it differs too often.", at="")
+
+
+@pytest.mark.parametrize(
+    ("state", "counts", "plan"),
+    [
+        (CascadeState("cascade"), SEEN._replace(fit=49), Plan(1, 40, 90, 1_000)),
+        (CascadeState("cascade"), SEEN, None),
+        (CascadeState("cascade", looks=1), SEEN, Plan(1, 40, 90, 1_000)),
+        (CascadeState("cascade", era=1), SEEN, Plan(1, 40, 90, 1_000)),
+    ],
+    ids=["few rows", "no plan", "a look since", "an alarm since"],
+)
+def test_a_plan_that_speaks_of_something_else_is_not_shown(
+    state: CascadeState, counts: Counts, plan: Plan | None
+) -> None:
+    shown = forecast(state, counts, None if plan is None else KeptPlan("", plan))
+    assert shown.said.startswith("Unknown so far")
+    assert (shown.requests, shown.labels, shown.nano_usd, shown.days) == (None, None, None, None)
