@@ -99,33 +99,34 @@ def calibrate(
     force: bool = False,
     tell: Tell = warn,
 ) -> CalibrationResult:
-    """Set a policy's threshold on a log so that a promise about fresh questions holds, and certify it.
+    """Set a policy's threshold on a log so that a guarantee holds for new questions, and write the certificate.
 
     Of a policy with levels all are calibrated, each with the alpha that it has.
 
     Args:
-        log: a log, or what `open_log` takes.
-        policy: a policy directory, a policy as YAML, or a configuration file.
-        output: the directory to write; by default that of the policy.
-        guarantee: the kind of promise, or the whole of it. Without it a directory keeps what it promised.
-        alpha: the share of questions that may break the promise.
-        delta: for all but this share of calibrations.
-        budget_usd: what a question may cost on average, in USD.
-        most_usd: what no question can cost more than, in USD.
-        by_segment: a promise for each segment of questions.
-        together: with `by_segment` and `delta`: delta for all segments at once.
-        by_group: until 0.7, as `by_segment` of the column group.
-        abstain: serve no answer where the best one is not sure enough.
-        config: the configuration of the cascade that will serve.
-        expires_days: how many days the certificates hold.
-        where: which rows of the log are read.
-        matcher: judges the answers anew.
-        models: of a log of many models these alone, the cheapest first; the last is the reference.
-        reviews: what people said (`cascade review`) is the truth: one file or several.
-        label_rate: of the reviews only those drawn at this rate; by default all that were drawn.
-        seed: which random draws.
-        allow_everything: with too few questions, keep every answer of every step.
-        force: write over another policy there.
+        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
+        policy: a policy directory, a policy as YAML, or a configuration.
+        output: the policy directory to write. By default that of --policy.
+        guarantee: the kind of guarantee. For a policy directory, the parts of its guarantee that are not given stay as
+            they are.
+        alpha: the share of questions that may be missed. By default 0.1.
+        delta: the guarantee holds with probability 1 - delta over calibrations, not only on average over them.
+        budget_usd: the mean cost of a question, in USD, as in 0.01.
+        most_usd: the highest cost that a question can have, in USD. By default budget.per_question.
+        by_segment: make a certificate for each segment of questions (a tenant, a task, a language).
+        together: with --by-segment and --delta: delta holds for all segments together, not for each.
+        by_group: until 0.7: as --by-segment, of the column group. Use --by-segment.
+        abstain: abstain where the best answer is not sure enough.
+        config: the configuration that will serve: models, prices, prompts, strategy.
+        expires_days: the certificate expires after so many days. By default never.
+        where: only rows with COLUMN=VALUE. Repeatable.
+        matcher: judge the answers again, against the gold answers, with this matcher.
+        models: CHEAP,DEAR: use only these models of the log, in this order; the last is the reference.
+        reviews: a file of reviews (`cascade review`): they decide what is right. Repeatable, for several reviewers.
+        label_rate: use only the reviews drawn at this rate. By default all that were drawn.
+        seed: seed of the random draws.
+        allow_everything: if there are too few questions, keep every answer of every step instead of failing.
+        force: overwrite the policy in the directory.
         tell: is called with each notice about the log or the call.
 
     Raises:

@@ -96,25 +96,24 @@ def collect(
     show: Callable[[Progress], None] = lambda _: None,
     tell: Tell = warn,
 ) -> CollectionResult:
-    """Run all T steps of every question and log them, so that any policy can be judged on the log exactly.
+    """Run every step of every question and log it, so that any policy can be evaluated exactly on the log.
 
     Every answer is on the disk before it is used. Questions that fail, and a cap that ends it early, are part of the
     result: see `error`.
 
     Args:
-        questions: a JSONL, CSV or JSON file of questions or requests, or the questions themselves.
+        questions: a JSONL, CSV or JSON file of questions, or: demo, demo-requests.
         output: the log: .jsonl, .jsonl.gz or .parquet.
-        config: the configuration, or its file.
-        resume: go on with what is on record.
-        concurrency: how many questions at a time.
-        max_cost_usd: the most that the log may cost, in USD.
-        walks: other ways to answer that are logged too; ("all",) for all of them, () for none; by default the guide
-            alone.
-        matcher: how answers are judged; by default as the form of the request asks.
-        dataset: what the questions are called in the log.
-        limit: ask only the first so many.
-        show: told how far it is.
-        tell: takes what was left out of the questions, in words.
+        config: the configuration.
+        resume: continue an earlier run; nothing is paid twice.
+        concurrency: how many questions run at once.
+        max_cost_usd: stop before the log costs more than this, in USD.
+        walks: also log these baselines: their names, ("all",) or () for none; by default the guide alone.
+        matcher: how answers are judged: exact, hotpotqa, choice, … By default, the form of the questions decides.
+        dataset: the name of the questions in the log.
+        limit: ask only the first N questions.
+        show: is called with how far it is.
+        tell: is called with what was left out of the questions, in words.
 
     Raises:
         UsageError: the questions or the log cannot be read or written, or what is asked for does not exist.

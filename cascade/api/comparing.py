@@ -95,26 +95,27 @@ def compare(
     seed: int = 0,
     tell: Tell = warn,
 ) -> ComparisonResult:
-    """Compare every way to answer on the same random splits of a log.
+    """Compare policies and baselines on the same random splits of a log.
 
     Args:
-        log: a log, or what `open_log` takes.
+        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
         alpha: the share of questions that may be missed.
-        splits: how many random splits.
-        reference: the row that the others are held against; by default the one that asks for most.
-        fit: also choose and fit a policy on each split as `fit` does.
-        networks: also train policy networks on each split; needs the extra train.
-        steps: updates of each network.
-        rounds: let the summary say what each step brought.
-        plot: draws cost against coverage into this file; refused before anything is computed.
-        where: which rows of the log are read.
-        matcher: judges the answers anew.
-        models: of a log of many models these alone, the cheapest first; the last is the reference.
-        reviews: what people said (`cascade review`) is the truth: one file or several. Figures are of the
-            questions drawn for review; a differing output that nobody judged counts as wrong.
-        label_rate: of the reviews only those drawn at this rate; by default all that were drawn.
-        seed: which random splits.
-        tell: is called with each notice about the log.
+        splits: number of random splits.
+        reference: the row to compare with. By default what is paid today, as in `prove`.
+        fit: also fit a policy, as `cascade fit` does.
+        networks: also train policy networks, CPO and CCPO, on each split: far slower than all else. Needs the extra
+            train.
+        steps: updates of each network; fewer are quicker.
+        rounds: also print accuracy and cost after each step.
+        plot: draw cost against coverage: .svg, .png or .pdf.
+        where: only rows with COLUMN=VALUE. Repeatable.
+        matcher: judge the answers again, against the gold answers, with this matcher.
+        models: CHEAP,DEAR: use only these models of the log, in this order; the last is the reference.
+        reviews: a file of reviews (`cascade review`): they decide what is right. Figures are of the questions drawn
+            for review; a differing output that nobody judged counts as wrong. Repeatable, for several reviewers.
+        label_rate: use only the reviews drawn at this rate. By default all that were drawn.
+        seed: seed of the random draws.
+        tell: is called with each notice about the log or the call.
 
     Raises:
         UsageError: what is asked for cannot be had from this log.

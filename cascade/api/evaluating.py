@@ -57,19 +57,19 @@ def evaluate(
     seed: int = 0,
     tell: Tell = warn,
 ) -> EvaluationResult:
-    """Say exactly what one policy does on a log, with intervals.
+    """Evaluate one policy exactly on a log, with confidence intervals.
 
     Args:
-        log: a log, or what `open_log` takes.
-        policy: a policy directory, a policy as YAML, or a configuration file.
-        where: which rows of the log are read.
-        matcher: judges the answers anew.
-        models: of a log of many models these alone, the cheapest first; the last is the reference.
-        reviews: what people said (`cascade review`) is the truth: one file or several. Figures are of the
-            questions drawn for review; a differing output that nobody judged counts as wrong.
-        label_rate: of the reviews only those drawn at this rate; by default all that were drawn.
-        seed: which random draws of the intervals.
-        tell: is called with each notice about the log.
+        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
+        policy: a policy directory, a policy as YAML, or a configuration.
+        where: only rows with COLUMN=VALUE. Repeatable.
+        matcher: judge the answers again, against the gold answers, with this matcher.
+        models: CHEAP,DEAR: use only these models of the log, in this order; the last is the reference.
+        reviews: a file of reviews (`cascade review`): they decide what is right. Figures are of the questions drawn
+            for review; a differing output that nobody judged counts as wrong. Repeatable, for several reviewers.
+        label_rate: use only the reviews drawn at this rate. By default all that were drawn.
+        seed: seed of the random draws.
+        tell: is called with each notice about the log or the call.
 
     Raises:
         UsageError: there is no such log or policy.

@@ -25,13 +25,14 @@ class NetworkOptions(NamedTuple):
     """What is asked of policy networks, as given.
 
     Attributes:
-        offered: whether `auto` also tries networks.
-        config: a file of settings, YAML or JSON.
-        steps: updates of each network.
-        device: where they are trained: "cpu" or "cuda".
-        checkpoint: a folder in which the training of one network is kept.
-        every: steps between checkpoints.
-        resume: whether to go on from the checkpoint.
+        offered: offer --policy auto two policy networks, CCPO and CPO batch. Each is trained five times, for seconds to
+            minutes each. Needs the extra train.
+        config: how networks are trained, YAML or JSON: docs/networks.md.
+        steps: steps that networks are trained for. By default 1,000.
+        device: where networks are trained: cpu, or cuda, which does not give the same bytes every time. By default cpu.
+        checkpoint: save the training of one network there, to resume it.
+        every: steps between checkpoints. By default 500.
+        resume: resume from --checkpoint if it exists; the result has the same bytes.
     """
 
     offered: bool = False

@@ -77,44 +77,47 @@ def fit(
     working: Working = _silent,
     tell: Tell = warn,
 ) -> FitResult:
-    """Learn when to stop from a log, choose honestly among simple and learned policies, and certify the best.
+    """Learn a policy from a log: compare simple and learned policies by cross-fitting, and certify the best.
 
     Questions are divided first: one part to fit and choose on, one, which nothing else looks at, to certify.
 
     Args:
-        log: a log, or what `open_log` takes.
-        guarantee: the kind of promise, or the whole of it; then nothing else of it is given.
-        alpha: the share of questions that may break the promise; by default 0.1.
-        delta: for all but this share of calibrations.
-        budget_usd: what a question may cost on average, in USD.
-        most_usd: what no question can cost more than, in USD.
-        by_segment: a promise for each segment of questions.
-        together: with `by_segment` and `delta`: delta for all segments at once.
-        by_group: until 0.7, as `by_segment` of the column group.
-        abstain: serve no answer where the best one is not sure enough.
-        policy: the method to fit; "auto" tries all but networks.
-        calibration_share: the share of questions that certify, and are used for nothing else.
-        lambda_set: what each answer more in the set is charged with, as a share of a step.
-        init: a policy directory to start from.
-        embed: offer what each question is about, by a local sentence model.
-        cross_calibrate: set no question aside; misses up to twice alpha.
-        levels: several levels by name, each with its alpha.
-        default_level: the level that serves where none is named.
+        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
+        guarantee: the kind of guarantee, or the whole of it; then nothing else of it is given.
+        alpha: the share of questions that may be missed. By default 0.1.
+        delta: the guarantee holds with probability 1 - delta over calibrations, not only on average over them.
+        budget_usd: the mean cost of a question, in USD, as in 0.01.
+        most_usd: the highest cost that a question can have, in USD. By default budget.per_question.
+        by_segment: make a certificate for each segment of questions (a tenant, a task, a language).
+        together: with --by-segment and --delta: delta holds for all segments together, not for each.
+        by_group: until 0.7: as --by-segment, of the column group. Use --by-segment.
+        abstain: abstain where the best answer is not sure enough.
+        policy: the kind of policy; auto compares all but networks and takes the simplest that does as well as the best.
+        calibration_share: the share of questions set aside for certification. By default 0.3; for regret, the share
+            that costs least in the end, or all questions where nothing is learned.
+        lambda_set: the price of each further answer in the set, as a share of a step's cost.
+        init: a fitted policy to start from.
+        embed: add sentence embeddings of the question as features (extra embed; cascade models pull minilm). A policy
+            that looks at it needs both to serve.
+        cross_calibrate: set no question aside: each certifies a policy that was fitted without it. The certificate is
+            weaker: misses up to twice alpha.
+        levels: fit several levels, each with a certificate, into one directory; a request names one: low=0.2,high=0.05.
+        default_level: the level used when a request names none. By default the middle one.
         networks: what is asked of policy networks.
-        config: the configuration of the cascade that will serve.
-        expires_days: how many days the certificates hold.
-        allow_everything: with too few questions, keep every answer of every step.
-        where: which rows of the log are read.
-        matcher: judges the answers anew.
-        reference: whose output is the truth, whatever the labels say: "guide", or a ladder's model.
-        models: of a log of many models these alone, the cheapest first; the last is the reference.
-        reviews: what people said (`cascade review`) is the truth: one file or several.
-        label_rate: of the reviews only those drawn at this rate; by default all that were drawn.
-        seconds_price_usd: what a second of waiting is worth, in USD: costs then are USD and this for each second that
-            the log says a call took. It chooses and fits; the promise is the same.
-        seed: which random draws; the same log and seed give the same policy.
-        output: the directory to write; by default none, see `save` of the result.
-        force: write over another policy there.
+        config: the configuration that will serve: models, prices, prompts, strategy.
+        expires_days: the certificate expires after so many days. By default never.
+        allow_everything: if there are too few questions, keep every answer of every step instead of failing.
+        where: only rows with COLUMN=VALUE. Repeatable.
+        matcher: judge the answers again, against the gold answers, with this matcher.
+        reference: an answer is right if it equals this model's output; labels are ignored: guide, or a ladder's model.
+        models: CHEAP,DEAR: use only these models of the log, in this order; the last is the reference.
+        reviews: a file of reviews (`cascade review`): they decide what is right. Repeatable, for several reviewers.
+        label_rate: use only the reviews drawn at this rate. By default all that were drawn.
+        seconds_price_usd: what a second of waiting is worth: costs are then USD and this for each second that the log
+            says. It chooses and fits; the promise is the same.
+        seed: seed of the random draws; the same log and seed give the same policy.
+        output: the policy directory to write. By default none is written; see `save` of the result.
+        force: overwrite the policy in the directory.
         working: makes the context in which it is shown how far a fit is.
         tell: is called with each notice about the log or the call.
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from cascade.checks import did_you_mean
 from cascade.errors import UsageError
+from cascade.policies import learned
+from cascade.training.choice.portfolio import AUTO
 
-METHODS = (
-    "auto", "net_benefit", "index2", "boosted", "purchases", "threshold", "depth", "reference",
-    "cpo", "cpo_batch", "cpo_online", "ccpo",
-)  # fmt: skip
+METHODS = (AUTO, *learned.METHODS)
 
 
 def method_written(method: str) -> str:

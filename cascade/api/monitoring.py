@@ -69,16 +69,18 @@ def monitor(
     models: Models = None,
     tell: Tell = warn,
 ) -> MonitoringResult:
-    """Go through audited questions in the order they were asked, and say whether the promise still holds.
+    """Go through audited questions in the order they were asked, and report whether the guarantee still holds.
+
+    An audit runs every step, so it counts for each level of a policy with levels; the levels share that probability.
 
     Args:
         directory: a policy directory with its certificates.
-        log: a log of audits, or what `open_log` takes.
-        level: the probability of a false alarm, ever; the levels of a policy share it.
-        where: which rows of the log are read.
-        matcher: judges the answers anew.
-        models: of a log of many models these alone, the cheapest first; the last is the reference.
-        tell: is called with each notice about the audits.
+        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
+        level: the probability that a false alarm is ever raised.
+        where: only rows with COLUMN=VALUE. Repeatable.
+        matcher: judge the answers again, against the gold answers, with this matcher.
+        models: CHEAP,DEAR: use only these models of the log, in this order; the last is the reference.
+        tell: is called with each notice about the log or the call.
 
     Raises:
         UsageError: there is no such log or directory.

@@ -95,30 +95,33 @@ def prove(
     show: Show = lambda _name, _done, _total: None,
     tell: Tell = warn,
 ) -> ProofResult:
-    """Say what a cascade would save on logs that exist: at which promise, how sure that is, and why.
+    """Say what a cascade would save on your logs, with which guarantee, how sure that is, and why.
 
-    Everything is fitted and certified anew on random splits of the questions, and judged on those left out.
+    No key is needed and no model is asked. Everything is fitted and certified anew on random splits of the questions,
+    and judged on those left out.
 
     Args:
-        logs: one log or several, or what `open_log` takes.
-        guarantee: the kind of promise. By default what the reviews asked; without them regret where the guide alone
-            is on record, else coverage.
-        alpha: the share of questions that may break the promise; of several the first is the headline.
-        delta: for all but this share of calibrations.
-        against: what is paid today: "guide" or "all".
-        splits: how many random splits.
-        policy: the method to fit; by default all that `fit` tries.
-        where: which rows of the logs are read.
-        matcher: judges the answers anew.
-        reference: whose output is the truth, whatever the labels say: "guide", or a ladder's model.
-        models: of a log of many models these alone, the cheapest first; the last is the reference.
-        reviews: what people said (`cascade review`) is the truth: one file or several. An output that differs from the
-            reference's and that nobody judged counts as a loss.
-        label_rate: of the reviews only those drawn at this rate; by default all that were drawn.
-        seed: which random splits.
-        report: writes the same as Markdown into this file.
-        show: told how far it is.
-        tell: is called with each notice about a log.
+        logs: logs (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
+        guarantee: the kind of guarantee: coverage, solvable, regret, error, agreement, … By default what the
+            reviews asked; without them regret where the guide alone is on record, and the texts wherever votes decide;
+            else coverage.
+        alpha: the share of questions that may break the promise. By default 0.05 for regret and error, else 0.1.
+            Repeatable: the first is the headline.
+        delta: the guarantee holds with probability 1 - delta over calibrations. By default 0.1 for regret and error.
+        against: what you pay today: guide (a ladder's last model), or all steps. By default the guide where on record.
+        splits: number of random splits.
+        policy: the kind of policy; by default all that `fit` tries, up to 2,000 questions.
+        where: only rows with COLUMN=VALUE. Repeatable.
+        matcher: judge the answers again, against the gold answers, with this matcher.
+        reference: an answer is right if it equals this model's output; labels are ignored: guide, or a ladder's model.
+        models: CHEAP,DEAR: use only these models of the log, in this order; the last is the reference.
+        reviews: a file of reviews (`cascade review`): they decide what is right. An output that differs from the
+            reference's and that nobody judged counts as a loss. Repeatable, for several reviewers.
+        label_rate: use only the reviews drawn at this rate. By default all that were drawn.
+        seed: seed of the random draws.
+        report: also write the report as Markdown.
+        show: is called with how far it is.
+        tell: is called with each notice about the log or the call.
 
     Raises:
         UsageError: with everything that is wrong with what is asked for, or why nothing can be said of any log.

@@ -85,21 +85,21 @@ def verify(
     label_rate: float | None = None,
     tell: Tell = warn,
 ) -> VerificationResult:
-    """Check a policy's certificates on a log: hashes, dates, models, the same threshold from the same data.
+    """Check a policy's certificates on a log: hashes, dates, models, and that the same data give the same threshold.
 
-    On questions that the policy was not made from, it counts the misses and says whether they refute the promise. Of
-    a policy with levels every level is checked. Checks that fail are part of the result: see `ok`.
+    On questions that the policy was not made from, it counts the misses and says whether they refute the promise. Every
+    level of a policy with levels is checked.
 
     Args:
-        directory: a policy directory.
-        log: a log, or what `open_log` takes.
-        config: the cascade that will serve.
-        where: which rows of the log are read.
-        matcher: judges the answers anew.
-        models: of a log of many models these alone, the cheapest first; the last is the reference.
-        reviews: what people said (`cascade review`) is the truth: one file or several.
-        label_rate: of the reviews only those drawn at this rate; by default all that were drawn.
-        tell: is called with each notice about the log.
+        directory: a policy directory with its certificates.
+        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
+        config: the configuration that will serve: models, prices, prompts, strategy.
+        where: only rows with COLUMN=VALUE. Repeatable.
+        matcher: judge the answers again, against the gold answers, with this matcher.
+        models: CHEAP,DEAR: use only these models of the log, in this order; the last is the reference.
+        reviews: a file of reviews (`cascade review`): they decide what is right. Repeatable, for several reviewers.
+        label_rate: use only the reviews drawn at this rate. By default all that were drawn.
+        tell: is called with each notice about the log or the call.
 
     Raises:
         UsageError: there is no such log or directory.

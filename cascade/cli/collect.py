@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Any, Self
 
-import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
-from cascade.api.collecting import collect, money_said
+from cascade.api.collecting import CollectionResult, collect, money_said
+from cascade.cli.command import command, flag
 from cascade.cli.models import fetch
-from cascade.cli.output import notes, print_result, say
+from cascade.cli.output import notes, say
 from cascade.collection import Progress
 from cascade.collection.baselines import BASELINES
 from cascade.config import CascadeConfig
@@ -29,60 +29,35 @@ _QUIET_S = 10.0
 """Where there is no terminal, one line at most so often."""
 
 
-def collect_log(
-    questions: Annotated[str, typer.Argument(help="A JSONL, CSV or JSON file of questions, or: demo, demo-requests.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The log: .jsonl, .jsonl.gz or .parquet.")],
-    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an earlier run; nothing is paid twice.")] = False,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", min=1, max=1_000, help="How many questions run at once.")
-    ] = 8,
-    max_cost: Annotated[
-        float | None, typer.Option("--max-cost", help="Stop before the log costs more than this, in USD.")
-    ] = None,
-    walk: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--walk", help=f"Also log this baseline: {'; '.join(BASELINES)}; all; none. By default: guide only."
-        ),
-    ] = None,
-    matcher: Annotated[
-        str | None,
-        typer.Option(
-            "--matcher",
-            help="How answers are judged: exact, hotpotqa, choice, … By default, the form of the questions decides.",
-        ),
-    ] = None,
-    dataset: Annotated[str | None, typer.Option("--dataset", help="The name of the questions in the log.")] = None,
-    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Ask only the first N questions.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
-) -> None:
-    """Run every step of every question and log it, so that any policy can be evaluated exactly on the log.
+def _collect(**given: Any) -> CollectionResult:
+    """Collect with progress shown; a demo is asked its own questions, of its own models."""
+    named = given["questions"]
+    given["dataset"] = given["dataset"] or Path(named).stem
+    if named in {DEMO, DEMO_REQUESTS}:
+        given["questions"], given["config"] = _demo(named)
+    with _Shown() as shown:
+        return collect(**given, show=shown.tell, tell=say)
 
-    Example: cascade collect questions.jsonl -o episodes.parquet --max-cost 5
-    """
-    asked: str | Sequence[AskedQuestion] = questions
-    settings: Path | CascadeConfig = config
-    if questions in {DEMO, DEMO_REQUESTS}:
-        asked, settings = _demo(questions)
-    with _Shown(as_json=as_json) as shown:
-        found = collect(
-            asked,
-            output,
-            config=settings,
-            resume=resume,
-            concurrency=concurrency,
-            max_cost_usd=max_cost,
-            walks=walk,
-            matcher=matcher,
-            dataset=dataset or Path(questions).stem,
-            limit=limit,
-            show=shown.tell,
-            tell=say,
-        )
-    print_result(found, as_json=as_json)
+
+def _raise_error(found: CollectionResult, _: Mapping[str, Any]) -> None:
     if found.error is not None:
         raise found.error
+
+
+collect_log = command(
+    collect,
+    "cascade collect questions.jsonl -o episodes.parquet --max-cost 5",
+    flags={
+        "questions": flag(kind=str),
+        "max_cost_usd": flag("--max-cost"),
+        "walks": flag(
+            "--walk", help=f"Also log this baseline: {'; '.join(BASELINES)}; all; none. By default: guide only."
+        ),
+        "limit": flag(min=1),
+    },
+    call=_collect,
+    after=_raise_error,
+)
 
 
 def _demo(name: str) -> tuple[list[AskedQuestion], CascadeConfig]:
@@ -107,11 +82,11 @@ def _demo(name: str) -> tuple[list[AskedQuestion], CascadeConfig]:
 class _Shown:
     """Progress: a bar on a terminal, a line now and then elsewhere."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self) -> None:
         self._out: Console = notes()
         self._bar = None
         self._said = time.monotonic()
-        if self._out.is_terminal and not as_json:
+        if self._out.is_terminal:
             parts = (TextColumn("asking"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
             self._bar = Bar(*parts, TextColumn("{task.fields[money]}"), console=self._out)
 

@@ -1,4 +1,4 @@
-"""The options of `fit` that are about policy networks, and how far their training is."""
+"""How far a fit is, and how a run that is ended keeps the training of its network."""
 
 from __future__ import annotations
 
@@ -9,46 +9,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Self
 
-import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cascade.api.output import plain
 from cascade.cli.output import notes, say
 from cascade.training.networks import progress
-from cascade.training.networks.progress import CHECKPOINT_FILE, EVERY
-
-Offered = Annotated[
-    bool,
-    typer.Option(
-        "--networks",
-        help="Offer --policy auto two policy networks, CCPO and CPO batch. Each is trained five times, for seconds to "
-        "minutes each. Needs the extra train.",
-    ),
-]
-NetworkConfig = Annotated[
-    Path | None,
-    typer.Option("--network-config", metavar="FILE", help="How networks are trained, YAML or JSON: docs/networks.md."),
-]
-Steps = Annotated[int | None, typer.Option("--steps", help="Steps that networks are trained for. By default 1,000.")]
-Device = Annotated[
-    str | None,
-    typer.Option(
-        "--device",
-        help="Where networks are trained: cpu, or cuda, which does not give the same bytes every time. By default cpu.",
-    ),
-]
-Checkpoint = Annotated[
-    Path | None,
-    typer.Option("--checkpoint", metavar="DIR", help="Save the training of one network there, to resume it."),
-]
-CheckpointEvery = Annotated[
-    int | None, typer.Option("--checkpoint-every", min=1, help=f"Steps between checkpoints. By default {EVERY}.")
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Resume from --checkpoint if it exists; the result has the same bytes.")
-]
+from cascade.training.networks.progress import CHECKPOINT_FILE
 
 _QUIET_S = 10.0
 """How long to be silent between two lines where there is no terminal."""

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from cascade.api.promoting import plan_promotion, promote, promote_if_likely
-from cascade.cli.options import AsJson
 from cascade.cli.output import print_result
 from cascade.errors import UsageError
 
@@ -28,7 +27,7 @@ def promote_cascade(
         bool, typer.Option("--if-likely", help="Look only where the plan says that a promotion is likely; for a timer.")
     ] = False,
     by: Annotated[str, typer.Option("--by", help="Who asks, for the record.")] = "cascade promote",
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Look at what was observed, and put a policy in force that is certified and saves something.
 

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from cascade.api.judging import Judging, beside
 from cascade.api.output import spelled
-from cascade.cli.options import Alpha, AsJson, Delta, Episodes, Matched, Models, Where
 from cascade.cli.output import console, say
 from cascade.cli.review_report import say_plan, say_report
 from cascade.cli.review_terminal import ENDED, Keys, barred, page
@@ -28,7 +27,7 @@ from cascade.text import counted
 
 
 def review_log(
-    episodes: Episodes,
+    episodes: Annotated[str, typer.Argument(help="A log (.jsonl, .parquet, or a store's URL).")],
     ask: Annotated[
         str, typer.Option("--ask", help="preference: which output is better; regret: also whether each is right.")
     ] = "preference",
@@ -46,8 +45,8 @@ def review_log(
             help="A policy directory: show only the outputs that decide its certificate, until it is decided.",
         ),
     ] = None,
-    alpha: Alpha = None,
-    delta: Delta = None,
+    alpha: Annotated[float | None, typer.Option("--alpha", help="Of the certificate. By default 0.1.")] = None,
+    delta: Annotated[float | None, typer.Option("--delta", help="Of the certificate. By default 0.1.")] = None,
     label_rate: Annotated[
         float | None,
         typer.Option("--label-rate", help="The share of questions drawn for review. By default 1: all."),
@@ -58,10 +57,13 @@ def review_log(
         bool, typer.Option("--report", help="Print what was judged, and how far reviewers agree.")
     ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Print how many judgements a certificate needs.")] = False,
-    where: Where = None,
-    matcher: Matched = None,
-    models: Models = None,
-    as_json: AsJson = False,
+    where: Annotated[list[str] | None, typer.Option("--where", help="Only rows with COLUMN=VALUE. Repeatable.")] = None,
+    matcher: Annotated[str | None, typer.Option("--matcher", help="When two outputs are the same.")] = None,
+    models: Annotated[
+        str | None,
+        typer.Option("--models", help="CHEAP,DEAR: only these models; the last is the reference."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --report or --plan: print one JSON document.")] = False,
 ) -> None:
     """Judge outputs that differ from the reference's: blind, in random order, each distinct output once.
 
