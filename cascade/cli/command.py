@@ -137,7 +137,7 @@ def _parameter(
 def _hints(act: Callable[..., Any]) -> dict[str, Any]:
     """Return the types of a function's parameters; that of its result may name what is not loaded."""
     annotations = {name: one for name, one in act.__annotations__.items() if name != "return"}
-    return get_type_hints(SimpleNamespace(__annotations__=annotations), act.__globals__)  # type: ignore[arg-type]
+    return get_type_hints(SimpleNamespace(__annotations__=annotations), act.__globals__)
 
 
 def _groups(act: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
