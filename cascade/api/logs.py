@@ -101,9 +101,11 @@ def unlabelled_said(table: EpisodeTable) -> str:
     """Return what is offered on a log in which nothing says which answers are right."""
     assert table.truth is not None  # noqa: S101 - such a log is compared with its reference
     reference, comparator = table.truth.reference, table.truth.comparator
+    cautions = "".join(f" {said}" for said in table.truth.cautions)
     return (
         f"{table.dataset} does not say which answers are right, so what is offered is agreement with {reference}: that "
-        f"the answer served is the same as what {reference} gives, by the comparator {comparator}. No label is needed."
+        f"the answer served is the same as what {reference} gives, by the comparator {comparator}. No label is "
+        f"needed.{cautions}"
     )
 
 

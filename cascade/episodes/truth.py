@@ -9,7 +9,6 @@ The reference is the guide asked outright, where the log has that walk, or else 
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from cascade.episodes.schema import FAILED, GUIDE_ONLY, answers, chat_of, questi
 from cascade.episodes.table import AGREEMENT
 from cascade.errors import UsageError
 from cascade.guarantees.questions import Truth
-from cascade.matching import Comparator, default_for, get_comparator
+from cascade.matching import Comparator, default_for, default_of, get_comparator
 from cascade.matching.same import agreement
 
 GUIDE = "guide"
@@ -32,7 +31,6 @@ GUIDE = "guide"
 AUDIT = "audit"
 """The `split` of a trace whose question was drawn for an audit, so that every step was run."""
 UNAUDITED = "a question that was not drawn for an audit: whether its steps were run hung on its answers"
-_LOOKED_AT = 1_000
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -191,17 +189,23 @@ def labelled_by_reference(read: Callable[[], Iterable[Row]], comparator: str | N
 
     Args:
         read: reads the log, each time it is called from the start.
-        comparator: as `matching.get_comparator` takes it; by default what the requests' form asks for.
+        comparator: as `matching.get_comparator` takes it; by default what all requests ask for, or else each one's.
 
     Raises:
         UsageError: there is no such matcher, or a data set has no reference.
     """
     found: dict[str, _Given] = defaultdict(_Given)
-    for row in read():
-        found[row["dataset"] or "log"].take(row)
-    chosen = comparator or default_comparator(itertools.islice(read(), _LOOKED_AT))
+
+    def requests() -> Iterator[ChatRequest | None]:
+        for row in read():
+            found[row["dataset"] or "log"].take(row)
+            if comparator is None:
+                yield chat_of(row)
+
+    default, cautions = default_of(requests())
+    chosen = comparator or default
     comparing = get_comparator(chosen)
-    truths = {dataset: Truth(given.name(dataset), chosen) for dataset, given in found.items()}
+    truths = {dataset: Truth(given.name(dataset), chosen, cautions=cautions) for dataset, given in found.items()}
 
     def rows(dropped: Dropped) -> Iterator[dict[str, Any]]:
         left_out: set[tuple[str, str]] = set()
@@ -265,12 +269,6 @@ def _without_failure(row: Row, given: _Given) -> Any:
     signals = dict(row["signals"])
     signals["replay"] = {name: one for name, one in signals["replay"].items() if name != FAILED}
     return signals
-
-
-def default_comparator(rows: Iterable[Row]) -> str:
-    """Return the comparator for requests of this form: tools, a schema, or else text."""
-    forms = Counter(default_for(chat_of(row)).name for row in rows)
-    return forms.most_common(1)[0][0] if forms else TEXT
 
 
 TEXT = default_for(None).name

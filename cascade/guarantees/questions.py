@@ -21,12 +21,14 @@ class Truth(NamedTuple):
         comparator: the matcher that says when two outputs are the same, as `matching.get_matcher` takes it.
         asked: for which kind of guarantee people judged the outputs that differ; None where nobody did.
         rate: the share of the questions that was drawn for it.
+        cautions: what to know of a comparator that nobody chose, a sentence or two each.
     """
 
     reference: str
     comparator: str
     asked: str | None = None
     rate: float = 1.0
+    cautions: tuple[str, ...] = ()
 
     @property
     def good(self) -> str:
@@ -36,6 +38,7 @@ class Truth(NamedTuple):
     def assumptions(self) -> Iterator[str]:
         """Yield what a certificate rests on by the way "right" was found, a sentence each."""
         yield f"Whether an answer equals the reference's is judged by {self.comparator}."
+        yield from self.cautions
         if self.asked is None:
             return
         yield "Answers that are equal by it lose nothing: of two equal ones both are right, or both wrong."

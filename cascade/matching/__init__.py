@@ -1,7 +1,8 @@
 """Whether an answer is right, and whether two outputs are the same: matchers and comparators by name.
 
 `get_matcher(spec)` gives a matcher, `judge_rows(rows, matcher)` fills the column `correct` of logged rows.
-`get_comparator(spec)` gives a comparator, `default_for(request)` the one that a request asks for.
+`get_comparator(spec)` gives a comparator, `default_for(request)` the one that a request asks for,
+`default_of(requests)` the one for a log of requests.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from cascade.matching.base import Comparator, KeyedComparator, Matcher, Question
 from cascade.matching.exact import exact_match, only_number
 from cascade.matching.judging import judge_rows
 from cascade.matching.registry import get_comparator, get_matcher, names
-from cascade.matching.same import answer_key, default_for
+from cascade.matching.same import answer_key, default_for, default_of
 
 __all__ = [
     "Comparator",
@@ -20,6 +21,7 @@ __all__ = [
     "Verdict",
     "answer_key",
     "default_for",
+    "default_of",
     "exact_match",
     "get_comparator",
     "get_matcher",

@@ -31,6 +31,7 @@ MATCHERS: Registry[Callable[..., Matcher]] = Registry(
         "embedding": "cascade.matching.embedding:EmbeddingMatcher",
         "function": "cascade.matching.function:FunctionMatcher",
         "judge": "cascade.matching.judge:JudgeMatcher",
+        "request": "cascade.matching.same:RequestMatcher",
     },
     callable_alone,
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 from cascade.chat import ChatRequest
-from cascade.matching.base import KeyedComparator
+from cascade.errors import UsageError
+from cascade.matching.base import KeyedComparator, Verdict
 from cascade.matching.json_value import JsonMatcher
 from cascade.matching.label import LabelMatcher, labels_of
 from cascade.matching.text import TextMatcher
@@ -48,6 +49,47 @@ def default_for(request: ChatRequest | None) -> Chosen:
     if request.wants_json:
         return Chosen("json", _JSON)
     return Chosen("text", _TEXT, _FREE_TEXT)
+
+
+class RequestMatcher:
+    """Each output is compared as its own request asks (`default_for`): for logs whose requests ask for several forms.
+
+    >>> RequestMatcher().same("The Danube.", "danube").correct
+    True
+    """
+
+    def matches(self, answer: str, gold: Sequence[str]) -> Verdict:
+        """Raise UsageError: without its request nothing says how an answer is compared with an accepted one."""
+        del answer, gold
+        raise UsageError(
+            f"{REQUEST} compares two outputs of one request; for accepted answers choose the matcher by their form: "
+            "tool_calls, json, label or another."
+        )
+
+    def same(self, one: str, other: str, request: ChatRequest | None = None) -> Verdict:
+        """Return whether two outputs are the same answer to the request."""
+        return default_for(request).comparator.same(one, other, request)
+
+    def key(self, output: str, request: ChatRequest | None = None) -> str:
+        """Return what is equal for outputs that are the same."""
+        return default_for(request).comparator.key(output, request)
+
+
+REQUEST = "request"
+"""The name of the comparator that each request chooses."""
+
+
+def default_of(requests: Iterable[ChatRequest | None]) -> tuple[str, tuple[str, ...]]:
+    """Return the comparator for requests, and what to be warned of: the one that all ask for, else `REQUEST`.
+
+    >>> tools = {"tools": [{"type": "function", "function": {"name": "f"}}]}
+    >>> default_of([None, ChatRequest([{"role": "user", "content": "Hi"}], tools)])[0]
+    'request'
+    """
+    forms = {(one.name, one.warning) for one in map(default_for, requests)}
+    names = {name for name, _ in forms} or {default_for(None).name}
+    chosen = next(iter(names)) if len(names) == 1 else REQUEST
+    return chosen, tuple(sorted(said for _, said in forms if said is not None))
 
 
 def answer_key(answer: str, request: ChatRequest | None) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import CHAT, COLUMNS, FAILED, GUIDE_ONLY
-from cascade.episodes.truth import default_comparator, labelled_by_reference, ladder_of_models
+from cascade.episodes.truth import labelled_by_reference, ladder_of_models
 from cascade.errors import UsageError
 from cascade.evaluation.logs import open_log
 from cascade.guarantees.questions import Truth
@@ -97,9 +97,15 @@ def test_the_form_of_the_requests_chooses_the_comparator() -> None:
         context = json.dumps({"messages": [{"role": "user", "content": "?"}], **body})
         return row("a", 1, SMALL, "x", context=context, signals={"replay": {CHAT: True}})
 
-    assert default_comparator([asked(tools=[{"type": "function"}])]) == "tool_calls"
-    assert default_comparator([asked(response_format={"type": "json_schema"})]) == "json"
-    assert default_comparator([asked(), row("b", 1, SMALL, "x")]) == "text"
+    def chosen(*requests: dict[str, Any]) -> str:
+        last = [one | {"step": 2, "model": LARGE, "source": LARGE} for one in requests]
+        (truth,) = labelled_by_reference(lambda: [*requests, *last]).truths.values()
+        return truth.comparator
+
+    assert chosen(asked(tools=[{"type": "function"}])) == "tool_calls"
+    assert chosen(asked(response_format={"type": "json_schema"})) == "json"
+    assert chosen(asked(), row("b", 1, SMALL, "x")) == "text"
+    assert chosen(*[asked(tools=[{"type": "function"}])] * 9, asked()) == "request"
 
 
 def test_a_log_without_a_reference_is_refused() -> None:

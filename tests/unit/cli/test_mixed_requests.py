@@ -1,0 +1,136 @@
+"""A log, and a live cascade, whose requests ask for calls, JSON, a label or text: each is compared by its own form."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.calibration.fingerprint import made_for
+from cascade.chat import ChatRequest, output_text
+from cascade.config import load
+from cascade.episodes.lines import Dropped
+from cascade.episodes.schema import CHAT, COLUMNS, question_id
+from cascade.episodes.truth import labelled_by_reference
+from cascade.orchestrator import Orchestrator
+from cascade.providers.fake import FakeProvider, reply
+from cascade.types import Question
+from unit.certified import certificate, directory
+from unit.cli.conftest import Ran
+from unit.review.booking import TOOL, call, write
+
+Cli = Callable[..., Ran]
+TOOLS, SCHEMA, ENUM, FREE = "tools", "schema", "enum", "free"
+FORMS: dict[str, dict[str, Any]] = {
+    TOOLS: {"tools": [TOOL]},
+    SCHEMA: {"response_format": {"type": "json_object"}},
+    ENUM: {"response_format": {"enum": ["refund", "delivery"]}},
+    FREE: {},
+}
+
+
+def said(content: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": content}
+
+
+EQUAL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    TOOLS: (call(5, spelled='{ "room": 5.0 }'), call(5)),
+    SCHEMA: (said('{"a": 1.0}'), said('{ "a":1 }')),
+    ENUM: (said("Refund."), said('"refund"')),
+    FREE: (said("The Danube."), said("danube")),
+}
+"""Outputs that are the same by the form of their request, and by no other form's rule."""
+DIFFERENT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    TOOLS: (call(6), call(5)),
+    SCHEMA: (said('{"a": 2}'), said('{"a": 1}')),
+    ENUM: (said("delivery"), said("refund")),
+    FREE: (said("The Rhine."), said("The Danube.")),
+}
+
+
+def request(form: str, number: int = 0) -> ChatRequest:
+    return ChatRequest([{"role": "user", "content": f"Request {number}"}], FORMS[form])
+
+
+def rows_of(number: int, form: str, small: dict[str, Any], large: dict[str, Any], doubt: float) -> list[dict[str, Any]]:
+    question = Question.of_chat(request(form, number))
+    rows = []
+    for step, (model, message) in enumerate((("small", small), ("large", large)), 1):
+        row: dict[str, Any] = dict.fromkeys(COLUMNS)
+        row |= {"episode_id": question_id(question.text, question.context), "dataset": "mixed", "schema_version": 3}
+        row |= {"question": question.text, "context": question.context, "step": step, "horizon": 2, "candidate": 0}
+        row |= {"source": model, "model": model, "answer": output_text(message), "text": json.dumps(message)}
+        row |= {"signals": {"reply_mean_logprob": -doubt, "replay": {CHAT: True}}, "cost_nano_usd": 10**step}
+        rows.append(row)
+    return rows
+
+
+def _reply(message: dict[str, Any]) -> Any:
+    made = [(one["function"]["name"], one["function"]["arguments"]) for one in message.get("tool_calls", ())]
+    return reply(message["content"] or "", tool_calls=made)
+
+
+def log(path: Path, n: int, seed: int) -> str:
+    """Write a log of which most requests offer tools; what is in doubt differs."""
+    draw, rows = random.Random(seed), []
+    for number in range(n):
+        form, doubt = draw.choices(list(FORMS), (6, 1, 1, 2))[0], draw.random()
+        small, large = (DIFFERENT if doubt > 0.7 else EQUAL)[form]
+        rows += rows_of(number + 10_000 * seed, form, small, large, doubt)
+    return str(write(path, rows))
+
+
+def test_each_request_is_compared_by_its_own_form() -> None:
+    rows = [row for at in range(9) for row in rows_of(at, TOOLS, *EQUAL[TOOLS], 0.1)]
+    for at, form in enumerate(FORMS, 100):
+        rows += [*rows_of(at, form, *EQUAL[form], 0.1), *rows_of(at + 50, form, *DIFFERENT[form], 0.9)]
+    found = labelled_by_reference(lambda: rows)
+    assert found.truths["mixed"].comparator == "request"
+    first = [row["correct"] for row in found.rows(Dropped()) if row["model"] == "small"]
+    assert first == [True] * 9 + [True, False] * len(FORMS)
+    assert any("embedding" in one for one in found.truths["mixed"].cautions)
+
+
+def test_a_policy_certified_on_a_mixed_log_is_verified_by_the_same_rule(cli: Cli, tmp_path: Path) -> None:
+    ran = cli("fit", log(tmp_path / "log.jsonl", 300, 1), "--policy", "threshold", "--alpha", "0.1", "-o", "policy")
+    assert ran.code == 0, ran.err
+    assert "comparator request" in " ".join(ran.err.split())
+    (one,) = json.loads((tmp_path / "policy" / "certificate.json").read_text())["certificates"]
+    assert (one["kind"], one["comparator"]) == ("agreement", "request")
+    assert cli("verify", "policy", log(tmp_path / "fresh.jsonl", 200, 2)).code == 0
+
+
+def test_a_matcher_of_accepted_answers_it_is_not(cli: Cli, tmp_path: Path) -> None:
+    write(tmp_path / "log.jsonl", [row | {"gold": ["x"]} for row in rows_of(1, FREE, *EQUAL[FREE], 0.1)])
+    ran = cli("compare", "log.jsonl", "--matcher", "request")
+    assert (ran.code, "compares two outputs of one request" in " ".join(ran.err.split())) == (2, True)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("outputs", "missed"), [(EQUAL, 0), (DIFFERENT, 1)], ids=["equal", "different"])
+def test_a_live_audit_compares_by_the_form_of_the_request(
+    tmp_path: Path, form: str, outputs: dict[str, tuple[dict[str, Any], dict[str, Any]]], missed: int
+) -> None:
+    ladder: dict[str, Any] = {
+        "models": {"a": "small", "b": "large"},
+        "strategy": {"kind": "ladder", "models": ["a", "b"]},
+        "provider": "fake",
+    }
+    sure = {"kind": "threshold", "when": "reply_logprob", "keep": "both"}
+    now = made_for(load(ladder | {"policy": sure}))
+    promised = certificate(
+        kind="agreement", delta=0.1, k=None, kappa=5.0, made_for=now, reference="large", comparator="request"
+    )
+    config = ladder | {"guarantee": {"audit": {"probability": 1, "seed": 1}}}
+    config["policy"] = directory(tmp_path, promised, policy=sure)
+    small, large = outputs[form]
+    provider = FakeProvider({"small": [_reply(small)], "large": [_reply(large)]})
+    with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
+        answer = orchestrator.chat(request(form))
+        assert answer.audited
+        assert orchestrator.status is not None
+        assert (orchestrator.status.audits, orchestrator.status.missed) == (1, missed)
