@@ -8,7 +8,9 @@ processor time a request takes in the server says what a quiet core would do, wh
     python benchmarks/gateway.py                          about two minutes
     python benchmarks/gateway.py --litellm VENV/bin       LiteLLM's proxy beside it, from an environment of its own
     python benchmarks/gateway.py --streams 1000           so many streams at once
-    python benchmarks/gateway.py --memory 100000          the resident set over so many requests
+    python benchmarks/gateway.py --memory 100000          memory over so many requests, a fifth of them streams
+
+With --rounds 0 nothing is measured but what the last two say.
 """
 
 from __future__ import annotations
@@ -284,7 +286,7 @@ def litellm_config(folder: str, behind: int) -> str:
 def measured(targets: dict[str, Target], rounds: int, count: int) -> dict[int, dict[str, list[Load]]]:
     """Measure all targets in turns, at each number of connections."""
     found: dict[int, dict[str, list[Load]]] = {}
-    for connections in CONNECTIONS:
+    for connections in CONNECTIONS if rounds else ():
         by_name = found[connections] = {name: list[Load]() for name in targets}
         for turn in range(rounds + 1):
             for name, target in targets.items():
@@ -317,6 +319,21 @@ def resident_bytes(run: subprocess.Popen[bytes]) -> int:
     """Return the resident set of a process."""
     pages = int(Path(f"/proc/{run.pid}/statm").read_text("ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def remembered(served: subprocess.Popen[bytes], targets: dict[str, Target], count: int) -> None:
+    """Send so many requests, and print the memory and the open files after each tenth of them."""
+    first = 0
+    for tenth in range(1, 11):
+        uvloop.run(load(targets["pass-through"], 16, count * 4 // 50))
+        uvloop.run(load(targets["pass-through, stream"], 16, count // 50))
+        resident = resident_bytes(served)
+        first = first or resident
+        print(
+            f"{count * tenth // 10:7d} requests: {resident / 2**20:.1f} MiB ({100 * (resident / first - 1):+.1f} %), "
+            f"{descriptors(served.pid)} open files",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -362,12 +379,7 @@ def main() -> None:
             one = uvloop.run(load(targets["pass-through, stream"], asked.streams, 5 * asked.streams))
             print(f"{asked.streams} streams at once: {one.per_s:.0f} a second, p50 {one.p50_ms:.0f} ms, no error")
         if asked.memory:
-            uvloop.run(load(targets["pass-through"], 16, asked.memory // 10))
-            before, files = resident_bytes(served), descriptors(served.pid)
-            uvloop.run(load(targets["pass-through"], 16, asked.memory - asked.memory // 10))
-            grown = 100 * (resident_bytes(served) / before - 1)
-            says = f"open files {files} and {descriptors(served.pid)}"
-            print(f"memory after {asked.memory // 10} and {asked.memory} requests: {grown:+.1f} %, {says}")
+            remembered(served, targets, asked.memory)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from cascade.providers.written_calls import with_tool_calls
 from cascade.resilience.breaker import Breaker
 from cascade.resilience.concurrency import Turns
 from cascade.resilience.halting import NEVER, Halt
-from cascade.resilience.retry import SHARED_CAPACITY, SHARED_REFILL, Deadline, RetryBudget, RetryPolicy
+from cascade.resilience.retry import Deadline, RetryBudget, RetryPolicy
 from cascade.types import Completion, Request, TextDelta
 
 logger = logging.getLogger("cascade")
@@ -135,8 +135,8 @@ class Guard:
         found = self._budgets.get(request.model)
         if found is not None:
             return found
-        shared = (SHARED_CAPACITY, SHARED_REFILL) if self.breakers is not None else ()
-        return self._budgets.setdefault(request.model, RetryBudget(*shared))
+        made = RetryBudget() if self.breakers is None else RetryBudget.shared()
+        return self._budgets.setdefault(request.model, made)
 
     def stream(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Iterator[TextDelta | Completion]:
         """Yield text as it is written and end with the checked completion.

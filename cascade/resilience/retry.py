@@ -101,18 +101,24 @@ for the first 20 retries, and 1.2 where all fail. More failures than these retri
 class RetryBudget:
     """The tokens of one model. Safe between threads.
 
-    A server that says when to come again (429 with Retry-After) is not down: such a retry takes no token.
+    A server that says when to come again (429 with Retry-After) is not down: no such answer empties the bucket.
 
     Args:
         capacity: the most tokens.
         refill: how many a success gives back. Below 1 it bounds the retries' share of all calls.
+        free_when_asked: whether a retry at the time that the server named takes no token.
     """
 
-    def __init__(self, capacity: int = CAPACITY, refill: float = 1.0) -> None:
+    def __init__(self, capacity: int = CAPACITY, refill: float = 1.0, *, free_when_asked: bool = True) -> None:
         self.tokens: float = capacity
-        self._capacity, self._refill = capacity, refill
+        self._capacity, self._refill, self._free_when_asked = capacity, refill, free_when_asked
         self._renew()
         after_fork(self._renew)
+
+    @classmethod
+    def shared(cls) -> RetryBudget:
+        """Return the budget of a server: its callers come again by themselves, so every retry takes a token."""
+        return cls(SHARED_CAPACITY, SHARED_REFILL, free_when_asked=False)
 
     def _renew(self) -> None:
         self._lock = threading.Lock()
@@ -131,7 +137,7 @@ class RetryBudget:
 
     def allows(self, error: ProviderError) -> bool:
         """Take a token for a retry; return whether there was one."""
-        if _asked_to_wait(error):
+        if self._free_when_asked and _asked_to_wait(error):
             return True
         with self._lock:
             if self.tokens < 1:

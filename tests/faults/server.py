@@ -198,6 +198,10 @@ def _slow_headers(handler: Any, _body: Any) -> None:
     handler.close_connection = True
 
 
+def _huge_head(handler: Any, body: Any) -> None:
+    handler._send(200, encode(good(body)), **{f"X-{number}": "a" * 1_000 for number in range(500)})
+
+
 def _redirect(handler: Any, _body: Any) -> None:
     handler._send(307, b"", Location=handler._faults.text)
 
@@ -223,6 +227,7 @@ RAW: dict[str, Callable[[Any, Any], None]] = {
     "hang": _hang,
     "slow_drip": _slow_drip,
     "slow_headers": _slow_headers,
+    "huge_head": _huge_head,
     "redirect": _redirect,
     "reset": _reset_at_once,
     "echo_key_in_200": _echo_key_in_200,

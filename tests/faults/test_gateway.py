@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from unit.server.served import ASK, CONFIG, asgi, orchestrator
+from unit.server.served import ASK, CONFIG, asgi, listening, orchestrator
 
 from cascade import Orchestrator
 from cascade.errors import ProviderTimeoutError
@@ -25,7 +25,15 @@ from .server import FaultServer
 
 CALL_S = 0.4
 SLACK_S = 5.0
-"""The tests' machine may be busy. No benchmark measures time under faults."""
+"""The tests' machine may be busy; `benchmarks/gateway_faults.py` measures by how much a deadline is missed."""
+RAISED = {
+    0: ("APIError", "APIStatusError"),
+    429: ("RateLimitError", "RateLimitError"),
+    502: ("InternalServerError", "InternalServerError"),
+    503: ("InternalServerError", "ServiceUnavailableError"),
+    504: ("InternalServerError", "GatewayTimeoutError"),
+}
+"""What the client libraries of OpenAI and Anthropic raise for a status, and for an error in a stream that had begun."""
 
 
 @asynccontextmanager
@@ -71,6 +79,47 @@ async def test_each_fault_ends_in_time_with_its_status(mode: str, status: int, a
     assert found.status_code == status
     assert ("x-should-retry" not in found.headers) is again
     assert set(found.json()["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_client_libraries_raise_what_each_fault_is() -> None:
+    openai, anthropic = pytest.importorskip("openai"), pytest.importorskip("anthropic")
+    statuses = {
+        "hang": (504, 504), "slow_drip": (504, 504), "slow_headers": (504, 504), "huge_head": (503, 503),
+        "cut_short": (502, 502), "reset": (503, 503), "503": (503, 503), "429": (429, 429),
+    }  # fmt: skip
+    models = {mode: {"model": mode, "price": {"input": 1.0, "output": 2.0}} for mode in statuses}
+    with FaultServer() as faults:
+        faults.modes.update({mode: mode for mode in statuses})
+        provider = {"kind": "openai_http", "api_base": faults.address}
+        config = {**CONFIG, "models": {**CONFIG["models"], **models}, "provider": provider}
+        served = Orchestrator.from_config(config)
+        for guard in served._guards.values():
+            guard.retry = RetryPolicy(max_retries=0)
+        with served, listening(served) as url:
+            async with (
+                openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as first,
+                anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as second,
+            ):
+
+                async def raised(library: Any, mode: str, stream: bool) -> str:
+                    headers = {"x-cascade-deadline-s": str(CALL_S)} if 504 in statuses[mode] else {}
+                    fields = {"messages": ASK, "max_tokens": 20, "stream": stream, "extra_headers": headers}
+                    try:
+                        _ = [event async for event in await library.create(model=mode, **fields)]
+                    except (openai.APIError, anthropic.APIError) as error:
+                        return type(error).__name__
+                    return "nothing"
+
+                async def all_raised(mode: str) -> tuple[str, ...]:
+                    libraries = (first.chat.completions, second.messages)
+                    return tuple(
+                        await asyncio.gather(
+                            *(raised(one, mode, stream) for stream in (False, True) for one in libraries)
+                        )
+                    )
+
+                found = dict(zip(statuses, await asyncio.gather(*map(all_raised, statuses)), strict=True))
+    assert found == {mode: (*RAISED[plain], *RAISED[streamed]) for mode, (plain, streamed) in statuses.items()}
 
 
 async def test_a_storm_of_429_is_told_when_to_come_again() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cascade.errors import AuthenticationError, ProviderUnavailableError, RateLimitedError
-from cascade.resilience.retry import RetryBudget
+from cascade.resilience.retry import SHARED_CAPACITY, RetryBudget
 
 DOWN = ProviderUnavailableError("down")
 
@@ -55,3 +55,12 @@ def test_a_server_that_says_when_to_come_again_is_not_down() -> None:
     full.gave_up(asked)
     assert full.allows(DOWN)
     assert not budget.allows(RateLimitedError("slow down"))
+
+
+def test_a_server_takes_a_token_for_a_retry_that_was_asked_for() -> None:
+    budget, asked = RetryBudget.shared(), RateLimitedError("slow down", retry_after_s=0.0)
+    assert sum(budget.allows(asked) for _ in range(100)) == SHARED_CAPACITY
+    budget.gave_up(asked)
+    for _ in range(20):
+        budget.succeeded()
+    assert budget.allows(asked)
