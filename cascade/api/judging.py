@@ -11,14 +11,16 @@ from cascade.api.policies import policy_directory
 from cascade.api.reviewing import compared
 from cascade.api.telling import Tell
 from cascade.calibration.samples import joined, once, one_a_group, tied
+from cascade.config import CascadeConfig, traces_url
 from cascade.episodes.files import is_url
 from cascade.errors import UsageError
 from cascade.guarantees.base import Guarantee
 from cascade.review.labels import tables_with
 from cascade.review.pairs import Compared, compare
 from cascade.review.path import Along, along_path
+from cascade.review.places import Place, place_for, reviews_at
 from cascade.review.plan import Plan, plans
-from cascade.review.reviews import Terms, read_reviews
+from cascade.review.reviews import Reviews, Terms
 from cascade.review.room import Room
 from cascade.text import counted
 
@@ -40,7 +42,7 @@ class Judging(NamedTuple):
     """
 
     episodes: str
-    file: Path | None = None
+    file: Place | None = None
     ask: str = "preference"
     policy: Path | None = None
     alpha: float | None = None
@@ -52,8 +54,8 @@ class Judging(NamedTuple):
     models: Models = None
 
     @property
-    def path(self) -> Path:
-        """The file of reviews. Raises UsageError where none is named, and the log is no file."""
+    def path(self) -> Place:
+        """The file of reviews, or the store that holds them. Raises UsageError where neither is known."""
         return beside(self.episodes) if self.file is None else self.file
 
     def read(self, tell: Tell) -> Compared:
@@ -115,11 +117,34 @@ class _Held(NamedTuple):
     rate: float = 1.0
 
 
-def _held(path: Path) -> _Held:
-    if not path.is_file() or not path.stat().st_size:
-        return _Held()
-    terms = read_reviews(path).terms
-    return _Held(terms.matcher, terms.rate)
+def _held(place: Place) -> _Held:
+    held = reviews_at(place)
+    return _Held() if held is None else _Held(held.terms.matcher, held.terms.rate)
+
+
+def review_place(settings: CascadeConfig) -> Place | None:
+    """Return where the judgements of a server's pages are kept; None where traces are off.
+
+    That is `server.review.file`, or beside what is judged: the log that is named, or the traces. Of traces in
+    PostgreSQL it is their database, so that replicas share it.
+    """
+    wanted, traces = settings.server.review, traces_url(settings.traces)
+    if wanted.file is not None:
+        return Path(wanted.file)
+    if wanted.log is not None:
+        return beside(wanted.log)
+    return None if traces is None else place_for(traces, SUFFIX)
+
+
+def reviews_of(settings: CascadeConfig) -> Reviews | None:
+    """Return what people judged on a server's pages, or by `cascade review` into the same file; None where nobody did.
+
+    Raises:
+        UsageError: it cannot be read.
+        StoreError: the store cannot be reached.
+    """
+    place = review_place(settings)
+    return None if place is None else reviews_at(place)
 
 
 def _certify(found: Compared) -> int:

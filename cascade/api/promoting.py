@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from cascade.api.judging import reviews_of
 from cascade.api.output import plain_text
 from cascade.api.result import Result
 from cascade.config import CascadeConfig, load, modes_url, traces_url
@@ -22,6 +23,7 @@ from cascade.episodes.store import Store
 from cascade.errors import ConfigError, UsageError
 from cascade.modes.draws import look_level, spent_level
 from cascade.modes.looking import Asked, Found, Rows, look_at, too_few, unseen
+from cascade.modes.people import KIND, check_terms
 from cascade.modes.plan import Plan
 from cascade.modes.planning import planned
 from cascade.modes.state import CascadeState, Draw, Opened
@@ -203,7 +205,7 @@ def _found(settings: CascadeConfig, store: ModeStore, name: str, opened: Opened,
     if why is not None:
         return Found(unseen(asked, opened, why))
     drawn = [one for one in store.draws(name) if one.era == opened.era and one.drawn_s <= opened.opened_s]
-    return look_at(_rows(settings, drawn, asked.comparator), opened.certifying, asked, opened.look)
+    return look_at(_rows(settings, drawn, asked), opened.certifying, asked, opened.look)
 
 
 def _planned(settings: CascadeConfig, store: ModeStore, name: str) -> PromotionPlan:
@@ -215,9 +217,10 @@ def _planned(settings: CascadeConfig, store: ModeStore, name: str) -> PromotionP
         for one in drawn
         if one.era == state.era and one.outcome != "pending" and (one.role == "fit" or one.look is not None)
     ]
-    rows = _rows(settings, may_fit, modes.comparator)
+    asked = _asked(settings)
+    rows = _rows(settings, may_fit, asked)
     share = modes.share if state.rate is None or modes.per_day is None else state.rate
-    plan = planned(rows, _asked(settings), state.looks + 1, counts, share * modes.certify)
+    plan = planned(rows, asked, state.looks + 1, counts, share * modes.certify)
     plan = replace(plan, era=state.era)
     store.keep_plan(name, plan)
     return PromotionPlan(name, plan)
@@ -226,7 +229,9 @@ def _planned(settings: CascadeConfig, store: ModeStore, name: str) -> PromotionP
 def _asked(settings: CascadeConfig) -> Asked:
     modes = settings.modes
     assert modes is not None  # noqa: S101 - `_name` has looked
-    return Asked(modes.alpha, modes.delta, modes.audit, modes.comparator, settings)
+    reviews = None if modes.guarantee != KIND else reviews_of(settings)
+    check_terms(reviews, modes.comparator)
+    return Asked(modes.alpha, modes.delta, modes.audit, modes.comparator, settings, modes.guarantee, reviews)
 
 
 def _name(settings: CascadeConfig, cascade: str | None) -> str:
@@ -238,13 +243,13 @@ def _name(settings: CascadeConfig, cascade: str | None) -> str:
     return name
 
 
-def _rows(settings: CascadeConfig, drawn: list[Draw], comparator: str | None) -> Rows:
+def _rows(settings: CascadeConfig, drawn: list[Draw], asked: Asked) -> Rows:
     """Read what the traces have of drawn requests."""
     url = traces_url(settings.traces)
     assert url is not None  # noqa: S101 - `modes_url` has looked
     models = [settings.models[place].model for place in settings.strategy.places]
     with Store.open(url, read_only=True) as traces:
-        return Rows(traces.read({"walk": "null"}), drawn, models, comparator)
+        return Rows(traces.read({"walk": "null"}), drawn, models, asked)
 
 
 def _said(found: Promotion) -> Iterator[str]:

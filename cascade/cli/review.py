@@ -19,6 +19,7 @@ from cascade.cli.review_report import say_plan, say_report
 from cascade.cli.review_terminal import ENDED, Keys, barred, page
 from cascade.errors import UsageError
 from cascade.review.pairs import Output
+from cascade.review.places import ReviewTable, opened
 from cascade.review.reviews import SKIPPED, ReviewFile, merged, read_reviews
 from cascade.review.room import Room
 from cascade.review.session import ASKED, KEYS, MOVES, Session
@@ -85,7 +86,7 @@ def review_log(
             "A review is written to one file and prints no JSON; --json and several files go with --report."
         )
     found = asked.read(say)
-    with ReviewFile(asked.path, asked.terms(found.comparator)) as held:
+    with opened(asked.path, asked.terms(found.comparator)) as held:
         _review(held, asked.room(found, held.reviews.terms, say), reviewer or _user(), skipped=skipped)
 
 
@@ -96,7 +97,7 @@ def _user() -> str:
         return "reviewer"
 
 
-def _review(file: ReviewFile, room: Room, reviewer: str, *, skipped: bool) -> None:
+def _review(file: ReviewFile | ReviewTable, room: Room, reviewer: str, *, skipped: bool) -> None:
     """Show each drawn pair that the reviewer has not judged, until none is left or the reviewer ends it."""
     judged = file.reviews.by(reviewer)
     if skipped:
@@ -107,10 +108,10 @@ def _review(file: ReviewFile, room: Room, reviewer: str, *, skipped: bool) -> No
         told = f"{_to_do(room)} You are {reviewer}; {file.path} keeps what you say."
         say(told)
     _loop(session, file, screen)
-    _say_done(session, room, screen, file.path)
+    _say_done(session, room, screen, str(file.path))
 
 
-def _say_done(session: Session, room: Room, screen: _Screen, path: Path) -> None:
+def _say_done(session: Session, room: Room, screen: _Screen, path: str) -> None:
     """Say how many were judged, and what is left."""
     done = [session.judged[pair.id] for pair in room.drawn if pair.id in session.judged]
     aside = sum(one.verdict == SKIPPED for one in done)
@@ -154,7 +155,7 @@ def _said(output: Output) -> Iterator[str]:
     yield from lines if any(lines) else ["(nothing)"]
 
 
-def _loop(session: Session, file: ReviewFile, screen: _Screen) -> None:
+def _loop(session: Session, file: ReviewFile | ReviewTable, screen: _Screen) -> None:
     """Show and ask until it ends. A judgement is on the disk before anything else is shown."""
     shown = None
     while session.current is not None:

@@ -93,6 +93,7 @@ class CascadeConfig(Section):
             *_fallback_problems(self),
             *_price_problems(self),
             *_provider_problems(self),
+            *_label_problems(self),
         ]
         if problems:
             # One error object carries them all; `load` takes them apart again.
@@ -311,6 +312,21 @@ def ledger_url(budget: BudgetConfig) -> str | None:
     except UsageError as error:
         raise ConfigError([f"budget.store_env: {error}"]) from None
     return url
+
+
+def _label_problems(config: CascadeConfig) -> Iterable[str]:
+    """Yield what keeps people's judgements from a promise that needs them."""
+    if config.modes is None or config.modes.guarantee != "regret":
+        return
+    review = config.server.review
+    if review.ask != "regret":
+        yield "server.review.ask: modes.guarantee regret needs right or wrong for both answers: ask: regret"
+    if review.log is not None:
+        yield "server.review.log: modes.guarantee regret needs judgements of this server's requests; leave log out"
+    if review.label_rate not in {None, 1.0}:
+        yield "server.review.label_rate: with modes.guarantee regret, modes.share and modes.audit draw; leave it out"
+    if config.traces is not None and config.traces.content != "full":
+        yield "traces.content: modes.guarantee regret needs texts that people can judge: full"
 
 
 def modes_url(config: CascadeConfig) -> str | None:

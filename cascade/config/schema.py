@@ -284,17 +284,20 @@ class ModesConfig(Section):
     """How `cascade serve` observes, proves, enforces and watches. Without this section its policy serves at once.
 
     `share` of the requests is drawn while observing, less where `per_day` (USD) would not pay for it; `certify` of the
-    conversations certify, the others fit. `alpha` and `delta` are of the certificate, `comparator` says when two
-    answers are the same. While the policy serves, `audit` of the requests are run to the end; `level` is the chance of
-    a false alarm. `promote` says whether people promote, or the server does once a promotion is likely; it serves
-    `canary` of the keys. `examples` messages at the head of each request are the application's own.
+    conversations certify, the others fit. `guarantee`, `alpha` and `delta` are of the certificate, `comparator` says
+    when two answers are the same. For regret people judge the answers that differ, within `label_days`. While the
+    policy serves, `audit` of the requests are run to the end; `level` is the chance of a false alarm. `promote` says
+    whether people promote, or the server does once a promotion is likely; it serves `canary` of the keys. `examples`
+    messages at the head of each request are the application's own.
     """
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
     per_day: _Positive | None = None
     certify: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    guarantee: Literal["agreement", "regret"] = "agreement"
     alpha: Annotated[float, Field(gt=0, lt=1)] = 0.1
     delta: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    label_days: _Positive = 7.0
     comparator: str | None = None
     audit: Annotated[float, Field(gt=0, le=1)] = 0.05
     level: Annotated[float, Field(gt=0, lt=1)] = 0.05

@@ -25,13 +25,16 @@ from cascade.episodes.table import EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.episodes.truth import labelled_by_reference
 from cascade.errors import NotCertifiedError, UsageError
-from cascade.guarantees.base import Guarantee
+from cascade.guarantees.base import Guarantee, get
 from cascade.modes.draws import SAVING_LEVEL, look_level
+from cascade.modes.people import judged
 from cascade.modes.plan import LEAST_FIT
 from cascade.modes.saving import Bounds, Costs, least_saving
 from cascade.modes.state import Draw, InForce, Opened
 from cascade.policies.artifact import write
 from cascade.policies.base import Policy
+from cascade.review.pairs import compare
+from cascade.review.reviews import Reviews
 from cascade.training.dividing import Divided
 from cascade.training.fitting import Fitted, How, fit_parts
 
@@ -47,6 +50,8 @@ class Asked:
         audit: the share of requests that will be run to the end while the policy serves.
         comparator: when two answers are the same; None for what the requests' form asks for.
         config: the cascade that will serve.
+        guarantee: the kind of promise.
+        reviews: what people said, where the promise rests on it; None where nobody did.
         seed: of the fit.
     """
 
@@ -55,7 +60,13 @@ class Asked:
     audit: float
     comparator: str | None
     config: CascadeConfig | None
+    guarantee: str = "agreement"
+    reviews: Reviews | None = None
     seed: int = 0
+
+    def promise(self, look: int) -> Guarantee:
+        """Return the promise that a look may certify."""
+        return Guarantee(self.guarantee, self.alpha, look_level(self.delta, look))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +96,10 @@ class Rows:
         rows: of the traces, with what the other models gave.
         drawn: the requests; those without an outcome, or without rows, are missing.
         models: of the ladder, the guide last.
-        comparator: when two answers are the same.
+        asked: what is to be promised of them.
     """
 
-    def __init__(
-        self, rows: Iterable[Row], drawn: Sequence[Draw], models: Sequence[str], comparator: str | None = None
-    ) -> None:
+    def __init__(self, rows: Iterable[Row], drawn: Sequence[Draw], models: Sequence[str], asked: Asked) -> None:
         whole = {one.trace_id: one for one in drawn if one.outcome == "complete"}
         held: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in rows:
@@ -101,7 +110,7 @@ class Rows:
         self.missing = frozenset(one.trace_id for one in drawn if len(held.get(one.trace_id, ())) < len(models))
         self._rows = [row for name, some in held.items() if name not in self.missing for row in some]
         self._rows += [_nothing(one, models) for one in drawn if one.trace_id in self.missing]
-        self._models, self._comparator = models, comparator
+        self._asked, self._drawn = asked, drawn
         self.models, self.builds = self._signs(ECHOED), self._signs(FINGERPRINT)
 
     def _signs(self, name: str) -> dict[str, tuple[str, ...]]:
@@ -112,12 +121,22 @@ class Rows:
                 found[row["model"]].add(said)
         return {model: tuple(sorted(said)) for model, said in sorted(found.items())}
 
+    def share_judged(self) -> float | None:
+        """Return the share of the rows in which an answer differs, so that people judge it; None where nobody does."""
+        if not get(self._asked.guarantee).reviewed:
+            return None
+        found = compare(lambda: iter(self._rows), self._asked.comparator).episodes
+        return sum(bool(one.pairs()) for one in found.values()) / len(found) if found else 0.0
+
     def table(self) -> tuple[EpisodeTable, str]:
         """Return all rows as a table, and the comparator. Raises UsageError where there is none to judge."""
-        judged = labelled_by_reference(lambda: iter(self._rows), self._comparator)
+        if get(self._asked.guarantee).reviewed:
+            compared = compare(lambda: iter(self._rows), self._asked.comparator)
+            return judged(compared, self._drawn, self._asked.reviews), compared.comparator
+        found = labelled_by_reference(lambda: iter(self._rows), self._asked.comparator)
         dropped = Dropped()
-        table = tables_from_rows(judged.rows(dropped), dropped)[0]
-        truth = judged.truths[table.dataset]
+        table = tables_from_rows(found.rows(dropped), dropped)[0]
+        truth = found.truths[table.dataset]
         return replace(table, truth=truth), truth.comparator
 
 
@@ -158,7 +177,7 @@ def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> 
         asked: what is to be found.
         look: k, which says what may be spent.
     """
-    delta, saving_level = look_level(asked.delta, look), look_level(SAVING_LEVEL, look)
+    promise, saving_level = asked.promise(look), look_level(SAVING_LEVEL, look)
     table, comparator = rows.table()
     wanted = {one.trace_id for one in certifying}
     groups = {one.conversation for one in certifying}
@@ -172,10 +191,10 @@ def look_at(rows: Rows, certifying: Sequence[Draw], asked: Asked, look: int) -> 
         "fit_rows": parts.training.n,
         "certifying_conversations": parts.calibration.n,
         "missing": int(np.count_nonzero(is_missing & certify)),
-        "losses_allowed": most_losses(parts.calibration.n, asked.alpha, delta),
+        "losses_allowed": most_losses(parts.calibration.n, asked.alpha, look_level(asked.delta, look)),
     }
     try:
-        fitted = fit_parts(parts, Guarantee("agreement", asked.alpha, delta), How(config=asked.config, seed=asked.seed))
+        fitted = fit_parts(parts, promise, How(config=asked.config, seed=asked.seed))
     except (NotCertifiedError, UsageError) as error:
         return Found({**page, "why": f"no certificate: {error}"})
     page |= {"policy": fitted.choice.chosen.name}
@@ -193,6 +212,7 @@ def unseen(asked: Asked, opened: Opened, why: str) -> dict[str, Any]:
 def _asked_for(asked: Asked, look: int) -> dict[str, Any]:
     return {
         "look": look,
+        "guarantee": asked.guarantee,
         "alpha": asked.alpha,
         "delta": asked.delta,
         "delta_of_this_look": look_level(asked.delta, look),
@@ -203,7 +223,9 @@ def _asked_for(asked: Asked, look: int) -> dict[str, Any]:
 def _saving(fitted: Fitted, parts: Divided, page: dict[str, Any], asked: Asked, rows: Rows, level: float) -> Found:
     """Hold what a certified policy saves against nothing."""
     certificate, kappa = fitted.calibrated.segments[0].certificate, fitted.calibrated.segments[0].found.kappa
-    before, costs = (costs_of(part, fitted.policy, kappa, rows.missing) for part in (parts.training, parts.calibration))
+    promise = asked.promise(page["look"])
+    both = parts.training, parts.calibration
+    before, costs = (costs_of(part, fitted.policy, kappa, rows.missing, promise) for part in both)
     bounds = Bounds.of(before)
     savings = costs.saving(asked.audit, bounds)
     least = least_saving(savings, bounds, level)
@@ -233,14 +255,14 @@ def _saving(fitted: Fitted, parts: Divided, page: dict[str, Any], asked: Asked, 
         page["comparator"],
         rows.models,
         rows.builds,
+        asked.guarantee,
     )
     return Found(page, held, _files(fitted))
 
 
-def costs_of(table: EpisodeTable, policy: Policy, kappa: float, missing: frozenset[str]) -> Costs:
+def costs_of(table: EpisodeTable, policy: Policy, kappa: float, missing: frozenset[str], promise: Guarantee) -> Costs:
     """Return what requests cost under a policy at a threshold, and what their calls cost."""
-    guarantee = Guarantee("agreement", 0.1, 0.1)  # what is served does not hang on the level
-    served = guarantee.rules.served(sample_of(table, policy), kappa=kappa)  # type: ignore[attr-defined]
+    served = promise.rules.served(sample_of(table, policy), kappa=kappa)  # type: ignore[attr-defined]
     cost = served.at(PathPoint(kappa)).cost.astype(np.float64)
     guide = table.arrays.cost[:, -1].astype(np.float64)
     others = table.arrays.cost[:, :-1].sum(axis=1).astype(np.float64)

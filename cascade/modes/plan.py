@@ -22,7 +22,7 @@ class Plan:
         requests: requests until then; None where that is not known.
         usd: what observing them costs beside what is served.
         days: days until then, at the traffic so far.
-        labels: labels by people until then: agreement needs none; None where that is not known.
+        labels: judgements of certifying requests, at most: agreement needs none; None where that is not known.
         why: what stands in the way, where something does.
         era: of the rows that it was made from.
     """
@@ -51,7 +51,8 @@ class Plan:
         requests = "an unknown number of" if self.requests is None else f"about {self.requests}"
         cost = "an unknown number of USD" if self.usd is None else f"{self.usd:.2g} USD"
         days = "an unknown number of days" if self.days is None else f"{self.days:.2g} days at the traffic so far"
-        labels = {None: "an unknown number of labels", 0: "no label"}.get(self.labels, f"{self.labels} labels")
+        labels = "an unknown number of labels" if self.labels is None else f"at most {self.labels} labels by people"
+        labels = labels if self.labels != 0 else "no label"
         return (
             f"a promotion is likely ({CHANCE:.0%}) at look {self.look} with {self.needed} certifying conversations; "
             f"there are {self.have}. That takes {requests} more requests, {cost} for the calls beside, {days}, and "

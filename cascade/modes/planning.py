@@ -9,7 +9,6 @@ import numpy as np
 from cascade.conformal.binomial import lower_tail, most_losses
 from cascade.conformal.served import PathPoint
 from cascade.errors import UsageError
-from cascade.guarantees.base import Guarantee
 from cascade.modes.draws import SAVING_LEVEL, look_level
 from cascade.modes.looking import Asked, Rows
 from cascade.modes.plan import CHANCE, LEAST_FIT, Plan
@@ -42,7 +41,7 @@ def planned(rows: Rows, asked: Asked, look: int, counts: Counts, rate: float) ->
     requests = 0 if not left else math.ceil(left / new) if new > 0 else None
     seen_s = (counts.last_s or 0.0) - (counts.first_s or 0.0)
     a_day = counts.requests / seen_s * _DAY_S if seen_s > 0 else None
-    cost = counts.row_nano_usd
+    cost, differ = counts.row_nano_usd, rows.share_judged()
     drawn = (counts.complete + counts.missing) / counts.requests if counts.requests else rate
     return Plan(
         look,
@@ -51,6 +50,7 @@ def planned(rows: Rows, asked: Asked, look: int, counts: Counts, rate: float) ->
         requests,
         None if cost is None or requests is None else requests * drawn * cost / 1e9,
         None if a_day is None or requests is None else requests / a_day,
+        0 if differ is None else math.ceil(needed * differ),
     )
 
 
@@ -63,7 +63,7 @@ def _needed(rows: Rows, asked: Asked, look: int, counts: Counts) -> tuple[int | 
     if known.n < LEAST_FIT:
         return None, f"{known.n} rows have an outcome, and it takes {LEAST_FIT} to tell"
     lost = 1 - known.n / table.n
-    guarantee = Guarantee("agreement", asked.alpha, look_level(asked.delta, look))
+    guarantee = asked.promise(look)
     parts = Divided(known, known, 0)
     try:
         choice = choice_on(known, objective_of(parts, guarantee), seed=asked.seed)
@@ -74,7 +74,8 @@ def _needed(rows: Rows, asked: Asked, look: int, counts: Counts) -> tuple[int | 
     guide = known.arrays.cost[:, -1].astype(np.float64)
     others = known.arrays.cost[:, :-1].sum(axis=1).astype(np.float64)
     best = math.inf
-    for kappa in levels[np.unique(np.linspace(0, levels.size - 1, _POINTS).astype(np.int64))] if levels.size else ():
+    some = levels[np.unique(np.linspace(0, levels.size - 1, _POINTS).astype(np.int64))] if levels.size else levels
+    for kappa in (*some, math.inf):  # at infinity nothing goes on to the guide
         at = served.at(PathPoint(float(kappa)))
         costs = Costs(guide, others, at.cost.astype(np.float64), np.zeros(known.n, dtype=np.bool_))
         bounds = Bounds.of(costs)

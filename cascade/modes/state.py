@@ -51,6 +51,7 @@ class InForce:
         comparator: by which answers are the same.
         models: by model the names that its replies bore: another name voids the certificate.
         builds: by model the fingerprints that its replies bore: another one does the same.
+        guarantee: the kind of promise, "agreement" or "regret".
     """
 
     certificate: str
@@ -61,6 +62,19 @@ class InForce:
     comparator: str
     models: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     builds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    guarantee: str = "agreement"
+
+    @property
+    def by_people(self) -> bool:
+        """Whether people say what counts against it, later."""
+        return self.guarantee == "regret"
+
+    @property
+    def broken(self) -> str:
+        """What at most a share `alpha` of the requests is, in words."""
+        if self.by_people:
+            return "answered wrongly where the guide is right, or differently with nobody to judge it,"
+        return "served otherwise than the guide would"
 
     def updated(self, model: str, echoed: str | None, build: str | None) -> str | None:
         """Return how a reply shows that a model was changed since the certificate was made; None where it does not."""
@@ -129,8 +143,8 @@ class CascadeState:
         if not after.alarmed:
             return replace(self, monitor=after)
         said = (
-            f"audits found {after.misses} of {after.audits} requests served otherwise than the guide would, and at "
-            f"most {self.in_force.alpha:.0%} were promised"
+            f"audits found {after.misses} of {after.audits} requests {self.in_force.broken.rstrip(',')}, and at most "
+            f"{self.in_force.alpha:.0%} were promised"
         )
         return self.withdrawn(said, "audits", at, monitor=after)
 
@@ -199,6 +213,9 @@ class Draw(NamedTuple):
         e_value: the evidence after it.
         off_path_nano_usd: what the calls cost that were made for the row alone; None where that is unknown.
         era: the cascade's, when it was drawn.
+        lost: what people say: whether the answer that differs loses, it being wrong where the guide's is right. None
+            where nobody has said.
+        pair: under which names its two answers are judged (`pair_name`); None where they do not differ.
     """
 
     trace_id: str
@@ -218,6 +235,13 @@ class Draw(NamedTuple):
     e_value: float | None = None
     off_path_nano_usd: int | None = None
     era: int = 0
+    lost: bool | None = None
+    pair: str | None = None
+
+
+def pair_name(question: str, output: str, reference: str) -> str:
+    """Return under which name two answers to a question are judged, from their digests (`review.pairs.PairId`)."""
+    return f"{question}/{output}/{reference}"
 
 
 class Opened(NamedTuple):

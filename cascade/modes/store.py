@@ -28,7 +28,7 @@ _TABLES = (
     conversation TEXT NOT NULL, turn TEXT NOT NULL, role TEXT NOT NULL, source TEXT NOT NULL,
     rate DOUBLE PRECISION NOT NULL, drawn_s DOUBLE PRECISION NOT NULL, outcome TEXT NOT NULL, why TEXT, look BIGINT,
     certificate TEXT, differs BOOLEAN, counted BOOLEAN NOT NULL, e_value DOUBLE PRECISION, off_path_nano_usd BIGINT,
-    era BIGINT NOT NULL, UNIQUE (cascade, conversation, turn))""",
+    era BIGINT NOT NULL, lost BOOLEAN, pair TEXT, UNIQUE (cascade, conversation, turn))""",
     "CREATE INDEX IF NOT EXISTS cascade_draws_when ON cascade_draws (cascade, drawn_s)",
     """CREATE TABLE IF NOT EXISTS cascade_looks (cascade TEXT NOT NULL, look BIGINT NOT NULL, at TEXT NOT NULL,
     by TEXT NOT NULL, verdict TEXT NOT NULL, page TEXT NOT NULL, files TEXT NOT NULL,
@@ -188,29 +188,93 @@ class ModeStore:
         return bool(made.rowcount)
 
     def settle_audit(
-        self, row: Draw, differs: bool, why_missing: str | None = None, off_path_nano_usd: int | None = None
+        self,
+        row: Draw,
+        differs: bool,
+        why_missing: str | None = None,
+        off_path_nano_usd: int | None = None,
+        pair: str | None = None,
     ) -> CascadeState:
         """Settle an audit and let the e-process count it, once for each conversation; return the state after it.
 
-        It is counted where the certificate that it is about is still the one in force.
+        It is counted where the certificate that it is about is still the one in force. Where people say what counts
+        against it, `count_judged` counts it later.
         """
-        at = now_iso()
         with self._database.transaction() as run:
             state = self._locked(run, row.cascade)
             if not self._settle(run, row.trace_id, why_missing, off_path_nano_usd):
                 return state
-            heard = run(
-                "SELECT 1 FROM cascade_draws WHERE cascade = ? AND conversation = ? AND certificate = ? AND counted",
-                *(row.cascade, row.conversation, row.certificate),
-            ).fetchone()
-            in_force = state.in_force is not None and state.in_force.certificate == row.certificate
-            counts = heard is None and in_force and state.mode == "enforce"
-            after = self._change(run, row.cascade, lambda one: one.audited(differs, at)) if counts else state
             run(
-                "UPDATE cascade_draws SET differs = ?, counted = ?, e_value = ? WHERE trace_id = ?",
-                *(differs, counts, None if after.monitor is None else after.monitor.e_value, row.trace_id),
+                "UPDATE cascade_draws SET differs = ?, pair = ? WHERE trace_id = ?",
+                *(differs, pair if differs else None, row.trace_id),
             )
+            held = state.in_force
+            if held is None or held.certificate != row.certificate or held.by_people:
+                return state
+            return self._count(run, state, row, differs)
+
+    def _count(self, run: Callable[..., Any], state: CascadeState, row: Draw, missed: bool) -> CascadeState:
+        """Let the e-process count an audit of the certificate in force, once for each conversation."""
+        query = "SELECT 1 FROM cascade_draws WHERE cascade = ? AND conversation = ? AND certificate = ? AND counted"
+        if run(query, row.cascade, row.conversation, row.certificate).fetchone() or state.mode != "enforce":
+            return state
+        at = now_iso()
+        after = self._change(run, row.cascade, lambda one: one.audited(missed, at))
+        value = None if after.monitor is None else after.monitor.e_value
+        run(
+            "UPDATE cascade_draws SET counted = ?, lost = ?, e_value = ? WHERE trace_id = ?",
+            *(True, missed, value, row.trace_id),
+        )
         return after
+
+    def judge(self, cascade: str, losses: Mapping[str, bool]) -> int:
+        """Put on record what people say of drawn requests; return how many of them are on record.
+
+        Whoever calls an answer a loss is believed.
+
+        Args:
+            cascade: its name.
+            losses: whether the answer that differs loses, by the request's trace.
+        """
+        many = 0
+        with self._database.transaction() as run:
+            self._locked(run, cascade)
+            for trace_id, lost in losses.items():
+                made = run(
+                    "UPDATE cascade_draws SET lost = CASE WHEN lost THEN lost ELSE ? END "
+                    "WHERE cascade = ? AND trace_id = ? AND NOT counted",
+                    *(lost, cascade, trace_id),
+                )
+                many += int(made.rowcount)
+        return many
+
+    def count_judged(self, cascade: str, now_s: float, label_s: float, losses: Mapping[str, bool]) -> CascadeState:
+        """Let the e-process count audits that people have judged, in the order in which they were drawn.
+
+        An audit waits until all that were drawn before it are counted. So neither whether nor when one is counted
+        depends on what it says. One that differs and that nobody has judged in time counts as a loss.
+
+        Args:
+            cascade: its name.
+            now_s: the time, in seconds since 1970.
+            label_s: how long a judgement may take.
+            losses: what reviewers say, by `pair_name`.
+        """
+        with self._database.transaction() as run:
+            state = self._locked(run, cascade)
+            held = state.in_force
+            if held is None or not held.by_people:
+                return state
+            query = f"""SELECT {_DRAW} FROM cascade_draws WHERE cascade = ? AND certificate = ? AND NOT counted
+            AND conversation NOT IN (SELECT conversation FROM cascade_draws WHERE cascade = ? AND certificate = ?
+            AND counted) ORDER BY drawn_s, trace_id"""  # noqa: S608 - columns
+            found = run(query, cascade, held.certificate, cascade, held.certificate).fetchall()
+            for row in map(_draw, found):
+                missed = _missed(row, losses, late=row.drawn_s + label_s <= now_s)
+                if missed is None:
+                    break
+                state = self._count(run, state, row, missed)
+            return state
 
     def expire(self, cascade: str, before_s: float) -> int:
         """Take rows for missing that are pending since before a time: their process was killed. Return how many."""
@@ -227,8 +291,8 @@ class ModeStore:
         query = f"SELECT {_DRAW} FROM cascade_draws WHERE cascade = ? ORDER BY drawn_s DESC, trace_id DESC"  # noqa: S608 - columns
         query += "" if newest is None else f" LIMIT {int(newest)}"
         with self._database.transaction(reading=True) as run:
-            found = [Draw(*row) for row in run(query, cascade).fetchall()]
-        return [row._replace(counted=bool(row.counted), differs=_truth(row.differs)) for row in reversed(found)]
+            found = [_draw(row) for row in run(query, cascade).fetchall()]
+        return found[::-1]
 
     def counts(self, cascade: str, since_s: float = 0.0) -> Counts:
         """Return how many rows there are, of all or of those drawn since a time."""
@@ -239,7 +303,7 @@ class ModeStore:
         SUM(CASE WHEN {_FRESH} THEN 1 ELSE 0 END),
         COUNT(DISTINCT CASE WHEN {_FRESH} THEN conversation END),
         SUM(CASE WHEN counted AND certificate = ({latest}) THEN 1 ELSE 0 END),
-        SUM(CASE WHEN counted AND differs AND certificate = ({latest}) THEN 1 ELSE 0 END),
+        SUM(CASE WHEN counted AND lost AND certificate = ({latest}) THEN 1 ELSE 0 END),
         SUM(1 / rate), MIN(drawn_s), MAX(drawn_s), SUM(off_path_nano_usd), COUNT(off_path_nano_usd)
         FROM cascade_draws WHERE cascade = ? AND drawn_s >= ?"""  # noqa: S608 - constants
         with self._database.transaction(reading=True) as run:
@@ -333,7 +397,7 @@ class ModeStore:
     def _looked_at(run: Callable[..., Any], cascade: str, look: int) -> list[Draw]:
         """Return of each conversation of a look the first row."""
         query = f"SELECT {_DRAW} FROM cascade_draws WHERE cascade = ? AND look = ? ORDER BY drawn_s, trace_id"  # noqa: S608 - columns
-        rows = [Draw(*row) for row in run(query, cascade, look).fetchall()]
+        rows = [_draw(row) for row in run(query, cascade, look).fetchall()]
         first = {row.conversation: row for row in reversed(rows)}
         return [row for row in rows if first[row.conversation] is row]
 
@@ -424,5 +488,21 @@ def _counted(state: CascadeState) -> CascadeState:
     return replace(state, looks=state.looks + 1)
 
 
+def _draw(row: Sequence[Any]) -> Draw:
+    """Return a row of the database, in which SQLite has numbers for truth values."""
+    one = Draw(*row)
+    return one._replace(counted=bool(one.counted), differs=_truth(one.differs), lost=_truth(one.lost))
+
+
 def _truth(value: Any) -> bool | None:
     return None if value is None else bool(value)
+
+
+def _missed(row: Draw, losses: Mapping[str, bool], *, late: bool) -> bool | None:
+    """Return whether an audit counts against the promise; None while people may still say so."""
+    if row.outcome == "pending" or row.differs is None:
+        return None
+    if not row.differs:
+        return False
+    said = [one for one in (row.lost, losses.get(row.pair or "")) if one is not None]
+    return any(said) if said else True if late else None

@@ -138,10 +138,25 @@ def read_reviews(path: Path) -> Reviews:
     Raises:
         UsageError: there is none, or a line is none; all that is wrong is listed.
     """
-    dropped, problems = Dropped(), list[str]()
+    dropped = Dropped()
+    return reviews_in(json_lines(path, dropped), str(path), dropped)
+
+
+def reviews_in(lines: Iterable[tuple[int, Any]], name: str, dropped: Dropped) -> Reviews:
+    """Return the reviews in numbered lines, the first with the terms.
+
+    Args:
+        lines: each with its number.
+        name: of what they come from, for a message.
+        dropped: told, while they are read, of what is left out.
+
+    Raises:
+        UsageError: a line is none; all that is wrong is listed.
+    """
+    problems = list[str]()
     terms: Terms | None = None
     found: dict[tuple[str, PairId], Judgement] = {}
-    for number, value in json_lines(path, dropped):
+    for number, value in lines:
         try:
             if terms is None:
                 terms = _terms(value)
@@ -157,7 +172,7 @@ def read_reviews(path: Path) -> Reviews:
     if terms is None and not problems:
         problems.append("it is empty")
     if problems or terms is None:
-        raise UsageError("\n  - ".join([f"{path} is no file of reviews:", *problems[:5]]))
+        raise UsageError("\n  - ".join([f"{name} is no file of reviews:", *problems[:5]]))
     return Reviews(terms, tuple(found.values()))
 
 
@@ -204,9 +219,9 @@ class ReviewFile:
             _lock(self._file, path)
             self._drop_torn()
             if path.stat().st_size == 0:
-                self._append({"review": VERSION, **_begun(terms), "created_at": now()})
+                self._append(first_line(terms))
             self.reviews = read_reviews(path)
-            _check_terms(path, self.reviews.terms, terms)
+            check_terms(str(path), self.reviews.terms, terms)
         except BaseException:
             self._file.close()
             raise
@@ -247,12 +262,14 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _begun(terms: Terms) -> dict[str, Any]:
+def first_line(terms: Terms) -> dict[str, Any]:
+    """Return the first line of a file of reviews; a key is drawn where the terms have none."""
     key = terms.key or secrets.token_hex(_KEY_BYTES)
-    return {"ask": terms.ask, "matcher": terms.matcher, "rate": terms.rate, "key": key}
+    begun = {"ask": terms.ask, "matcher": terms.matcher, "rate": terms.rate, "key": key}
+    return {"review": VERSION, **begun, "created_at": now()}
 
 
-def _check_terms(path: Path, held: Terms, wanted: Terms) -> None:
+def check_terms(path: str, held: Terms, wanted: Terms) -> None:
     """Refuse to go on with other terms: what was drawn, and what was asked, was fixed before anybody looked."""
     differ = [
         f"{name} {getattr(held, name)}, not {getattr(wanted, name)}"

@@ -77,8 +77,8 @@ def application(orchestrator: Orchestrator) -> Edge:
     orchestrator.break_circuits()
     guide = orchestrator.config.prices()[catalog.guide]
     dialects = {one.path: one for one in (ChatCompletions(), Responses(), Messages())}
-    told = FeedbackEndpoint(orchestrator, settings)
     modes = _modes(orchestrator, catalog)
+    told = FeedbackEndpoint(orchestrator, settings, modes)
     chats = [
         ChatEndpoint(one, orchestrator, settings, catalog, counts, guide, told.hold, modes) for one in dialects.values()
     ]

@@ -11,7 +11,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from starlette.datastructures import Headers
 
@@ -25,6 +25,9 @@ from cascade.server.edge import Exchange, Scope, Send
 from cascade.server.refusals import Refused
 from cascade.serving.audits import Outcome
 from cascade.types import Answer
+
+if TYPE_CHECKING:
+    from cascade.server.modes import Modes
 
 MOST_HELD = 1_000
 """Audited answers that wait for feedback: the oldest goes first."""
@@ -79,9 +82,11 @@ class FeedbackEndpoint:
     Args:
         orchestrator: whose answers they are.
         settings: the limits, and the keys.
+        modes: the cascade's modes, where it has some: they count it instead.
     """
 
-    def __init__(self, orchestrator: Orchestrator, settings: ServerConfig) -> None:
+    def __init__(self, orchestrator: Orchestrator, settings: ServerConfig, modes: Modes | None = None) -> None:
+        self._modes = modes
         self._orchestrator, self._settings = orchestrator, settings
         self._url = traces_url(orchestrator.config.traces)
         self._held: OrderedDict[str, Answer] = OrderedDict()
@@ -100,12 +105,17 @@ class FeedbackEndpoint:
         said = Feedback.of(await read_object(receive, headers.get("content-type", ""), self._settings))
         if self._url is None:
             raise Refused(409, "Traces are off, so feedback has nowhere to go: traces.", code="no_traces")
-        await asyncio.to_thread(self._kept, said, exchange.key, self._url)
-        counted, reason = self._counted(said)
+        served_by = await asyncio.to_thread(self._kept, said, exchange.key, self._url)
+        if self._modes is None:
+            counted, reason = self._counted(said)
+        else:
+            why = await self._modes.told(said.trace_id, said.right, said.better, served_by)
+            counted, reason = why is None, why or ""
         data = {"object": "feedback", "trace_id": said.trace_id, "counted": counted, "reason": reason}
         await exchange.respond(200, encoded(data), [])
 
-    def _kept(self, said: Feedback, reviewer: str | None, url: str) -> None:
+    def _kept(self, said: Feedback, reviewer: str | None, url: str) -> str | None:
+        """Keep feedback; return the model whose answer it is about."""
         row = {**said._asdict(), "episode_id": said.trace_id, "reviewer": reviewer}
         del row["trace_id"]
         self._orchestrator.flush_traces(_FLUSH_S)
@@ -117,6 +127,7 @@ class FeedbackEndpoint:
                 known = ", ".join([*models, *sorted(_NEITHER)])
                 raise Refused(400, f"better: of this answer it can be {known}.", param="better")
             store.add_feedback({**row, "created_at": datetime.now(UTC).isoformat(timespec="milliseconds")})
+            return store.served_by(said.trace_id)
 
     def _counted(self, said: Feedback) -> tuple[bool, str]:
         """Tell the certificate's monitor, where it is to know."""

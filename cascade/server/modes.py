@@ -20,17 +20,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+from cascade.api.judging import reviews_of
 from cascade.config import modes_url
 from cascade.config.schema import ModesConfig
+from cascade.episodes.identity import identity
 from cascade.episodes.truth import same
 from cascade.errors import CascadeError, ConfigError
 from cascade.matching import default_for, get_comparator
 from cascade.modes import draws
 from cascade.modes.histories import conversation_of, histories, written
-from cascade.modes.state import CascadeState, Draw
+from cascade.modes.people import KIND, harmless, losses_of
+from cascade.modes.state import CascadeState, Draw, pair_name
 from cascade.modes.store import ModeStore, now_iso
 from cascade.money import nano_usd
 from cascade.orchestrator import Orchestrator
+from cascade.review.pairs import digest_of
 from cascade.server.asking import Asked
 from cascade.server.catalog import Catalog, Route
 from cascade.server.whole import whole_of
@@ -40,6 +44,7 @@ logger = logging.getLogger("cascade")
 _T = TypeVar("_T")
 _AT_ONCE = 64
 """Requests whose other calls are made at one time; others wait their turn."""
+_DAY_S = 86_400.0
 _RATE_S = 60.0
 """How often the rate of observing is set anew, where it has a budget."""
 _MODES = ("observe", "enforce", "fallback", "killed")
@@ -228,29 +233,69 @@ class Modes:
         if why is None and not await asyncio.to_thread(self._orchestrator.flush_traces):
             why = "its trace was not written"
         cost = None if whole is None else _cost(whole, turn.answer)
-        await self._settle(row, why, cost, differs=turn.audits and self._differs(turn.answer, whole))
+        differs = turn.audits and self._differs(turn.answer, whole)
+        await self._settle(row, why, cost, differs=differs, pair=self._pair(turn.answer, whole))
         if row.source == "observe" and self.settings.per_day is not None:
             await self._set_rate()
 
-    async def _settle(self, row: Draw, why: str | None, cost: int | None, *, differs: bool) -> None:
+    async def _settle(
+        self, row: Draw, why: str | None, cost: int | None, *, differs: bool, pair: str | None = None
+    ) -> None:
         self.counted["drawn, missing" if why else "drawn, complete"] += 1
         if row.source == "observe":
             await self._in_thread(self.store.settle, row.trace_id, why, cost)
             return
-        self._take(await self._in_thread(self.store.settle_audit, row, differs, why, cost))
+        self._take(await self._in_thread(self.store.settle_audit, row, differs, why, cost, pair))
+        await self.count_judged()
+
+    async def count_judged(self) -> None:
+        """Let the e-process count what people have judged by now, where the certificate in force rests on it."""
+        held = self.state.in_force
+        if held is None or not held.by_people or self.state.mode != "enforce":
+            return
+        config, label_s = self._orchestrator.config, self.settings.label_days * _DAY_S
+        losses = losses_of(await asyncio.to_thread(reviews_of, config))
+        now_s = datetime.now(UTC).timestamp()
+        self._take(await self._in_thread(self.store.count_judged, self.cascade, now_s, label_s, losses))
+
+    async def told(self, trace_id: str, right: bool | None, better: str | None, served_by: str | None) -> str | None:
+        """Take feedback on an answer; return why it counts for nothing, None where it counts.
+
+        It counts where the request was drawn, and where the feedback settles that nothing was lost.
+        """
+        if self.settings.guarantee != KIND:
+            return "the promise is that answers equal the guide's, which needs no feedback"
+        lost = harmless(right, better, by_guide=served_by == self._catalog.guide)
+        if lost is None:
+            return "it does not tell whether the answer is wrong where the guide's is right: that takes both answers"
+        if not await self._in_thread(self.store.judge, self.cascade, {trace_id: lost}):
+            return "the request was not drawn, or was counted before"
+        await self.count_judged()
+        return None
 
     def _differs(self, served: Answer, whole: Answer | None) -> bool:
         """Whether what was served differs from the guide's output; what is not known counts as a difference."""
-        guide = self._catalog.guide
-        if served.served is not None and served.served[0].model == guide:
+        if served.served is not None and served.served[0].model == self._catalog.guide:
             return False
-        steps = () if whole is None else whole.steps
-        given = [one.text for step in steps for one in step.candidates if one.source == guide]
-        if not given or served.text is None:
+        given = self._given(whole)
+        if given is None or served.text is None:
             return True
         held = self.state.in_force
         name = default_for(served.question.chat).name if held is None else held.comparator
-        return not same(get_comparator(name), served.text, given[0], served.question.chat)
+        return not same(get_comparator(name), served.text, given, served.question.chat)
+
+    def _given(self, whole: Answer | None) -> str | None:
+        """Return the guide's output; None where it is not known."""
+        steps = () if whole is None else whole.steps
+        guide = self._catalog.guide
+        return next((one.text for step in steps for one in step.candidates if one.source == guide), None)
+
+    def _pair(self, served: Answer, whole: Answer | None) -> str | None:
+        """Return under which name the answer served and the guide's are judged."""
+        given, asked = self._given(whole), served.question
+        if given is None or served.text is None:
+            return None
+        return pair_name(identity(asked.text, asked.context), digest_of(served.text), digest_of(given))
 
     async def drain(self, timeout_s: float) -> None:
         """Wait until all drawn rows are complete; those that are not in time are missing."""

@@ -51,8 +51,9 @@ async def run_promote(configuration: str, *arguments: str) -> dict[str, Any]:
     try:
         out, err = await process.communicate(configuration.encode())  # names of variables, never a key
     finally:
-        if process.returncode is None:
+        if process.returncode is None:  # the server stops
             process.kill()
+            await process.wait()
     try:
         page: dict[str, Any] = json.loads(out)
     except ValueError:
@@ -102,6 +103,7 @@ class Promoter:
         """
         modes = self._modes
         state = await modes.refreshed()
+        await modes.count_judged()
         counts = await asyncio.to_thread(modes.store.counts, modes.cascade)
         looks = await asyncio.to_thread(modes.store.looks, modes.cascade)
         automatic = modes.settings.promote == "automatic"

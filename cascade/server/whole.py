@@ -33,7 +33,7 @@ async def whole_of(
     plain, asked = orchestrator._plain, Question.of_chat(request)  # noqa: SLF001 - what serves a request makes its calls
     only = None if audit else RunPlan(plain, FixedPolicy("both", plain.horizon))
     deadline, walk, trace, _ = orchestrator._begin(  # noqa: SLF001 - the same
-        asked, None, None, None, None, only, trace_id, audit=audit
+        asked, None, None, None, None, only, trace_id, audit=True
     )
     made = {call.request.model: call for call in served.calls}
 

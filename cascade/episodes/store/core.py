@@ -162,6 +162,18 @@ class Store:
         with self._transaction(reading=True) as connection:
             return list(dict.fromkeys(connection.scalars(query)))
 
+    def served_by(self, episode_id: str) -> str | None:
+        """Return the model whose message was served in an episode; None where none was, or there is no such episode."""
+        import sqlalchemy as sa
+
+        from cascade.episodes.store.tables import episodes
+
+        of = episodes.c
+        query = sa.select(of.model).where(of.episode_id == episode_id, of.kept.is_(True)).order_by(of.step.desc())
+        with self._transaction(reading=True) as connection:
+            found: str | None = connection.scalars(query.limit(1)).first()
+        return found
+
     def latest(self, columns: Sequence[str], most: int) -> list[dict[str, Any]]:
         """Return the rows that were written last, at most so many, in the order they were written.
 

@@ -12,14 +12,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from cascade.api.judging import SUFFIX, Judging
+from cascade.api.judging import Judging, review_place
 from cascade.config import CascadeConfig, traces_url
-from cascade.episodes.store import Store, parse
+from cascade.episodes.store import Store
 from cascade.errors import UsageError
 from cascade.review.pairs import Compared, Output
+from cascade.review.places import opened, reviews_at
 from cascade.review.plan import Shown, shown
 from cascade.review.report import Agreement, Tally, agreements, tallies
-from cascade.review.reviews import ReviewFile, Reviews, read_reviews
+from cascade.review.reviews import Reviews
 from cascade.review.room import Room
 from cascade.review.session import ASKED, KEYS, MOVES, Session, token
 from cascade.review.shown import output_lines, request_lines
@@ -114,9 +115,10 @@ class Desk:
         with self._lock:
             judging = self._judging()
             log = self._read(judging, again=True)
-            if not _begun(judging.path):
-                ReviewFile(judging.path, judging.terms(log.compared.comparator)).__exit__(None, None, None)
-            reviews = read_reviews(judging.path)
+            reviews = reviews_at(judging.path)
+            if reviews is None:
+                with opened(judging.path, judging.terms(log.compared.comparator)) as begun:
+                    reviews = begun.reviews
             room = self._room(judging, log, reviews)
             return _view(room, room.session(reviewer, reviews.by(reviewer)), reviews, (reviewer, "", ""), judging, log)
 
@@ -135,7 +137,7 @@ class Desk:
         with self._lock:
             judging = self._judging()
             log = self._read(judging, again=False)
-            with ReviewFile(judging.path, judging.terms(log.compared.comparator)) as file:
+            with opened(judging.path, judging.terms(log.compared.comparator)) as file:
                 room = self._room(judging, log, file.reviews)
                 session = room.session(reviewer, file.reviews.by(reviewer))
                 for key in keys[:-1]:
@@ -148,21 +150,17 @@ class Desk:
                     file.add(pressed.written)
             left = "" if pressed.written is not None else keys if pressed.known else keys[:-1]
             unknown = "" if pressed.known else keys[-1]
-            reviews = read_reviews(judging.path) if pressed.written is not None else file.reviews
+            reviews = (pressed.written is not None and reviews_at(judging.path)) or file.reviews
             return _view(room, session, reviews, (reviewer, left, unknown), judging, log)
 
     def _judging(self) -> Judging:
         """Return what is to be judged, as the configuration says it."""
         wanted = self._config.server.review
-        log, file, where = wanted.log, None if wanted.file is None else Path(wanted.file), None
+        log, where, file = wanted.log, None, review_place(self._config)
         if log is None:
             log, where = traces_url(self._config.traces), {"split": "audit"}
             if log is None:
                 raise UsageError("There is nothing to judge: traces are off. Set traces, or server.review.log.")
-            path = parse(log).path
-            if file is None and path is None:
-                raise UsageError("Say where judgements are kept: server.review.file.")
-            file = Path(f"{path}{SUFFIX}") if file is None else file
             _refuse_unaudited(log)
         policy = None if wanted.policy is None else Path(wanted.policy)
         alpha, delta, rate = wanted.alpha, wanted.delta, wanted.label_rate
@@ -196,10 +194,6 @@ def _refuse_unaudited(url: str) -> None:
             "No request was audited yet, and people judge where an audit found a difference. "
             "Audits are drawn where the configuration has a section modes, or guarantee: {audit: {probability: 0.1}}."
         )
-
-
-def _begun(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0
 
 
 def _view(

@@ -10,7 +10,7 @@ from cascade.errors import UsageError
 from cascade.guarantees.words import percent
 from cascade.modes.draws import look_level, spent_level
 from cascade.modes.plan import LEAST_FIT
-from cascade.modes.state import CascadeState, Change, Counts, Draw, Look
+from cascade.modes.state import CascadeState, Change, Counts, Draw, InForce, Look
 from cascade.modes.store import KeptPlan, ModeStore
 from cascade.money import nano_usd
 from cascade.server.pages import chart
@@ -154,6 +154,15 @@ def _said(state: CascadeState, guide: str) -> str:
     return f"The policy answers{share}, under a certificate that audits watch."
 
 
+def _broken(held: InForce, guide: str) -> str:
+    """Return what the promise bounds, in words."""
+    if held.by_people:
+        return (
+            f"answered wrongly where {guide} is right, as people judge; answers equal by {held.comparator} lose nothing"
+        )
+    return f"served otherwise than {guide} would answer, by the comparator {held.comparator}"
+
+
 def _evidence(
     state: CascadeState, drawn: Sequence[Draw], looks: Sequence[Look], about: tuple[str, float]
 ) -> Evidence | None:
@@ -165,9 +174,8 @@ def _evidence(
     values = [1.0, *(one.e_value for one in counted if one.e_value is not None)]
     issued = [one.at for one in looks if one.look == held.look]
     statement = (
-        f"At most {percent(held.alpha)} of the requests that the policy may answer are served otherwise than {guide} "
-        f"would answer, by the comparator {held.comparator}. All certificates ever issued hold together "
-        f"with probability at least {percent(delta, rest=True)}."
+        f"At most {percent(held.alpha)} of the requests that the policy may answer are {_broken(held, guide)}. "
+        f"All certificates ever issued hold together with probability at least {percent(delta, rest=True)}."
     )
     return Evidence(
         held.certificate,

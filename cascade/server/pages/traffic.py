@@ -101,7 +101,7 @@ def seen(rows: Iterable[Row], guide: str, price: Price | None, observed: frozens
 
 def _seen(calls: Sequence[Row], guide: str, price: Price | None, *, observed: bool) -> Seen:
     kept = [place for place, one in enumerate(calls) if one["kept"] and one["candidate"] is not None]
-    audited = calls[0]["split"] == AUDIT
+    audited = calls[0]["split"] == AUDIT and not observed
     last = kept[-1] if kept else len(calls) - 1
     until = [one for one in calls if one["step"] <= calls[last]["step"]] if audited else list(calls)
     if observed:

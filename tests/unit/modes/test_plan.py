@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from cascade.server.pages.standing import Forecast, forecast
 SEEN = Counts(complete=100, fit=60, certify=40, conversations=40, requests=1_000.0, first_s=0.0, last_s=86_400.0)
 
 
-def planned(monkeypatch: pytest.MonkeyPatch, needed: int | None, counts: Counts, rate: float = 0.05) -> Plan:
-    nothing: Any = None
+def planned(
+    monkeypatch: pytest.MonkeyPatch, needed: int | None, counts: Counts, rate: float = 0.05, judged: float | None = None
+) -> Plan:
+    nothing: Any = SimpleNamespace(share_judged=lambda: judged)
     monkeypatch.setattr(planning, "_needed", lambda *_: (needed, None if needed else "it differs too often"))
     return planning.planned(nothing, nothing, 1, counts, rate)
 
@@ -29,6 +32,12 @@ def test_a_plan_counts_requests_days_and_money(monkeypatch: pytest.MonkeyPatch) 
     assert "about 1000 more requests, 0.1 USD for the calls beside, 1 days at the traffic so far, and no label" in (
         plan.describe()
     )
+
+
+def test_a_promise_that_people_judge_takes_labels(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(monkeypatch, 90, SEEN, judged=0.25)
+    assert plan.labels == 23
+    assert "at most 23 labels by people" in plan.describe()
 
 
 def test_later_turns_of_conversations_certify_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,83 @@
+"""What people say of drawn requests: judgements of two answers, and feedback on the one that was served.
+
+A promise of regret rests on it: an answer loses where it is wrong and the guide's is right. An answer that differs from
+the guide's and that nobody has judged counts as a loss, so that it does not matter which ones people judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from cascade.episodes.table import EpisodeTable
+from cascade.errors import UsageError
+from cascade.modes.state import Draw, pair_name
+from cascade.review.labels import labelled_by_reviews
+from cascade.review.pairs import Compared, Episode
+from cascade.review.reviews import Judgement, Reviews, Terms
+
+KIND: Final = "regret"
+
+
+def harmless(right: bool | None, better: str | None, *, by_guide: bool) -> bool | None:
+    """Return False where feedback shows that an answer other than the guide's loses nothing; None where it does not.
+
+    It never shows a loss: that takes both answers.
+
+    Args:
+        right: whether the answer served is right, as far as that was said.
+        better: the model that answered better, "equal" or "neither".
+        by_guide: whether the guide's answer was served.
+
+    >>> harmless(True, None, by_guide=False), harmless(False, None, by_guide=True), harmless(True, None, by_guide=True)
+    (False, False, None)
+    """
+    settles = right is not None and right is not by_guide
+    return False if settles or better == "neither" else None
+
+
+def losses_of(reviews: Reviews | None) -> dict[str, bool]:
+    """Return what reviewers say, by the names under which answers are judged (`pair_name`)."""
+    found = {} if reviews is None else reviews.losses(KIND)
+    return {pair_name(*pair): lost for pair, lost in found.items()}
+
+
+def check_terms(reviews: Reviews | None, comparator: str | None) -> None:
+    """Refuse reviews that a promise of regret cannot rest on. Raises UsageError."""
+    if reviews is None:
+        return
+    terms, problems = reviews.terms, list[str]()
+    if terms.ask != KIND:
+        problems.append("they ask only which answer is better, and regret needs right or wrong for both")
+    if terms.rate != 1:
+        problems.append(f"they were begun with a drawn share of {terms.rate:g}, and here every drawn request is judged")
+    if comparator not in {None, terms.matcher}:
+        problems.append(f"they compare by {terms.matcher}, and modes.comparator is {comparator}")
+    if problems:
+        raise UsageError(f"These reviews cannot be used: {'; '.join(problems)}. Begin a new file: server.review.file.")
+
+
+def judged(compared: Compared, drawn: Sequence[Draw], reviews: Reviews | None) -> EpisodeTable:
+    """Return drawn requests as a table in which an answer is right that loses nothing.
+
+    Args:
+        compared: their answers.
+        drawn: the requests, with what feedback said of them.
+        reviews: what reviewers said; None where nobody did.
+    """
+    told = Terms(KIND, compared.comparator, 1.0, "") if reviews is None else reviews.terms
+    said = [Reviews(told, tuple(_of_feedback(compared, drawn)))]
+    return labelled_by_reviews(compared, said if reviews is None else [*said, reviews], KIND)[0]
+
+
+def _of_feedback(compared: Compared, drawn: Sequence[Draw]) -> Iterator[Judgement]:
+    """Yield what feedback says of the one answer that differs; of several, it is not on record which it means."""
+    for one in drawn:
+        episode = compared.episodes.get((one.cascade, one.trace_id))
+        if episode is not None and one.lost is False and _is_one(episode):
+            (pair,) = episode.pairs()
+            yield Judgement(*pair.id, "output", "both_bad", False, False, "feedback", "")
+
+
+def _is_one(episode: Episode) -> bool:
+    return len(episode.pairs()) == 1
