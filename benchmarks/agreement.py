@@ -42,7 +42,7 @@ from cascade.conformal.arrays import Bools, Floats
 from cascade.conformal.binomial import most_losses
 from cascade.episodes.importers import import_rows
 from cascade.episodes.lines import Dropped
-from cascade.episodes.table import EpisodeTable
+from cascade.episodes.table import AGREEMENT, EpisodeTable
 from cascade.episodes.tabulate import tables_from_rows
 from cascade.episodes.truth import labelled_by_reference, ladder_of_models
 from cascade.evaluation.splits import Split, splits
@@ -161,7 +161,7 @@ def reference(table: EpisodeTable) -> Floats:
 
 def numbers(table: EpisodeTable) -> Floats:
     """Return what is known of request and first reply."""
-    columns = [values[:, 0] for _, values in sorted(table.signals.items())]
+    columns = [values[:, 0] for name, values in sorted(table.signals.items()) if name != AGREEMENT]  # none was earlier
     return np.stack([*columns, *(values for _, values in sorted(table.asked.items()))], axis=1)
 
 

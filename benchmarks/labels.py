@@ -12,7 +12,7 @@ a second time, with labels of so many training requests whose output differs: th
 of, since only they can be served; an output that nobody judged stays lost. A re-split draws calibration
 requests, one of each group, from the other half, labels them along the path of thresholds, and certifies regret at
 alpha with delta = 0.1; what is left is the test. A promise is broken where the regret over calibration and test
-requests, each group counting once, is above alpha. Costs are in units of the reference's, 1 where nothing is certified.
+requests, each group counting once, is above alpha. Costs are in units of the reference's, 1 where nothing is certified; ±: one standard error over splits.
 """
 
 from __future__ import annotations
@@ -355,7 +355,7 @@ def measure(name: str, given: argparse.Namespace) -> bool:
                 for split, half in enumerate(halves)
                 for again in range(given.resplits)
             ]
-            holds &= _row(name, many, alpha, rate, draws)
+            holds &= _row(name, many, alpha, rate, draws, len(halves))
             for right in JUDGES if given.judges and rate < 1 else ():
                 some = [
                     judged(half, many, alpha, rate, right, 1_000 * split + again)
@@ -368,16 +368,18 @@ def measure(name: str, given: argparse.Namespace) -> bool:
     return holds
 
 
-def _row(name: str, n: int, alpha: float, rate: float, draws: Sequence[Draw]) -> bool:
+def _row(name: str, n: int, alpha: float, rate: float, draws: Sequence[Draw], splits: int) -> bool:
     broken = float(np.mean([one.regret > alpha + 1e-12 for one in draws]))
     allowed = DELTA + 3 * math.sqrt(DELTA * (1 - DELTA) / len(draws))
     counted = [one.labels for one in draws if one.labels is not None]
     labels = {way: np.mean([one[way] for one in counted]) / n for way in counted[0]}
     shown = " ".join(f"{share:8.3f}" for share in labels.values())
-    cost, regret = np.mean([one.cost for one in draws]), np.mean([one.regret for one in draws])
+    of_split = np.reshape([one.cost for one in draws], (splits, -1)).mean(axis=1)
+    error = of_split.std(ddof=1) / math.sqrt(splits) if splits > 1 else math.nan
+    cost, regret = of_split.mean(), np.mean([one.regret for one in draws])
     certified = np.mean([one.kappa is not None and one.cost < 1 for one in draws])
     print(
-        f"{name:20} {n:5d} {alpha:5g} {rate:5g} {cost:7.3f} {regret:8.4f} {certified:9.2f} {broken:8.4f} "
+        f"{name:20} {n:5d} {alpha:5g} {rate:5g} {cost:7.3f} {error:6.3f} {regret:8.4f} {certified:9.2f} {broken:8.4f} "
         f"{allowed:8.4f} {shown}",
         flush=True,
     )
@@ -406,7 +408,7 @@ def main() -> None:
         parser.error("name the folder of the logs")
     else:
         ways = "      all   differ     path  settled"
-        print(f"{'pair':20} {'n':>5} {'alpha':>5} {'rate':>5} {'cost':>7} {'regret':>8} {'certified':>9} {'broken':>8} "
+        print(f"{'pair':20} {'n':>5} {'alpha':>5} {'rate':>5} {'cost':>7} {'±':>6} {'regret':>8} {'certified':>9} {'broken':>8} "
               f"{'allowed':>8} {ways}")  # fmt: skip
         names = [given.only] if given.only else list(PAIRS)[: 1 if given.quick else None]
         if given.quick:
