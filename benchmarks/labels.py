@@ -12,7 +12,8 @@ a second time, with labels of so many training requests whose output differs: th
 of, since only they can be served; an output that nobody judged stays lost. A re-split draws calibration
 requests, one of each group, from the other half, labels them along the path of thresholds, and certifies regret at
 alpha with delta = 0.1; what is left is the test. A promise is broken where the regret over calibration and test
-requests, each group counting once, is above alpha. Costs are in units of the reference's, 1 where nothing is certified; ±: one standard error over splits.
+requests, each group counting once, is above alpha. Costs are in units of the reference's, 1 where
+nothing is certified; ±: one standard error over splits.
 """
 
 from __future__ import annotations
@@ -408,8 +409,8 @@ def main() -> None:
         parser.error("name the folder of the logs")
     else:
         ways = "      all   differ     path  settled"
-        print(f"{'pair':20} {'n':>5} {'alpha':>5} {'rate':>5} {'cost':>7} {'±':>6} {'regret':>8} {'certified':>9} {'broken':>8} "
-              f"{'allowed':>8} {ways}")  # fmt: skip
+        heads = f"{'pair':20} {'n':>5} {'alpha':>5} {'rate':>5} {'cost':>7} {'±':>6} {'regret':>8} {'certified':>9}"
+        print(f"{heads} {'broken':>8} {'allowed':>8} {ways}")
         names = [given.only] if given.only else list(PAIRS)[: 1 if given.quick else None]
         if given.quick:
             given.splits, given.resplits = 2, 10

@@ -14,6 +14,7 @@ from cascade.api.tables import per_thousand
 from cascade.calibration.calibrating import Calibrated, SegmentResult
 from cascade.calibration.fingerprint import unknown
 from cascade.calibration.scores import Realised
+from cascade.guarantees.base import get
 from cascade.guarantees.certificate import number, statement, to_document
 from cascade.text import capital, counted
 
@@ -169,7 +170,11 @@ def _legend(done: Calibrated, width: int) -> str:
         meaning["wrong"] = "of all questions, an answer is served that is wrong"
     said = [f"{column.head}: {meaning[column.head]}" for column in _shown(done, width) if column.head in meaning]
     reference, realised = done.reference_cost_nano_usd, done.realised
+    certificate = done.segments[0].certificate
     ending = ["Shares are those of the calibration questions themselves."]
+    if certificate.comparator is not None:
+        right = "equal to what" if get(certificate.kind).compares else "without loss beside what"
+        ending.append(f"Right means {right} {certificate.reference} gives.")
     if realised.abstained and not _misleads(done):
         ending.append(_said_of_answered(done))
     if reference is not None:
