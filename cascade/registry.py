@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from cascade.checks import did_you_mean
 from cascade.errors import CascadeError, UsageError, quote
+from cascade.resilience.forks import no_fork
 
 T = TypeVar("T")
 
@@ -127,7 +128,8 @@ def imported(place: str) -> Any:
     if not module or not attribute:
         raise ValueError('must be "module:attribute", such as my_module:MyClass')
     try:
-        return reduce(getattr, attribute.split("."), import_module(module))
+        with no_fork():
+            return reduce(getattr, attribute.split("."), import_module(module))
     except ModuleNotFoundError as error:
         raise ValueError(f"cannot be found: there is no module {error.name}") from None
     except AttributeError as error:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING
 
 from cascade.checks import checked_key
 from cascade.errors import (
@@ -20,9 +19,6 @@ from cascade.errors import (
 from cascade.providers.base import Payload, wire_body
 from cascade.providers.bodies import BadBodyError, Body, most_bytes, most_streamed_bytes
 from cascade.types import Request
-
-if TYPE_CHECKING:
-    import httpx
 
 OPENAI_BASE = "https://api.openai.com/v1"
 
@@ -50,45 +46,55 @@ class Endpoint:
 class Exchange:
     """One request and its reply, whole or as a stream of server-sent events.
 
-    Usage: send `arguments`, give the response's head to `begin`, each raw piece of its body to `take`, and call `end`.
-    Both yield chunks of a stream; a whole reply is one chunk.
+    Usage: post `body` with `headers` to `url`, give the response's head to `begin`, each raw piece of its body to
+    `take`, and call `end`. Both yield chunks of a stream; a whole reply is one chunk.
     """
 
     def __init__(self, endpoint: Endpoint, request: Request, timeout_s: float, *, stream: bool) -> None:
         self.endpoint = endpoint
-        self.address = (endpoint.base_url or OPENAI_BASE).rstrip("/")
+        self.url = f"{(endpoint.base_url or OPENAI_BASE).rstrip('/')}/chat/completions"
         self.request = request
         self.timeout_s = timeout_s
         self._stream = stream
+        self._content = self._encoded()
+        self._sending = self._left = False
         self._most_line = most_bytes(request)
         self._status = 0
         self._headers: Mapping[str, str] = {}
         self._body: Body | None = None
         self._kept = bytearray()  # of a stream the unfinished line, else everything
 
-    def sent(self) -> httpx.Request:
-        """Return what to send. Its times are limits of single reads and writes; the caller has the wall clock."""
-        import httpx
-
+    def _encoded(self) -> bytes:
         body = wire_body(self.request, self.request.model.removeprefix("openai/"))
         if self._stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers to send, with the key."""
         headers = {
             "Accept": "*/*",
             "Accept-Encoding": "gzip",
-            "Connection": "keep-alive",
+            "Content-Length": str(len(self._content)),
             "Content-Type": "application/json",
             "User-Agent": "cascade",
         }
         if self.endpoint.api_key:
             headers["Authorization"] = f"Bearer {self.endpoint.api_key}"
-        return httpx.Request(
-            "POST",
-            f"{self.address}/chat/completions",
-            headers=headers,
-            content=json.dumps(body, ensure_ascii=False).encode("utf-8", "replace"),
-            extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), max(0.001, self.timeout_s))},
-        )
+        return headers
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """Yield what to send, once there is a connection. Raises TimeoutError where the caller has left."""
+        self._sending = True
+        if self._left:
+            raise TimeoutError
+        yield self._content
+
+    def left(self) -> bool:
+        """Send nothing from now on; return whether something may have been sent. Another thread may call it."""
+        self._left = True  # before the other is read, as `body` writes before it reads: one of the two sees the other
+        return self._sending
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
         """Take the status and the headers of the response."""

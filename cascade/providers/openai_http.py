@@ -8,11 +8,15 @@ the whole exchange, also against a server that drips a byte at a time (F07). Red
 from __future__ import annotations
 
 import asyncio
+import ssl
 import weakref
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from functools import cache, partial
+from urllib.parse import urlsplit
+
+import aiohttp
+import certifi
 
 from cascade.errors import (
     ClosedError,
@@ -26,11 +30,8 @@ from cascade.providers.exchange import Endpoint, Exchange
 from cascade.providers.registry import ProviderSettings
 from cascade.resilience import background
 from cascade.resilience.background import OutOfTimeError
-from cascade.resilience.forks import after_fork, keep, no_fork
+from cascade.resilience.forks import after_fork, keep_for_ever
 from cascade.types import Request
-
-if TYPE_CHECKING:
-    import httpx
 
 _CLOSE_S = 2.0
 """How long `close` waits at most for the connections to close."""
@@ -53,7 +54,7 @@ class OpenAIHTTP:
     def _in_child(self) -> None:
         """Begin without connections: those of before are the parent's."""
         self._finalizer.detach()
-        keep(self._connections)
+        keep_for_ever(self._connections)
         self._connections = _Connections()
         self._finalizer = weakref.finalize(self, _left_open, self._connections)
         self._finalizer.atexit = False
@@ -104,55 +105,47 @@ class OpenAIHTTP:
                 await background.arun(_CLOSE_S, self._connections.close())
 
     def _exchange(self, request: Request, timeout_s: float, *, stream: bool) -> Exchange:
-        with no_fork():
-            import httpx  # noqa: F401 - takes a while, and is not to hold up the loop
-
         endpoint = self.endpoints.get(request.model) or self.endpoints.get("") or Endpoint()
         return Exchange(endpoint, request, timeout_s, stream=stream)
 
 
-_LANE = 32
-"""Calls that share a pool of connections. httpcore looks through the whole of a pool, and of those that wait for it,
-with each call that begins or ends: 1,000 at once in one pool take ten times as long as in pools of this size."""
-_LANES = 40
+_MOST_CONNECTIONS = 1_280
+_IDLE_S = 15.0
+"""How long a connection is kept for the next call."""
 
 
-class _Lane:
-    """A pool of connections, and how many calls use it."""
-
-    def __init__(self, pool: httpx.AsyncHTTPTransport) -> None:
-        self.pool, self.calls = pool, 0
+@cache
+def _security() -> ssl.SSLContext:
+    """Return which certificates are trusted, whatever the environment says. It takes 10 ms to make."""
+    return ssl.create_default_context(cafile=certifi.where())
 
 
 class _Connections:
     """The connections of one provider. Everything here runs on the background loop."""
 
     def __init__(self) -> None:
-        self._lanes: list[_Lane] = []
-        self._places = asyncio.Semaphore(_LANE * _LANES)
-        self._security: Any = None
+        self._session: aiohttp.ClientSession | None = None
+        self._security = _security()
         self._tasks: set[asyncio.Task[object]] = set()
 
     @property
     def used(self) -> bool:
         """Whether there is anything to close."""
-        return bool(self._lanes or self._tasks)
+        return bool(self._tasks)
 
     async def chunks(self, exchange: Exchange) -> AsyncGenerator[list[Payload], None]:
         """Send a request and yield the chunks of its reply, as many as a piece of the body brings."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine runs in a task
         self._tasks.add(task)  # so that `close` can cancel it
-        lane: _Lane | None = None
         try:
             with _mapping_errors(exchange):
-                await self._places.acquire()
-                lane = self._lane()
-                lane.calls += 1
-                response = await lane.pool.handle_async_request(exchange.sent())
-                async with aclosing(cast("Any", response.stream)) as body:
-                    exchange.begin(response.status_code, response.headers)
-                    async for piece in body:
+                sent = self._opened().post(
+                    exchange.url, data=exchange.body(), headers=exchange.headers, allow_redirects=False
+                )
+                async with sent as response:
+                    exchange.begin(response.status, _joined(response.headers))
+                    async for piece in response.content.iter_any():
                         for number, chunks in enumerate(exchange.take(piece)):
                             if number:
                                 await asyncio.sleep(0)  # others have their turn, and a time-out its chance
@@ -161,32 +154,45 @@ class _Connections:
                 yield exchange.end()
         finally:
             self._tasks.discard(task)
-            if lane is not None:
-                lane.calls -= 1
-                self._places.release()
 
-    def _lane(self) -> _Lane:
-        """Return a pool with room, without a client around it, which would be a sixth of what a call costs."""
-        for lane in self._lanes:
-            if lane.calls < _LANE:
-                return lane
-        import httpx
-
-        if self._security is None:  # it takes 10 ms to make
-            self._security = httpx.create_ssl_context(trust_env=False)
-        limits = httpx.Limits(max_connections=_LANE, max_keepalive_connections=_LANE, keepalive_expiry=15.0)
-        self._lanes.append(_Lane(httpx.AsyncHTTPTransport(verify=self._security, limits=limits, trust_env=False)))
-        return self._lanes[-1]
+    def _opened(self) -> aiohttp.ClientSession:
+        """Return the pool of connections, which a task holds until it is cancelled."""
+        if self._session is None or self._session.closed:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=_MOST_CONNECTIONS,
+                    keepalive_timeout=_IDLE_S,
+                    ssl=self._security,
+                    resolver=aiohttp.ThreadedResolver(),
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(),  # the caller has the wall clock
+                auto_decompress=False,
+            )
+            self._tasks.add(asyncio.create_task(_held(self._session)))
+        return self._session
 
     async def close(self) -> None:
         """Cancel every call under way and close the connections."""
-        lanes, self._lanes = self._lanes, []
-        tasks = list(self._tasks)
+        tasks, self._tasks = self._tasks, set()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for lane in lanes:
-            await lane.pool.aclose()
+
+
+async def _held(session: aiohttp.ClientSession) -> None:
+    """Close a pool when this task is cancelled: by `close`, or by the end of the loop."""
+    async with session:
+        await asyncio.get_running_loop().create_future()
+
+
+def _joined(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return headers by their names in lower case; what one name has more than once, with commas between."""
+    found: dict[str, str] = {}
+    for name, value in headers.items():
+        key = name.lower()
+        found[key] = f"{found[key]}, {value}" if key in found else value
+    return found
 
 
 def _left_open(connections: _Connections) -> None:
@@ -198,31 +204,25 @@ def _left_open(connections: _Connections) -> None:
 @contextmanager
 def _mapping_errors(exchange: Exchange) -> Iterator[None]:
     """Turn foreign errors into ours; nothing foreign is chained, since it holds the request's headers (F68)."""
-    import httpx
-
     try:
         yield
-    except (OutOfTimeError, TimeoutError, httpx.HTTPError, httpx.InvalidURL, httpx.StreamError) as error:
+    except (OutOfTimeError, TimeoutError, aiohttp.ClientError) as error:
         raise _mapped(error, exchange) from None
 
 
 def _mapped(error: Exception, exchange: Exchange) -> ProviderError:
     """Return the error of ours that a foreign one means. What broke once the request was sent may be billed."""
-    import httpx
-
-    model = exchange.request.model
-    host = httpx.URL(exchange.address).netloc.decode("ascii", "replace").rsplit("@", 1)[-1]
-    said = f"{type(error).__name__} at {host}"
-    if isinstance(error, httpx.ConnectTimeout | httpx.PoolTimeout):
-        return ProviderUnavailableError(f"{model}: no connection in time ({said}).", model=model)
-    if isinstance(error, OutOfTimeError | TimeoutError | httpx.TimeoutException):
-        return ProviderTimeoutError(f"{model} was not done in {exchange.timeout_s:.1f} s ({said}).", model=model)
-    if isinstance(error, httpx.ConnectError | httpx.ProxyError | httpx.UnsupportedProtocol | httpx.InvalidURL):
+    model, billed = exchange.request.model, "maybe" if exchange.left() else "no"
+    said = f"{type(error).__name__} at {urlsplit(exchange.url).netloc.rpartition('@')[2]}"
+    if isinstance(error, OutOfTimeError | TimeoutError):
+        says = f"{model} was not done in {exchange.timeout_s:.1f} s ({said})."
+        return ProviderTimeoutError(says, model=model, billed=billed)
+    if billed == "no":
         return ProviderUnavailableError(f"{model} could not be reached: {said}.", model=model)
     if exchange.answered:
         return StreamInterruptedError(f"{model}: the connection broke in the answer ({said}).", model=model)
     says = f"{model}: the connection broke before an answer came ({said}); the call may be billed."
-    return ProviderUnavailableError(says, model=model, billed="maybe")
+    return ProviderUnavailableError(says, model=model, billed=billed)
 
 
 def create(settings: ProviderSettings) -> OpenAIHTTP:

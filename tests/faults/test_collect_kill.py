@@ -223,7 +223,7 @@ class _Forked:
 
     def __init__(self, folder: Path, address: str, count: int) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__, "httpx", "cascade.providers.openai_http"])
+        context.set_forkserver_preload([__name__, "cascade.providers.openai_http"])
         with pytest.MonkeyPatch.context() as patch:
             # The server that forks is told no path before it loads what it is to have loaded.
             patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))

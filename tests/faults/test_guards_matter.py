@@ -142,7 +142,7 @@ GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
     "F24 off": (test_payload.scenario_f24, instead(guard.Guard, "_admitted", lambda _self, request: request)),
     "F24 sampled": (test_payload.scenario_f24, instead(base_guide.BaseGuide, "_sampled", _no_samples)),
     "F25": (test_payload.scenario_f25, instead(reading, "logprob", lambda value: value)),
-    "F26 mapping": (test_streams.scenario_f26, _no_mapping),
+    "F05": (test_transport.scenario_f05, _no_mapping),
     "F26 partial": (test_streams.scenario_f26, instead(guard, "_interrupted", lambda error, _assembler: error)),
     "F27": (test_streams.scenario_f27, _stop_where_it_ends),
     "F28": (test_streams.scenario_f28, _first_usage_counts),

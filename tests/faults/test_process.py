@@ -25,7 +25,7 @@ from .bench import KEY, KEY_VARIABLE, PROVIDERS, Bench, needs_litellm
 from .bodies import QUESTION
 from .server import FaultServer
 
-_LOGGERS = ("cascade", "httpx", "httpcore")
+_LOGGERS = ("cascade", "aiohttp", "asyncio")
 """The loggers that are ours to answer for; litellm's own, at DEBUG, writes whatever a server sends."""
 ROOT = Path(__file__).parents[2]
 ERROR_MODES = ["400", "401", "403", "404", "429", "500", "echo_key_in_200", "html_200", "bad_json", "empty_choices"]
@@ -241,7 +241,7 @@ def test_f73_without_the_optional_packages(bench: Bench) -> None:
 
 
 def test_f73_importing_cascade_imports_none_of_them(bench: Bench) -> None:
-    heavy = {"litellm", "torch", "xllamacpp", "tiktoken", "httpx", "numpy"}
+    heavy = {"litellm", "torch", "xllamacpp", "tiktoken", "aiohttp", "numpy"}
     done = run_python(bench, f"import cascade\nassert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)")
     assert done.returncode == 0, done.stderr
 

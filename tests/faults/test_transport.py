@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from unit.made import request
 
 from cascade.errors import (
     AuthenticationError,
@@ -21,6 +22,9 @@ from cascade.errors import (
     RateLimitedError,
     StreamInterruptedError,
 )
+from cascade.providers.exchange import Endpoint
+from cascade.providers.openai_http import OpenAIHTTP
+from cascade.resilience import background
 
 from .bench import KEY, PROVIDERS, Bench
 from .bodies import QUESTION
@@ -120,10 +124,14 @@ def test_f05_nobody_listens(bench: Bench, provider: str) -> None:
     assert provider == "litellm" or f"127.0.0.1:{port}" in str(caught.value)
 
 
-def test_f05_an_answer_that_breaks_off_is_not_asked_for_again(bench: Bench) -> None:
+def scenario_f05(bench: Bench) -> None:
     with pytest.raises(Exception, match="broke"):
         bench.alone("cut_short").ask(QUESTION)
     assert bench.server.count() == 1
+
+
+def test_f05_an_answer_that_breaks_off_is_not_asked_for_again(bench: Bench) -> None:
+    scenario_f05(bench)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -167,10 +175,21 @@ async def test_f07_the_wall_clock_of_a_stream_never_cancels_its_reader(bench: Be
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_f10_a_timed_out_call_may_have_been_billed(bench: Bench, provider: str) -> None:
     with pytest.raises(ProviderTimeoutError) as caught:
-        bench.alone("hang", provider, timeouts={"per_question_s": 0.12}).ask(QUESTION)
+        bench.alone("hang", provider, timeouts={"per_question_s": 0.5}).ask(QUESTION)
     (call,) = caught.value.calls
     assert (call.billed, call.cost_nano_usd) == ("maybe", None)
     assert call.cost_bound_nano_usd > 0
+
+
+def test_f10_a_caller_who_leaves_before_there_is_a_connection_sends_nothing(bench: Bench) -> None:
+    """The clock runs out while a name is looked up: the call counts as not billed, so it must not be sent after all."""
+    provider = OpenAIHTTP({"": Endpoint(bench.server.address, KEY)})
+    exchange = provider._exchange(request(), 1.0, stream=False)
+    assert not exchange.left()
+    with pytest.raises(ProviderTimeoutError):
+        background.run(1.0, provider._whole(exchange))
+    provider.close()
+    assert bench.server.requests == []
 
 
 def test_f11_a_redirect_is_not_followed(bench: Bench) -> None:

@@ -41,7 +41,8 @@ ONLY_IN = {
     "scipy": set(),
     "starlette": {"server/"},
     "uvicorn": {"server/running.py", "server/wire.py"},
-    "httpx": {"providers/exchange.py", "providers/openai_http.py"},
+    "httpx": set(),
+    "aiohttp": {"providers/openai_http.py"},
 }
 FORBIDDEN_CALLS = {
     "eval",

@@ -88,6 +88,6 @@ def test_local_is_made_without_loading_a_model(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_naming_providers_loads_none_of_their_packages() -> None:
-    code = "import sys, cascade.providers.registry as r; r.PROVIDERS.names; print({'litellm', 'xllamacpp', 'httpx'} & set(sys.modules))"
+    code = "import sys, cascade.providers.registry as r; r.PROVIDERS.names; print({'litellm', 'xllamacpp', 'aiohttp'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
