@@ -1,4 +1,4 @@
-"""One event loop in its own thread, which runs every HTTP call of this process.
+"""One event loop, which runs every HTTP call of this process: in its own thread, or a server's own (`adopted`).
 
 Callers wait for a call, blocking or not. The wait ends after the given time, whatever the call does (F07); the call is
 then cancelled, which closes its connection. Because this loop outlives the callers' event loops, connections are reused
@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
-from contextlib import aclosing, suppress
+from contextlib import aclosing, contextmanager, suppress
 from typing import Any, TypeVar, cast
 
 from cascade.errors import ClosedError
@@ -57,6 +57,20 @@ class _Background:
                 atexit.register(self.stop)
         return asyncio.run_coroutine_threadsafe(call, loop)
 
+    def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Take a loop that runs for the one of all calls, if none was started; None to let go of it."""
+        with self._lock:
+            if self._thread is None:
+                self._loop = loop
+
+    @property
+    def here(self) -> bool:
+        """Whether the caller runs on the loop."""
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
+
     @property
     def began(self) -> bool:
         """Whether the loop has been started."""
@@ -93,6 +107,19 @@ async def _cancel_all() -> None:
 _background = _Background()
 
 
+@contextmanager
+def adopted() -> Iterator[None]:
+    """Run HTTP calls on the running loop while the block runs, unless some ran before on one of their own.
+
+    A server thus saves the way to another thread and back, on which the two would wait for each other's turn.
+    """
+    _background.adopt(asyncio.get_running_loop())
+    try:
+        yield
+    finally:
+        _background.adopt(None)
+
+
 def begin(call: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Start a call without waiting for its result, if the loop has been started."""
     if _background.began:
@@ -105,7 +132,11 @@ def run(timeout_s: float, call: Coroutine[Any, Any, _T]) -> _T:
     Raises:
         OutOfTimeError: the call took longer than `timeout_s` seconds.
         ClosedError: the call was stopped.
+        RuntimeError: the caller would hold up the loop that is to make the call.
     """
+    if _background.here:
+        call.close()
+        raise RuntimeError("A blocking call on the loop that makes it would wait for ever. Use the async one.")
     future = _background.submit(call)
     try:
         with ruling_halt().over(future.cancel):
@@ -122,10 +153,10 @@ def run(timeout_s: float, call: Coroutine[Any, Any, _T]) -> _T:
 
 async def arun(timeout_s: float, call: Coroutine[Any, Any, _T]) -> _T:
     """Do the same as `run` without blocking the caller's event loop; cancelling this coroutine cancels the call."""
-    future = _background.submit(call)
+    future = _started(call)
     try:
         async with asyncio.timeout(_finite(timeout_s)) as clock:
-            return await asyncio.wrap_future(future)
+            return await future
     except TimeoutError:
         if not clock.expired():
             raise
@@ -170,8 +201,8 @@ async def aiterate(timeout_s: float, items: AsyncGenerator[_T, None]) -> AsyncGe
         with suppress(RuntimeError):  # the reader's loop was closed
             loop.call_soon_threadsafe(came.put_nowait, item)
 
-    future = _background.submit(_pumped(items, put))
-    future.add_done_callback(lambda _: put(_END))
+    future = _started(_pumped(items, came.put_nowait if _background.here else put))
+    future.add_done_callback(came.put_nowait)
     try:
         while True:
             try:
@@ -179,14 +210,22 @@ async def aiterate(timeout_s: float, items: AsyncGenerator[_T, None]) -> AsyncGe
                     item = await came.get()
             except TimeoutError:
                 raise OutOfTimeError from None
-            if item is _END:
+            if item is not future:
+                yield cast("_T", item)
+            elif future.cancelled():
+                raise ClosedError(SAYS)
+            else:
                 future.result()
                 return
-            yield cast("_T", item)
-    except CancelledError:
-        raise ClosedError(SAYS) from None
     finally:
         future.cancel()
+
+
+def _started(call: Coroutine[Any, Any, _T]) -> asyncio.Future[_T]:
+    """Start a call; return what the caller's loop waits for."""
+    if _background.here:
+        return asyncio.create_task(call)
+    return asyncio.wrap_future(_background.submit(call))
 
 
 async def _pumped(items: AsyncGenerator[_T, None], put: Callable[[_T], None]) -> None:
@@ -199,7 +238,7 @@ def _finite(timeout_s: float) -> float | None:
     return None if timeout_s == float("inf") else max(0.0, timeout_s)
 
 
-def _cancelled(future: Future[Any]) -> BaseException:
+def _cancelled(future: asyncio.Future[Any]) -> BaseException:
     """Return the error to raise: the caller's own cancellation, or that the call was stopped."""
     task = asyncio.current_task()
     if task is not None and not task.cancelling() and future.cancelled():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import signal
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 from cascade.config import CascadeConfig
 from cascade.errors import ConfigError, MissingExtraError
 from cascade.orchestrator import Orchestrator
+from cascade.resilience import background
 from cascade.server.access import listening_problems
 
 if TYPE_CHECKING:
-    from uvicorn import Config
+    from uvicorn import Config, Server
 
 _PACKAGES = ("starlette", "uvicorn", "uvloop", "httptools", "orjson", "jinja2")
 
@@ -42,6 +44,7 @@ def serve(config: CascadeConfig) -> None:
     problems = list(listening_problems(config.server))
     if problems:
         raise ConfigError(problems)
+    import uvloop
     from uvicorn import Server
 
     _raise_file_limit()
@@ -53,10 +56,15 @@ def serve(config: CascadeConfig) -> None:
     # uvicorn raises the signal again once all is closed: a drained server has ended well.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        server.run()
+        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+async def _served(server: Server) -> None:
+    with background.adopted():
+        await server.serve()
 
 
 def _raise_file_limit() -> None:

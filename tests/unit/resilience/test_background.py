@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -189,3 +191,49 @@ def test_a_switch_stops_a_call_under_way(way: str) -> None:
         stopped_by(halt, lambda: read(background.iterate(30.0, items(1, hangs=True, ended=ended))))
     assert ended.wait(10)
     assert time.monotonic() - started < 5
+
+
+async def test_a_loop_that_is_adopted_makes_the_calls_itself() -> None:
+    """In a process of its own: in this one the loop of the other tests has begun."""
+    code = """
+import asyncio, threading
+from cascade.errors import ClosedError
+from cascade.resilience import background
+from cascade.resilience.background import OutOfTimeError
+
+async def where():
+    return threading.current_thread() is threading.main_thread()
+
+async def both():
+    yield await where()
+    await asyncio.sleep(3600)
+
+async def stopped():
+    asyncio.current_task().cancel()
+    await asyncio.sleep(3600)
+
+async def main():
+    with background.adopted():
+        assert await background.arun(10.0, where())
+        assert await asyncio.to_thread(lambda: background.run(10.0, where()))
+        for call, error in ((asyncio.sleep(3600), OutOfTimeError), (stopped(), ClosedError)):
+            try:
+                await background.arun(0.01 if error is OutOfTimeError else 10.0, call)
+            except error:
+                pass
+        try:
+            async for here in background.aiterate(0.2, both()):
+                assert here
+        except OutOfTimeError:
+            pass
+        try:
+            background.run(10.0, where())
+        except RuntimeError as error:
+            print(error)
+    assert not await background.arun(10.0, where())
+
+asyncio.run(main())
+"""
+    done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert "would wait for ever" in done.stdout
