@@ -13,7 +13,8 @@ from cascade.chat import ChatRequest
 from cascade.episodes.importers.chat import answered, asked, tokens_in
 from cascade.episodes.importers.values import loaded, text
 from cascade.errors import UsageError
-from cascade.types import Token, Usage
+from cascade.policies.reply_signals import logprob_signals
+from cascade.types import Completion, Token, Usage
 
 _KEPT = ("tools", "tool_choice", "parallel_tool_calls", "response_format", "temperature", "top_p", "max_tokens", "stop")
 _SPOKEN = frozenset({"text", "input_text", "output_text"})
@@ -71,13 +72,23 @@ def reply_of(given: Any) -> Reply | None:
 
 
 def chat_columns(made: Mapping[str, Any], request: ChatRequest | None, reply: Reply | None) -> dict[str, Any]:
-    """Return the columns that change if a call is a chat request and its answer; an empty mapping if it is not."""
+    """Return the columns that change if a call is a chat request and its answer; of other calls, their signals."""
     if request is None or reply is None or _is_short(request, reply.message):
-        return {}
+        return _of_tokens(made, reply)
     read, cached = made.get("input_tokens"), made.get("cached_input_tokens")
     usage = Usage(read, made.get("output_tokens"), cached, made.get("reasoning_tokens"))
     said = answered(request, reply.message, usage, finish_reason=reply.finish_reason, tokens=reply.tokens)
     return {**asked(request), **said}
+
+
+def _of_tokens(made: Mapping[str, Any], reply: Reply | None) -> dict[str, Any]:
+    """Return the signals that a plain reply's log-probs show live; an empty mapping where it has none."""
+    if reply is None or reply.tokens is None:
+        return {}
+    said = text(reply.message.get("content")) or ""
+    usage = Usage(made.get("input_tokens"), made.get("output_tokens"))
+    completion = Completion(text=said, finish_reason=reply.finish_reason, usage=usage, tokens=tuple(reply.tokens))
+    return {"signals": logprob_signals(completion, said)}
 
 
 def _is_short(request: ChatRequest, message: Mapping[str, Any]) -> bool:

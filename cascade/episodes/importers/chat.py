@@ -183,7 +183,7 @@ def _ladder(wanted: Sequence[str], costs: Mapping[str, Sequence[int | None]]) ->
     unpriced = [name for name in there if not known[name]]
     if unpriced:
         raise UsageError(
-            f"The models are put in the order of their costs, and the log has no cost of {', '.join(unpriced)}. "
-            f"Say which models make the cascade, the cheapest first: --models {','.join(there[:2])}"
+            f"The models are put in the order of their costs, and the log has no cost of {', '.join(unpriced)}. Say "
+            f"which models make the cascade, the cheapest first: --models CHEAP,DEAR (it has {', '.join(there)})"
         )
     return tuple(sorted(there, key=lambda name: sum(known[name]) / len(known[name])))

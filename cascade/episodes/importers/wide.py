@@ -242,6 +242,7 @@ def _of_models(names: Sequence[str], given: Mapping[str, str]) -> tuple[list[Mod
     found: dict[str, dict[str, list[str]]] = {}
     settled = [(Said(*parts.groups()), field) for name, field in given.items() if (parts := _parts(name))]
     read = [(said, name) for name in names if _plain(name) not in _SPELLED and (said := said_of_model(name))]
+    read += _bare(names, [*read, *settled])
     read += _doubts(names, {said.model for said, _ in [*read, *settled] if said.what in {ANSWER, CORRECT}})
     for said, name in [*read, *settled]:
         key = _plain(said.model)
@@ -262,6 +263,22 @@ def _of_models(names: Sequence[str], given: Mapping[str, str]) -> tuple[list[Mod
         problems += _doubled(spelled[key], columns)
         models.append(ModelColumns(spelled[key], {what: columns[what][0] for what in _ordered(columns)}))
     return models, problems, left
+
+
+def _bare(names: Sequence[str], read: Sequence[tuple[Said, str]]) -> Iterator[tuple[Said, str]]:
+    """Yield the columns that have a model's name alone. They hold its answers.
+
+    Another column must say whether the model is right, or what it cost: `topic` is no model because of a `topic_label`.
+    """
+    answered = {_plain(said.model) for said, _ in read if said.what == ANSWER}
+    judged = {
+        _plain(said.model)
+        for said, name in read
+        if said.what in {CORRECT, COST, NANO} and not _plain(name).endswith("label")
+    }
+    for name in names:
+        if (plain := _plain(name)) in judged - answered and plain not in _ENDINGS:
+            yield Said(name.strip(), ANSWER), name
 
 
 def _doubts(names: Sequence[str], models: Iterable[str]) -> Iterator[tuple[Said, str]]:

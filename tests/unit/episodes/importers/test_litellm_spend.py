@@ -78,6 +78,19 @@ def test_a_session_is_an_episode(tmp_path: Path) -> None:
     assert second["cost_nano_usd"] == 400_000
 
 
+def test_the_log_probs_of_a_plain_reply_are_signals(tmp_path: Path) -> None:
+    row = spent(1)
+    tokens = [{"token": "4", "logprob": -0.5}, {"token": "2", "logprob": -0.1}]
+    row["response"]["choices"][0] |= {
+        "message": {"role": "assistant", "content": "42"},
+        "logprobs": {"content": tokens},
+    }
+    (read,) = rows_from_litellm(write(tmp_path / "spend.jsonl", row))
+    assert read["text"] == "42"
+    assert read["signals"]["reply_mean_logprob"] == pytest.approx(-0.3)
+    assert read["signals"]["answer_min_logprob"] == pytest.approx(-0.5)
+
+
 def test_a_table_with_json_in_its_cells_is_the_same(tmp_path: Path) -> None:
     rows = [spent(1), spent(2, session_id=None)]
     with (tmp_path / "spend.csv").open("w", newline="") as file:

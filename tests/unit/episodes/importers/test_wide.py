@@ -166,6 +166,20 @@ def test_a_prefix_without_an_answer_is_no_model_and_is_said() -> None:
     assert "no column says which answers of b are right" in "\n".join(found.describe())
 
 
+def test_a_column_called_as_a_model_holds_its_answers() -> None:
+    found = layout(
+        ["prompt", "gpt-4o-mini", "gpt-4o", "gpt-4o-mini_correct", "gpt-4o_correct", "output", "output_cost"]
+    )
+    assert found is not None
+    assert {one.name: one.columns["answer"] for one in found.models} == {
+        "gpt-4o-mini": "gpt-4o-mini",
+        "gpt-4o": "gpt-4o",
+    }
+    labelled = layout(["prompt", "topic", "topic_label", "a_answer", "b_answer"])
+    assert labelled is not None
+    assert [one.name for one in labelled.models] == ["a", "b"]
+
+
 def test_doubt_under_any_name_is_a_signal_of_its_model() -> None:
     found = layout(["prompt", "gpt-4o_answer", "gpt-4o-mini_answer", "gpt-4o-mini_semantic_entropy", "topic_entropy"])
     assert found is not None
