@@ -24,7 +24,7 @@ from cascade.api.logs import (
     tell_questions,
 )
 from cascade.api.output import plain_text
-from cascade.api.policies import GivenPolicy, check_target, given_policy
+from cascade.api.policies import GivenPolicy, PolicyAsked, check_target, given_policy
 from cascade.api.recalibrate import Promise, changes, days_held, held_before, lost, prices_held
 from cascade.api.result import Result
 from cascade.api.reviewing import Files, ReviewOptions, read_reviewed, without_training
@@ -75,7 +75,7 @@ class CalibrationResult(Result):
 
 def calibrate(
     log: str | Log,
-    policy: str,
+    policy: PolicyAsked,
     *,
     output: str | Path | None = None,
     guarantee: str | Guarantee | None = None,
@@ -105,7 +105,7 @@ def calibrate(
 
     Args:
         log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
-        policy: a policy directory, a policy as YAML, or a configuration.
+        policy: a policy directory, a policy's settings as in cascade.yaml, or a configuration.
         output: the policy directory to write. By default that of --policy.
         guarantee: the kind of guarantee. For a policy directory, the parts of its guarantee that are not given stay as
             they are.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from cascade.api.logs import LogAsked, Models, Where, tables_for
 from cascade.api.output import plain_text
-from cascade.api.policies import given_policy
+from cascade.api.policies import PolicyAsked, given_policy
 from cascade.api.result import Result
 from cascade.api.reviewing import Files, ReviewOptions, read_judged
 from cascade.api.tables import evaluation_notes, evaluation_table
@@ -47,7 +48,7 @@ class EvaluationResult(Result):
 
 def evaluate(
     log: str | Log,
-    policy: str,
+    policy: PolicyAsked,
     *,
     where: Where = None,
     matcher: str | None = None,
@@ -61,7 +62,7 @@ def evaluate(
 
     Args:
         log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests, or simulated:NAME.
-        policy: a policy directory, a policy as YAML, or a configuration.
+        policy: a policy directory, a policy's settings as in cascade.yaml, or a configuration.
         where: only rows with COLUMN=VALUE. Repeatable.
         matcher: judge the answers again, against the gold answers, with this matcher.
         models: CHEAP,DEAR: use only these models of the log, in this order; the last is the reference.
@@ -75,7 +76,7 @@ def evaluate(
         UsageError: there is no such log or policy.
         ConfigError: the policy cannot be read.
 
-    >>> found = evaluate("simulated:mmlu/llama-2-7b,60", "{kind: threshold, threshold: 0.3}")
+    >>> found = evaluate("simulated:mmlu/llama-2-7b,60", {"kind": "threshold", "threshold": 0.3})
     >>> found.datasets[0].n
     60
     """
@@ -88,7 +89,7 @@ def evaluate(
     )
     tables = tables_for(opened, kind, deciding, None if matcher else held)
     found = tuple(evaluating.evaluate(table, deciding, artifact=given.artifact, seed=seed) for table in tables)
-    return EvaluationResult(policy, found)
+    return EvaluationResult(policy if isinstance(policy, str) else json.dumps(policy), found)
 
 
 def evaluation_document(found: Evaluation, policy: str) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from cascade.errors import ConfigError, UsageError
 from cascade.policies.artifact import (
@@ -22,6 +23,10 @@ from cascade.policies.files import damaged, there, writable
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
     from cascade.factory import HeldPolicy
+
+
+PolicyAsked: TypeAlias = str | Mapping[str, Any]
+"""A policy directory, a configuration file, or a policy's settings, as YAML or as a mapping."""
 
 
 class GivenPolicy(NamedTuple):
@@ -52,11 +57,11 @@ class GivenPolicy(NamedTuple):
         return self.bare if self.held is None else self.held.deciding
 
 
-def given_policy(given: str, *, certificates: bool = True) -> GivenPolicy:
-    """Read a policy: YAML that starts with a brace, a policy directory, or a configuration file.
+def given_policy(given: PolicyAsked, *, certificates: bool = True) -> GivenPolicy:
+    """Read a policy: its settings, a policy directory, or a configuration file.
 
     Args:
-        given: as on the command line.
+        given: as on the command line, where settings are YAML that starts with a brace; or settings as a mapping.
         certificates: whether to read a directory's certificates; not where they are about to be replaced.
 
     Raises:
@@ -66,8 +71,9 @@ def given_policy(given: str, *, certificates: bool = True) -> GivenPolicy:
     from cascade.config import load, policy_section
     from cascade.config.yamlfile import parse_yaml
 
-    if given.lstrip().startswith("{"):
-        return _resolved(policy_section(parse_yaml(given, "--policy")), None, certificates)
+    if isinstance(given, Mapping) or given.lstrip().startswith("{"):
+        settings = given if isinstance(given, Mapping) else parse_yaml(given, "--policy")
+        return _resolved(policy_section(settings), None, certificates)
     path = Path(given)
     if path.is_dir():
         return _directory(path, None, certificates)

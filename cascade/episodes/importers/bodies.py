@@ -87,7 +87,9 @@ def _of_tokens(made: Mapping[str, Any], reply: Reply | None) -> dict[str, Any]:
         return {}
     said = text(reply.message.get("content")) or ""
     usage = Usage(made.get("input_tokens"), made.get("output_tokens"))
-    completion = Completion(text=said, finish_reason=reply.finish_reason, usage=usage, tokens=tuple(reply.tokens))
+    completion = Completion(
+        text=said, finish_reason=reply.finish_reason or "stop", usage=usage, tokens=tuple(reply.tokens)
+    )
     return {"signals": logprob_signals(completion, said)}
 
 
