@@ -103,17 +103,15 @@ class ChatRequest:
 
     @property
     def top_logprobs(self) -> int | None:
-        """How many alternatives of each token the application wants: at least 1, or 0 for no log-probs.
-
-        None where the request does not say whether it wants log-probs.
+        """How many alternatives of each token the application wants back, at least 1; None where it wants no log-probs.
 
         >>> ChatRequest([{"role": "user", "content": "Hi"}], {"logprobs": True, "top_logprobs": 5}).top_logprobs
         5
         """
-        if "logprobs" not in self.options:
+        if not self.options.get("logprobs"):
             return None
         asked = self.options.get("top_logprobs")
-        return max(1, asked if isinstance(asked, int) else 1) if self.options["logprobs"] else 0
+        return max(1, asked if isinstance(asked, int) else 1)
 
     @property
     def json_schema(self) -> Mapping[str, Any] | None:

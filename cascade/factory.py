@@ -269,7 +269,8 @@ def build_guards(
         settings = ProviderSettings(options, endpoints(config, kind, entries))
         provider = providers[kind] if kind in providers else registry.create(kind, settings)
         keys = tuple({e.api_key for e in settings.endpoints.values() if e.api_key})
-        guard = Guard(provider, per_call_s=per_call_s, secrets=keys)
+        refuses = {entry.model: frozenset[str](entry.refuses) for entry in entries if entry.refuses}
+        guard = Guard(provider, per_call_s=per_call_s, secrets=keys, refuses=refuses)
         if kind not in providers:
             own.append(guard)
         guards |= {entry.model: guard for entry in entries}

@@ -71,7 +71,8 @@ class Request(NamedTuple):
     billed, as under a hard cap. `top_logprobs` is how many alternatives per token are wanted;
     None asks for no log-probs at all. `sample` numbers repeated calls of the same prompt. With `chat` it is the
     application's own request that is sent, unchanged, and `messages` is empty. `instead_of` is the model in whose place
-    this one is asked, because that one is down or too dear for what is left of a budget.
+    this one is asked, because that one is down or too dear for what is left of a budget. `without` names what
+    cascade would add and the model refuses.
     """
 
     model: str
@@ -89,6 +90,7 @@ class Request(NamedTuple):
     at_most_once: bool = False
     chat: ChatRequest | None = None
     instead_of: str | None = None
+    without: frozenset[str] = frozenset()
 
 
 class Token(NamedTuple):
@@ -145,6 +147,13 @@ class Call(NamedTuple):
     cost_bound_nano_usd: int | None
     billed: str = "yes"
     error: str | None = None
+
+    @property
+    def lacks_logprobs(self) -> bool:
+        """Whether the reply came without the log-probs that it was asked for."""
+        if self.request.top_logprobs is None or self.completion is None:
+            return False
+        return self.completion.tokens is None and bool(self.completion.text)
 
 
 class Candidate(NamedTuple):

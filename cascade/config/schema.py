@@ -50,7 +50,8 @@ def _name_alone(value: object) -> object:
 class ModelConfig(Section):
     """One model: its name, where it is served, how it is asked, what it costs, and what it can take.
 
-    `fallbacks` are other entries under `models`, which answer in their order where it is down.
+    `fallbacks` are other entries under `models`, which answer in their order where it is down. `refuses` names what
+    cascade is not to add to its requests; for `max_tokens` it sends `max_completion_tokens`.
     """
 
     model: str = Field(min_length=1)
@@ -65,6 +66,7 @@ class ModelConfig(Section):
     images: bool | None = None
     tools: bool | None = None
     fallbacks: tuple[str, ...] = ()
+    refuses: tuple[Literal["logprobs", "max_tokens", "temperature", "seed"], ...] = ()
     agent: str | None = None
 
     @field_validator("agent")

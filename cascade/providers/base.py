@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from cascade.chat import ChatRequest
 from cascade.providers.histories import accepted
 from cascade.types import Request
 
@@ -51,37 +50,56 @@ def sendable(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
+REFUSABLE: Mapping[str, tuple[str, ...]] = {
+    "logprobs": ("logprobs", "top_logprobs"),
+    "temperature": ("temperature",),
+    "seed": ("seed",),
+    "max_tokens": ("max_tokens",),
+}
+"""What cascade adds to a request and some models refuse, with the fields that go with it. Without the field
+`max_tokens` the limit is sent as `max_completion_tokens`."""
+
+
+def added(request: Request) -> dict[str, Any]:
+    """Return the fields that cascade adds to a request.
+
+    They are a limit of the reply, so that a call has a greatest cost, and log-probs, where they are wanted. Of a
+    question in our own prompt, how it is asked comes from us too.
+    """
+    chat = request.chat
+    own = {} if chat is None else chat.options
+    fields: dict[str, Any] = {}
+    if chat is None or chat.max_tokens is None:
+        fields["max_tokens"] = request.max_tokens
+    if chat is None:
+        fields["temperature"] = request.temperature
+    if request.top_logprobs is not None and not own.get("logprobs"):
+        fields |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+    if chat is None and request.seed is not None:
+        fields["seed"] = request.seed
+    if "max_tokens" in fields and "max_tokens" in request.without:
+        fields["max_completion_tokens"] = fields["max_tokens"]
+    for name in request.without:
+        for field in REFUSABLE[name]:
+            fields.pop(field, None)
+    return fields
+
+
 def wire_body(request: Request, model: str) -> dict[str, Any]:
     """Return the JSON body of a chat completion request, as OpenAI-compatible servers read it.
 
     An application's own request is sent as it is, but for what the model's vendor would refuse in its history
-    (`histories`). What it leaves open and cascade needs is added: a limit of the reply, so that a call has a greatest
-    cost, and log-probs, where they are wanted.
+    (`histories`), and what cascade needs and the request leaves open (`added`).
     """
-    if request.chat is not None:
-        return _chat_body(request, request.chat, model)
+    chat = request.chat
+    if chat is not None:
+        return {"model": model, **chat.options, "messages": accepted(chat.messages, request.model), **added(request)}
     body: dict[str, Any] = {
         "model": model,
         "messages": [{"role": message.role, "content": sendable(message.content)} for message in request.messages],
-        "max_tokens": request.max_tokens,
-        "temperature": request.temperature,
+        **added(request),
     }
-    if request.top_logprobs is not None:
-        body["logprobs"] = True
-        body["top_logprobs"] = request.top_logprobs
-    if request.seed is not None:
-        body["seed"] = request.seed
     if request.schema is not None:
         schema = {"name": "reply", "strict": True, "schema": dict(request.schema)}
         body["response_format"] = {"type": "json_schema", "json_schema": schema}
-    return body
-
-
-def _chat_body(request: Request, chat: ChatRequest, model: str) -> dict[str, Any]:
-    body: dict[str, Any] = {"model": model, **chat.options, "messages": accepted(chat.messages, request.model)}
-    if chat.max_tokens is None:
-        body["max_tokens"] = request.max_tokens
-    if request.top_logprobs is not None and "logprobs" not in body:
-        body["logprobs"] = True
-        body["top_logprobs"] = request.top_logprobs
     return body

@@ -1,8 +1,8 @@
 """The one door to every provider: clock, retries and checks are the same whoever answers.
 
 `Guard` wraps a provider. It gives each attempt what is left of the question's time, retries what can be retried,
-checks every payload (`reading`), remembers which models give no log-probs (F24), and warns once of a model that
-answers under another name (F22). It is safe to share between threads and tasks.
+checks every payload (`reading`), leaves out for a while what cascade adds and a model refuses (`refused`, F24), and
+warns once of a model that answers under another name (F22). It is safe to share between threads and tasks.
 """
 
 from __future__ import annotations
@@ -11,15 +11,22 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass, field
 
 from cascade.chat import text_of
-from cascade.errors import BadResponseError, ProviderError, ProviderTimeoutError, StreamInterruptedError
+from cascade.errors import (
+    BadRequestError,
+    BadResponseError,
+    ProviderError,
+    ProviderTimeoutError,
+    StreamInterruptedError,
+)
 from cascade.providers.assembling import Assembler
-from cascade.providers.base import Payload, Provider, Streams
+from cascade.providers.base import Payload, Provider, Streams, added
 from cascade.providers.reading import read_completion
+from cascade.providers.refused import Refusals, refused
 from cascade.providers.written_calls import with_tool_calls
 from cascade.resilience.breaker import Breaker
 from cascade.resilience.concurrency import Turns
@@ -72,6 +79,7 @@ class Guard:
         secrets: keys that no error may repeat, whatever the server says.
         breakers: the circuit of each model; None to ask a model however often it fails, as batches do.
         turns: how many calls of a model may run at once, for those that do not block; None for any number.
+        refuses: by a model's name, what cascade is not to add to its requests (`base.REFUSABLE`).
     """
 
     provider: Provider
@@ -82,8 +90,9 @@ class Guard:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     breakers: dict[str, Breaker] | None = None
     turns: dict[str, Turns] | None = None
+    refuses: Mapping[str, frozenset[str]] = field(default_factory=dict)
     _budgets: dict[str, RetryBudget] = field(default_factory=dict)
-    _without_logprobs: set[str] = field(default_factory=set)
+    _refused: Refusals = field(default_factory=Refusals)
     _warned: set[str] = field(default_factory=set)
 
     def complete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
@@ -115,7 +124,14 @@ class Guard:
         (halt.sleep if self.sleep is None else self.sleep)(seconds)
 
     def _wait_s(self, tries: _Tries, error: ProviderError) -> float:
-        """Return how long to wait before the next try, or raise the error if there is to be none."""
+        """Return how long to wait before the next try, or raise the error if there is to be none.
+
+        Where the model refuses what cascade added, the next try is made at once and without it.
+        """
+        if gone := refused(tries.asked, error):
+            self._refused.learn(tries.asked.model, gone)
+            tries.asked = tries.asked._replace(without=tries.asked.without | gone)
+            return 0.0
         tries.failed.append(error)
         budget, breaker = self._budget(tries.asked), self._breaker(tries.asked.model)
         self._broke(tries, error)
@@ -128,7 +144,7 @@ class Guard:
             error.maybe_billed = sum(one.billed != "no" for one in tries.failed)
             if error.maybe_billed and error.billed == "no":
                 error.billed = "maybe"
-            raise error
+            raise _naming_ours(error, tries.asked)
         return delay
 
     def _budget(self, request: Request) -> RetryBudget:
@@ -233,12 +249,11 @@ class Guard:
             breaker.failed(error)
 
     def _admitted(self, request: Request) -> Request:
-        """Leave out what the model was seen not to give. Raises ProviderUnavailableError while its circuit is open."""
+        """Leave out what the model refuses. Raises ProviderUnavailableError while its circuit is open."""
         if (breaker := self._breaker(request.model)) is not None:
             breaker.admit(request.model)
-        if request.top_logprobs is not None and request.model in self._without_logprobs:
-            return request._replace(top_logprobs=None)
-        return request
+        gone = self._refused.of(request.model) | self.refuses.get(request.model, frozenset())
+        return request._replace(without=gone) if gone else request
 
     def _checked(
         self,
@@ -254,8 +269,10 @@ class Guard:
         if (breaker := self._breaker(request.model)) is not None:
             breaker.succeeded()
         if request.top_logprobs is not None and completion.tokens is None and _written(completion):
-            self._without_logprobs.add(request.model)
-            note = f"{request.model} gives no log-probs"
+            completion = completion._replace(notes=(*completion.notes, f"{request.model} sent no log-probs"))
+        self._refused.took(request.model, tries.asked.without)
+        if tries.asked.without:
+            note = f"{request.model} was asked without what it refuses: {', '.join(sorted(tries.asked.without))}"
             completion = completion._replace(notes=(*completion.notes, note))
         if tries.failed:
             note = f"earlier tries failed: {', '.join(type(error).__name__ for error in tries.failed)}"
@@ -280,6 +297,13 @@ def _with_calls(payload: Payload, request: Request) -> Payload:
 def _written(completion: Completion) -> str:
     """Return what a model wrote as text: of a message its content, without its tool calls."""
     return completion.text if completion.message is None else text_of(completion.message.get("content"))
+
+
+def _naming_ours(error: ProviderError, asked: Request) -> ProviderError:
+    """Return the error of a refused request, which says what of the request is not the application's."""
+    if isinstance(error, BadRequestError) and asked.chat is not None and (ours := added(asked)):
+        error.args = (f"{error} cascade added to the request: {', '.join(ours)}.",)
+    return error
 
 
 def _next(chunks: Iterator[Payload], halt: Halt) -> Payload | None:

@@ -23,6 +23,7 @@ class Metrics:
         self._faulty: Counter[str] = Counter()
         self._replaced: Counter[str] = Counter()
         self._broken_off: Counter[str] = Counter()
+        self._silent: Counter[str] = Counter()
         self._buckets = [0] * (len(_BOUNDS_S) + 1)
         self._seconds = 0.0
         self._first_text_s = 0.0
@@ -46,6 +47,7 @@ class Metrics:
             return
         self._faulty.update(receipt.faulty)
         self._replaced.update(receipt.replaced)
+        self._silent.update(receipt.silent)
         self._broken_off.update(() if receipt.broken_off is None else (receipt.broken_off,))
         self._unknown_costs += receipt.cost_nano_usd is None
         self._cost_nano_usd += receipt.cost_nano_usd or 0
@@ -70,6 +72,7 @@ class Metrics:
         ]
         faulty = [({"model": model}, count) for model, count in sorted(self._faulty.items())]
         replaced = [({"model": model}, count) for model, count in sorted(self._replaced.items())]
+        silent = [({"model": model}, count) for model, count in sorted(self._silent.items())]
         broken_off = [({"by": why}, count) for why, count in sorted(self._broken_off.items())]
         seconds = [({"le": le}, count) for le, count in _cumulated(self._buckets)]
         lines = [
@@ -86,6 +89,7 @@ class Metrics:
             *_family("saved_usd", "gauge", "Saved against the guide alone.", [({}, f"{usd(self._saved_nano_usd):f}")]),
             *_family("faulty_messages_total", "counter", "Messages of a model that had a fault.", faulty),
             *_family("replaced_calls_total", "counter", "Calls that another model answered.", replaced),
+            *_family("missing_logprobs_total", "counter", "Replies without the log-probs asked for.", silent),
             *_family("broken_off_total", "counter", "Requests served before the policy had enough.", broken_off),
             *_family("alarm", "gauge", "1: audits withdrew a certificate.", [({}, int(alarm))]),
         ]

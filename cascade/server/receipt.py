@@ -27,6 +27,7 @@ class Receipt(NamedTuple):
         faulty: the models whose messages had a fault, one for each such message.
         replaced: the models in whose place another one answered, one for each such call.
         broken_off: why the cascade ended before its policy did ("budget", "deadline", "provider error"); else None.
+        silent: the models whose replies lacked the log-probs that they were asked for, one for each such reply.
         mode: the cascade's mode, where it has modes: "observe", "enforce", "fallback", or "killed".
     """
 
@@ -39,6 +40,7 @@ class Receipt(NamedTuple):
     replaced: tuple[str, ...] = ()
     broken_off: str | None = None
     mode: str | None = None
+    silent: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, answer: Answer, trace_id: str, guide: Price | None, *, cascaded: bool) -> Receipt:
@@ -63,6 +65,7 @@ class Receipt(NamedTuple):
             tuple([call.request.model for call in answer.calls if call.completion and call.completion.faults]),
             tuple([one.request.instead_of for one in answer.calls if one.completion and one.request.instead_of]),
             answer.stopped if answer.stopped in BROKEN_OFF else None,
+            silent=tuple([call.request.model for call in answer.calls if call.lacks_logprobs]),
         )
 
     def headers(self) -> list[tuple[str, str]]:

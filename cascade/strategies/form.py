@@ -81,8 +81,7 @@ class ChatForm:
     def request(self, use: ModelUse, role: str, step: int) -> Request:
         """Send the request as it is."""
         most = self.chat.max_tokens or use.chat_max_tokens
-        said = self.chat.top_logprobs
-        wanted = 1 if said is None else said or None
+        wanted = self.chat.top_logprobs or 1
         return Request(use.name, (), role, "answer", step, self._question, most, top_logprobs=wanted, chat=self.chat)
 
     def read(self, completion: Completion, request: Request, *, last: bool) -> Reading:

@@ -152,6 +152,15 @@ def _html(handler: Any, _body: Any) -> None:
     handler._send(200, HTML.encode(), "text/html")
 
 
+def _refuses_logprobs(handler: Any, body: Any) -> None:
+    """Answer as OpenAI's reasoning models do, which take no log-probs."""
+    if body.get("logprobs"):
+        said = {"message": "Unsupported parameter: 'logprobs' is not supported with this model.", "param": "logprobs"}
+        handler._send(400, encode({"error": {**said, "type": "invalid_request_error"}}))
+    else:
+        handler._send(200, encode(PAYLOADS["no_logprobs"](body)))
+
+
 def _bad_json(handler: Any, body: Any) -> None:
     handler._send(200, encode(good(body))[:-20])
 
@@ -217,6 +226,7 @@ def _echo_key_in_200(handler: Any, _body: Any) -> None:
 
 RAW: dict[str, Callable[[Any, Any], None]] = {
     "html_200": _html,
+    "refuses_logprobs": _refuses_logprobs,
     "bad_json": _bad_json,
     "wrong_content_type": _wrong_content_type,
     "json_as_html": _json_as_html,

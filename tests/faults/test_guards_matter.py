@@ -139,7 +139,7 @@ GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
     "F21": (test_payload.scenario_f21, instead(reading, "is_count", lambda value: isinstance(value, int))),
     "F22": (test_payload.scenario_f22, instead(reading, "echoed_model", lambda payload, *_: payload.get("model"))),
     "F23": (test_payload.scenario_f23, instead(money.PriceTable, "price", _free_if_unknown)),
-    "F24 off": (test_payload.scenario_f24, instead(guard.Guard, "_admitted", lambda _self, request: request)),
+    "F24 off": (test_payload.scenario_f24_refused, instead(guard, "refused", lambda *_: frozenset())),
     "F24 sampled": (test_payload.scenario_f24, instead(base_guide.BaseGuide, "_sampled", _no_samples)),
     "F25": (test_payload.scenario_f25, instead(reading, "logprob", lambda value: value)),
     "F05": (test_transport.scenario_f05, _no_mapping),

@@ -235,8 +235,24 @@ def scenario_f24(bench: Bench, provider: str = "openai_http") -> None:
     asked = bench.server.count("large")
     orchestrator.ask(QUESTION)
     later = [r for r in bench.server.requests if r["model"] == "large"][asked:]
-    assert not any(request.get("logprobs") for request in later)
+    assert [bool(request.get("logprobs")) for request in later] == [True, False, False]  # the others are samples
     assert len([r for r in bench.log.records if "no log-probs" in r.getMessage()]) == 1
+
+
+def scenario_f24_refused(bench: Bench, provider: str = "openai_http") -> None:
+    bench.server.modes["large"] = "refuses_logprobs"
+    orchestrator = bench.served(provider)
+    assert orchestrator.ask(QUESTION).text == "Danube"
+    asked = bench.server.count("large")
+    orchestrator.ask(QUESTION)
+    later = [r for r in bench.server.requests if r["model"] == "large"][asked:]
+    assert later
+    assert not any(request.get("logprobs") for request in later)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_f24_a_guide_that_refuses_logprobs_is_asked_without(bench: Bench, provider: str) -> None:
+    scenario_f24_refused(bench, provider)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

@@ -13,6 +13,7 @@ from cascade.chat import ChatRequest, output_text
 from cascade.errors import UsageError
 from cascade.providers.base import wire_body
 from cascade.providers.fake import FakeProvider, reply
+from cascade.server.receipt import Receipt
 from cascade.types import Request
 
 USER = {"role": "user", "content": "Weather in Vienna for 3 days?"}
@@ -192,9 +193,24 @@ def test_a_reply_without_text_says_nothing_of_whether_its_model_gives_log_probs(
     assert [request.top_logprobs for request in fake.requests] == [1, 1]
 
 
-def test_an_application_that_wants_no_log_probs_does_not_take_them_from_the_next() -> None:
-    orchestrator, fake = served_by({"small": [reply("Sunny.")]})
+@pytest.mark.parametrize("wanted", [False, None])
+def test_log_probs_that_the_application_does_not_want_are_asked_for_and_not_given_back(wanted: bool | None) -> None:
+    orchestrator, fake = served_by({"small": [reply("Sunny.", logprobs=[-0.1])]})
     with orchestrator:
-        orchestrator.chat([USER], logprobs=False)
-        orchestrator.chat([USER])
-    assert [request.top_logprobs for request in fake.requests] == [None, 1]
+        answer = orchestrator.chat([USER], logprobs=wanted)
+    assert wire_body(fake.requests[0], "m")["logprobs"] is True
+    assert answer.steps[0].signals["reply_mean_logprob"] == pytest.approx(-0.1)
+    assert answer.to_openai()["choices"][0]["logprobs"] is None
+
+
+def test_a_reply_without_log_probs_is_warned_of_on_each_answer_and_takes_nothing_from_the_next() -> None:
+    made = {**CONFIG, "policy": {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5}}
+    silent = reply("Sunny.")
+    silent["choices"][0]["logprobs"] = None
+    script = {"small": [silent, silent, reply("Sunny.", logprobs=[-0.1])], "large": ["Rain."]}
+    with Orchestrator.from_config(made, providers={"fake": FakeProvider(script)}) as orchestrator:
+        answers = [orchestrator.chat([USER]) for _ in range(3)]
+    said = "small sent no log-probs at step 1, so the policy decided without reply_mean_logprob"
+    assert [answer.text for answer in answers] == ["Rain.", "Rain.", "Sunny."]
+    assert [said in answer.warnings for answer in answers] == [True, True, False]
+    assert Receipt.of(answers[0], "t", None, cascaded=True).silent == ("small",)

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from cascade.chat import ChatRequest
 from cascade.errors import (
     AuthenticationError,
+    BadRequestError,
     BadResponseError,
     ProviderError,
     ProviderTimeoutError,
@@ -17,8 +19,10 @@ from cascade.errors import (
     RateLimitedError,
     StreamInterruptedError,
 )
+from cascade.providers.base import wire_body
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.guard import Guard
+from cascade.providers.refused import FIRST_PAUSE_S, Refusals
 from cascade.resilience.retry import Deadline
 from cascade.types import Completion, TextDelta
 from unit.made import Failing, payload, request
@@ -157,15 +161,71 @@ async def test_no_call_is_begun_after_the_deadline(way: str) -> None:
 
 
 @BOTH
-async def test_a_model_without_logprobs_is_asked_for_none_from_then_on(way: str) -> None:
+async def test_a_reply_without_logprobs_counts_for_itself_alone(way: str) -> None:
     provider = Failing()
     guard, _ = guarded(provider)
     first = await each_way(guard, way, request(top_logprobs=20))
     again = await each_way(guard, way, request(top_logprobs=20))
-    other = await each_way(guard, way, request(top_logprobs=20, model="large"))
-    assert [asked.top_logprobs for asked in provider.asked] == [20, None, 20]
-    assert first.notes == again.notes == ("small gives no log-probs",)
-    assert other.notes == ("large gives no log-probs",)
+    assert [wire_body(asked, "m").get("top_logprobs") for asked in provider.asked] == [20, 20]
+    assert first.notes == again.notes == ("small sent no log-probs",)
+
+
+def unsupported(name: str, more: str = "") -> BadRequestError:
+    return BadRequestError(f"Unsupported parameter: '{name}' is not supported with this model.{more}", status=400)
+
+
+NEWER = " Use 'max_completion_tokens' instead."
+
+
+@BOTH
+async def test_what_cascade_added_and_a_model_refuses_is_left_out_at_once_and_for_a_while(way: str) -> None:
+    now = 0.0
+    provider = Failing(unsupported("max_tokens", NEWER), unsupported("logprobs"))
+    guard, slept = guarded(provider)
+    guard._refused = Refusals(lambda: now)
+    made = await each_way(guard, way, request(top_logprobs=2))
+    await each_way(guard, way, request(top_logprobs=2))
+    sent = [wire_body(asked, "m") for asked in provider.asked]
+    named = [sorted(body.keys() & {"max_tokens", "max_completion_tokens", "logprobs", "top_logprobs"}) for body in sent]
+    assert named == [
+        ["logprobs", "max_tokens", "top_logprobs"],
+        ["logprobs", "max_completion_tokens", "top_logprobs"],
+        ["max_completion_tokens"],
+        ["max_completion_tokens"],
+    ]
+    assert (made.text, made.maybe_billed, set(slept)) == ("Danube", 0, {0.0})
+    assert "small was asked without what it refuses: logprobs, max_tokens" in made.notes
+    now = FIRST_PAUSE_S
+    await each_way(guard, way, request(top_logprobs=2))
+    assert wire_body(provider.asked[-1], "m").keys() >= {"max_tokens", "logprobs"}
+
+
+@BOTH
+async def test_a_refusal_of_what_the_application_set_comes_out_and_names_what_cascade_added(way: str) -> None:
+    chat = ChatRequest([{"role": "user", "content": "Hi"}], {"logprobs": True, "max_tokens": 9})
+    provider = Failing(unsupported("logprobs"), unsupported("n"))
+    guard, _ = guarded(provider)
+    with pytest.raises(BadRequestError) as caught:
+        await each_way(guard, way, request(top_logprobs=1, chat=chat))
+    assert len(provider.asked) == 1
+    assert "cascade added" not in str(caught.value)
+    with pytest.raises(BadRequestError, match="cascade added to the request: max_tokens, logprobs, top_logprobs"):
+        await each_way(guard, way, request(top_logprobs=1, chat=ChatRequest([{"role": "user", "content": "Hi"}])))
+
+
+@BOTH
+async def test_a_limit_that_is_too_large_is_not_sent_under_another_name(way: str) -> None:
+    provider = Failing(BadRequestError("max_tokens is too large: 64", status=400))
+    with pytest.raises(BadRequestError):
+        await each_way(guarded(provider)[0], way)
+    assert len(provider.asked) == 1
+
+
+async def test_what_a_model_is_configured_to_refuse_is_never_sent() -> None:
+    provider = Failing()
+    guard, _ = guarded(provider, refuses={"small": frozenset({"max_tokens", "temperature"})})
+    guard.complete(request(), NEVER)
+    assert wire_body(provider.asked[0], "m").keys() == {"model", "messages", "max_completion_tokens"}
 
 
 @BOTH
@@ -299,7 +359,7 @@ async def test_a_streaming_model_without_logprobs_is_noted(way: str) -> None:
     done = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     guard, _ = guarded(Breaking([PIECE, done], None))
     events = await streamed(guard, way, request(top_logprobs=1))
-    assert "small gives no log-probs" in events[-1].notes
+    assert "small sent no log-probs" in events[-1].notes
 
 
 async def test_closing_closes_the_provider() -> None:
