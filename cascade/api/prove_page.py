@@ -161,25 +161,28 @@ def interval(found: Interval) -> str:
     return f"{share(found.mean)} [{100 * found.low:.1f}, {100 * found.high:.1f}]".replace("-", "−")
 
 
-def promise(guarantee: Guarantee) -> str:
-    """Return a promise in a sentence."""
+def promise(guarantee: Guarantee, *, grouped: bool = False) -> str:
+    """Return a promise in a sentence; `grouped`: of questions in groups one of each certifies."""
     least = percent(guarantee.alpha or 0.0, rest=True)
-    over = "a fresh question" if guarantee.delta is not None else "the calibration and a fresh question"
+    one = "a random question of a random fresh group" if grouped else "a fresh question"
+    over = one if guarantee.delta is not None else f"the calibration and {one}"
     rest = "" if guarantee.delta is None else f", for all but {percent(guarantee.delta)} of calibrations"
     return f"with probability at least {least} over {over}{rest}, {guarantee.rules.event}"
 
 
 def _promise(proof: Proof) -> str:
     alpha = proof.guarantee.alpha or 0.0
-    said = f"The promise: {promise(proof.guarantee)}."
+    grouped = proof.groups < proof.n
+    said = f"The promise: {promise(proof.guarantee, grouped=grouped)}."
     certified = proof.splits - proof.refused
     if not certified:
         return said
     above = f"more than {percent(alpha)} in {proof.exceeded} of {certified} splits, which chance brings about too"
     none = f"never more than {percent(alpha)}"
+    weighed = " Here each question counts once, in the promise each group: long groups weigh more here." * grouped
     return (
         f"{said} On the test questions it was broken on {share(proof.policy.broken)} on average, "
-        f"{above if proof.exceeded else none}."
+        f"{above if proof.exceeded else none}.{weighed}"
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cascade.episodes.files import write_rows
+from cascade.episodes.files import read_rows, write_rows
 from unit.episodes.test_truth import row
 
 Cli = Callable[..., Any]
@@ -70,6 +70,17 @@ def test_prove_and_compare_read_a_log_without_labels(cli: Cli, tmp_path: Path) -
     assert proved.code == 0, proved.err
     assert "answered as the reference does" in plain(proved)
     assert cli("compare", path, "--splits", "2").code == 0
+
+
+def test_of_conversations_the_page_says_what_the_promise_counts(cli: Cli, tmp_path: Path) -> None:
+    path = log(tmp_path / "log.jsonl", 240)
+    rows = [one | {"group": f"talk {int(one['episode_id'][1:]) // 3}"} for one in read_rows(path)]
+    write_rows(tmp_path / "talks.jsonl", rows)
+    quick = ("--splits", "2", "--policy", "threshold", "--alpha", "0.2")
+    said = plain(cli("prove", str(tmp_path / "talks.jsonl"), *quick))
+    assert "over a random question of a random fresh group, for all but 10 %" in said
+    assert "in the promise each group" in said
+    assert "each group" not in plain(cli("prove", path, *quick))
 
 
 def test_models_pick_a_cascade_out_of_a_log_of_many(cli: Cli, tmp_path: Path) -> None:
