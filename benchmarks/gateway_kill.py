@@ -1,8 +1,10 @@
-"""Gateways on one PostgreSQL, clients that keep asking, and SIGKILLs: does the ledger hold?
+"""Gateways on one PostgreSQL, clients that keep asking, SIGKILLs and dropped connections: does the ledger hold?
 
-A loopback provider counts what it is asked, and bills each call. Gateways share a ledger with caps on all and on each
-key; clients ask whichever they find, and now and then one is killed in the middle and started again. In the end what
-is on record must be at least what the provider bills, and at most each cap.
+A loopback provider counts what it is asked, and bills each call. Gateways share a ledger with caps on all, on a day, on
+each key and on each user; clients ask whichever they find. Now and then a gateway is killed in the middle and started
+again, or all its connections to the database are. The caps are near: those of a key or a user are reached first, then
+the day's. In the end what is on record must be at least what the provider bills, and at most each cap; a call that was
+answered must have its trace in the store.
 
     python benchmarks/gateway_kill.py --postgres postgresql://localhost/scratch --seconds 60
 """
@@ -13,6 +15,7 @@ import argparse
 import asyncio
 import hashlib
 import json
+import math
 import os
 import random
 import signal
@@ -30,11 +33,14 @@ from gateway import Backend, free_port  # type: ignore[import-not-found,unused-i
 
 from cascade.budget.sql_ledger import SqlLedger
 
-PRICE_USD = 1e-6
-PRICE = 1_000
-"""Of a call, in nano-dollars: the gateways know it beforehand, so that what is held is what is booked."""
-KEYS = [f"sk-cascade-{'k' * 42}{number}" for number in range(4)]
-PAUSE_S = 3.0
+PRICES = {"input": 0.0, "output": 0.1, "request": 2e-7}
+"""USD: an output token costs 100 nano-dollars, a call 200."""
+PRICE, HOLD = 1_000, 1_200
+"""Of a call with 8 output tokens, and the most that one with 10 can cost, in nano-dollars."""
+KEYS, USERS = [f"sk-cascade-{'k' * 42}{number}" for number in range(4)], 8
+PAUSE_S, CALL_S = 3.0, 5.0
+LEAVES = 0.05
+"""The share of requests whose client hangs up within 0.1 s."""
 
 
 class Provider(Backend):
@@ -57,11 +63,12 @@ class Gateways:
         hashes = [hashlib.sha256(key.encode()).hexdigest() for key in KEYS]
         for port in self.ports:
             config = {
-                "models": {"only": {"model": "small", "price": {"input": 0.0, "output": 0.0, "request": PRICE_USD}}},
+                "models": {"only": {"model": "small", "price": PRICES}},
                 "provider": {"kind": "openai_http", "api_base": f"http://127.0.0.1:{behind}/v1"},
                 "strategy": {"kind": "ladder", "models": ["only"]},
                 "policy": {"kind": "fixed"},
-                "traces": "off",
+                "traces": {"store": url, "content": "none", "strict": True},
+                "timeouts": {"per_call_s": CALL_S},
                 "budget": {**caps, "store": url},
                 "server": {
                     "port": port,
@@ -82,6 +89,16 @@ class Gateways:
         self._running[number].wait()
         self._running[number] = self._begun(self.ports[number])
 
+    def disconnect(self, url: str) -> None:
+        """Break about half of all connections to the database."""
+        import psycopg
+
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid() AND random() < 0.5"
+            )
+
     def end(self) -> None:
         """Kill them all."""
         for one in self._running:
@@ -89,50 +106,83 @@ class Gateways:
             one.wait()
 
 
-async def client(gateways: Gateways, found: Counter[int], first: asyncio.Event, rng: random.Random) -> None:
+def skewed(rng: random.Random, count: int) -> int:
+    """Return one of so many: the first half of the time, the second a quarter of it, and so on."""
+    return min(count - 1, int(rng.expovariate(math.log(2))))
+
+
+class Answers:
+    """What the clients got.
+
+    Attributes:
+        statuses: how often each status came; 0 for a connection that broke, 499 for a client that left.
+        traces: the ids of the answers with status 200.
+        first: set with the first answer.
+    """
+
+    def __init__(self) -> None:
+        self.statuses, self.traces, self.first = Counter[int](), list[str](), asyncio.Event()
+
+    def take(self, said: httpx.Response) -> None:
+        """Note an answer."""
+        self.statuses[said.status_code] += 1
+        self.first.set()
+        if said.status_code == 200:
+            self.traces.append(said.headers["x-cascade-trace-id"])
+
+
+async def client(gateways: Gateways, found: Answers, rng: random.Random) -> None:
     """Ask one gateway after another, until cancelled."""
-    body = {"model": "cascade", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 10}
+    asked: dict[str, Any] = {"model": "cascade", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 10}
     async with httpx.AsyncClient(timeout=30, trust_env=False) as asking:
         while True:
-            port = rng.choice(gateways.ports)
-            headers = {"authorization": f"Bearer {rng.choice(KEYS)}"}
+            url = f"http://127.0.0.1:{rng.choice(gateways.ports)}/v1/chat/completions"
+            headers = {"authorization": f"Bearer {KEYS[skewed(rng, len(KEYS))]}"}
+            body = {**asked, "user": f"user{skewed(rng, USERS)}"}
             try:
-                said = await asking.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body, headers=headers)
-                found[said.status_code] += 1
-                first.set()
+                async with asyncio.timeout(0.1 * rng.random() if rng.random() < LEAVES else None):
+                    found.take(await asking.post(url, json=body, headers=headers))
+            except TimeoutError:
+                found.statuses[499] += 1
             except httpx.TransportError:  # killed, or not there yet
-                found[0] += 1
+                found.statuses[0] += 1
                 await asyncio.sleep(0.2)
 
 
 class Tried(NamedTuple):
-    """How often each status came, 0 for a broken connection, and how many processes were killed."""
+    """What the clients got, how many processes were killed, and how often connections to the database were."""
 
-    statuses: Counter[int]
+    found: Answers
     kills: int
+    cuts: int
 
 
 async def tried(asked: argparse.Namespace, folder: Path, caps: dict[str, float]) -> Tried:
-    """Let clients ask and processes die."""
-    rng, statuses, kills, behind = random.Random(asked.seed), Counter[int](), 0, free_port()
-    first = asyncio.Event()
+    """Let clients ask, processes die and connections break."""
+    rng, found, done, behind = random.Random(asked.seed), Answers(), [0, 0], free_port()
     server = await asyncio.get_running_loop().create_server(Provider, "127.0.0.1", behind)
     gateways = Gateways(folder, asked.gateways, behind, asked.postgres, caps)
-    clients = [asyncio.create_task(client(gateways, statuses, first, random.Random(n))) for n in range(asked.clients)]
+    clients = [asyncio.create_task(client(gateways, found, random.Random(n))) for n in range(asked.clients)]
     try:
-        await first.wait()
+        await found.first.wait()
         ends = time.monotonic() + asked.seconds
         while time.monotonic() < ends:
             await asyncio.sleep(PAUSE_S)
-            await asyncio.to_thread(gateways.kill, rng.randrange(asked.gateways))
-            kills += 1
+            cut = rng.random() < 0.5
+            await (
+                asyncio.to_thread(gateways.disconnect, asked.postgres)
+                if cut
+                else asyncio.to_thread(gateways.kill, rng.randrange(asked.gateways))
+            )
+            done[cut] += 1
+            print(f"{dict(sorted(found.statuses.items()))}, {Provider.calls} calls", flush=True)
     finally:
         await asyncio.to_thread(gateways.end)
         for one in clients:
             one.cancel()
         await asyncio.gather(*clients, return_exceptions=True)
         server.close()
-    return Tried(statuses, kills)
+    return Tried(found, *done)
 
 
 def emptied(url: str) -> SqlLedger:
@@ -140,41 +190,66 @@ def emptied(url: str) -> SqlLedger:
     import psycopg
 
     with psycopg.connect(url) as connection:
-        connection.execute("DROP TABLE IF EXISTS cascade_accounts, cascade_holds")
+        connection.execute("DROP TABLE IF EXISTS cascade_accounts, cascade_holds, episodes, feedback, meta")
     return SqlLedger.postgres(url)
+
+
+def lost(url: str, traces: list[str]) -> int:
+    """Return how many of these traces are not in the store."""
+    import psycopg
+
+    with psycopg.connect(url) as connection:
+        there = {one for (one,) in connection.execute("SELECT episode_id FROM episodes").fetchall()}
+    return sum(one not in there for one in traces)
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--postgres", required=True, help="the URL of a database whose tables of a ledger are dropped")
+    parser.add_argument("--postgres", required=True, help="the URL of a database whose ledger and traces are dropped")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--gateways", type=int, default=8)
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--cap", type=int, default=4_000, help="calls that the total allows")
+    parser.add_argument("--cap", type=int, default=800, help="calls that the total, and the day, allow")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     print(f"{datetime.now(UTC).date()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    ledger, total, each = emptied(asked.postgres), asked.cap * PRICE, asked.cap * PRICE * 3 // 10
+    ledger, total = emptied(asked.postgres), asked.cap * PRICE
+    caps = {"total": total, "per_day": total, "per_key": total * 3 // 10, "per_user": total * 3 // 10}
     with tempfile.TemporaryDirectory() as folder:
-        done = asyncio.run(tried(asked, Path(folder), {"total": total / 1e9, "per_key": each / 1e9}))
-    lost = ledger.recover(1e15)
-    billed, stands = PRICE * Provider.calls, ledger.account("total")
-    keys: dict[str, Any] = {f"key:key{number}": ledger.account(f"key:key{number}") for number in range(len(KEYS))}
-    print(
-        f"{asked.gateways} gateways, {asked.clients} clients, {done.kills} SIGKILLs; answered by status "
-        f"{dict(sorted(done.statuses.items()))} (0: the connection broke)"
+        done = asyncio.run(tried(asked, Path(folder), {name: cap / 1e9 for name, cap in caps.items()}))
+    overdue = ledger.recover(datetime.now(UTC).timestamp())
+    open_ = ledger.recover(1e15)
+    day = f"day:{datetime.now(UTC).date()}"
+    accounts = {
+        **dict.fromkeys(("total", day), caps["total"]),
+        **{f"key:key{number}": caps["per_key"] for number in range(len(KEYS))},
+        **{f"user:user{number}": caps["per_user"] for number in range(USERS)},
+    }
+    stands = {name: ledger.account(name) for name in accounts}
+    billed, answered, missing = (
+        PRICE * Provider.calls,
+        done.found.statuses[200],
+        lost(asked.postgres, done.found.traces),
     )
     print(
-        f"{Provider.calls} calls reached the provider, which bills {billed}; on record {stands.spent} of at most "
-        f"{total}, {lost} holds of the killed recovered"
+        f"{asked.gateways} gateways, {asked.clients} clients, {done.kills} SIGKILLs, {done.cuts} times half of the "
+        f"connections to the database cut; answered by status {dict(sorted(done.found.statuses.items()))} (0: the "
+        "connection broke, 499: the client left)"
     )
-    print("keys:", ", ".join(f"{one.spent} of {each}" for one in keys.values()))
+    print(
+        f"{Provider.calls} calls reached the provider, which bills {billed}; on record {stands['total'].spent} of at "
+        f"most {total}; at the end {open_} holds were open and {overdue} overdue, all booked in full"
+    )
+    for name, one in stands.items():
+        print(f"{name:16} {one.spent:9d} of {accounts[name]:9d}, {100 * one.spent / accounts[name]:5.1f} %")
+    print(f"{missing} of {answered} answers have no trace")
     right = (
-        done.statuses[200] * PRICE <= billed <= stands.spent <= total
-        and stands.held == 0
-        and all(one.spent <= each and one.held == 0 for one in keys.values())
-        and sum(one.spent for one in keys.values()) == stands.spent
+        answered * PRICE <= billed <= stands["total"].spent
+        and missing == 0
+        and all(one.spent <= accounts[name] and one.held == 0 for name, one in stands.items())
+        and sum(one.spent for name, one in stands.items() if name.startswith("key:")) == stands["total"].spent
+        and sum(one.spent for name, one in stands.items() if name.startswith("user:")) == stands["total"].spent
     )
     print("holds" if right else "DOES NOT HOLD")
     ledger.close()

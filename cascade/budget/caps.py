@@ -58,8 +58,15 @@ class Refused(NamedTuple):
         return self.stands.held > 0
 
 
+class LedgerDownError(Exception):
+    """The ledger's database cannot be reached; the message is the class of the driver's error."""
+
+
 class Ledger(Protocol):
-    """Accounts that holds are made on. Every method is atomic, between threads and, in a database, processes."""
+    """Accounts that holds are made on. Every method is atomic, between threads and, in a database, processes.
+
+    Each raises LedgerDownError where its database cannot be reached.
+    """
 
     def reserve(self, amount: int, caps: Mapping[str, int], owner: str, expires_s: float) -> Hold | Refused:
         """Hold an amount on all accounts, or on none.

@@ -25,20 +25,30 @@ class UndoneError(Exception):
 class Database:
     """Connections to a database. Made by `sqlite`, `postgres` or `memory`; close it.
 
-    A connection that broke is left to the garbage collector and another is opened.
+    A connection that broke while nobody used it is replaced. `broken` is what a transaction raises whose connection
+    breaks, or cannot be opened: nobody knows then whether it was committed.
 
     Args:
-        connect: opens a connection with transactions of its own.
-        begin: the statement that begins one with the right to write; "" where the driver does.
+        connect: opens a connection without transactions of the driver's own.
+        begin: the statement that begins one with the right to write.
         mark: how a parameter is written.
         tables: the statements that make what is not there yet.
         alone: whether there is one connection, which uses take in turn.
+        broken: the errors of a connection over a network.
     """
 
     def __init__(
-        self, connect: Callable[[], Any], begin: str, mark: str, tables: Iterable[str], *, alone: bool = False
+        self,
+        connect: Callable[[], Any],
+        begin: str,
+        mark: str,
+        tables: Iterable[str],
+        *,
+        alone: bool = False,
+        broken: tuple[type[Exception], ...] = (),
     ) -> None:
         self._connect, self._begin, self._mark, self._alone = connect, begin, mark, alone
+        self.broken, self._remote = broken, bool(broken)
         self._free: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._closed = False
         if alone:
@@ -75,17 +85,21 @@ class Database:
         except ModuleNotFoundError:
             raise MissingExtraError("psycopg", "A store in PostgreSQL") from None
         made = [_CREATION_LOCK, *tables]
-        return cls(lambda: psycopg.connect(url, application_name="cascade"), "", "%s", made)
+
+        def connect() -> Any:
+            return psycopg.connect(url, application_name="cascade", autocommit=True)
+
+        return cls(connect, "BEGIN", "%s", made, broken=(psycopg.OperationalError,))
 
     @property
     def row_lock(self) -> str:
         """What ends a query whose rows the transaction will change: SQLite locks the whole file at its beginning."""
-        return "" if self._begin else " FOR UPDATE"
+        return " FOR UPDATE" if self._remote else ""
 
     @property
     def unsynced(self) -> str:
         """What begins a transaction that need not wait for the disk at its end; "" where there is no such thing."""
-        return "" if self._begin else "SET LOCAL synchronous_commit TO OFF"
+        return "SET LOCAL synchronous_commit TO OFF" if self._remote else ""
 
     @property
     def blocks(self) -> bool:
@@ -106,14 +120,9 @@ class Database:
         Args:
             reading: nothing will be written, so that no writer has to wait.
         """
-        try:
-            connection = self._free.get(block=self._alone and not self._closed)
-        except queue.Empty:
-            connection = self._connect()
+        connection = self._begun(reading=reading)
         try:
             with closing(connection.cursor()) as cursor:
-                if self._begin:
-                    cursor.execute("BEGIN" if reading else self._begin)
                 yield lambda statement, *values: cursor.execute(statement.replace("?", self._mark), values)
                 connection.commit()
         except BaseException as error:
@@ -124,6 +133,22 @@ class Database:
                 connection.close()
             raise
         self._give_back(connection)
+
+    def _begun(self, *, reading: bool) -> Any:
+        """Return a connection on which a transaction has begun."""
+        while True:
+            try:
+                connection, kept = self._free.get(block=self._alone and not self._closed), True
+            except queue.Empty:
+                connection, kept = self._connect(), False
+            try:
+                connection.execute("BEGIN" if reading else self._begin)
+            except BaseException as error:
+                connection.close()
+                if not (kept and isinstance(error, self.broken)):
+                    raise
+            else:
+                return connection
 
     def _give_back(self, connection: Any) -> None:
         connection.close() if self._closed else self._free.put(connection)

@@ -6,12 +6,18 @@ are changed in the order of their names, so that two transactions never wait for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
-from cascade.budget.caps import Account, Hold, Refused, new_id
+from cascade.budget.caps import Account, Hold, LedgerDownError, Refused, new_id
 from cascade.budget.database import Database, UndoneError
+
+_T = TypeVar("_T")
+_TRIES = 3
+"""How often a change is tried whose connection breaks. Each may be made twice: money that is held twice is booked in
+full once its time has come, and a hold is settled once."""
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS cascade_accounts (name TEXT PRIMARY KEY, spent BIGINT NOT NULL, held BIGINT NOT NULL)",
@@ -58,19 +64,22 @@ class SqlLedger:
         for name in names:
             if amount > caps[name]:
                 return Refused(name, caps[name], self.account(name))
-        hold = Hold(new_id(), amount, tuple(names), owner, expires_s)
+        return self._lasting(lambda: self._reserve(amount, {name: caps[name] for name in names}, owner, expires_s))
+
+    def _reserve(self, amount: int, caps: Mapping[str, int], owner: str, expires_s: float) -> Hold | Refused:
+        hold = Hold(new_id(), amount, tuple(caps), owner, expires_s)
         with suppress(_NoRoomError), self._database.transaction() as run:
-            for name in names:
-                if not run(_HOLD, name, amount, caps[name]).rowcount:
+            for name, cap in caps.items():
+                if not run(_HOLD, name, amount, cap).rowcount:
                     full = name
                     raise _NoRoomError
-            run(_NOTE, hold.id, amount, _BETWEEN.join(names), owner, expires_s)
+            run(_NOTE, hold.id, amount, _BETWEEN.join(caps), owner, expires_s)
             return hold
         return Refused(full, caps[full], self.account(full))
 
     def settle(self, hold: Hold, cost: int | None) -> bool:
         """End a hold and book its cost."""
-        return self._settle(hold.id, cost)
+        return self._lasting(lambda: self._settle(hold.id, cost))
 
     def _settle(self, hold_id: str, cost: int | None) -> bool:
         with self._database.transaction() as run:
@@ -88,15 +97,30 @@ class SqlLedger:
 
     def recover(self, now_s: float, owner: str | None = None) -> int:
         """Book in full what was not settled in time."""
-        with self._database.transaction() as run:
-            lost = [one for (one,) in run(_LOST, now_s, owner or "").fetchall()]
-        return sum(self._settle(one, None) for one in lost)
+        lost = self._lasting(lambda: self._lost(now_s, owner or ""))
+        return sum(self._lasting(lambda one=one: self._settle(one, None)) for one in lost)  # type: ignore[misc]
+
+    def _lost(self, now_s: float, owner: str) -> list[str]:
+        with self._database.transaction(reading=True) as run:
+            return [one for (one,) in run(_LOST, now_s, owner).fetchall()]
 
     def account(self, name: str) -> Account:
         """Return what stands on an account."""
-        with self._database.transaction() as run:
+        return self._lasting(lambda: self._account(name))
+
+    def _account(self, name: str) -> Account:
+        with self._database.transaction(reading=True) as run:
             found = run(_READ, name).fetchone()
         return Account() if found is None else Account(*found)
+
+    def _lasting(self, act: Callable[[], _T]) -> _T:
+        """Do something on another connection where one breaks. Raises LedgerDownError where that does not help."""
+        for _ in range(_TRIES):
+            try:
+                return act()
+            except self._database.broken as error:
+                last = type(error).__name__
+        raise LedgerDownError(last)
 
     def close(self) -> None:
         """Close the connections that nobody uses; the others are closed when they are given back."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from cascade.episodes.store import StoreError
 from cascade.errors import (
     AuthenticationError,
     BadRequestError,
@@ -72,6 +73,7 @@ _MEANINGS: tuple[tuple[type[CascadeError], _Meaning], ...] = (
     (AuthenticationError, _Meaning(502, "server_error", "provider_refused_key")),
     (BadResponseError, _Meaning(502, "server_error", "bad_provider_response")),
     (StreamInterruptedError, _Meaning(502, "server_error", "stream_interrupted")),
+    (StoreError, _Meaning(503, "server_error", "store_unavailable", again=True)),
     (ProviderError, _Meaning(503, "server_error", "provider_unavailable", again=True)),
     (CascadeError, _Meaning(500, "server_error", "not_served")),
 )
@@ -100,6 +102,8 @@ def refusal_of(error: CascadeError | Refused) -> Refusal:
         meaning = meaning._replace(status=_UNPROCESSABLE)
     if isinstance(error, BudgetExceededError) and error.spent:
         meaning = _SPENT
+    if isinstance(error, StoreError) and error.answer is not None:
+        meaning = meaning._replace(again=False)  # it is paid for: another try would pay again
     waits = error.retry_after_s if isinstance(error, ProviderError | BudgetExceededError) else None
     return _refusal(meaning, str(error), None, waits)
 

@@ -7,17 +7,18 @@ need, and is then refused. Ledgers in a database are asked in a thread, so that 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from cascade.budget.calls import failed_call, paid_call
-from cascade.budget.caps import Caps, Hold, Ledger, MemoryLedger, Refused, ends_s, new_id
+from cascade.budget.caps import Caps, Hold, Ledger, LedgerDownError, MemoryLedger, Refused, ends_s, new_id
 from cascade.budget.ledger import most_nano_usd
-from cascade.errors import BudgetExceededError, ProviderError, quote
+from cascade.errors import BudgetExceededError, CascadeError, ProviderError, quote
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.resilience.halting import Halt
 from cascade.resilience.retry import Deadline
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from cascade.providers.guard import Guard
     from cascade.telemetry import TracedGuard
 
-_T = TypeVar("_T")
+logger = logging.getLogger("cascade")
 _SLACK_S = 60.0
 """A hold is taken for lost so long after its call must have ended."""
 _POLL_S = 0.02
@@ -76,7 +77,12 @@ class Spending:
         return SpendingGuard(self, guard, key)
 
     def reserve(self, request: Request, key: str | None) -> Hold | Refused:
-        """Hold the most that a call can cost. Raises BudgetExceededError where its price is not known."""
+        """Hold the most that a call can cost.
+
+        Raises:
+            BudgetExceededError: its price is not known.
+            StoreError: the ledger cannot be reached, so that no call can be kept under its caps.
+        """
         price = self.prices.get(request.model)
         if price is None:
             raise BudgetExceededError(
@@ -87,9 +93,12 @@ class Spending:
         user, now_s = options.get("user"), datetime.now(UTC).timestamp()
         wanted = self.caps.of(key, user if isinstance(user, str) else None, now_s)
         amount, expires_s = most_nano_usd(request, price), now_s + self.call_s + _SLACK_S
-        found = self.ledger.reserve(amount, wanted, self.owner, expires_s)
-        if isinstance(found, Refused) and found.may_fit_later and self.ledger.recover(now_s):
-            return self.ledger.reserve(amount, wanted, self.owner, expires_s)
+        try:
+            found = self.ledger.reserve(amount, wanted, self.owner, expires_s)
+            if isinstance(found, Refused) and found.may_fit_later and self.ledger.recover(now_s):
+                return self.ledger.reserve(amount, wanted, self.owner, expires_s)
+        except LedgerDownError as error:
+            raise _down(str(error)) from None
         return found
 
     def refuse(self, found: Refused, request: Request, *, waits: bool) -> None:
@@ -113,7 +122,18 @@ class Spending:
         cost = None if outcome is None else outcome.cost_nano_usd
         if cost is None and outcome is not None and outcome.cost_bound_nano_usd is not None:
             cost = max(hold.amount, outcome.cost_bound_nano_usd)
-        self.ledger.settle(hold, cost)
+        self._end(hold, cost)
+
+    def give_back(self, hold: Hold) -> None:
+        """End a hold whose call was never made."""
+        self._end(hold, 0)
+
+    def _end(self, hold: Hold, cost: int | None) -> None:
+        """Settle a hold. Where the ledger cannot be reached it is booked in full later, and the answer is served."""
+        try:
+            self.ledger.settle(hold, cost)
+        except LedgerDownError as error:
+            logger.warning("budget.store cannot be reached (%s): a call will be booked at the most it can cost.", error)
 
     def failed(self, request: Request, error: BaseException) -> Call | None:
         """Return what a call that failed may have cost; None where nothing is known of it."""
@@ -163,7 +183,7 @@ class SpendingGuard:
             outcome = self._spending.failed(request, error)
             raise
         finally:
-            await self._in_thread(lambda: self._spending.settle(hold, outcome))
+            await self._settled(hold, outcome)
         return completion
 
     def stream(self, request: Request, deadline: Deadline, halt: Halt) -> Iterator[TextDelta | Completion]:
@@ -197,7 +217,7 @@ class SpendingGuard:
             outcome = outcome or self._spending.failed(request, error)
             raise
         finally:
-            await self._in_thread(lambda: self._spending.settle(hold, outcome))
+            await self._settled(hold, outcome)
 
     def _held(self, request: Request, deadline: Deadline, halt: Halt) -> Hold:
         ends_s = time.monotonic() + min(self._spending.wait_s, deadline.remaining_s())
@@ -208,16 +228,47 @@ class SpendingGuard:
 
     async def _aheld(self, request: Request, deadline: Deadline) -> Hold:
         ends_s = time.monotonic() + min(self._spending.wait_s, deadline.remaining_s())
-        while isinstance(found := await self._in_thread(lambda: self._spending.reserve(request, self._key)), Refused):
+        while isinstance(found := await self._reserved(request, deadline), Refused):
             self._spending.refuse(found, request, waits=time.monotonic() < ends_s)
             await asyncio.sleep(_POLL_S)
         return found
 
-    async def _in_thread(self, act: Callable[[], _T]) -> _T:
-        """Ask the ledger; where that is done in a thread, a cancelled caller does not undo it."""
+    async def _reserved(self, request: Request, deadline: Deadline) -> Hold | Refused:
+        """Ask the ledger for a hold. Where the caller leaves before it has answered, the hold is given back."""
         if not self._spending.blocks:
-            return act()
-        return await asyncio.shield(asyncio.to_thread(act))
+            return self._spending.reserve(request, self._key)
+        asking = asyncio.ensure_future(asyncio.to_thread(self._spending.reserve, request, self._key))
+        left_s = deadline.remaining_s()
+        try:
+            async with asyncio.timeout(None if left_s == float("inf") else left_s):
+                return await asyncio.shield(asking)
+        except TimeoutError:
+            asking.add_done_callback(self._give_back)
+            raise _down("no answer in time") from None
+        except asyncio.CancelledError:
+            asking.add_done_callback(self._give_back)
+            raise
+
+    def _give_back(self, asked: asyncio.Future[Hold | Refused]) -> None:
+        if asked.cancelled() or asked.exception() is not None:
+            return
+        found = asked.result()
+        if isinstance(found, Hold):
+            asked.get_loop().run_in_executor(None, self._spending.give_back, found)
+
+    async def _settled(self, hold: Hold, outcome: Call | None) -> None:
+        """Settle; where the ledger is asked in a thread, a cancelled caller does not undo it."""
+        if self._spending.blocks:
+            await asyncio.shield(asyncio.to_thread(self._spending.settle, hold, outcome))
+        else:
+            self._spending.settle(hold, outcome)
+
+
+def _down(why: str) -> CascadeError:
+    from cascade.episodes.store import StoreError
+
+    says = f"budget.store cannot be reached ({why}), so no call can be kept under its caps. Try again."
+    return StoreError(says, retryable=True)
 
 
 _WORDS = {"key": "per_key", "user": "per_user", "day": "per_day", "month": "per_month", "total": "total"}

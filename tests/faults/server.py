@@ -19,7 +19,7 @@ from typing import Any, Self
 from .bodies import PAYLOADS, encode, good
 from .streams import STREAMS
 
-DRIP_S = 0.02
+DRIP_S, PATIENCE_S = 0.02, 20.0
 _JSON = "application/json"
 HTML = "<html><head><title>Sign in</title></head><body>Sign in to the network " + "and pay " * 100 + "</body></html>"
 
@@ -35,8 +35,7 @@ class FaultServer:
         self.headers: dict[str, str] = {}
         self.text = ""
         self.closing = threading.Event()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self._http.daemon_threads = False
+        self._http = _Server(("127.0.0.1", 0), _Handler)
         self._http.faults = self  # type: ignore[attr-defined]
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
 
@@ -63,6 +62,11 @@ class FaultServer:
         self._http.shutdown()
         self._thread.join()
         self._http.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = False
+    request_queue_size = 128  # more at once than 5, the default, would wait a second for their connections
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -135,7 +139,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.close()
         self.close_connection = True
 
-    def _drip(self, data: bytes, times: int = 30) -> None:
+    def _drip(self, data: bytes, times: int = round(PATIENCE_S / DRIP_S)) -> None:
         for _ in range(times):
             self.wfile.write(data)
             self.wfile.flush()
@@ -192,7 +196,7 @@ def _invalid_utf8(handler: Any, body: Any) -> None:
 
 
 def _hang(handler: Any, _body: Any) -> None:
-    handler._faults.closing.wait(1.0)
+    handler._faults.closing.wait(PATIENCE_S)
     handler.close_connection = True
 
 

@@ -85,7 +85,7 @@ async def test_client_libraries_raise_what_each_fault_is() -> None:
     openai, anthropic = pytest.importorskip("openai"), pytest.importorskip("anthropic")
     statuses = {
         "hang": (504, 504), "slow_drip": (504, 504), "slow_headers": (504, 504), "huge_head": (503, 503),
-        "cut_short": (502, 502), "reset": (503, 503), "503": (503, 503), "429": (429, 429),
+        "reset": (503, 503), "503": (503, 503), "429": (429, 429),
     }  # fmt: skip
     models = {mode: {"model": mode, "price": {"input": 1.0, "output": 2.0}} for mode in statuses}
     with FaultServer() as faults:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from stores import postgres_url
 
-from cascade.budget.caps import Account, Caps, Hold, Ledger, MemoryLedger, Refused, ends_s
+from cascade.budget.caps import Account, Caps, Hold, Ledger, LedgerDownError, MemoryLedger, Refused, ends_s
 from cascade.budget.sql_ledger import SqlLedger
 
 CAPS = {"total": 100, "key:a": 60, "key:b": 60, "day:1": 80}
@@ -100,6 +100,47 @@ def test_threads_never_pass_a_cap_and_lose_nothing(ledger: Ledger) -> None:
     for thread in threads:
         thread.join()
     assert {name: ledger.account(name) for name in most} == {name: Account(costs[name], 0) for name in most}
+
+
+def test_connections_that_broke_are_replaced() -> None:
+    with postgres_url() as url:
+        import psycopg
+
+        ledger = SqlLedger.postgres(url)
+        hold = held(ledger.reserve(50, {"a": 100}, "me", 1e12))
+        with ledger._database.transaction() as first, ledger._database.transaction() as second:
+            first("SELECT 1"), second("SELECT 1")  # two connections are kept
+        with psycopg.connect(url, autocommit=True) as admin:
+            admin.execute(
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        assert ledger.settle(hold, 20)
+        assert ledger.account("a") == Account(20, 0)
+        ledger.close()
+
+
+def test_a_change_whose_connection_breaks_is_made_again_or_refused(tmp_path: Path) -> None:
+    ledger = SqlLedger.sqlite(tmp_path / "ledger.db")
+    ledger._database.broken = (ConnectionError,)
+    whole, breaks = ledger._database.transaction, 2
+
+    def breaking(**how: bool) -> Any:
+        nonlocal breaks
+        breaks -= 1
+        if breaks >= 0:
+            raise ConnectionResetError
+        return whole(**how)
+
+    ledger._database.transaction = breaking  # type: ignore[method-assign]
+    hold = held(ledger.reserve(50, {"a": 100}, "me", 1e12))
+    breaks = 2
+    assert ledger.settle(hold, 20)
+    breaks = 3
+    with pytest.raises(LedgerDownError, match="ConnectionResetError"):
+        ledger.reserve(1, {"a": 100}, "me", 1e12)
+    assert ledger.account("a") == Account(20, 0)
+    ledger.close()
 
 
 def test_two_ledgers_of_one_file_are_one(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cascade import errors
+from cascade.episodes.store import StoreError
 from cascade.server.refusals import Refused, refusal_of, unexpected
 
 KEY = "sk-0123456789abcdefghijklmn"
@@ -26,6 +27,8 @@ KEY = "sk-0123456789abcdefghijklmn"
         (errors.BadResponseError("x"), 502, "bad_provider_response", False),
         (errors.EmptyCompletionError("x"), 502, "bad_provider_response", False),
         (errors.StreamInterruptedError("x"), 502, "stream_interrupted", False),
+        (StoreError("x", retryable=True), 503, "store_unavailable", True),
+        (StoreError("x", answer="paid for"), 503, "store_unavailable", False),
         (errors.ProviderUnavailableError("x"), 503, "provider_unavailable", True),
         (errors.ClosedError("x"), 503, "stopping", True),
         (errors.NotCertifiedError("x"), 500, "not_served", False),

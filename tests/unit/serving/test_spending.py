@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +13,13 @@ import pytest
 from pydantic import ValidationError
 
 from cascade import Orchestrator
-from cascade.budget.caps import Account
+from cascade.budget.caps import Account, Hold, LedgerDownError, MemoryLedger, Refused
+from cascade.episodes.store import StoreError
 from cascade.errors import BudgetExceededError, CascadeError, ConfigError, ProviderUnavailableError
 from cascade.providers.fake import FakeProvider, reply
+from cascade.serving.spending import Spending
 
+WAIT_S = 20.0
 ASK = [{"role": "user", "content": "Which river?"}]
 BASE, GUIDE = 1_000_000, 10_000_000
 """What a call costs in nano-dollars: so much a request, and nothing by the token."""
@@ -134,6 +140,66 @@ async def test_a_call_waits_for_money_that_others_may_not_need() -> None:
         both = await asyncio.gather(*(served.achat(ASK) for _ in range(2)), return_exceptions=True)
         assert all(isinstance(one, CascadeError) for one in both)
         assert stands(served) == Account(0, 0)
+
+
+class Elsewhere(MemoryLedger):
+    """A ledger that is asked in a thread, answers once it is let go, and can be out of reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go, self.asked, self.settled = threading.Event(), threading.Event(), threading.Event()
+        self.down = False
+        self.go.set()
+
+    def reserve(self, amount: int, caps: Mapping[str, int], owner: str, expires_s: float) -> Hold | Refused:
+        self.asked.set()
+        assert self.go.wait(WAIT_S)
+        if self.down:
+            raise LedgerDownError("OperationalError")
+        return super().reserve(amount, caps, owner, expires_s)
+
+    def settle(self, hold: Hold, cost: int | None) -> bool:
+        if self.down:
+            raise LedgerDownError("OperationalError")
+        done = super().settle(hold, cost)
+        self.settled.set()
+        return done
+
+
+def with_ledger(served: Orchestrator, ledger: Elsewhere) -> Elsewhere:
+    assert served._spending is not None
+    served._spending = replace(served._spending, ledger=ledger)
+    return ledger
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_a_caller_that_leaves_before_its_hold_is_made_holds_nothing(leaves: bool, monkeypatch: Any) -> None:
+    monkeypatch.setattr(Spending, "blocks", True)
+    async with made({"small": [SURE]}, {"total": 1}) as served:
+        ledger = with_ledger(served, Elsewhere())
+        ledger.go.clear()
+        asking = asyncio.ensure_future(served.achat(ASK, deadline_s=None if leaves else 0.05))
+        await asyncio.to_thread(ledger.asked.wait, WAIT_S)
+        if leaves:
+            asking.cancel()
+        with pytest.raises(asyncio.CancelledError if leaves else StoreError):
+            await asking
+        ledger.go.set()
+        assert await asyncio.to_thread(ledger.settled.wait, WAIT_S)
+        assert stands(served) == Account(0, 0)
+
+
+async def test_while_the_ledger_is_out_of_reach_no_call_is_made_and_what_was_paid_for_is_served(caplog: Any) -> None:
+    fake = FakeProvider(lambda _: setattr(ledger, "down", True) or SURE)
+    async with made(None, {"total": 1}, fake) as served:
+        ledger = with_ledger(served, Elsewhere())
+        assert (await served.achat(ASK)).text == "The Danube."
+        assert stands(served) == Account(0, BASE)  # booked in full once the hold has ended
+        assert "budget.store cannot be reached" in caplog.text
+        with pytest.raises(StoreError, match=r"budget\.store cannot be reached \(OperationalError\)") as caught:
+            await served.achat(ASK)
+        assert caught.value.retryable
+    assert len(fake.requests) == 1
 
 
 def test_two_stores_are_refused() -> None:
