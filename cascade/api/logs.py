@@ -103,9 +103,9 @@ def unlabelled_said(table: EpisodeTable) -> str:
     reference, comparator = table.truth.reference, table.truth.comparator
     cautions = "".join(f" {said}" for said in table.truth.cautions)
     return (
-        f"{table.dataset} does not say which answers are right, so what is offered is agreement with {reference}: that "
-        f"the answer served is the same as what {reference} gives, by the comparator {comparator}. No label is "
-        f"needed.{cautions}"
+        f"The log {table.dataset} does not say which answers are right, so what is offered is agreement with "
+        f"{reference}: that the answer served is the same as what {reference} gives, by the comparator {comparator}. "
+        f"No label is needed.{cautions}"
     )
 
 
