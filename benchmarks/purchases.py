@@ -2,6 +2,8 @@
 
     python benchmarks/purchases.py FOLDER --record FILE                    every log with something to save, 20 splits
     python benchmarks/purchases.py FOLDER --only "calls/" --splits 5 --record FILE
+    python benchmarks/purchases.py FOLDER --only "calls/mini>4o" --resplits 1000 --record FILE    is the promise kept?
+    python benchmarks/purchases.py --demo                                  the demo log, call by call beside its ladder
     python benchmarks/purchases.py --speed                                 seconds of a fit, milliseconds of a decision
 
 FOLDER holds the logs of `simple_ways.py`, and in `requests/` those of `agreement.py`. Only logs are used on which the
@@ -13,9 +15,14 @@ way divides as it likes; the other groups are the test. A cost is a share of the
 * ladder: the learned policy that buys in the listed order (with trees where no number is of a known kind).
 * router + cascade: purchases from the first and the last model alone; it is the call level of base and guide, too:
   keep, or ask outright. rounds: base and guide for each question, as rounds of 0.5.0 pay at least.
-* router: a logistic regression on the request alone; half of the rows train, the others certify. opinions: serve where
-  the first two models agree, else ask the last; tested as a whole.
+* router: a logistic regression on the request alone; half of the groups train, the others certify. opinions: serve
+  where the first two models agree, else ask the last; tested as a whole.
 * mapie, exact, quantiles, rungs, uncertified: `simple/opponents.py`.
+
+Every way certifies on one question of each group, for questions of one group are no independent evidence.
+
+`--resplits`: fit purchases anew on each split, trees included, and count the regret over all groups that did not train,
+each group by its mean: what the certificate speaks of. It may be above alpha in a share of delta of the splits.
 
 "matched" are mean costs of purchases, fitted at each regret, where the test questions show that regret.
 """
@@ -25,7 +32,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -40,6 +47,7 @@ from simple.opponents import WAYS, Rows, Served, exact, rows_of, serve
 from simple_ways import DELTA, ours_on
 
 from cascade.calibration.doubt import only_unknown
+from cascade.calibration.samples import one_a_group
 from cascade.calibration.scores import sample_of
 from cascade.conformal.arrays import StepArrays
 from cascade.conformal.binomial import most_losses
@@ -47,8 +55,11 @@ from cascade.engine import decide
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import CascadeError
 from cascade.evaluation.by_hand import by_logistic
+from cascade.evaluation.evaluate import play_policy
 from cascade.evaluation.logs import open_log
+from cascade.evaluation.splits import numbered
 from cascade.guarantees.base import Guarantee
+from cascade.guarantees.reference import reference_right
 from cascade.policies.base import Observation
 from cascade.strategies.base import NOTHING_BOUGHT
 from cascade.training.choice.objective import cost_at_loss, curve_of, prices_of
@@ -85,16 +96,20 @@ Split: TypeAlias = tuple[dict[str, Served], list[float]]
 Found: TypeAlias = Mapping[Job, Split]
 
 
-def logs(folder: Path, only: str) -> Iterator[EpisodeTable]:
-    """Yield the logs whose names hold a word, each question with the answers of all models."""
+def logs(folder: Path, only: Sequence[str]) -> Iterator[EpisodeTable]:
+    """Yield the logs whose names hold one of some words, each question with the answers of all models."""
     for pair in CALLS:
-        if only in pair.name and (folder / "requests" / pair.file).exists():
+        if _wanted(pair.name, only) and (folder / "requests" / pair.file).exists():
             found = read_calls(folder / "requests", pair, "regret")
             whole = found.take(found.arrays.steps == found.arrays.horizon)
             yield with_walks(replace(whole, dataset=pair.name))
-    if only in "demo-offers":
+    if _wanted("demo-offers", only):
         yield with_walks(open_log("offers:demo").tables[0])
-    yield from (cell.table for cell in read(folder, (only,))[0])
+    yield from (cell.table for cell in read(folder, only)[0])
+
+
+def _wanted(name: str, only: Sequence[str]) -> bool:
+    return not only or any(word in name for word in only)
 
 
 def fitted(log: EpisodeTable, test: EpisodeTable, job: Job, method: str) -> Served:
@@ -109,8 +124,9 @@ def router(log: EpisodeTable, test: EpisodeTable, job: Job) -> Served:
     """Return what asking the first model or the last, by the request alone, brings."""
     if not log.asked:
         return Served(1.0, 0.0, certified=False)
-    half = np.random.default_rng(job.seed).permutation(log.n) % 2 == 0
-    train, certify = log.take(half), log.take(~half)
+    group = numbered(log.groups)
+    half = (np.random.default_rng(job.seed).permutation(int(group.max()) + 1) % 2 == 0)[group]
+    train, certify = log.take(half), one_a_group(log.take(~half), seed=job.seed)
     columns = [_asked(one) for one in (train, certify, test)]
     centre, spread = columns[0].mean(axis=0), columns[0].std(axis=0)
     scaled = [(one - centre) / np.where(spread > 0, spread, 1.0) for one in columns]
@@ -151,7 +167,8 @@ def _agreed(log: EpisodeTable) -> tuple[np.ndarray, np.ndarray]:
 def split(log: EpisodeTable, job: Job) -> Split:
     """Return what every way brings on a split, and the matched costs of purchases."""
     given, test = (log.take(rows) for rows in halves(log.groups, job.seed))
-    rows, shown = rows_of(given), rows_of(test)
+    alone = one_a_group(given, seed=job.seed)
+    rows, shown = rows_of(alone), rows_of(test)
     ends = (1, log.arrays.horizon)
     ways = {name: serve(way(rows, job.alpha, DELTA), shown) for name, way in WAYS.items()}
     ways["portfolio"] = fitted(given, test, job, "auto")
@@ -159,7 +176,7 @@ def split(log: EpisodeTable, job: Job) -> Split:
     ways["ladder"] = fitted(given, test, job, "boosted" if only_unknown(given) else "net_benefit")
     first, last = (with_walks(one.only(ends)) for one in (given, test))
     ways["router + cascade"] = ways["purchases"] if ends == (1, 2) else fitted(first, last, job, "purchases")
-    ways["router"], ways["opinions"] = router(given, test, job), opinions(given, test, job)
+    ways["router"], ways["opinions"] = router(given, test, job), opinions(alone, test, job)
     both = float((test.arrays.cost[:, 0] + test.arrays.cost[:, -1]).sum() / test.arrays.cost[:, -1].sum())
     ways["rounds"] = Served(both, 0.0, certified=True)
     return ways, matched(given, test, job.seed) if job.alpha == ALPHAS[-1] else []
@@ -173,6 +190,44 @@ def matched(given: EpisodeTable, test: EpisodeTable, seed: int) -> list[float]:
         walk = curve_of(sample_of(test, policy), Guarantee("regret", regret, DELTA), prices_of(test))
         found.append(min(1.0, cost_at_loss(walk, regret) / paid))
     return found
+
+
+def broken(log: EpisodeTable, job: Job) -> tuple[bool, float]:
+    """Fit on a split; return whether a saving is certified, and the regret of the groups that did not train."""
+    given = log.take(halves(log.groups, job.seed)[0])
+    found = fit_policy([given], Guarantee("regret", job.alpha, DELTA), method="purchases", seed=job.seed)
+    trained = {group for group, name in zip(log.groups, log.ids, strict=True) if name in {*found.training.ids}}
+    others = log.take(np.flatnonzero([group not in trained for group in log.groups]))
+    played = play_policy(others, found.artifact.calibrated(found.policy))
+    lost = (1 - played.right) * reference_right(others)
+    group = numbered(others.groups)
+    each = np.bincount(group, lost) / np.bincount(group)
+    return found.policy.method != "reference", float(each.mean())
+
+
+def resplits(log: EpisodeTable, many: int, record: Path | None) -> Iterator[str]:
+    """Yield at each promise how often it was broken, over many splits."""
+    for alpha in ALPHAS:
+        held = {} if record is None or not record.exists() else dict(_held(record))
+        for seed in range(many):
+            job = Job(log.dataset, alpha, seed)
+            if job not in held:
+                held[job] = broken(log, job)
+                if record is not None:
+                    with record.open("a", encoding="utf-8") as file:
+                        file.write(json.dumps([*job, *held[job]]) + "\n")
+        found = [held[Job(log.dataset, alpha, seed)] for seed in range(many)]
+        above = sum(regret > alpha + 1e-12 for _, regret in found) / many
+        bar = DELTA + 3 * (DELTA * (1 - DELTA) / many) ** 0.5
+        saving = sum(one for one, _ in found) / many
+        said = f"{log.dataset}, α {alpha:g}: {above:.1%} of {many} above, at most {bar:.1%}"
+        yield f"{'ok    ' if above <= bar else 'BROKEN'} {said}; a saving on {saving:.0%}"
+
+
+def _held(record: Path) -> Iterator[tuple[Job, tuple[bool, float]]]:
+    for line in record.read_text("utf-8").splitlines():
+        name, alpha, seed, saving, regret = json.loads(line)
+        yield Job(name, alpha, seed), (saving, regret)
 
 
 # --- all splits ---
@@ -233,6 +288,30 @@ def _bars(mean: Mapping[str, float], costs: list[list[float]]) -> Iterator[str]:
 COLUMNS = (*CERTIFIED, "rounds", "uncertified")
 
 
+def demo(splits: int) -> None:
+    """Print what keep, judge or ask the guide costs on the demo log, beside a ladder of the same two models."""
+    log, rows = with_walks(open_log("offers:demo").tables[0]), list[list[str]]()
+    for alpha in (0.1, 0.15, 0.2):
+        costs: dict[str, list[float]] = {}
+        for seed in range(splits):
+            given, test = (log.take(some) for some in halves(log.groups, seed))
+            ladder, shown = (with_walks(one.only((1, log.arrays.horizon))) for one in (given, test))
+            job = Job("demo", alpha, seed)
+            for name, cost in (
+                ("call by call", fitted(given, test, job, "auto")),
+                ("purchases", fitted(given, test, job, "purchases")),
+                ("ladder", fitted(ladder, shown, job, "auto")),
+            ):
+                costs.setdefault(name, []).append(cost.ratio)
+        mean = {name: float(np.mean(some)) for name, some in costs.items()}
+        each = np.array(costs["call by call"]) - costs["ladder"]
+        gap = f"{each.mean():+.3f} ± {each.std(ddof=1) / splits**0.5:.3f}"
+        ratio = mean["call by call"] / mean["ladder"]
+        rows.append([f"{alpha:.0%}", *(f"{one:.3f}" for one in mean.values()), f"{ratio:.3f}", gap])
+    print(f"{head()}; {log.n} questions, {splits} splits, delta {DELTA:g}")
+    print("\n".join(table(("regret", "call by call", "purchases", "ladder", "÷ ladder", "difference"), rows)))
+
+
 # --- speed ---
 
 
@@ -282,13 +361,22 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path)
-    parser.add_argument("--only", default="", metavar="WORD")
+    parser.add_argument("--only", action="append", default=[], metavar="WORD", help="part of a name; may come again")
     parser.add_argument("--splits", type=int, default=20)
+    parser.add_argument("--resplits", type=int, metavar="N", help="is the promise of purchases kept?")
     parser.add_argument("--record", type=Path)
+    parser.add_argument("--demo", action="store_true", help="the demo log")
     parser.add_argument("--speed", action="store_true", help="time made-up requests")
     given = parser.parse_args()
+    if given.demo:
+        demo(given.splits)
+        return
     if given.speed or given.folder is None:
         speed()
+        return
+    if given.resplits:
+        for log in logs(given.folder, given.only):
+            print("\n".join(resplits(log, given.resplits, given.record)), flush=True)
         return
     rows, missed = list[list[str]](), list[str]()
     for log in logs(given.folder, given.only):

@@ -76,7 +76,16 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         labels=_labels(tables),
         own=pooled(table.own for table in tables),
         uncached=_uncached(tables),
+        bought=_bought(tables),
     )
+
+
+def _bought(tables: Sequence[EpisodeTable]) -> Bools | None:
+    """Return the steps that were bought; None where no data set lacks one before its last."""
+    if all(table.bought is None for table in tables):
+        return None
+    held = [np.ones_like(one.paid, dtype=np.bool_) if one.bought is None else one.bought for one in tables]
+    return np.concatenate(held)
 
 
 def _uncached(tables: Sequence[EpisodeTable]) -> Floats | None:

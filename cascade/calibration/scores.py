@@ -85,6 +85,7 @@ def history_of(table: EpisodeTable) -> History:
         table.tokens,
         arrays.steps,
         arrays.complete,
+        table.bought,
     )
 
 
@@ -101,21 +102,34 @@ def scored(policy: Policy, table: EpisodeTable) -> tuple[EpisodeTable, ScoreArra
     if found is None:
         return table, table_scores(policy, table)
     if found.bought is not None:
-        table = table.as_bought(found.bought)
+        table = _walked(table, found.bought)
     return table if found.confidence is None else replace(table, confidence=found.confidence), found.scores
+
+
+def _walked(table: EpisodeTable, bought: Bools) -> EpisodeTable:
+    """Return a log as a policy walks that leaves steps out; its walk ends, incomplete, before what is not there."""
+    last = np.where(bought.any(axis=1), bought.shape[1] - bought[:, ::-1].argmax(axis=1), 1)
+    whole = bought[:, -1]
+    walked = table.as_bought(bought)
+    steps = np.where(whole, walked.arrays.steps, last)
+    return replace(walked, arrays=replace(walked.arrays, steps=steps, complete=walked.arrays.complete & whole))
 
 
 def taken(policy: Policy, table: EpisodeTable) -> EpisodeTable:
     """Return the part of a log that a policy walks over: all of it, unless the policy names what it takes (`Takes`).
 
+    One that buys in the listed order walks up to the first step that is not on record (`EpisodeTable.as_listed`).
+
     A log that has as many steps as the policy takes was made by the policy itself, and is returned as it is.
     """
     takes = policy.takes
-    if takes is None or takes.calls:
+    if takes is None:
+        return table.as_listed()
+    if takes.calls:
         return table
     if takes.reference:
         return table.as_walked(reference_walk(table))
-    return table if table.arrays.horizon == len(takes.steps) else table.only(takes.steps)
+    return table.as_listed() if table.arrays.horizon == len(takes.steps) else table.only(takes.steps)
 
 
 def check_fits(policy: Policy, table: EpisodeTable) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 
@@ -25,6 +25,15 @@ def by_role(askers: Iterable[Asker]) -> dict[str, tuple[str, ...]]:
     for one in askers:
         found[one.role].add(one.model)
     return {role: tuple(sorted(found[role])) for role in sorted(found)}
+
+
+def is_ladder(askers: Collection[Asker]) -> bool:
+    """Return whether each model is its own role, as in a ladder, whose models read nothing of each other.
+
+    >>> is_ladder([Asker(1, "small", "small")]), is_ladder([Asker(1, "base", "small")]), is_ladder([])
+    (True, False, False)
+    """
+    return bool(askers) and all(one.role == one.model for one in askers)
 
 
 def by_step(askers: Iterable[Asker], horizon: int) -> tuple[str | None, ...]:

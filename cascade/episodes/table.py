@@ -105,7 +105,8 @@ class EpisodeTable:
         own: how often the reference differs from itself, in the whole log; None where it answered no request twice.
         uncached: float64 (n, T), what each step would have cost had nothing of its prompts been in a cache, nano-USD;
             NaN = unknown. None where the log tells of no tokens read from a cache.
-        bought: bool (n, T), the steps that a policy buys which leaves some out (`as_bought`); None: all.
+        bought: bool (n, T), the steps that were bought, on record or in the walk of a policy (`as_bought`), where some
+            before the last were left out; None: all.
     """
 
     dataset: str
@@ -214,6 +215,33 @@ class EpisodeTable:
             uncached=None if self.uncached is None else self.uncached[:, columns],
             step_models=tuple([self.step_models[at] for at in columns.tolist()]) if self.step_models else (),
             parents=parents,
+            bought=None if self.bought is None else self.bought[:, columns],
+        ).as_listed()
+
+    def as_listed(self) -> EpisodeTable:
+        """Return the questions as far as their steps are on record in the listed order, without one that is left out.
+
+        The record of a question ends, incomplete, before the first step that it lacks; where that is the first of all,
+        its first step is empty, at a cost that is not known.
+        """
+        if self.bought is None:
+            return self
+        arrays, lacking = self.arrays, ~self.bought & (np.arange(self.arrays.horizon) < self.arrays.steps[:, None])
+        first = np.where(lacking.any(axis=1), lacking.argmax(axis=1), arrays.steps)
+        out = np.arange(arrays.horizon) >= first[:, None]
+        cut = self.as_bought(~out)
+        ended = replace(cut.arrays, steps=np.maximum(first, 1), complete=arrays.complete & (first == arrays.steps))
+        priced = self.priced & (first > 0)
+        paid, tokens = (np.where(out, np.nan, values) for values in (self.paid, self.tokens))
+        return replace(
+            cut,
+            arrays=ended,
+            parents=self.parents,
+            bought=None,
+            paid=paid,
+            tokens=tokens,
+            priced=priced,
+            cost_known=self.cost_known and bool(priced.all()),
         )
 
     def as_bought(self, bought: Bools) -> EpisodeTable:

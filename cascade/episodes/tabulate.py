@@ -1,8 +1,8 @@
 """From rows to tables: one `EpisodeTable` for each data set of a log.
 
-An episode that cannot be judged is left out and counted: an answer without truth, a step that is missing. So is a walk
-of an episode if the log does not say what was served. A null is unknown: it never counts as wrong, and an unknown cost
-stays unknown.
+An episode that cannot be judged is left out and counted: an answer without truth, a missing step that others read. So
+is a walk of an episode if the log does not say what was served. A single call that is missing was not bought. A null is
+unknown: it never counts as wrong, and an unknown cost stays unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Parents, StepArrays, chain
-from cascade.episodes.askers import Asker, by_role, by_step
+from cascade.episodes.askers import Asker, by_role, by_step, is_ladder
 from cascade.episodes.contents import is_hashed
 from cascade.episodes.identity import identity
 from cascade.episodes.lines import Dropped
@@ -280,11 +280,19 @@ def _misplaced(draft: _Draft) -> str | None:
     numbers = sorted(draft.stages)
     if not numbers:
         return "an episode without a step"
-    if numbers != list(range(1, len(numbers) + 1)):
+    if numbers[-1] > len(numbers) and not _may_leave_out(draft):
         return "an episode with a step missing in the middle"
     if any(parent >= number for number in numbers for parent in _parents(number, draft.stages[number])):
         return "an episode with a step that depends on itself or on a later step"
     return None
+
+
+def _may_leave_out(draft: _Draft) -> bool:
+    """Return whether a policy may have left steps out: single calls, of which each has all that it reads on record."""
+    stages, unsaid = draft.stages.values(), () if is_ladder(draft.askers) else None
+    single = all(len(stage.made) + len(stage.unplaced) <= 1 for stage in stages)
+    reads = [unsaid if stage.parents is None else stage.parents for stage in stages]
+    return single and all(parents is not None and {*parents} <= draft.stages.keys() for parents in reads)
 
 
 def _unjudged(draft: _Draft) -> str | None:
@@ -305,7 +313,7 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
     drafts = list(episodes.values())
     texts_known = _tell_apart(drafts)
     _take_own_places(drafts)
-    n, horizon = len(drafts), max(max(draft.horizon or 1, len(draft.stages)) for draft in drafts)
+    n, horizon = len(drafts), max(max(draft.horizon or 1, *draft.stages) for draft in drafts)
     places = 1 + max((index for d in drafts for stage in d.stages.values() for index in stage.made), default=0)
     answer = np.full((n, horizon, places), -1, dtype=np.int64)
     correct = np.zeros((n, horizon, places), dtype=np.bool_)
@@ -322,7 +330,7 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
                 place = (i, number - 1, index)
                 answer[place] = keys.setdefault(made.key, len(keys))
                 correct[place], confidence[place] = made.correct, made.confidence
-    steps = np.array([len(draft.stages) for draft in drafts], dtype=np.int64)
+    steps = np.array([max(draft.stages) for draft in drafts], dtype=np.int64)
     # A log that does not say how many steps there could have been is held against its longest question.
     complete = steps >= np.array([draft.horizon or horizon for draft in drafts])
     walks, walks_priced = _walks(episodes, horizon, dropped)
@@ -353,7 +361,15 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
         echoes=_echoes(drafts),
         priced=priced,
         parents=_of_each_step(drafts, horizon),
+        bought=_bought(drafts, horizon),
     )
+
+
+def _bought(drafts: Sequence[_Draft], horizon: int) -> Bools | None:
+    """Return the steps on record, bool (n, T); None where no episode lacks one before its last."""
+    if all(max(draft.stages) == len(draft.stages) for draft in drafts):
+        return None
+    return np.array([[step in draft.stages for step in range(1, horizon + 1)] for draft in drafts], dtype=np.bool_)
 
 
 def _of_each_step(drafts: Iterable[_Draft], horizon: int) -> Parents | None:
@@ -444,12 +460,9 @@ def _uncached(drafts: Sequence[_Draft], horizon: int) -> Floats | None:
 
 
 def _sum(costs: Iterable[int | None]) -> int | None:
-    total = 0
-    for cost in costs:
-        if cost is None:
-            return None
-        total += cost
-    return total
+    held = list(costs)
+    known = [cost for cost in held if cost is not None]
+    return sum(known) if len(known) == len(held) else None
 
 
 def _sources(drafts: Iterable[_Draft], places: int) -> tuple[str, ...]:
@@ -484,8 +497,8 @@ def _walks(episodes: Mapping[str, _Draft], horizon: int, dropped: Dropped) -> tu
     }
     makers = _first_makers(drafts)
     kept.setdefault(BASE_ONLY, [_alone(draft, 1, makers) for draft in drafts])
-    is_ladder = horizon > 1 and all(len(stage.made) <= 1 for draft in drafts for stage in draft.stages.values())
-    if GUIDE_ONLY not in kept and is_ladder:
+    single = horizon > 1 and all(len(stage.made) <= 1 for draft in drafts for stage in draft.stages.values())
+    if GUIDE_ONLY not in kept and single:
         kept[LAST_ONLY] = [_alone(draft, draft.horizon or horizon, makers) for draft in drafts]
     each = zip(*kept.values(), strict=True)
     priced = [all(_sum(one.costs) is not None for one in walks if one is not None) for walks in each]

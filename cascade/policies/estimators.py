@@ -10,7 +10,7 @@ The same numbers come to the bit from one row and from many; `design` says how.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ __all__ = [
     "Gain",
     "Linear",
     "Logistic",
+    "Mean",
     "Piecewise",
     "Scorer",
     "Signal",
@@ -368,6 +369,49 @@ class Constant(Scored):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Mean(Scored):
+    """The mean of several forms: it errs less than one that had to be chosen among them.
+
+    >>> Mean((Constant(1.0), Constant(4.0))).value([])
+    2.5
+    """
+
+    scorers: tuple[Scored, ...]
+
+    def values(self, raw: Floats, memo: Memo | None = None) -> Floats:
+        """Return the means, float64 (…, d) -> (…), added in the order of the forms."""
+        made = memo or Memo(raw)
+        total = self.scorers[0].values(raw, made)
+        for one in self.scorers[1:]:
+            total = total + one.values(raw, made)
+        return np.asarray(total / len(self.scorers))
+
+    def value(self, raw: Sequence[float] | Floats, memo: Memo | None = None) -> float:
+        """Return the mean of one row: the same number to the bit."""
+        total = self.scorers[0].value(raw, memo)
+        for one in self.scorers[1:]:
+            total += one.value(raw, memo)
+        return total / len(self.scorers)
+
+    def needs(self, width: int) -> Bools:
+        """Return what any of them needs, bool (d,)."""
+        return np.asarray(np.any([one.needs(width) for one in self.scorers], axis=0))
+
+    def arrays(self) -> dict[str, Array]:
+        """Return the arrays of the forms by their places."""
+        return _by_place(self.scorers)
+
+    @classmethod
+    def read(cls, held: Reading, width: int) -> Mean | None:
+        """Return it from a file's arrays; None, and the problems noted, where they make none."""
+        found = [_one(held.inside(str(place)), width, MEAN_OF) for place in range(len(set(held.names())))]
+        made = tuple([one for one in found if one is not None])
+        if not found:
+            held.note("a mean is of one form or more")
+        return cls(made) if made and len(made) == len(found) else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Best(Scored):
     """The best of several offers that can be bought next: the one of the highest value, which is counted per cost.
 
@@ -413,10 +457,7 @@ class Best(Scored):
 
     def arrays(self) -> dict[str, Array]:
         """Return offers, costs, and the arrays of the scorers by their places."""
-        found: dict[str, Array] = {"offers": self.offers, "costs": self.costs}
-        for place, one in enumerate(self.scorers):
-            found |= _under(f"{place}.{kind_of(one)}", one.arrays())
-        return found
+        return {"offers": self.offers, "costs": self.costs, **_by_place(self.scorers)}
 
     @classmethod
     def read(cls, held: Reading, width: int) -> Best | None:
@@ -428,23 +469,32 @@ class Best(Scored):
         if not offers.size or offers[0] < 1 or (np.diff(offers) < 1).any() or not (costs > 0).all():
             held.note("offers are numbers from 1 that rise, at least one, and costs above 0")
             return None
-        found = [_one(held.inside(str(place)), width) for place in range(offers.size)]
+        found = [_one(held.inside(str(place)), width, BOUGHT_BY) for place in range(offers.size)]
         made = tuple([one for one in found if one is not None])
         return cls(offers, costs, made) if len(made) == offers.size else None
 
 
-def _one(held: Reading, width: int) -> Scored | None:
-    """Return the scorer of one offer; None, and noted, where there is none of a kind that can be bought by."""
-    kinds = held.names()
-    if len(kinds) != 1 or kinds[0] not in BOUGHT_BY:
-        held.note(f"one scorer belongs here, of the kinds {', '.join(BOUGHT_BY)}")
+def _by_place(scorers: Sequence[Scored]) -> dict[str, Array]:
+    """Return the arrays of several scorers, each under its place and its kind."""
+    found: dict[str, Array] = {}
+    for place, one in enumerate(scorers):
+        found |= _under(f"{place}.{kind_of(one)}", one.arrays())
+    return found
+
+
+def _one(held: Reading, width: int, kinds: Mapping[str, type[Linear | Trees | Constant | Mean]]) -> Scored | None:
+    """Return the scorer in one place; None, and noted, where there is none of the kinds that belong there."""
+    there = held.names()
+    if len(there) != 1 or there[0] not in kinds:
+        held.note(f"one scorer belongs here, of the kinds {', '.join(kinds)}")
         return None
-    return BOUGHT_BY[kinds[0]].read(held.inside(kinds[0]), width)
+    return kinds[there[0]].read(held.inside(there[0]), width)
 
 
-BOUGHT_BY: Mapping[str, type[Linear | Trees | Constant]] = {"linear": Linear, "trees": Trees, "constant": Constant}
-"""What an offer's worth can be, by the name that a file gives it."""
-SCORERS: Mapping[str, type[Linear | Logistic | Trees | Gain | Signal | Piecewise | Constant | Action | Best]] = {
+MEAN_OF: Mapping[str, type[Linear | Trees | Constant]] = {"linear": Linear, "trees": Trees, "constant": Constant}
+BOUGHT_BY: Mapping[str, type[Linear | Trees | Constant | Mean]] = {**MEAN_OF, "mean": Mean}
+"""What a mean can be of, and what an offer's worth can be, by the names that a file gives them."""
+SCORERS: Mapping[str, type[Linear | Logistic | Trees | Gain | Signal | Piecewise | Constant | Action | Best | Mean]] = {
     "linear": Linear,
     "logistic": Logistic,
     "trees": Trees,
@@ -454,6 +504,7 @@ SCORERS: Mapping[str, type[Linear | Logistic | Trees | Gain | Signal | Piecewise
     "constant": Constant,
     "action": Action,
     "best": Best,
+    "mean": Mean,
 }
 """By the name that a file gives them."""
 

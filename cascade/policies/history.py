@@ -26,6 +26,7 @@ class History:
         tokens: float64 (n, T), input and output tokens of each step.
         steps: int64 (n,), how many steps are on record.
         complete: bool (n,), whether these are all that the question could take.
+        bought: bool (n, T), the steps on record where some before the last were left out; None: all up to `steps`.
     """
 
     sources: tuple[str, ...]
@@ -38,6 +39,7 @@ class History:
     tokens: Floats
     steps: Ints
     complete: Bools
+    bought: Bools | None = None
 
     @property
     def n(self) -> int:
@@ -48,6 +50,11 @@ class History:
     def horizon(self) -> int:
         """T."""
         return int(self.answer.shape[1])
+
+    def has(self, step: int) -> Bools:
+        """Return whether a step, numbered from 1, is on record, bool (n,)."""
+        there = self.steps >= step
+        return there if self.bought is None else there & self.bought[:, step - 1]
 
     def take(self, rows: Ints | Bools | slice) -> History:
         """Return the chosen questions; of a slice without copying."""
@@ -62,6 +69,7 @@ class History:
             self.tokens[rows],
             self.steps[rows],
             self.complete[rows],
+            None if self.bought is None else self.bought[rows],
         )
 
     def only(self, steps: Sequence[int]) -> History:
@@ -79,4 +87,5 @@ class History:
             cost=self.cost[:, columns],
             tokens=self.tokens[:, columns],
             steps=np.asarray(there, dtype=np.int64),
+            bought=None if self.bought is None else self.bought[:, columns],
         )

@@ -301,7 +301,7 @@ class LearnedPolicy(Policy):
             if state:
                 scores.next[rows, at] = worth
             for offer in rule.next.offers.tolist():
-                some = rows[(chosen == offer) & (part.steps >= offer)]
+                some = rows[(chosen == offer) & part.has(offer)]
                 after = (offer,) if offer == horizon else (*state, offer)
                 waiting[after] = np.concatenate([waiting.get(after, some[:0]), some])
         if self.judges:

@@ -134,7 +134,7 @@ def questions_of(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> Questi
 
 def _whole(tables: Sequence[EpisodeTable], guarantee: Guarantee) -> EpisodeTable:
     """Return all episodes of a log. What ties two groups together is looked for before any is left out."""
-    return as_promised(joined(tables), guarantee)
+    return as_promised(joined([table.as_listed() for table in tables]), guarantee)
 
 
 def _questions(whole: EpisodeTable, guarantee: Guarantee) -> Questions:

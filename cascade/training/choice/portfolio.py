@@ -9,8 +9,8 @@
 | `net benefit` | 3 | a number is known and varies before the last step |
 | `net benefit, products` | 4 | some step has so few columns that their products are tried (`stages.MOST_MULTIPLIED`) |
 | `index2` | 5 | as `net benefit` |
-| `purchases`, `purchases, trees` | 5, 6 | single calls, of which the last is the reference (`stopping.purchases`) |
-| `boosted trees` | 6 | scikit-learn is there, and 2,000 training questions, or numbers of no known kind (`_tried`) |
+| `purchases` | 5 | single calls, of which the last is the reference (`stopping.purchases`) |
+| `boosted trees` | 6 | scikit-learn is there, and 2,000 training questions (`_tried`) |
 | `…, embeddings` | 7 to 10 | each learned one again, with the questions' sentence embeddings, where these are offered |
 | `cpo_batch`, `ccpo` | 11, 12 | policy networks, where they are asked for: to train one takes seconds, in every fold |
 """
@@ -156,12 +156,13 @@ def portfolio(
 def _tried(table: EpisodeTable, objective: Objective, *, networks: bool) -> set[str]:
     """Return the methods that "auto" tries.
 
-    Where numbers of the first step are known and none of a known kind, as of tool calls without log-probs, trees stand
-    in the place of thresholds and linear rules (`design/agreement.md`).
+    Where numbers of the first step are known and none of a known kind, as of tool calls without log-probs, one policy
+    with trees stands in the place of thresholds and linear rules: on a few hundred questions a choice among several
+    costs more than it brings (`design/purchases.md`).
     """
     trees, offered = find_spec("sklearn") is not None, set(CERTIFIABLE) if networks else set[str]()
     if trees and table.n >= _FEW and objective.guarantee.rules.reference_keeps_it and only_unknown(table):
-        return {"depth", "reference", "boosted", "purchases", *offered}
+        return {"depth", "reference", "purchases" if _buys(table, objective) else "boosted", *offered}
     left_out = {*CERTIFIABLE} - offered | (set() if trees and table.n >= BOOSTED_ROWS else {"boosted"})
     return set(METHODS) - left_out
 
@@ -241,20 +242,21 @@ def _learned(table: EpisodeTable, objective: Objective, seed: int, init: Learned
 
 
 def _purchases(table: EpisodeTable, objective: Objective, seed: int, shared: ProblemBuilder) -> Iterator[Candidate]:
-    """Yield the candidates that decide before each call; trees value a call if no number is of a known kind."""
-    guarantee, asked = objective.guarantee, asked_of(objective)
-    if guarantee.abstain or offers_of(table) is None or not guarantee.rules.last_is_safe(table):
+    """Yield what decides before each call; if no number is of a known kind, trees value a call with the regressions."""
+    if not _buys(table, objective):
         return
+    trees = find_spec("sklearn") is not None and table.n >= _FEW and only_unknown(table)
 
     def bought(table: EpisodeTable, **how: Any) -> LearnedPolicy:
-        return fit_purchases(table, asked, seed=seed, **how)
-
-    def with_trees(table: EpisodeTable, **how: Any) -> LearnedPolicy:
-        return fit_purchases(table, asked, trees=True, seed=seed, **how)
+        return fit_purchases(table, asked_of(objective), trees=trees, seed=seed, **how)
 
     yield _candidate("purchases", "purchases", 5, bought, shared)
-    if find_spec("sklearn") is not None and table.n >= _FEW and only_unknown(table):
-        yield _candidate("purchases, trees", "purchases", 6, with_trees, shared)
+
+
+def _buys(table: EpisodeTable, objective: Objective) -> bool:
+    """Return whether a policy may decide before each call: single calls, the last of which keeps the promise."""
+    guarantee = objective.guarantee
+    return not guarantee.abstain and offers_of(table) is not None and guarantee.rules.last_is_safe(table)
 
 
 def _trained(table: EpisodeTable, objective: Objective, seed: int, networks: Networks) -> Iterator[Candidate]:

@@ -33,7 +33,7 @@ from cascade.errors import UsageError
 from cascade.policies.base import Takes
 from cascade.policies.columns import ASKED
 from cascade.policies.design import Design
-from cascade.policies.estimators import Best, Constant, Linear, Scorer
+from cascade.policies.estimators import Best, Constant, Linear, Mean, Scorer, Trees
 from cascade.policies.features import MOST_OFFERED, FeatureSet, offered
 from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
@@ -125,8 +125,8 @@ def fit_purchases(
     Args:
         table: the training questions; those that lack an offer are left out.
         asked: what the policy is for.
-        trees: whether boosted trees say what an offer is worth, in the place of ridge regressions; the price of a loss
-            and the later decisions are those of the ridge regressions.
+        trees: whether the mean of a ridge regression and of boosted trees says what an offer is worth, where there are
+            requests enough for a cut; the price of a loss and the later decisions are those of the ridge regressions.
         penalty: of the ridge regressions, for each column and column.
         confidences: as for the other estimators; it changes nothing here.
         init: not looked at.
@@ -240,13 +240,15 @@ def _chosen(values: Sequence[Floats], best: Any) -> Floats:
 def _policy(
     table: EpisodeTable, stages: Mapping[State, _Stage], rules: _Rules, sure: Floats, seed: int | None
 ) -> LearnedPolicy:
-    """Return the policy of fitted rules; with a seed, of trees that are fitted to the same targets."""
+    """Return the policy of fitted rules; with a seed, their mean with trees that are fitted to the same targets."""
     nothing = (None,) * len(table.sources)
     found: list[StepRule] = []
     for state, stage in stages.items():
         worth: list[Scorer] = []
         for weights, y in zip(rules.weights[state], rules.targets[state], strict=True):
-            worth.append(_line(stage, weights) if seed is None else grown(stage.raw, y, seed))
+            line = _line(stage, weights)
+            trees = None if seed is None else grown(stage.raw, y, seed)
+            worth.append(Mean((line, trees)) if isinstance(trees, Trees) else line)
         costs = np.maximum(np.array(rules.costs[state]), _LEAST_COST)
         confidence = (Constant(float(sure[state[-1] - 1] if state else 0.0)),) * len(table.sources)
         best = Best(np.array(stage.ahead), costs, tuple(worth))

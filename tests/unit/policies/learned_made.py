@@ -11,7 +11,18 @@ import numpy as np
 from cascade.conformal.arrays import Floats
 from cascade.engine import decide
 from cascade.policies.base import Observation
-from cascade.policies.estimators import Constant, Design, Gain, Linear, Logistic, Piecewise, Scorer, Signal, Trees
+from cascade.policies.estimators import (
+    Constant,
+    Design,
+    Gain,
+    Linear,
+    Logistic,
+    Mean,
+    Piecewise,
+    Scorer,
+    Signal,
+    Trees,
+)
 from cascade.policies.features import FeatureSet, offered
 from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
@@ -20,7 +31,7 @@ from cascade.types import Call, Candidate, Question, Step, Usage
 from unit.made import completion, request
 
 PAIR, LADDER = ("base", "guide"), ("answer",)
-KINDS = ("linear", "logistic", "trees", "gain", "signal", "piecewise", "constant")
+KINDS = ("linear", "logistic", "trees", "gain", "signal", "piecewise", "constant", "mean")
 SIGNALS = ("p_yes", "reply_mean_logprob", "reply_tokens")
 NAMES = ("p_yes", "p_yes.first", "p_yes.change", "reply_mean_logprob", "reply_tokens.most", "votes", "distinct")
 NAMES += ("answers_here", "tokens_so_far", "cost_so_far", "asked.words", "asked.digits")
@@ -100,6 +111,8 @@ def scorer(rng: np.random.Generator, kind: str, d: int, shared: Design | None = 
         return logistic(rng, held)
     if kind == "trees":
         return trees(rng, d)
+    if kind == "mean":
+        return Mean((linear(rng, held), trees(rng, d)))
     if kind == "signal":
         return Signal(int(rng.integers(d)), float(rng.choice([-1.0, 1.0])))
     if kind == "piecewise":

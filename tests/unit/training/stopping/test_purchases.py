@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from cascade.evaluation.logs import open_log
 from cascade.guarantees.base import Guarantee
 from cascade.money import Price
 from cascade.policies import model_file
-from cascade.policies.base import Takes
+from cascade.policies.base import Policy, Takes
 from cascade.policies.calibrated import CalibratedPolicy, Threshold
 from cascade.policies.estimators import Best, Constant
 from cascade.policies.fixed import FixedPolicy
@@ -148,10 +149,12 @@ def said(request: Request) -> Completion:
     return completion("Answer: Danube" if right else f"Answer: {rng.choice(['Inn', 'Rhine'])}", usage=usage)
 
 
-def logged(strategy: Strategy, numbers: range) -> EpisodeTable:
+def logged(strategy: Strategy, numbers: range, policy: Policy | None = None, *, audit: bool = False) -> EpisodeTable:
+    """Return what a policy leaves on record of some questions; of none all steps."""
     found: list[dict[str, Any]] = []
     for number in numbers:
-        every = run(question(number), strategy=strategy, policy=FixedPolicy("both", strategy.horizon), prices=USES)
+        walks = FixedPolicy("both", strategy.horizon) if policy is None else policy
+        every = run(question(number), strategy=strategy, policy=walks, prices=USES, audit=audit)
         for row in rows(drive(every, said), horizon=strategy.horizon):
             right = None if row["answer"] is None else row["answer"] == "Danube"
             found.append(row | {"correct": right, "kept": None})
@@ -209,6 +212,40 @@ def test_an_audit_buys_the_reference_and_changes_no_answer(world: tuple[Strategy
         assert audited.text == plain.text
         assert audited.steps[-1].number == strategy.horizon
         assert [step.number for step in audited.steps if not step.audited] == [step.number for step in plain.steps]
+
+
+@pytest.mark.parametrize("audit", [False, True])
+def test_a_log_of_its_own_walks_is_read_as_the_log_of_all_offers(
+    world: tuple[Strategy, EpisodeTable], audit: bool
+) -> None:
+    strategy, table = world
+    policy = purchases.fit_purchases(table, ASKED)
+    served = CalibratedPolicy(policy, Threshold(0.0))
+    own = logged(strategy.only(Takes(calls=True)), range(150), served, audit=audit)
+    assert own.n == table.n
+    assert own.bought is not None
+    samples = sample_of(table, policy), sample_of(own, policy)
+    whole, part = (play(one.table, one.scores, served.threshold) for one in samples)
+    for name in ("right", "cost", "length"):
+        assert np.array_equal(getattr(part, name), getattr(whole, name)), name
+
+
+def test_a_step_that_was_left_out_is_unknown_to_what_buys_in_the_listed_order(
+    world: tuple[Strategy, EpisodeTable],
+) -> None:
+    strategy, table = world
+    served = CalibratedPolicy(purchases.fit_purchases(table, ASKED), Threshold(0.0))
+    own = logged(strategy.only(Takes(calls=True)), range(150), served, audit=True)
+    assert own.bought is not None
+    gaps = ~own.bought.all(axis=1)
+    listed = own.as_listed()
+    assert gaps.any()
+    assert listed.bought is None
+    assert not listed.arrays.complete[gaps].any()
+    assert np.array_equal(listed.arrays.complete[~gaps], own.arrays.complete[~gaps])
+    assert (listed.arrays.steps[gaps] < own.arrays.steps[gaps]).all()
+    both = [table, replace(own, dataset="own")]
+    assert fit_policy(both, Guarantee("regret", 0.2, delta=0.1), calibration_share=0.4).sizes.questions == table.n
 
 
 def test_what_was_not_bought_costs_nothing_and_solves_nothing_less(world: tuple[Strategy, EpisodeTable]) -> None:
