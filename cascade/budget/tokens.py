@@ -27,11 +27,15 @@ _MARGIN_PERCENT = 15
 def bound_tokens(request: Request) -> int:
     """Return at least as many input tokens as a prompt has: byte-level BPE makes at most one token of a byte."""
     if request.chat is not None:
-        return len(request.chat.canonical.encode("utf-8", "replace")) + 2 * _TOKENS_PER_MESSAGE
+        return _utf8_bytes(request.chat.canonical) + 2 * _TOKENS_PER_MESSAGE
     texts = [message.content for message in request.messages]
     if request.schema is not None:
         texts.append(json.dumps(request.schema))
-    return sum(len(text.encode("utf-8", "replace")) + 2 * _TOKENS_PER_MESSAGE for text in texts)
+    return sum(map(_utf8_bytes, texts)) + 2 * _TOKENS_PER_MESSAGE * len(texts)
+
+
+def _utf8_bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 def estimate_tokens(text: str) -> int:
@@ -41,10 +45,10 @@ def estimate_tokens(text: str) -> int:
     True
     """
     if len(text) > _LONG_CHARS:
-        return len(text.encode("utf-8", "replace"))
+        return _utf8_bytes(text)
     encoding = _encoding()
     if encoding is None:
-        return -(-len(text.encode("utf-8", "replace")) // _BYTES_PER_TOKEN)
+        return -(-_utf8_bytes(text) // _BYTES_PER_TOKEN)
     count = len(encoding.encode(text, disallowed_special=()))
     return count + -(-count * _MARGIN_PERCENT // 100)
 

@@ -264,7 +264,8 @@ class Guard:
         notes: Sequence[str] = (),
     ) -> Completion:
         completion = read_completion(payload, request, time.monotonic() - started, self.secrets)
-        completion = completion._replace(notes=(*dict.fromkeys(notes), *completion.notes))
+        if notes:
+            completion = completion._replace(notes=(*dict.fromkeys(notes), *completion.notes))
         self._budget(request).succeeded()
         if (breaker := self._breaker(request.model)) is not None:
             breaker.succeeded()

@@ -131,6 +131,8 @@ def first_choice(choices: list[Any], notes: list[str]) -> Mapping[str, Any] | No
         notes.append(f"{len(choices) - len(valid)} of {len(choices)} choices were unusable")
     if not valid:
         return None
+    if len(valid) == 1:
+        return valid[0]
     if len(valid) > 1:
         notes.append(f"{len(valid)} choices came where 1 was asked for")
 
@@ -151,6 +153,8 @@ def raise_refusal(message: Mapping[str, Any], text: str, finish: object, request
 
 def content_text(content: object, notes: list[str]) -> str:
     """Return the text of a message's content. Parts that are no text are noted."""
+    if isinstance(content, str):
+        return content
     texts = part_texts(content)
     other = sum(text is None for text in texts)
     if other:
@@ -190,8 +194,9 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
 
 def _written(usage: Mapping[str, Any], details: Mapping[str, Any]) -> object:
     """Return what the server says was written to its prompt cache: every host has a name of its own for it."""
-    told = [details.get("cache_write_tokens"), details.get("cache_creation_tokens")]
-    return next((one for one in told if one is not None), usage.get("cache_creation_input_tokens"))
+    told = details.get("cache_write_tokens")
+    told = details.get("cache_creation_tokens") if told is None else told
+    return usage.get("cache_creation_input_tokens") if told is None else told
 
 
 def is_count(value: object) -> bool:
@@ -205,9 +210,9 @@ def is_believable(usage: Usage, request: Request) -> bool:
     A server may put a prompt of its own before ours, count a little otherwise, and let a model reason beyond
     `max_tokens`. Beyond `MOST_ADDED_TOKENS`, twice `max_tokens` and `MOST_REASONING_TOKENS` it is a fault.
     """
-    reasoning = usage.reasoning_tokens or 0
+    reasoning, added = usage.reasoning_tokens or 0, (usage.input_tokens or 0) - MOST_ADDED_TOKENS
     return (
-        (usage.input_tokens or 0) <= bound_tokens(request) + MOST_ADDED_TOKENS
+        (added <= 0 or added <= bound_tokens(request))  # a long prompt takes a while to count
         and (usage.output_tokens or 0) - reasoning <= 2 * request.max_tokens + _MORE_TOKENS
         and reasoning <= MOST_REASONING_TOKENS
     )
@@ -236,7 +241,7 @@ def is_storable(text: str) -> bool:
 
 def as_storable(text: str) -> str:
     """Return a text with a replacement character for each NUL and lone surrogate."""
-    return text if is_storable(text) else _UNSTORABLE.sub("\ufffd", text)
+    return text if text.isascii() and "\x00" not in text else _UNSTORABLE.sub("\ufffd", text)
 
 
 def whole_message(message: Mapping[str, Any], request: Request) -> dict[str, Any]:
@@ -284,12 +289,12 @@ def read_tokens(raw: object, notes: list[str], wanted: int | None = None) -> tup
         return None
     tokens: list[Token] = []
     bad = 0
+    alternatives = wanted is not None and wanted > 1
     for entry in content:
-        if not isinstance(entry, dict):
-            continue
-        token = _token(entry, alternatives=wanted is not None and wanted > 1)
-        bad += token.logprob is None
-        tokens.append(token)
+        if isinstance(entry, dict):
+            token = _token(entry, alternatives)
+            bad += token.logprob is None
+            tokens.append(token)
     if len(tokens) > 1 and not tokens[-1].text:
         tokens.pop()  # the end mark, which some servers send and the same servers' streams do not
     if bad:
@@ -297,12 +302,12 @@ def read_tokens(raw: object, notes: list[str], wanted: int | None = None) -> tup
     return tuple(tokens) or None
 
 
-def _token(entry: dict[str, Any], *, alternatives: bool) -> Token:
+def _token(entry: dict[str, Any], alternatives: bool) -> Token:
     """Return one token. One bad alternative makes its place unknown: the rest would look surer than it is."""
-    value = logprob(entry.get("logprob"))
     top = entry.get("top_logprobs") if alternatives else None
     if not isinstance(top, list) or not top:
-        return Token(_token_text(entry), value)
+        return Token(_token_text(entry), logprob(entry.get("logprob")))
+    value = logprob(entry.get("logprob"))
     pairs = [(_token_text(other), logprob(other.get("logprob"))) for other in top if isinstance(other, dict)]
     known = tuple([(text, other) for text, other in pairs if other is not None])
     return Token(_token_text(entry), value, known) if len(known) == len(pairs) else Token(_token_text(entry), None)
@@ -310,9 +315,7 @@ def _token(entry: dict[str, Any], *, alternatives: bool) -> Token:
 
 def _token_text(entry: dict[str, Any]) -> str:
     text = entry.get("token")
-    if not isinstance(text, str):
-        return ""
-    return as_storable(text)
+    return as_storable(text) if isinstance(text, str) else ""
 
 
 _ROUNDING = 1e-4

@@ -65,15 +65,9 @@ class Halt:
         finally:
             self._cancels.pop(number, None)
 
-    @contextmanager
-    def ruling(self) -> Iterator[None]:
-        """Make `ruling_halt` return this switch while the block runs, so that it can stop the blocking calls inside."""
-        self.check()
-        before = _ruling.set(self)
-        try:
-            yield
-        finally:
-            _ruling.reset(before)
+    def ruling(self) -> Ruling:
+        """Make `ruling_halt` return this switch while a block runs, so that it can stop the blocking calls inside."""
+        return Ruling(self)
 
     @asynccontextmanager
     async def covering(self) -> AsyncIterator[None]:
@@ -122,6 +116,22 @@ class Halt:
         with self._changed:
             self._changed.wait_for(lambda: self._stopped, seconds)
         self.check()
+
+
+class Ruling:
+    """The block of `Halt.ruling`; a class, since each call enters one. Raises ClosedError once the switch is thrown."""
+
+    __slots__ = ("_before", "_halt")
+
+    def __init__(self, halt: Halt) -> None:
+        self._halt = halt
+
+    def __enter__(self) -> None:
+        self._halt.check()
+        self._before = _ruling.set(self._halt)
+
+    def __exit__(self, *_: object) -> None:
+        _ruling.reset(self._before)
 
 
 def _on(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

@@ -106,8 +106,8 @@ def _unmarked(line: str) -> str:
         before, line = line, line.strip(" \t*")
         for opening, closing in _QUOTES:
             inside = line.removeprefix(opening).removesuffix(closing)
-            marks = line.count(opening) + (line.count(closing) if closing != opening else 0)
-            if len(line) - len(inside) == marks:
+            gone = len(line) - len(inside)
+            if gone and gone == line.count(opening) + (line.count(closing) if closing != opening else 0):
                 line = inside
     return line
 
@@ -131,12 +131,12 @@ def unread(completion: Completion, answer: str, request: Request) -> str | None:
         answer: what `split_reply` took for its answer.
         request: what it replies to.
     """
-    begins = f"It begins: {quote(completion.text)[:_SHOWN_CHARS]!r}"
-    who = f"{request.model} at step {request.step}"
-    if completion.truncated:
-        limit = f"its limit of {request.max_tokens} tokens; raise max_tokens of this model"
-        return f"the reply of {who} was cut at {limit}. {begins}"
-    return None if is_answer(answer) else f"the reply of {who} cannot be read as an answer. {begins}"
+    if not completion.truncated and is_answer(answer):
+        return None
+    limit = f"was cut at its limit of {request.max_tokens} tokens; raise max_tokens of this model"
+    why = limit if completion.truncated else "cannot be read as an answer"
+    begins = repr(quote(completion.text)[:_SHOWN_CHARS])
+    return f"the reply of {request.model} at step {request.step} {why}. It begins: {begins}"
 
 
 _LONGEST_HEAD_CHARS = 40

@@ -165,7 +165,7 @@ GUARDS: dict[str, tuple[Scenario, TakeOut]] = {
     "F71": (test_process.scenario_f71, first_in_subprocess(_BEFORE_IMPORT_OUT)),
     "F73": (test_process.scenario_f73, first_in_subprocess(_EXTRAS_REQUIRED)),
 }
-_NUMBERS = {*range(12, 31), 40, 41, 42, 43, 49, 65, 66, 67, 71, 73}
+_NUMBERS = {5, *range(12, 31), 40, 41, 42, 43, 49, 65, 66, 67, 71, 73}
 
 
 @pytest.mark.parametrize(
