@@ -170,19 +170,15 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
     """
     if isinstance(raw, dict):
         prompt, completion = raw.get("prompt_tokens"), raw.get("completion_tokens")
-        details = raw.get("prompt_tokens_details") or {}
-        more = raw.get("completion_tokens_details") or {}
-        cached = details.get("cached_tokens") if isinstance(details, dict) else None
-        reasoning = more.get("reasoning_tokens") if isinstance(more, dict) else None
-        wrote = _written(raw, details if isinstance(details, dict) else {})
+        details, more = _fields(raw.get("prompt_tokens_details")), _fields(raw.get("completion_tokens_details"))
         # A prompt of 0 tokens does not exist: some clients put zeros where the server sent nothing.
         if is_count(prompt) and prompt and is_count(completion):
             told = Usage(
                 prompt,
                 completion,
-                sub_count(cached, prompt),
-                sub_count(reasoning, completion),
-                written_input_tokens=sub_count(wrote, prompt),
+                sub_count(details.get("cached_tokens"), prompt),
+                sub_count(more.get("reasoning_tokens"), completion),
+                written_input_tokens=sub_count(_written(raw, details), prompt),
             )
             if is_believable(told, request):
                 return told
@@ -190,6 +186,10 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
             return Usage(bound_tokens(request), request.max_tokens, estimated=True)
     notes.append("usage missing or not a count: estimated")
     return Usage(estimate_prompt(request), estimate_tokens(text), estimated=True)
+
+
+def _fields(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _written(usage: Mapping[str, Any], details: Mapping[str, Any]) -> object:
@@ -220,7 +220,7 @@ def is_believable(usage: Usage, request: Request) -> bool:
 
 def sub_count(value: Any, whole: Any) -> int | None:
     """Return a part of a count, None where it is not one: an unknown discount is no discount."""
-    return value if is_count(value) and value <= whole else None
+    return value if value is not None and is_count(value) and value <= whole else None
 
 
 def storable(text: str, notes: list[str]) -> str:
@@ -304,18 +304,19 @@ def read_tokens(raw: object, notes: list[str], wanted: int | None = None) -> tup
 
 def _token(entry: dict[str, Any], alternatives: bool) -> Token:
     """Return one token. One bad alternative makes its place unknown: the rest would look surer than it is."""
+    text, value = _told(entry)
     top = entry.get("top_logprobs") if alternatives else None
     if not isinstance(top, list) or not top:
-        return Token(_token_text(entry), logprob(entry.get("logprob")))
-    value = logprob(entry.get("logprob"))
-    pairs = [(_token_text(other), logprob(other.get("logprob"))) for other in top if isinstance(other, dict)]
-    known = tuple([(text, other) for text, other in pairs if other is not None])
-    return Token(_token_text(entry), value, known) if len(known) == len(pairs) else Token(_token_text(entry), None)
+        return Token(text, value)
+    pairs = [_told(other) for other in top if isinstance(other, dict)]
+    known = tuple([(said, other) for said, other in pairs if other is not None])
+    return Token(text, value, known) if len(known) == len(pairs) else Token(text, None)
 
 
-def _token_text(entry: dict[str, Any]) -> str:
+def _told(entry: dict[str, Any]) -> tuple[str, float | None]:
+    """Return the text of a token, or of an alternative to one, and its log-prob."""
     text = entry.get("token")
-    return as_storable(text) if isinstance(text, str) else ""
+    return as_storable(text) if isinstance(text, str) else "", logprob(entry.get("logprob"))
 
 
 _ROUNDING = 1e-4
