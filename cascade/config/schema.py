@@ -228,14 +228,14 @@ class TimeoutsConfig(Section):
 class ServerKeyConfig(Section):
     """A key that opens the server: whose it is, and the SHA-256 of the key itself, which stands nowhere.
 
-    `expires` is the last day, UTC, on which it opens. A key with the scope `ask` asks models, one
-    with `view` opens the pages and judges, and one with `admin` also changes modes.
+    `expires` is the last day, UTC, on which it opens. A key with the scope `ask` asks models, one with `view` opens the
+    pages and judges, one with `metrics` reads `/metrics`; one with `admin` may do both, and change modes.
     """
 
     name: str = Field(min_length=1, max_length=100)
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     expires: Annotated[date, Field(strict=False)] | None = None
-    scopes: tuple[Literal["ask", "view", "admin"], ...] = ("ask",)
+    scopes: tuple[Literal["ask", "view", "metrics", "admin"], ...] = ("ask",)
 
 
 class ReviewConfig(Section):

@@ -152,8 +152,8 @@ class CascadeState:
         """Return the state in which the certificate in force holds no more, and the guide serves."""
         return self.changed("fallback", by, why, at, alarm=why, era=self.era + 1, **others)
 
-    def set_mode(self, mode: Mode, by: str, why: str, at: str) -> CascadeState:
-        """Return the state with the mode that a person asks for.
+    def set_mode(self, mode: Mode, by: str, why: str, at: str, canary: float | None = None) -> CascadeState:
+        """Return the state with the mode that a person asks for, and the share of the keys that the policy serves.
 
         Raises:
             UsageError: no certificate is in force that the policy could serve under.
@@ -161,7 +161,9 @@ class CascadeState:
         if mode == "enforce" and (self.in_force is None or self.alarm is not None):
             reason = "none was issued" if self.in_force is None else f"it was withdrawn: {self.alarm}"
             raise UsageError(f"{self.cascade} has no certificate in force ({reason}). Promote it: cascade promote")
-        return self.changed(mode, by, why, at)
+        share = self.canary if canary is None else canary
+        said = why if canary is None else f"{why} (for {share:.0%} of the keys)"
+        return self.changed(mode, by, said, at, canary=share)
 
     def switched(self, killed: bool, by: str, why: str, at: str) -> CascadeState:
         """Return the state with the kill switch on or off."""

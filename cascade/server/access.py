@@ -21,6 +21,11 @@ from cascade.server.refusals import Refused
 PREFIX = "sk-cascade-"
 """What a key begins with: `cascade.safety.keys` knows its shape, so that it is taken out of logs and errors."""
 _BYTES = 32
+_NEEDED: Mapping[str, tuple[str, ...]] = {
+    "/v1/feedback": ("ask", "view", "admin"),
+    "/v1/cascades": ("view", "admin"),
+    "/metrics": ("metrics", "admin"),
+}
 
 
 class NewKey(NamedTuple):
@@ -62,6 +67,16 @@ def check(headers: Mapping[str, str], settings: ServerConfig) -> str | None:
     if key.expires is not None and key.expires < datetime.now(UTC).date():
         raise Refused(401, f"The key {key.name} has expired ({key.expires}).", code="expired_api_key")
     return key.name
+
+
+def scopes_for(path: str, *, asks: bool) -> tuple[str, ...]:
+    """Return the scopes of which a path needs one; none where any key will do. Pages and switches ask by themselves.
+
+    Args:
+        path: of the request.
+        asks: whether it asks models.
+    """
+    return ("ask",) if asks else _NEEDED.get(path, ())
 
 
 def refuse_without(settings: ServerConfig, key: str | None, *scopes: str) -> None:

@@ -72,7 +72,7 @@ def application(orchestrator: Orchestrator) -> Edge:
         return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
 
     async def openapi(_: Request) -> Response:
-        return _json(document(catalog))
+        return _json(document(catalog, modes=modes is not None))
 
     orchestrator.break_circuits()
     guide = orchestrator.config.prices()[catalog.guide]

@@ -25,6 +25,7 @@ from cascade.server.metrics import Metrics
 from cascade.server.pages.endpoints import needs_no_key
 from cascade.server.receipt import Receipt
 from cascade.server.refusals import Refusal, Refused, refusal_of, unexpected
+from cascade.server.wrong_keys import WrongKeys
 
 logger = logging.getLogger("cascade")
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -35,6 +36,7 @@ _OPEN = frozenset({"/healthz", "/readyz"})
 """Paths that need no key: they say nothing but whether the process is well."""
 _CLIENT_LEFT = 499
 """nginx's status for a client that hung up; it is sent to nobody and counted."""
+_NO_KEY = 401
 _GRACE_S = 1.0
 """A request that is still not done so long after its deadline, at which the best answer is served, is cut off."""
 JSON = b"application/json"
@@ -117,6 +119,7 @@ class Edge:
         self, app: App, settings: ServerConfig, metrics: Metrics, dialects: Mapping[str, Dialect] | None = None
     ) -> None:
         self._app, self._settings, self._metrics = app, settings, metrics
+        self._wrong_keys = WrongKeys()
         self._dialects, self._default = dict(dialects or {}), ChatCompletions()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -137,15 +140,27 @@ class Edge:
                 status = _CLIENT_LEFT if exchange.status is None else exchange.status
                 self._metrics.count(exchange.model, status, exchange.seconds, exchange.receipt)
 
+    def _key(self, scope: Scope) -> str | None:
+        """Return the name of the key that a request bears. Raises Refused as `access.check` does, and 429."""
+        try:
+            return access.check(Headers(scope=scope), self._settings)
+        except Refused as refused:
+            wait_s = self._wrong_keys.wait_s((scope.get("client") or ("",))[0]) if refused.status == _NO_KEY else None
+            if wait_s is None:
+                raise
+            said = "Too many wrong keys came from this address. Send one of the server's keys."
+            raise Refused(429, said, code="too_many_wrong_keys", retry_after_s=wait_s) from None
+
     async def _answered(self, scope: Scope, receive: Receive, send: Send) -> Refusal | None:
         """Answer a request; return what it is refused with, if it is. Raises ClientLeftError."""
         settings = self._settings
         try:
             async with asyncio.timeout(settings.request_s + _GRACE_S) as clock:
                 if not _open(scope, settings):
-                    key = scope["exchange"].key = access.check(Headers(scope=scope), settings)
-                    if scope["path"] in self._dialects:
-                        access.refuse_without(settings, key, "ask")
+                    key = scope["exchange"].key = self._key(scope)
+                    needed = access.scopes_for(scope["path"], asks=scope["path"] in self._dialects)
+                    if needed:
+                        access.refuse_without(settings, key, *needed)
                 await self._app(scope, receive, send)
         except ClientLeftError:
             raise

@@ -89,6 +89,8 @@ class Modes:
             raise ConfigError(
                 ["modes: they need a guide that ends a ladder; use strategy: {kind: ladder, models: […]}"]
             )
+        if orchestrator.levels:
+            raise ConfigError(["modes: they promise one thing, and the policy has levels; leave out modes, or policy"])
         self.settings: ModesConfig = settings
         self.server = orchestrator.config.server
         self._policy = orchestrator.config.policy

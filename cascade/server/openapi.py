@@ -52,22 +52,27 @@ _HEADERS = {
 _REFUSED = {
     400: "It is no request that can be sent, or a provider refused it.",
     401: "The key is missing or wrong.",
-    403: "The server has no keys, and the host is not this machine.",
+    403: "The key lacks a scope; or the server has no keys, and the host is not this machine.",
     404: "There is no such model.",
     408: "The request did not arrive in time.",
-    409: "Traces are off.",
+    409: "Traces are off, or nothing was looked at.",
     413: "The request is too large.",
     415: "The request is not JSON.",
     422: "The call is too dear for the cap, or no answer is sure enough to be served.",
-    429: "A provider limits the rate, or the budget is spent.",
+    429: "A provider limits the rate, the budget is spent, or too many wrong keys came from this address.",
     502: "A provider sent something other than a completion, or refused the server's key.",
     503: "A provider cannot be reached, or too many requests are under way.",
     504: "A provider, or the whole request, took too long.",
 }
 
 
-def document(catalog: Catalog) -> dict[str, Any]:
-    """Return the document, with the models that can be named."""
+def document(catalog: Catalog, *, modes: bool = False) -> dict[str, Any]:
+    """Return the document, with the models that can be named.
+
+    Args:
+        catalog: the models.
+        modes: whether the cascade has modes, which are shown and changed.
+    """
     return {
         "openapi": "3.1.0",
         "info": {"title": "cascade", "version": __version__},
@@ -76,11 +81,12 @@ def document(catalog: Catalog) -> dict[str, Any]:
             "/v1/responses": {"post": _answered(catalog, "input", "output")},
             "/v1/messages": {"post": _answered(catalog, "messages", "content", error="ClaudeError")},
             "/v1/feedback": {"post": _FEEDBACK},
-            "/v1/models": {"get": _get("All models.", {"type": "object"}, _refused(401, 403))},
-            "/v1/models/{name}": {"get": _get("One model.", _MODEL, _refused(401, 403, 404), "name")},
+            "/v1/models": {"get": _get("All models.", {"type": "object"}, _refused(401, 403, 429))},
+            "/v1/models/{name}": {"get": _get("One model.", _MODEL, _refused(401, 403, 404, 429), "name")},
+            **(_cascades(catalog.name) if modes else {}),
             "/healthz": {"get": _get("The process is alive.", {"type": "object"}, {})},
             "/readyz": {"get": _get("Requests are served.", {"type": "object"}, {"503": {"description": "Stopping."}})},
-            "/metrics": {"get": _get("Counts, as Prometheus reads them.", None, _refused(401, 403))},
+            "/metrics": {"get": _get("Counts, as Prometheus reads them.", None, _refused(401, 403, 429))},
         },
         "components": {
             "schemas": {"Error": _ERROR, "ClaudeError": _CLAUDE_ERROR, "Model": _MODEL},
@@ -173,6 +179,68 @@ _FEEDBACK = {
     },
     "responses": {
         "200": {"description": "It is kept.", "content": {"application/json": {"schema": {"type": "object"}}}},
-        **_refused(400, 401, 403, 404, 408, 409, 413, 415, 503),
+        **_refused(400, 401, 403, 404, 408, 409, 413, 415, 429, 503),
     },
 }
+
+
+def _cascades(name: str) -> dict[str, Any]:
+    """Return the paths that show and change the cascade's modes."""
+    why = {"why": {"type": "string", "maxLength": 500}}
+    canary = {"canary": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1}}
+    mode, switch = {"mode": {"enum": ["observe", "enforce", "fallback"]}}, {"on": {"type": "boolean"}}
+    listed = {
+        "type": "object",
+        "required": ["object", "data"],
+        "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": _CASCADE}},
+    }
+    shown = "The cascade: mode, certificate, audits, looks, the plan of the next promotion, who changed what."
+    looked = "Look, and promote where a certificate holds and something is saved."
+    moded = "Set the mode, and the share of the keys that the policy serves."
+    killed = "Let the guide answer everything, or end that."
+    return {
+        "/v1/cascades": {"get": _get(shown, listed, _refused(401, 403, 429, 503))},
+        "/v1/cascades/{name}/promote": {"post": _change(looked, canary, [], _PROMOTED, name)},
+        "/v1/cascades/{name}/mode": {"post": _change(moded, mode | canary | why, ["mode"], _CASCADE, name)},
+        "/v1/cascades/{name}/kill": {"post": _change(killed, switch | why, ["on"], _CASCADE, name)},
+    }
+
+
+_CASCADE: dict[str, Any] = {
+    "type": "object",
+    "required": ["name", "mode", "killed", "canary", "certificate", "monitor", "rows", "looks", "plan", "changes"],
+    "properties": {
+        "name": {"type": "string"},
+        "mode": {"enum": ["observe", "enforce", "fallback"]},
+        "killed": {"type": "boolean"},
+        "canary": {"type": "number"},
+        "promote": {"enum": ["manual", "automatic"]},
+        "alarm": {"type": ["string", "null"]},
+        "certificate": {"type": ["object", "null"]},
+        "monitor": {"type": ["object", "null"]},
+        "rows": {"type": "object"},
+        "plan": {"type": ["object", "null"]},
+        "looks": {"type": "array", "items": {"type": "object"}},
+        "changes": {"type": "array", "items": {"type": "object"}},
+    },
+}
+_PROMOTED = {
+    "type": "object",
+    "required": ["promotion", "cascade"],
+    "properties": {"promotion": {"type": "object"}, "cascade": _CASCADE},
+}
+
+
+def _change(
+    summary: str, fields: dict[str, Any], required: list[str], answer: dict[str, Any], name: str
+) -> dict[str, Any]:
+    body = {"type": "object", "required": required, "properties": fields}
+    return {
+        "summary": f"{summary} Needs a key with the scope admin.",
+        "parameters": [{"name": "name", "in": "path", "required": True, "schema": {"enum": [name]}}],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "responses": {
+            "200": {"description": "The state after it.", "content": {"application/json": {"schema": answer}}},
+            **_refused(400, 401, 403, 404, 408, 409, 413, 415, 429, 503),
+        },
+    }

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from cascade.server import access
 from cascade.server.bodies import Receive, read_object
 from cascade.server.dialects.base import encoded
 from cascade.server.edge import Exchange, Scope, Send
@@ -41,9 +42,7 @@ class Switch:
         """Act once."""
         exchange: Exchange = scope["exchange"]
         settings = self._modes.server
-        scopes = {one.name: one.scopes for one in settings.keys}
-        if settings.keys and "admin" not in scopes.get(exchange.key or "", ()):
-            raise Refused(403, "This needs a key with the scope admin: server.keys.", code="no_admin")
+        access.refuse_without(settings, exchange.key, "admin")
         if scope["path_params"]["name"] != self._modes.cascade:
             raise Refused(404, f"There is one cascade here: {self._modes.cascade}.", code="cascade_not_found")
         body = await read_object(receive, Headers(scope=scope).get("content-type", ""), settings)
@@ -116,10 +115,10 @@ def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
 
 
 async def _set_mode(modes: Modes, body: Mapping[str, Any], by: str) -> dict[str, Any]:
-    wanted, why = body.get("mode"), _why(body)
+    wanted, why, share = body.get("mode"), _why(body), _canary(body)
     if wanted not in {"observe", "enforce", "fallback"}:
         raise Refused(400, "mode must be observe, enforce or fallback.", param="mode")
-    await modes.changed(lambda state, at: state.set_mode(wanted, by, why, at))
+    await modes.changed(lambda state, at: state.set_mode(wanted, by, why, at, share))
     return await shown(modes)
 
 
@@ -138,10 +137,15 @@ def _why(body: Mapping[str, Any]) -> str:
     return why
 
 
-async def _promote(modes: Modes, body: Mapping[str, Any], by: str) -> dict[str, Any]:
+def _canary(body: Mapping[str, Any]) -> float | None:
     share = body.get("canary")
     if share is not None and (isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1):
         raise Refused(400, "canary must be a share above 0, at most 1.", param="canary")
+    return share
+
+
+async def _promote(modes: Modes, body: Mapping[str, Any], by: str) -> dict[str, Any]:
+    share = _canary(body)
     arguments = ["--cascade", modes.cascade, "--by", by, *([] if share is None else ["--canary", str(share)])]
     page = await asyncio.shield(run_promote(modes.configuration(), *arguments))
     return {"promotion": page, "cascade": await shown(modes)}

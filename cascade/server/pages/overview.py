@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any, NamedTuple
 
 from cascade.config import CascadeConfig, traces_url
@@ -95,6 +96,7 @@ class Promise(NamedTuple):
         audits, missed: what audits told of it.
         alpha: what was promised; None where it is no share of requests.
         line: the evidence against it, audit by audit; None where only its last value is known.
+        delta: the share of calibrations that may give a certificate which does not hold; None for a promise on average.
     """
 
     title: str
@@ -111,6 +113,7 @@ class Promise(NamedTuple):
     line: chart.Line | None = None
     e_value: float | None = None
     alarm_at: float | None = None
+    delta: float | None = None
 
     @property
     def audited(self) -> str:
@@ -154,7 +157,26 @@ def _promise(
         None,
         None if monitor is None else monitor.e_value,
         None if monitor is None else 1 / monitor.level,
+        one.delta,
     )
+
+
+def at_once(found: Sequence[Promise]) -> str | None:
+    """Return how likely several certificates all hold, in a sentence; None where there is one at most.
+
+    Each may fail with its own δ, and the same questions may have certified them, so that only the sum bounds it.
+    """
+    if len(found) < 2:
+        return None
+    deltas = [None if one.delta is None else Decimal(repr(one.delta)) for one in found]
+    said = f"{len(found)} certificates are in service, and each holds by itself."
+    if any(one is None for one in deltas):
+        return f"{said} How likely all of them hold at once is unknown: they promise means over calibrations."
+    spent = sum(one for one in deltas if one is not None)
+    if spent >= 1:
+        return f"{said} That all of them hold at once is not promised: their δ add up to {spent:.3g}."
+    least = percent(float(spent), rest=True)
+    return f"{said} All of them hold at once with probability at least {least}: their δ add up."
 
 
 def _in_force(standing: Standing) -> list[Promise]:
@@ -359,6 +381,7 @@ def overview(orchestrator: Orchestrator, guide: str, days: int, now: datetime) -
         "least": LEAST_MEASURED,
         "audits": audits,
         "certificates": held,
+        "at_once": at_once(held),
         "outcomes": outcomes(requests),
         "bars": chart.bars(days_seen),
         "highest": max((max(one.spent, one.alone) for one in days_seen), default=0),

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from cascade.calibration.fingerprint import made_for
@@ -23,7 +24,7 @@ from cascade.server.access import new_key
 from cascade.types import Answer
 from unit.certified import certificate
 
-from .served import ASK, CONFIG, WAIT_S, Held, asgi, orchestrator, post
+from .served import ASK, CONFIG, WAIT_S, Held, asgi, living, orchestrator, post
 from .test_written import SURE, UNSURE, chunks
 
 TOOLS = [
@@ -221,9 +222,45 @@ async def test_keys_are_asked_for_everywhere_but_where_health_is_told() -> None:
         assert (await client.post("/v1/chat/completions", json={})).status_code == 401
         assert [(await client.get(path)).status_code for path in ("/healthz", "/readyz")] == [200, 503]
         client.headers["authorization"] = f"Bearer {key.key}"
-        assert [(await client.get(path)).status_code for path in paths] == [200, 200, 200, 404]
+        assert [(await client.get(path)).status_code for path in paths] == [200, 403, 200, 404]
         body = {"model": "cascade", "messages": ASK}
         assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+
+
+async def test_each_path_needs_its_scope(tmp_path: Path) -> None:
+    made = {scope: new_key() for scope in ("ask", "view", "metrics", "admin")}
+    keys = [{"name": scope, "sha256": key.sha256, "scopes": [scope]} for scope, key in made.items()]
+    paths = {
+        "GET /metrics": {"metrics", "admin"},
+        "GET /v1/cascades": {"view", "admin"},
+        "POST /v1/cascades/cascade/kill": {"admin"},
+        "POST /v1/feedback": {"ask", "view", "admin"},
+        "GET /v1/models": {"ask", "view", "metrics", "admin"},
+    }
+    settings = {"server": {"keys": keys}, "modes": {}, "traces": f"sqlite:///{tmp_path}/traces.db"}
+    async with living(orchestrator({"small": [SURE]}, **settings)) as client:
+        for path, allowed in paths.items():
+            method, _, where = path.partition(" ")
+            asked = {"json": {"on": False}} if method == "POST" else {}
+            for scope, key in made.items():
+                told = await client.request(method, where, headers={"authorization": f"Bearer {key.key}"}, **asked)
+                assert (told.status_code == 403) is (scope not in allowed), f"{path} with {scope}: {told.text}"
+
+
+async def test_an_address_with_many_wrong_keys_is_told_to_wait_and_a_right_key_passes() -> None:
+    key = new_key()
+    settings = {"keys": [{"name": "app", "sha256": key.sha256}]}
+    async with orchestrator(server=settings) as served, asgi(served) as client:
+        wrong = {"authorization": f"Bearer {key.key}x"}
+        found = [await client.get("/v1/models", headers=wrong) for _ in range(25)]
+        assert [one.status_code for one in found] == [401] * 20 + [429] * 5
+        assert 0 < int(found[-1].headers["retry-after"]) <= 3
+        assert found[-1].json()["error"]["code"] == "too_many_wrong_keys"
+        assert key.key not in found[-1].text
+        right = await client.get("/v1/models", headers={"authorization": f"Bearer {key.key}"})
+        assert right.status_code == 200
+        claude = await client.post("/v1/messages", headers=wrong, json={})
+        assert (claude.status_code, claude.json()["error"]["type"]) == (429, "rate_limit_error")
 
 
 async def test_a_page_that_points_its_own_name_at_this_machine_is_refused() -> None:
@@ -247,6 +284,19 @@ async def test_counts_of_what_was_served_and_refused() -> None:
     assert 'cascade_requests_total{model="cascade",served_by="small",status="200"} 1' in response.text
     assert 'cascade_requests_total{model="",served_by="",status="404"} 1' in response.text
     assert "cascade_in_flight 0" in response.text
+
+
+async def test_the_openapi_document_names_the_paths_of_modes(tmp_path: Path) -> None:
+    settings = {"modes": {}, "traces": f"sqlite:///{tmp_path}/traces.db", "server": {"name": "support"}}
+    async with living(orchestrator(**settings)) as client:
+        document = (await client.get("/openapi.json")).json()
+        listed = (await client.get("/v1/cascades")).json()
+    paths = {path: one for path, one in document["paths"].items() if path.startswith("/v1/cascades")}
+    assert set(paths) == {"/v1/cascades", *(f"/v1/cascades/{{name}}/{what}" for what in ("promote", "mode", "kill"))}
+    jsonschema.validate(
+        listed, paths["/v1/cascades"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+    )
+    assert paths["/v1/cascades/{name}/kill"]["post"]["parameters"][0]["schema"] == {"enum": ["support"]}
 
 
 async def test_the_openapi_document_names_every_path_that_is_served() -> None:
@@ -296,7 +346,7 @@ async def test_each_key_has_a_budget_of_its_own() -> None:
         "server": {"keys": [{"name": name, "sha256": key.sha256} for name, key in made.items()]},
         "budget": {"per_key": 0.0002, "wait_s": 0},
     }
-    async with orchestrator({"small": [SURE]}, **settings) as served, asgi(served) as client:
+    async with living(orchestrator({"small": [SURE]}, **settings)) as client:
         body = {"model": "cascade", "messages": ASK, "max_tokens": 5}
         for key in made.values():
             headers = {"authorization": f"Bearer {key.key}"}
@@ -310,7 +360,7 @@ async def test_each_key_has_a_budget_of_its_own() -> None:
 @pytest.mark.parametrize(("cap", "most_days"), [("per_day", 1), ("per_month", 31)])
 async def test_a_spent_period_says_when_it_ends(cap: str, most_days: int) -> None:
     settings = {"budget": {cap: 0.0002, "wait_s": 0}}
-    async with orchestrator({"small": [SURE]}, **settings) as served, asgi(served) as client:
+    async with living(orchestrator({"small": [SURE]}, **settings)) as client:
         body = {"model": "cascade", "messages": ASK, "max_tokens": 5}
         first = await client.post("/v1/chat/completions", json=body)
         spent = await client.post("/v1/messages", json=body)

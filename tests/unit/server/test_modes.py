@@ -8,6 +8,7 @@ import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -15,12 +16,14 @@ import pytest
 
 from cascade.api.promoting import plan_promotion, promote
 from cascade.config import load
-from cascade.errors import ProviderUnavailableError, UsageError
+from cascade.errors import ConfigError, ProviderUnavailableError, UsageError
 from cascade.modes.state import CascadeState
 from cascade.modes.store import ModeStore
 from cascade.providers.fake import FakeProvider, reply
 from cascade.server.access import new_key
 from cascade.server.app import application
+from cascade.server.catalog import Catalog
+from cascade.server.modes import Modes
 from unit.cli.documents import check_document
 
 from .served import CONFIG, orchestrator
@@ -280,6 +283,20 @@ async def test_a_canary_serves_a_share_of_the_keys_and_always_the_same(observing
     assert 2 < len(small) < 19
     # The second turn of those is the guide's, since the base wrote their first one; of the others nothing has changed.
     assert set(served[1]) == {"large"}
+    async with serving(tmp_path, provider) as client:
+        wider = {"mode": "enforce", "canary": 1, "why": "nothing differs"}
+        told = (await client.post("/v1/cascades/cascade/mode", json=wider)).json()
+        assert (told["canary"], told["changes"][-1]["why"]) == (1, "nothing differs (for 100% of the keys)")
+        assert (await ask(client, "easy, at last")).headers["x-cascade-served-by"] == "small"
+        wide = await client.post("/v1/cascades/cascade/mode", json={"mode": "enforce", "canary": 1.5})
+        assert wide.status_code == 400
+
+
+def test_a_policy_with_levels_and_modes_are_refused(tmp_path: Path) -> None:
+    served = orchestrator(Answers(), **settings(tmp_path))
+    levelled = SimpleNamespace(config=served.config, strategy=served.strategy, levels={"low": 0.2, "high": 0.05})
+    with pytest.raises(ConfigError, match="the policy has levels"):
+        Modes(levelled, Catalog.of(served.config, ()))  # type: ignore[arg-type]
 
 
 async def test_changes_need_a_key_with_the_scope_admin(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from cascade.money import Price
 from cascade.providers.fake import FakeProvider, reply
 from cascade.server.access import new_key
 from cascade.server.pages import chart
+from cascade.server.pages.overview import Promise, at_once
 from cascade.server.pages.site import HEADERS
 from cascade.server.pages.traffic import by_day, outcomes, saving, seen
 
@@ -112,6 +113,21 @@ async def test_only_files_of_the_package_are_served(tmp_path: Path, path: str) -
         found = await client.get(httpx.URL(f"http://localhost/ui/static/{path}"))
     assert found.status_code == 404
     assert b"import" not in found.content
+
+
+@pytest.mark.parametrize(
+    ("deltas", "said"),
+    [
+        ([0.1], None),
+        ([0.1, 0.1, 0.1], "probability at least 70 %"),
+        ([0.5, 0.5], "is not promised: their δ add up to 1"),
+        ([0.1, None], "unknown"),
+    ],
+)
+def test_several_certificates_say_what_they_promise_at_once(deltas: list[float | None], said: str | None) -> None:
+    one = Promise("", "", "", 1, "", None, None, (), 0, 0, 0.1)
+    found = at_once([one._replace(delta=delta) for delta in deltas])
+    assert found is None if said is None else said in (found or "")
 
 
 async def test_with_keys_a_page_shows_nothing_until_it_has_one(tmp_path: Path) -> None:
