@@ -184,7 +184,7 @@ def test_the_kill_switch_asks_once_more_and_needs_an_admin(browser: Any, address
         visit.page.get_by_role("button", name=f"Switch {'on' if on else 'off'}", exact=True).focus()
         visit.page.keyboard.press("Enter")
         if locked:  # its key may look, and no more
-            visit.page.wait_for_selector("text=This needs a key with the scope admin")
+            visit.page.wait_for_selector("text=lacks the scope admin")
             break
         visit.page.wait_for_selector(f"text=Kill switch {'off' if on else 'on'}")
         store = ModeStore.open(f"sqlite:///{folder}/t-modes.db")
