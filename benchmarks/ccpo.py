@@ -49,6 +49,7 @@ from cascade.training.dividing import allowed_loss
 from cascade.training.estimators.threads import one_thread
 from cascade.training.networks.fitting import fit_network
 from cascade.training.stopping.net_benefit import fit_net_benefit
+from cascade.training.stopping.problem import build
 from cascade.training.stopping.stages import FitTarget
 
 WORLD, ALPHA, SEEDS, SPLITS = "hotpotqa/llama-2-7b", 0.1, 20, 3
@@ -141,7 +142,7 @@ def _trained(train: EpisodeTable, loss: float, seed: int, method: str, config: L
 
 def osc(train: EpisodeTable, loss: float, seed: int) -> dict[str, Made]:
     """Fit net benefit with products."""
-    policy = fit_net_benefit(train, FitTarget("coverage", loss), products=True, confidences=False, seed=seed)
+    policy = fit_net_benefit(build(train, FitTarget("coverage", loss), products=True, confidences=False, seed=seed))
     return {OSC: Made(partial(scores_of, policy), None)}
 
 

@@ -28,7 +28,7 @@ from cascade.guarantees.base import Guarantee
 from cascade.training.dividing import allowed_loss
 from cascade.training.estimators.threads import one_thread
 from cascade.training.networks.config import CCPOConfig
-from cascade.training.networks.fitting import fit_network, fit_network_levels
+from cascade.training.networks.fitting import fit_network
 from cascade.training.stopping.stages import FitTarget
 
 LEVELS = {"low": 0.15, "medium": 0.1, "high": 0.05}
@@ -52,7 +52,7 @@ def on_seed(seed: int, world: str, steps: int | None) -> Mapping[str, Pair]:
     config = CCPOConfig() if steps is None else CCPOConfig(steps=steps)
     losses = {name: allowed_loss(Guarantee("coverage", alpha), calibration.n) for name, alpha in LEVELS.items()}
     asked = {name: FitTarget("coverage", loss) for name, loss in losses.items()}
-    shared = fit_network_levels(train, asked, config=config, confidences=False, seed=seed).policies
+    shared = fit_network(train, asked, config=config, confidences=False, seed=seed).policies
     found = {}
     for name, alpha in LEVELS.items():
         alone = fit_network(train, asked[name], config=config, confidences=False, seed=seed).policy

@@ -46,6 +46,7 @@ from cascade.policies.threshold import ThresholdPolicy
 from cascade.text import remembered
 from cascade.training.fitting import fit_policy
 from cascade.training.stopping.net_benefit import fit_net_benefit
+from cascade.training.stopping.problem import build
 from cascade.training.stopping.stages import FitTarget, staged
 from cascade.types import Question, Step
 
@@ -156,7 +157,7 @@ def fitted(tables: Sequence[Any], method: str) -> Policy:
 
 def with_products(questions: EpisodeTable) -> LearnedPolicy:
     """Fit net benefit with products of features."""
-    return fit_net_benefit(questions, FitTarget("coverage", ALPHA, lambda_set=LAMBDA_SET), products=True)
+    return fit_net_benefit(build(questions, FitTarget("coverage", ALPHA, lambda_set=LAMBDA_SET), products=True))
 
 
 def with_networks(questions: EpisodeTable, activation: str, *, sure: bool) -> Policy:

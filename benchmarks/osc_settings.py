@@ -34,6 +34,7 @@ from cascade.evaluation.worlds import WORLDS
 from cascade.training.estimators.threads import one_thread
 from cascade.training.stopping import problem, stages
 from cascade.training.stopping.net_benefit import PENALTY, fit_net_benefit
+from cascade.training.stopping.problem import build
 from cascade.training.stopping.stages import FitTarget
 
 ALPHAS = (0.1, 0.05)
@@ -73,7 +74,7 @@ def costs(draws: Sequence[Draw], setting: Setting, alpha: float) -> Floats:
         patch.object(problem, "_AIM", setting.aim),
     ):
         for train, test in draws:
-            policy = fit_net_benefit(train, asked, products=True, confidences=False, penalty=setting.penalty)
+            policy = fit_net_benefit(build(train, asked, products=True, confidences=False), penalty=setting.penalty)
             found.append(matched(test.arrays, scores_of(policy, test), (alpha,))[0])
     return np.array(found)
 

@@ -64,6 +64,7 @@ from cascade.policies.base import Observation
 from cascade.strategies.base import NOTHING_BOUGHT
 from cascade.training.choice.objective import cost_at_loss, curve_of, prices_of
 from cascade.training.fitting import fit_policy
+from cascade.training.stopping.problem import build
 from cascade.training.stopping.purchases import fit_purchases
 from cascade.training.stopping.stages import FitTarget
 from cascade.types import Candidate, Question, Step
@@ -186,7 +187,7 @@ def matched(given: EpisodeTable, test: EpisodeTable, seed: int) -> list[float]:
     """Return the cost where the test questions show each regret; of the reference where no threshold does."""
     paid, found = float(test.arrays.cost[:, -1].mean()), []
     for regret in REGRETS:
-        policy = fit_purchases(given, FitTarget("regret", regret), trees=only_unknown(given), seed=seed)
+        policy = fit_purchases(build(given, FitTarget("regret", regret), seed=seed), trees=only_unknown(given))
         walk = curve_of(sample_of(test, policy), Guarantee("regret", regret, DELTA), prices_of(test))
         found.append(min(1.0, cost_at_loss(walk, regret) / paid))
     return found
@@ -336,7 +337,7 @@ def speed(calls: int = 6) -> None:
     """Print what a fit of 1,000 requests and a decision take."""
     log = made_up(1_000, calls)
     started = time.process_time()
-    policy = fit_purchases(log, FitTarget("regret", 0.05))
+    policy = fit_purchases(build(log, FitTarget("regret", 0.05)))
     fit = time.process_time() - started
     steps = tuple(
         Step(

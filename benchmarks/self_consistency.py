@@ -30,6 +30,7 @@ from cascade.episodes.tabulate import tables_from_rows
 from cascade.guarantees.base import Guarantee
 from cascade.training.choice.objective import cost_at_loss, curve_of, prices_of
 from cascade.training.stopping.net_benefit import fit_net_benefit
+from cascade.training.stopping.problem import build
 from cascade.training.stopping.stages import FitTarget
 
 MODEL, DRAWS, SPLITS = "gpt-oss-120b", 5, 20
@@ -94,7 +95,7 @@ def main() -> None:
                 found.setdefault((most, rule), []).append(figures)
             aim = float(1 - stopped(some, most, "fixed")[0].mean())
             asked, wrong = Guarantee("error", aim, DELTA), float(1 - right.mean())
-            policy = fit_net_benefit(some, FitTarget("error", aim), seed=seed)
+            policy = fit_net_benefit(build(some, FitTarget("error", aim), seed=seed))
             curve = curve_of(sample_of(shown, policy), asked, prices_of(shown))
             ours = 1 - wrong, min(1.0, cost_at_loss(curve, wrong) / float(cost.mean())), np.nan
             found.setdefault((most, "ours"), []).append(ours)

@@ -25,9 +25,8 @@ from typing import Any
 
 from cascade import Orchestrator
 from cascade.episodes import schema
-from cascade.episodes.contents import texts_of
 from cascade.episodes.store import Store, uuid7
-from cascade.episodes.traces import TraceWriter
+from cascade.episodes.traces import TraceWriter, texts_of
 from cascade.providers.fake import FakeProvider, reply
 from cascade.safety.keys import holds_key, redact
 from cascade.types import Answer, Question, Request

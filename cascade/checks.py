@@ -138,6 +138,16 @@ def share_problems(*, ends: bool = False, **shares: float | None) -> list[str]:
 _LIST_AT_MOST = 16
 
 
+def refuse(problems: Iterable[str]) -> None:
+    """Raise one UsageError that lists all problems; return if there are none.
+
+    >>> refuse(share_problems(alpha=0.1))
+    """
+    listed = list(problems)
+    if listed:
+        raise UsageError("; ".join(listed) + ".")
+
+
 def hint_at(word: str, known: Iterable[str]) -> str:
     """Return a hint at the nearest known word, where one is near.
 

@@ -12,12 +12,13 @@ from cascade.episodes.table import EpisodeTable
 from cascade.guarantees.base import Guarantee
 from cascade.policies.base import Policy
 from cascade.training.choice.objective import Objective
-from cascade.training.choice.portfolio import AUTO
+from cascade.training.choice.portfolio import AUTO, Estimator
 from cascade.training.dividing import allowed_loss
 from cascade.training.fitting import choice_on
 from cascade.training.stopping.boosting import fit_boosted
 from cascade.training.stopping.lookahead import fit_lookahead
 from cascade.training.stopping.net_benefit import fit_net_benefit
+from cascade.training.stopping.problem import build
 from cascade.training.stopping.stages import FitTarget
 
 from .splitting import sizes
@@ -53,11 +54,18 @@ def alone(train: EpisodeTable, alphas: Sequence[float], seed: int, *, make: Make
 
 
 Maker: TypeAlias = Callable[..., Policy]
+
+
+def made(fit: Estimator, train: EpisodeTable, asked: FitTarget, *, products: bool = False, seed: int = 0) -> Policy:
+    """Fit one learned method without confidences."""
+    return fit(build(train, asked, products=products, confidences=False, seed=seed))
+
+
 LEARNED: Mapping[str, Maker] = {
-    "net benefit": partial(fit_net_benefit, confidences=False),
-    "net benefit, products": partial(fit_net_benefit, products=True, confidences=False),
-    "index2": partial(fit_lookahead, confidences=False),
-    "boosted trees": partial(fit_boosted, confidences=False),
+    "net benefit": partial(made, fit_net_benefit),
+    "net benefit, products": partial(made, fit_net_benefit, products=True),
+    "index2": partial(made, fit_lookahead),
+    "boosted trees": partial(made, fit_boosted),
 }
 METHODS: Mapping[str, Method] = {
     PORTFOLIO: Method(PORTFOLIO, partial(fit, method=AUTO)),

@@ -34,6 +34,7 @@ from cascade.training.estimators.threads import one_thread
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.trainer import Networks
 from cascade.training.stopping.net_benefit import fit_net_benefit
+from cascade.training.stopping.problem import build
 from cascade.training.stopping.stages import FitTarget, step_cost
 
 from .printed import (
@@ -172,7 +173,7 @@ class Stopping:
 def stopping(train: EpisodeTable, alpha: float, seed: int) -> LearnedPolicy:
     """Fit net benefit with products for what 200 calibration questions will allow."""
     asked = FitTarget("coverage", allowed_loss(Guarantee("coverage", alpha), QUESTIONS))
-    return fit_net_benefit(train, asked, products=True, confidences=False, seed=seed)
+    return fit_net_benefit(build(train, asked, products=True, confidences=False, seed=seed))
 
 
 def charge_in_steps(table: Table, train: EpisodeTable) -> float:

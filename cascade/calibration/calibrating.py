@@ -28,7 +28,7 @@ from cascade.calibration.scores import (
     sample_of,
     taken,
 )
-from cascade.conformal.ltt import chance_said
+from cascade.conformal.ltt import would_do
 from cascade.conformal.rollout import hopeless
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
@@ -356,7 +356,7 @@ def _whom(found: Found, table: EpisodeTable, guarantee: Guarantee) -> str:
 
 def _would_do(needed: int, chance: float | None, n: int, logged: int) -> str:
     """Return, in words, how many questions would be enough, if others order the path and leave n of those logged."""
-    likely = "would do" if chance is None else f"would do with a chance of {chance_said(chance)}"
+    likely = would_do(chance)
     if n == logged:
         return f"{needed} {likely}, if they turn out like these."
     whole = -(-needed * logged // n)

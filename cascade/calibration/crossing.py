@@ -10,8 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from cascade.calibration.folds import FOLDS, folds
-from cascade.calibration.samples import among
+from cascade.calibration.samples import FOLDS, among, folds
 from cascade.calibration.scores import Sample, sample_of
 from cascade.conformal.arrays import Floats, Ints, ScoreArrays
 from cascade.conformal.binomial import as_written

@@ -234,15 +234,27 @@ def _differences(then: MadeFor, now: MadeFor) -> Iterator[str]:
     if then.get("models") is not None and now.get("models") is not None:
         yield from _models_changed(then, now)
     yield from _order_changed(then, now)
-    if then.get("prices") is not None and now.get("prices") is not None:
-        yield from _prices_changed(then["prices"], now["prices"])
+    for model, was, here in _both(then, now, "prices"):
+        if not _same_price(was, here):
+            yield f"the price of {model} is {_rates(here)}; the certificate was made at {_rates(was)}"
     if None not in {then.get("prompts_sha256"), now.get("prompts_sha256")} and (
         then["prompts_sha256"] != now["prompts_sha256"]
     ):
         yield "the prompts are not those that the certificate was made with"
-    yield from _moved(then.get("served_by") or {}, now.get("served_by") or {})
-    yield from _renamed(then.get("echoes") or {}, now.get("echoes") or {})
+    for model, was, here in _both(then, now, "served_by"):
+        if was is not None and here is not None and was != here:
+            yield f"{model} is served by {_where(here)}; the certificate was made with {_where(was)}"
+    for model, was, here in _both(then, now, "echoes"):
+        if other := sorted(set(here) - set(was)):
+            before = " or ".join(was)
+            yield f"{model} answered as {' and '.join(other)}; the certificate was made when it answered as {before}"
     yield from _cap_missing(then.get("most_nano_usd"), now)
+
+
+def _both(then: MadeFor, now: MadeFor, part: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the models that a part of both cascades names, with what it says of each, then and now."""
+    was, here = then.get(part) or {}, now.get(part) or {}
+    yield from ((model, was[model], here[model]) for model in sorted(was.keys() & here.keys()))
 
 
 def _changed(what: str, then: Any, now: Any) -> Iterator[str]:
@@ -320,14 +332,6 @@ def _known(settings: Mapping[str, Any]) -> bool:
     return settings.get("max_tokens") is not None
 
 
-def _prices_changed(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    for model in sorted(set(then) & set(now)):
-        if not _same_price(then[model], now[model]):
-            was = "unknown" if then[model] is None else f"{_rates(then[model])}"
-            said = "unknown" if now[model] is None else f"{_rates(now[model])}"
-            yield f"the price of {model} is {said}; the certificate was made at {was}"
-
-
 def _same_price(then: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -> bool:
     """Whether two prices are the same, as far as both say; before 0.6 none said what writing to a cache costs."""
     if then is None or now is None:
@@ -342,21 +346,8 @@ def _same_price(then: Mapping[str, Any] | None, now: Mapping[str, Any] | None) -
     return same and tiers
 
 
-def _moved(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    for model in sorted(set(then) & set(now)):
-        if then[model] is not None and now[model] is not None and then[model] != now[model]:
-            yield f"{model} is served by {_where(now[model])}; the certificate was made with {_where(then[model])}"
-
-
 def _where(held: Mapping[str, Any]) -> str:
     return held["provider"] if held["address"] is None else f"{held['provider']} at {held['address']}"
-
-
-def _renamed(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    for model in sorted(set(then) & set(now)):
-        if other := sorted(set(now[model]) - set(then[model])):
-            was = " or ".join(then[model])
-            yield f"{model} answered as {' and '.join(other)}; the certificate was made when it answered as {was}"
 
 
 def _is_ladder(models: Mapping[str, Any]) -> bool:
@@ -364,10 +355,11 @@ def _is_ladder(models: Mapping[str, Any]) -> bool:
     return len(models) > 1 and all(role == one["name"] for role, one in models.items())
 
 
-def _rates(price: Mapping[str, Any]) -> str:
+def _rates(price: Mapping[str, Any] | None) -> str:
     """Return a price as price lists print it."""
-    per_million = [f"{price[name] / 1e6:g}" for name in ("input", "output")]
-    return f"{per_million[0]} in, {per_million[1]} out, USD per million tokens"
+    if price is None:
+        return "unknown"
+    return f"{price['input'] / 1e6:g} in, {price['output'] / 1e6:g} out, USD per million tokens"
 
 
 def _cap_missing(most: int | None, now: MadeFor) -> Iterator[str]:
@@ -434,7 +426,7 @@ def holds_for(
 # --- Whether a certificate holds with a configuration, and whether audits can watch it as the configuration asks ---
 
 
-def voids(config: CascadeConfig, certificate: Certificate, templates: Prompts | None = None) -> Iterator[str]:
+def void_reasons(config: CascadeConfig, certificate: Certificate, templates: Prompts | None = None) -> Iterator[str]:
     """Yield why a certificate does not hold with a configuration, or promises less than it asks for.
 
     `templates` are the prompts in service; by default those that the configuration names, as they are on the disk.
@@ -450,7 +442,7 @@ def voids(config: CascadeConfig, certificate: Certificate, templates: Prompts | 
         return
     yield from shortfalls(certificate, wanted)
     if asked.kind is None and asked.alpha is not None and certificate.alpha is None:
-        yield f"its alpha is none, and {asked.alpha:g} is asked for"
+        yield f"it promises no alpha, and {asked.alpha:g} is asked for"
 
 
 def watch_problems(wanted: GuaranteeConfig, certificates: Sequence[Certificate]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from cascade.conformal.arrays import Bools, Ints
 from cascade.conformal.binomial import lower_bound, upper_bound
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.rollout import hopeless
+from cascade.episodes.rowcheck import instant
 from cascade.episodes.schema import has_failed
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
@@ -122,7 +123,7 @@ def logged(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Logged]:
     found: dict[tuple[str, str], Logged] = {}
     for row in rows:
         key = row["dataset"] or "log", row["episode_id"]
-        held, when = found.get(key), _date(row["created_at"])
+        held, when = found.get(key), instant(row["created_at"] or "")
         if held is not None:
             dates = [one for one in (held.created_at, when) if one is not None]
             failed = held.failed or has_failed(row)
@@ -130,15 +131,6 @@ def logged(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Logged]:
         else:
             found[key] = Logged(when, row["split"], has_failed(row))
     return found
-
-
-def _date(text: str | None) -> datetime | None:
-    """Return a moment as it is written, ISO 8601, UTC where it does not say; None for what is none."""
-    try:
-        found = datetime.fromisoformat(text or "")
-    except ValueError:
-        return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def watch(

@@ -53,7 +53,7 @@ def choose(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: Po
         return kept
     if ordered and not absent(picked, ordered):
         told = before.ordered_for or {}
-        again = _ordered(guarantee, Draw(told.get("share"), told.get("seed")))
+        again = order_terms(guarantee, Draw(told.get("share"), told.get("seed")))
         note = f"the {picked.n} questions that ordered the thresholds before order them anew, for this promise"
         path = rules.order(sample_of(picked, policy), guarantee)
         return kept._replace(path=path, ordered_for=again, notes=(note,) if before.path is not None else ())
@@ -63,11 +63,11 @@ def choose(table: EpisodeTable, policy: Policy, guarantee: Guarantee, before: Po
     chosen = selected(table, draw.share or 0.0, draw.seed or 0)
     picked, table = table.take(chosen), table.take(~chosen)
     seen = Seen(tuple(sorted({*before.seen.training, *ordered})), tuple(sorted(picked.questions)))
-    return Chosen(table, seen, rules.order(sample_of(picked, policy), guarantee), _ordered(guarantee, draw))
+    return Chosen(table, seen, rules.order(sample_of(picked, policy), guarantee), order_terms(guarantee, draw))
 
 
 _ORDERS = ("kind", "alpha", "abstain", "budget_nano_usd")
-"""What of a guarantee the order of a path hangs on; neither delta nor the cap bears on it."""
+"""What of a guarantee the order of a path depends on; neither delta nor the cap bears on it."""
 
 
 def _is_order(ordered_for: Mapping[str, Any] | None, guarantee: Guarantee, names: Sequence[str] = _ORDERS) -> bool:
@@ -75,8 +75,8 @@ def _is_order(ordered_for: Mapping[str, Any] | None, guarantee: Guarantee, names
     return ordered_for is not None and all(ordered_for.get(name) == getattr(guarantee, name) for name in names)
 
 
-def _ordered(guarantee: Guarantee, draw: Draw) -> dict[str, Any]:
-    """Return what the order of a path hangs on besides the questions; `ordering` reads it."""
+def order_terms(guarantee: Guarantee, draw: Draw) -> dict[str, Any]:
+    """Return what the order of a path depends on besides the questions; `ordering` reads it."""
     return {**{name: getattr(guarantee, name) for name in _ORDERS}, **draw._asdict()}
 
 

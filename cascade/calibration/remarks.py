@@ -105,19 +105,20 @@ def unpriced_said(table: EpisodeTable) -> Iterator[str]:
     """Yield how many questions `EpisodeTable.costed` leaves out because the log lacks a cost of theirs."""
     many = unpriced(table)
     if many and table.shows_cost:
-        yield f"{_lack(many)}: left out of all figures here, which are of the other {table.n - many:,}."
+        yield f"{lacking_cost(many)}: left out of all figures here, which are of the other {table.n - many:,}."
 
 
 def priced_said(table: EpisodeTable) -> Iterator[str]:
     """Yield that figures in money are of some questions only, where the log lacks costs of the others."""
     many = unpriced(table)
     if many and table.shows_cost:
-        yield f"{_lack(many)}: every figure in money is a mean over the other {table.n - many:,}"
+        yield f"{lacking_cost(many)}: every figure in money is a mean over the other {table.n - many:,}"
     elif many:
-        yield f"{_lack(many)}, of {table.n:,}: no figure in money is shown. It takes the costs of more than half"
+        yield f"{lacking_cost(many)}, of {table.n:,}: no figure in money is shown. It takes the costs of more than half"
 
 
-def _lack(many: int) -> str:
+def lacking_cost(many: int) -> str:
+    """Return, in words, that so many questions lack a cost."""
     return f"{counted(many, 'question')} {'lacks' if many == 1 else 'lack'} a cost in the log"
 
 

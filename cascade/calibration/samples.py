@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays, renumbered
-from cascade.conformal.clusters import one_of_each
+from cascade.conformal.split import one_of_each
 from cascade.episodes.own_difference import pooled
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
@@ -376,3 +376,35 @@ def _bytes(column: NDArray[Any]) -> NDArray[np.uint8]:
         plain = np.where(np.isnan(plain), np.nan, plain)
     fixed = np.ascontiguousarray(plain.reshape(len(plain), -1), dtype=plain.dtype.newbyteorder("<"))
     return fixed.view(np.uint8)
+
+
+# --- Folds for cross-fitting: the model that scores a question has seen neither the question nor its group ---
+
+FOLDS = 5
+"""How many there are wherever a policy, or a part of one, is fitted without the questions that it is judged by."""
+
+
+def folds(table: EpisodeTable, k: int, seed: int) -> Ints:
+    """Return the fold of each row, int64 (n,), in 0..k − 1.
+
+    Groups that share a question form a cluster (`samples.clusters`), and a cluster falls into one fold, whole. The
+    largest clusters are dealt out first, each to the fold with the fewest rows so far, so that folds differ by at most
+    the size of the largest cluster. Among clusters of one size a hash of seed and name decides; the order of the rows
+    and the names of other groups do not. If there are fewer than k clusters, there are as many folds as clusters.
+
+    Raises:
+        UsageError: k is below 2, or all questions are of one group.
+    """
+    if k < 2:
+        raise UsageError(f"Cross-fitting takes at least 2 folds, not {k}.")
+    named = clusters(table)
+    rows = Counter(named)
+    if len(rows) < 2:
+        raise UsageError("The questions are all of one group: there is nothing to cross-fit with.")
+    order = sorted(rows, key=lambda name: (-rows[name], _hash(f"fold|{seed}|{name}")))
+    filled = [0] * min(k, len(rows))
+    fold: dict[str, int] = {}
+    for name in order:
+        fold[name] = filled.index(min(filled))
+        filled[fold[name]] += rows[name]
+    return np.fromiter((fold[name] for name in named), dtype=np.int64, count=table.n)

@@ -191,7 +191,7 @@ def _on_data(artifact: PolicyArtifact, policy: Policy, table: EpisodeTable) -> I
     crossed = crossing.is_crossed(artifact)
     whole = _once(table, mine | seen, wanted) if crossed else _once(table, mine & ~seen, wanted)
     again = whole.take(among(whole, held)) if crossed else whole
-    # What hangs together with a question that made the policy or certified it is no fresh evidence.
+    # A question in the group of one that made or certified the policy is no fresh evidence.
     known = {group for group, one in zip(table.groups, mine | seen, strict=True) if one}
     unknown = np.array([group not in known for group in table.groups], dtype=np.bool_)
     fresh = one_a_group(_once(table, unknown, wanted), separate=wanted.separate)

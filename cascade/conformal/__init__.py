@@ -20,10 +20,9 @@ from cascade.conformal.calibrate import Calibration, calibrate
 
 if TYPE_CHECKING:
     from cascade.conformal.arrays import ScoreArrays, StepArrays
-    from cascade.conformal.audits import AuditPlan
     from cascade.conformal.binomial import needed_n
     from cascade.conformal.ltt import PathResult, learn_then_test
-    from cascade.conformal.monitor import Monitor
+    from cascade.conformal.monitor import AuditPlan, Monitor
     from cascade.conformal.online import OnlineThreshold
     from cascade.conformal.risk import (
         BudgetCalibration,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from cascade.conformal.split import covered_at, critical_kappa, critical_values
 
 _HOMES = {
-    "AuditPlan": "audits",
+    "AuditPlan": "monitor",
     "BudgetCalibration": "risk",
     "Levels": "rollout",
     "Monitor": "monitor",

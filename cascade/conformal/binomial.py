@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.checks import share_problems
+from cascade.checks import refuse, share_problems
 from cascade.conformal.arrays import Floats
 from cascade.errors import UsageError
 
@@ -257,7 +257,7 @@ def _exact_at_most(count: int, n: int, p: Fraction, level: Fraction) -> bool:
 
 @lru_cache(maxsize=4096)
 def _most(n: int, p: Fraction, level: Fraction) -> int | None:
-    low, high = -1, n  # low is proven or below all, high is not proven: nobody is surprised by n losses or fewer
+    low, high = -1, n  # low is proven, or −1; high is not proven: n losses or fewer are certain
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if _at_most(middle, n, p, level) else (low, middle)
@@ -268,13 +268,11 @@ def _checked(n: int, wrong: list[str]) -> int:
     """Return n as an integer of Python's own, which cannot overflow; or raise one error that lists every problem."""
     if not 0 <= n <= MOST_QUESTIONS:
         wrong = [*wrong, f"n must lie in 0..{MOST_QUESTIONS:,}, not {n}"]
-    if wrong:
-        raise UsageError("; ".join(wrong) + ".")
+    refuse(wrong)
     return operator.index(n)
 
 
-# --- How many of m fresh questions a split-conformal threshold misses: the law by which a promise can be held to
-# account
+# --- How many of m fresh questions a split-conformal threshold misses: the law by which a promise is tested ---
 # Without ties, the share of fresh questions that the k-th smallest of n critical values misses is Beta(k, n + 1 − k)
 # over calibrations, so that of m fresh questions
 #

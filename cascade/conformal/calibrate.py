@@ -103,8 +103,8 @@ def calibrate(
         critical_values: n numbers, any sequence or array of one dimension; ±∞ allowed.
         alpha: the share of questions that may be missed, 0..1.
         delta: the probability that the calibration misleads.
-        groups: n labels, where questions hang together (of one document, one user); None = of no group. One question of
-            each group counts, drawn at random (`segments.one_of_each`), and the promise is about a random question of a
+        groups: n labels, where questions belong together (of one document, one user); None = of no group. One question
+            of each group counts, drawn at random (`split.one_of_each`), and the promise is about a random question of a
             fresh group: `Calibration.n` is the number of groups, which take the place of the questions above.
         seed: draws them.
 
@@ -130,7 +130,7 @@ def calibrate(
 
     values = _checked(critical_values, alpha, delta, groups)
     if groups is not None:
-        from cascade.conformal.clusters import one_of_each
+        from cascade.conformal.split import one_of_each
 
         values = values[one_of_each(groups, seed=seed)]
     n = values.size
@@ -146,7 +146,7 @@ def _checked(
     """Return the critical values as an array, or raise one error that lists every problem."""
     import numpy as np
 
-    from cascade.checks import share_problems
+    from cascade.checks import refuse, share_problems
 
     wrong = [*share_problems(ends=True, alpha=alpha), *share_problems(delta=delta)]
     try:
@@ -160,6 +160,5 @@ def _checked(
     missing = np.flatnonzero(np.isnan(values))
     if missing.size:
         wrong.append(f"{missing.size} of {values.size} critical values are not a number, the first at {missing[0]}")
-    if wrong:
-        raise UsageError("; ".join(wrong) + ".")
+    refuse(wrong)
     return values

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from cascade.checks import share_problems
+from cascade.checks import refuse, share_problems
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays, ancestors
 from cascade.conformal.rollout import Levels, hopeless, passed
 from cascade.errors import UsageError
@@ -302,8 +302,7 @@ def clairvoyant(steps: StepArrays, alpha: float) -> Clairvoyant:
         UsageError: alpha does not lie in 0..1, or there is no question.
     """
     _need_questions(steps)
-    for problem in share_problems(ends=True, alpha=alpha):
-        raise UsageError(f"{problem}.")
+    refuse(share_problems(ends=True, alpha=alpha))
     solvable = steps.solvable
     roots = np.array([not parents for parents in steps.nodes])
     least = steps.cost @ roots

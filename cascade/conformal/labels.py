@@ -21,13 +21,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.checks import share_problems
+from cascade.checks import refuse, share_problems
 from cascade.conformal.arrays import Bools, Ints
 from cascade.conformal.binomial import as_written, most_losses
-from cascade.errors import UsageError
 
 LOST, KEPT, UNLABELLED = 1, 0, -1
-"""What is known of an output: it is a loss, it is none, or nobody has said."""
+"""What is known of an output: it is a loss, it is no loss, or it has no label."""
 NO_LOSS = -1
 """Stands for an output that needs no label, such as the reference's own."""
 _BITS = 64
@@ -52,8 +51,7 @@ def is_drawn(key: str, name: str, rate: float) -> bool:
 def check_rate(rate: float) -> None:
     """Refuse a rate that is not above 0, at most 1."""
     wrong = [*share_problems(ends=True, label_rate=rate), *(["label_rate must be above 0"] if rate == 0 else [])]
-    if wrong:
-        raise UsageError("; ".join(wrong) + ".")
+    refuse(wrong)
 
 
 def sampled(alpha: float, rate: float) -> float:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.checks import share_problems
+from cascade.checks import refuse, share_problems
 from cascade.conformal.arrays import Floats, Ints
 from cascade.conformal.binomial import miss_log_pmf, most_losses, needed_n
 from cascade.conformal.monitor import mean_below_p_value
@@ -179,8 +179,7 @@ def _check(selection: Served, alpha: float, budget: int | None, most_points: int
         problems.append(f"the budget must be above 0 USD, not {exact_dollars(budget)}")
     if most_points < 3:
         problems.append(f"most_points must be at least 3, not {most_points}")
-    if problems:
-        raise UsageError("; ".join(problems) + ".")
+    refuse(problems)
 
 
 # --- Forecast how many questions would be enough to certify a promise. The forecast is advice, not part of a promise
@@ -261,6 +260,11 @@ def chance_said(chance: float) -> str:
     if chance < 0.05 or chance > 0.95:
         return "below 5 %" if chance < 0.05 else "above 95 %"
     return f"about {5 * round(20 * chance)} %"
+
+
+def would_do(chance: float | None) -> str:
+    """Return, in words, that a number of questions is enough, with the chance of a forecast."""
+    return "would do" if chance is None else f"would do with a chance of {chance_said(chance)}"
 
 
 def _numbers(n: int, alpha: float, delta: float) -> Iterator[int]:
@@ -424,8 +428,7 @@ def fixed_sequence(p_values: Iterable[float], delta: float) -> int:
     >>> fixed_sequence([0.01, 0.04, 0.2, 0.001], 0.05)
     2
     """
-    for problem in share_problems(delta=delta):
-        raise UsageError(f"{problem}.")
+    refuse(share_problems(delta=delta))
     return sum(1 for _ in takewhile(lambda p: _p_value(p) <= delta, p_values))
 
 
@@ -501,7 +504,7 @@ def _prices(served: Served, kappa: float, most: int) -> Ints:
 
 def _p_value(value: float) -> float:
     for problem in share_problems(ends=True, p=value):
-        raise UsageError(f"a p-value is none: {problem}.")
+        raise UsageError(f"A p-value must be a probability: {problem}.")
     return value
 
 
@@ -526,5 +529,4 @@ def _check_asked(calibration: ServedPath, alpha: float, delta: float, budget: in
                 f"the dearest {exact_dollars(int(cost.max()))}; "
                 "give a cap that is enforced"
             )
-    if problems:
-        raise UsageError("; ".join(problems) + ".")
+    refuse(problems)

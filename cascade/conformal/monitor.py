@@ -16,6 +16,7 @@ E-detectors (2023); Vovk & Wang, E-values (2021), for h.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import sys
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from cascade.checks import share_problems
+from cascade.checks import refuse, share_problems
 from cascade.conformal.arrays import Floats
 from cascade.conformal.binomial import lower_tail, upper_bound
 from cascade.errors import UsageError
@@ -339,8 +340,7 @@ def hoeffding_bentkus_p_value(mean: float | Fraction, n: int, alpha: float) -> f
         *([] if n >= 1 else [f"n must be at least 1, not {n}"]),
         *share_problems(alpha=alpha),
     ]
-    if problems:
-        raise UsageError("; ".join(problems) + ".")
+    refuse(problems)
     if mean >= alpha:
         return 1.0
     hoeffding = math.exp(-n * _divergence(float(mean), alpha))
@@ -374,8 +374,7 @@ def _distinct(values: ArrayLike, bound: float, upper: float) -> tuple[Floats, Fl
         problems.append(f"upper must be a finite number above 0, not {upper}")
     elif not bool(((found >= 0) & (found <= upper)).all()):  # NaN is neither
         problems.append(f"every value must be a number in 0..{upper:g}")
-    if problems:
-        raise UsageError("; ".join(problems) + ".")
+    refuse(problems)
     x, counts = np.unique(found, return_counts=True)
     return x, counts.astype(np.float64)
 
@@ -390,3 +389,64 @@ def _log_capital(x: Floats, counts: Floats, bound: float, upper: float, stake: f
         logs = np.log1p(stake * ((bound - x) / (upper - bound)))
     total = float((counts * logs).sum())
     return total - (_LOG_ROUNDING + x.size) * _EPSILON * float((counts * (1 + np.abs(logs))).sum())
+
+
+# --- Choose which questions are audited, and say whether an audited question was missed ---
+#
+# An audited question is run to its last step and judged, whatever answer was served. Only a complete run shows whether
+# a right answer was missed. Three rules keep audits a fair sample. The draw does not look at the question. An unknown
+# result counts as a miss. Whether and when an audit is judged must not depend on its result.
+
+_DRAWS = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPlan:
+    """Draws which questions are audited, independently of the questions; the same seed gives the same draw.
+
+    Guarantee: audited questions are exchangeable with the others, and with the calibration questions if those are, for
+    the draw depends on nothing but the seed and the number of the question.
+
+    Args:
+        probability: of an audit, 0..1. It is rounded to a multiple of 2^−64.
+        seed: any integer.
+
+    Raises:
+        UsageError: the probability lies outside 0..1.
+
+    >>> plan = AuditPlan(0.1, seed=7)
+    >>> sum(plan.draw(number) for number in range(10_000))
+    1022
+    """
+
+    probability: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for problem in share_problems(ends=True, probability=self.probability):
+            raise UsageError(f"Audits: {problem}.")
+
+    def draw(self, number: int) -> bool:
+        """Return whether the question of this number is audited; numbers count the questions asked."""
+        digest = hashlib.sha256(f"cascade audit {self.seed} {number}".encode()).digest()
+        drawn = int.from_bytes(digest[:8], "big")
+        return drawn < round(self.probability * _DRAWS)
+
+
+def audit_missed(*, kept_right: bool, found_right: bool, complete: bool) -> bool:
+    """Return whether an audited question counts as missed, in the sense of coverage.
+
+    A question is covered if a right answer was kept, or if all steps were run and none had a right answer. If an audit
+    was cut short, its result is unknown and counts as a miss.
+
+    Args:
+        kept_right: whether a right answer is among those that were served.
+        found_right: whether any step that was run, served or audited, had a right answer.
+        complete: whether all steps were run and all answers judged.
+
+    >>> audit_missed(kept_right=False, found_right=False, complete=False)
+    True
+    >>> audit_missed(kept_right=False, found_right=False, complete=True)
+    False
+    """
+    return not kept_right and (found_right or not complete)

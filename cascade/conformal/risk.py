@@ -22,7 +22,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from cascade.checks import share_problems
+from cascade.checks import refuse, share_problems
 from cascade.conformal.arrays import Floats, Ints, StepArrays
 from cascade.conformal.binomial import as_written
 from cascade.conformal.frontier import UNITS, Curve, StepFunctions
@@ -335,8 +335,7 @@ def _check_risk(losses: StepFunctions, alpha: float, bound: float, delta: float 
         problems.append(f"a loss exceeds the bound of {bound:g}")
     if (losses.jump > 0).any():
         problems.append("a loss rises as kappa falls; only a monotone one can be promised this way")
-    if problems:
-        raise UsageError("; ".join(problems) + ".")
+    refuse(problems)
 
 
 def _check_budget(costs: StepFunctions, budget: int, most: int, delta: float | None) -> None:
@@ -353,5 +352,4 @@ def _check_budget(costs: StepFunctions, budget: int, most: int, delta: float | N
             f"{over} of {costs.n} questions can cost more than the cap of {exact_dollars(most)},"
             f" one {exact_dollars(int(costs.at(-math.inf).max()))}; give a cap that holds for every question"
         )
-    if problems:
-        raise UsageError("; ".join(problems) + ".")
+    refuse(problems)

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 from cascade.conformal.arrays import Floats, Ints
 from cascade.conformal.binomial import needed_n
 from cascade.conformal.calibrate import Calibration, calibrate
-from cascade.conformal.clusters import one_of_each
+from cascade.conformal.split import one_of_each
 from cascade.errors import UsageError
 
 _QUOTED = 3  # labels that an error shows
@@ -80,7 +80,7 @@ def calibrate_segments(
         segments: n labels; None = of no segment, always in the pool.
         alpha: the share of each segment's questions that may be missed, 0..1.
         delta: the probability that a segment's calibration misleads; for K segments together ask for delta/K.
-        groups: n labels, where questions hang together; one question of each group in each segment counts, drawn at
+        groups: n labels, where questions belong together; one question of each group in each segment counts, drawn at
             random, as of `calibrate`.
         seed: draws them.
 

@@ -18,12 +18,13 @@ from typing import IO, Any
 from cascade.episodes.lines import Dropped, json_lines, short_name, write_all, writing
 from cascade.episodes.rowcheck import checked_where, fitting, matches, no_log, storable
 from cascade.episodes.schema import COLUMNS, SCHEMA_VERSION
-from cascade.episodes.store.address import SCHEMES
 from cascade.errors import UsageError
 from cascade.safety.files import open_regular
 
-__all__ = ["Dropped", "append_jsonl", "is_there", "is_url", "read_rows", "write_rows"]
+__all__ = ["OWN", "Dropped", "append_jsonl", "is_there", "is_url", "read_rows", "write_rows"]
 
+OWN = "cascade"
+"""What one of our own logs is called, beside the names of importers."""
 _PARQUET = b"PAR1"
 WRITTEN_AS = (".jsonl", ".jsonl.gz", ".parquet")
 _KNOWN = frozenset(COLUMNS)
@@ -36,7 +37,11 @@ def is_url(path: Path | str) -> bool:
     (True, False)
     """
     scheme, mark, _ = str(path).partition("://")
-    return bool(mark) and scheme in SCHEMES
+    if not mark:
+        return False
+    from cascade.episodes.store.address import SCHEMES
+
+    return scheme in SCHEMES
 
 
 def is_there(path: Path) -> bool:

@@ -133,7 +133,7 @@ class Journal:
 
     def remove(self) -> None:
         """Delete the file, once everything in it has been stored elsewhere."""
-        if os.name != "nt":  # gone before the lock is, so that nobody goes on with a file that is about to go
+        if os.name != "nt":  # removed before the lock is: no other process shall use a file that is about to go
             self.path.unlink()
         self.close()
         self.path.unlink(missing_ok=True)

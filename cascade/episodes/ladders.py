@@ -52,7 +52,7 @@ def as_ladder(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _rung(row: Mapping[str, Any], step: int, earlier: list[str]) -> dict[str, Any]:
-    """Return one model's reply as a ladder logs it: the model is its own role, and nobody has judged its answer."""
+    """Return one model's reply as a ladder logs it: the model is its own role, and its answer has no verdict."""
     held = row["signals"] or {}
     of_request = sorted(OF_MESSAGES) if "message_faults" in held else ()  # rounds of questions have some of them, too
     signals = {name: held[name] for name in (*_SIGNALS, *of_request, "replay") if name in held}

@@ -102,7 +102,7 @@ def _listed(path: Path, problems: Sequence[str], count: int) -> str:
 
 
 class _Draft(NamedTuple):
-    """What a record came to: a question, or why it is none. `named` if the file itself gave the id."""
+    """The question that a record holds, or its problems. `named` if the file itself gave the id."""
 
     place: str
     asked: AskedQuestion | None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,20 @@ AS_JSON = frozenset({TEXTS, NUMBERS, WHOLES})
 """The kinds that files and tables which hold no lists keep as JSON."""
 CHECKS: Mapping[str, Check] = {name: _BY_KIND[kind] for name, kind in KINDS.items()}
 """By column: returns a value as the column holds it, or raises `OddValueError`. Never called with None."""
+
+
+@lru_cache(maxsize=64)  # the rows of an answer have the same time
+def instant(text: str) -> datetime | None:
+    """Return a moment written as ISO 8601, in UTC if it names no zone; None for any other text.
+
+    >>> str(instant("2026-11-21T07:00:00"))
+    '2026-11-21 07:00:00+00:00'
+    """
+    try:
+        found = datetime.fromisoformat(text)
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def odd(name: str, error: OddValueError, shown_as: str | None = None) -> str:

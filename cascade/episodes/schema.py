@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -342,3 +343,27 @@ def _token_of(parts: list[Any]) -> Token:
 
 def _infinite(value: float) -> float:
     return -math.inf if value <= IMPOSSIBLE_LOGPROB else value
+
+
+# --- a text that is not kept ---
+
+
+def hashed(text: str) -> str:
+    """Return the hash that replaces a text that is not kept; equal texts have equal hashes.
+
+    >>> hashed("Danube")[:18]
+    'sha256:65bba1ba433'
+    """
+    return f"sha256:{hashlib.sha256(text.encode('utf-8', 'replace')).hexdigest()}"
+
+
+_HASHED = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def is_hashed(text: str) -> bool:
+    """Whether a text is a hash made by `hashed`.
+
+    >>> is_hashed(hashed("Danube")), is_hashed("sha256 of what?")
+    (True, False)
+    """
+    return text.startswith("sha256:") and _HASHED.fullmatch(text) is not None

@@ -42,7 +42,7 @@ def with_seconds(table: EpisodeTable, taken: Taken, usd_a_second: float) -> Epis
         usd_a_second: what a second of waiting is worth, in USD, above 0.
 
     Raises:
-        UsageError: the price is none, or some step on record does not say how long it took.
+        UsageError: the price is not above 0, or some step on record does not say how long it took.
     """
     if not 0 < usd_a_second < np.inf:
         raise UsageError(f"A second of waiting is worth a number of USD above 0, not {usd_a_second:g}.")

@@ -81,7 +81,7 @@ class EpisodeTable:
         models: the names of the models that were asked in each role ("base", "guide", a rung), sorted; a role of which
             the log does not say it is left out.
         quality: float64 (n, T, m) in 0..1, how good a candidate is (`episodes.quality`), NaN = unknown; None where
-            nobody has measured it.
+            it was not measured.
         asked: float64 (n,) by name, numbers of the question's text (`policies.question_features`); NaN where the log
             lacks it.
         tokens: float64 (n, T), input and output tokens of each step; NaN = unknown, as all are if none are given.

@@ -17,7 +17,6 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Parents, StepArrays, chain
 from cascade.episodes.askers import Asker, by_role, by_step, is_ladder
-from cascade.episodes.contents import is_hashed
 from cascade.episodes.identity import identity
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import (
@@ -28,6 +27,7 @@ from cascade.episodes.schema import (
     answers,
     chat_of,
     has_failed,
+    is_hashed,
     is_told,
     question_id,
     replay_of,

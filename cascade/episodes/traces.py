@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import warnings
 import weakref
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from functools import partial
@@ -18,16 +18,18 @@ from logging import getLogger
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 
-from cascade.episodes.contents import Content, rows_of, texts_of, veiled, without_keys
 from cascade.episodes.identity import identity
+from cascade.episodes.schema import CONTENT_COLUMNS, hashed, rows, said_text
 from cascade.episodes.store import Address, StoreError, parse, uuid7
 from cascade.episodes.trace_queue import Counts, Entry, TraceQueue
 from cascade.errors import BudgetExceededError, CascadeError, ProviderError, UsageError
 from cascade.resilience.forks import after_fork
-from cascade.safety.keys import holds_key
+from cascade.safety.keys import holds_key, redact
 from cascade.types import Answer, Call, Completion, Question, Request, Step
 
 logger = getLogger("cascade")
+
+Content = Literal["full", "hash", "none"]
 WAIT_S = 30.0
 """How long an ask waits at most for its commit, where it waits at all."""
 
@@ -46,7 +48,7 @@ class TraceWriter:
         secrets: keys that may stand in no row, besides all that has the shape of one.
 
     Raises:
-        UsageError: the URL is none of a store.
+        UsageError: the URL does not name a store.
     """
 
     def __init__(
@@ -276,3 +278,85 @@ class Trace:
 def _broken_off(question: Question, steps: list[Step], loose: Iterable[Call], stopped: str) -> Answer:
     """Return the finished part of an interrupted walk, as an answer without an answer text."""
     return Answer(question, None, (), tuple(steps), stopped, 0.0, loose_calls=tuple(loose))
+
+
+# --- What of an answer goes into its traces: keys never, texts as the configuration says ---
+#
+# The search for keys runs while the question is answered, before anything waits in a queue, so it must be quick. Only
+# if a key is found are the rows made at once, without the key.
+
+TEXTS = tuple(name for name in CONTENT_COLUMNS if name != "gold")
+"""The columns of content that hold one text each."""
+
+
+def texts_of(answer: Answer, columns: Mapping[str, Any]) -> str:
+    """Return all that an answer's rows will spell out, each text on lines of its own."""
+    question = answer.question
+    texts = [question.text, question.context or "", *_strings(columns.values())]
+    for step in answer.steps:
+        texts += [candidate.text for candidate in step.candidates]
+        _add_generated(texts, step.calls)
+    _add_generated(texts, answer.loose_calls)
+    return "\n".join(texts)
+
+
+def _add_generated(texts: list[str], calls: Iterable[Call]) -> None:
+    for call in calls:
+        completion = call.completion
+        if completion is not None:
+            texts.append(said_text(completion))
+            if completion.tokens is not None:
+                generated = "".join([token[0] for token in completion.tokens])
+                if generated != completion.text:  # a key may stand in what was generated and not in the text
+                    texts.append(generated)
+
+
+def _strings(values: Iterable[Any]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _strings(value)
+
+
+def rows_of(answer: Answer, columns: Mapping[str, Any], content: Content) -> list[dict[str, Any]]:
+    """Return the rows of an answer with what `content` says of its texts, and why the walk ended among its signals."""
+    made = list(rows(answer, **columns))
+    for row in made:
+        row["signals"]["replay"]["stopped"] = answer.stopped
+    return veiled(made, content)
+
+
+def veiled(rows: list[dict[str, Any]], content: Content) -> list[dict[str, Any]]:
+    """Return rows with what `content` says in place of their texts. The rows given are changed."""
+    if content != "full":
+        for row in rows:
+            _veil(row, content)
+    return rows
+
+
+def _veil(row: dict[str, Any], content: Content) -> None:
+    """Replace each text of a row by a hash, or remove it."""
+    for name in TEXTS:
+        row[name] = hashed(row[name]) if content == "hash" and row[name] is not None else None
+    gold = row["gold"]
+    row["gold"] = [hashed(one) for one in gold] if content == "hash" and gold is not None else None
+    row["signals"]["replay"]["tokens"] = None
+
+
+def without_keys(row: dict[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
+    """Return a row without anything of the shape of a key, and without the given secrets."""
+    known = tuple(secrets)
+    made = {name: _without_keys(value, known) for name, value in row.items() if name != "signals"}
+    signals = dict(row["signals"])
+    tokens = signals["replay"]["tokens"]
+    spelt = () if tokens is None else ("".join([token[0] for token in tokens]), row["text"])
+    if any(holds_key(text, known) for text in spelt):
+        signals["replay"] = {**signals["replay"], "tokens": None}  # piece by piece they would spell it out
+    return made | {"signals": signals}
+
+
+def _without_keys(value: Any, secrets: tuple[str, ...]) -> Any:
+    if isinstance(value, str):
+        return redact(value, secrets)
+    return [_without_keys(one, secrets) for one in value] if isinstance(value, list | tuple) else value

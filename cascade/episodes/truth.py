@@ -30,7 +30,7 @@ GUIDE = "guide"
 """Names the reference that a log has anyway."""
 AUDIT = "audit"
 """The `split` of a trace whose question was drawn for an audit, so that every step was run."""
-UNAUDITED = "a question that was not drawn for an audit: whether its steps were run hung on its answers"
+UNAUDITED = "a question that was not drawn for an audit: whether its steps were run depended on its answers"
 
 Row: TypeAlias = Mapping[str, Any]
 

@@ -29,6 +29,7 @@ from cascade.training.choice.simple import PER_RUNG, rung_doubt, threshold_per_r
 from cascade.training.dividing import allowed_loss
 from cascade.training.fitting import choice_on
 from cascade.training.stopping.net_benefit import fit_net_benefit
+from cascade.training.stopping.problem import build
 from cascade.training.stopping.stages import FitTarget
 
 # --- What the ways to answer that are compared did on n questions, and the means of it that are reported ---
@@ -313,7 +314,7 @@ class NetBenefit:
         """Fit on the training questions, set the threshold on the calibration questions."""
         loss = allowed_loss(Guarantee("coverage", alpha), calibration.n)
         return _served(
-            fit_net_benefit(train, FitTarget("coverage", loss), confidences=False, seed=seed), calibration, alpha
+            fit_net_benefit(build(train, FitTarget("coverage", loss), confidences=False, seed=seed)), calibration, alpha
         )
 
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import ScoreArrays
-from cascade.conformal.identity import hangs_on_identity
 from cascade.conformal.rollout import Levels, levels
+from cascade.conformal.served import votes_decide
 from cascade.errors import UsageError
 from cascade.guarantees.found import Found
 from cascade.guarantees.questions import Questions, Scored
@@ -31,7 +31,7 @@ def check_identity(sample: Scored, *, abstain: bool = False, kappa: float | None
     table, what, advice = sample.table, "Which one answer is served is decided by votes", ""
     many = untold(sample, kappa=kappa)
     if abstain and not many:
-        what, advice = "How sure the cascade is of its answer hangs on those that equal it", "do not abstain, "
+        what, advice = "How sure the cascade is of its answer depends on which answers equal it", "do not abstain, "
         many = untold(sample, abstain=True, kappa=kappa)
     if many:
         raise UsageError(
@@ -47,8 +47,8 @@ def untold(sample: Scored, *, abstain: bool = False, kappa: float | None = None)
     rows = np.flatnonzero(~table.texts_known)
     sure, found = table.sure[rows] if abstain else None, sample.levels.take(rows)
     present = (table.arrays.present & table.arrays.complete[:, None, None])[rows]
-    hangs = hangs_on_identity(found, table.confidence[rows], sure=sure, kappa=kappa, present=present)
-    return int(np.count_nonzero(hangs))
+    voted = votes_decide(found, table.confidence[rows], sure=sure, kappa=kappa, present=present)
+    return int(np.count_nonzero(voted))
 
 
 class _Depths(NamedTuple):

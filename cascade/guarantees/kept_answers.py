@@ -11,9 +11,9 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
-from cascade.conformal.audits import audit_missed
 from cascade.conformal.calibrate import Calibration, calibrate
 from cascade.conformal.frontier import StepFunctions
+from cascade.conformal.monitor import audit_missed
 from cascade.conformal.rollout import hopeless
 from cascade.conformal.segments import calibrate_segments
 from cascade.conformal.split import critical_kappa, pac_rank, split_rank

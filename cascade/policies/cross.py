@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from cascade.checks import refuse
 from cascade.conformal.arrays import Floats, ScoreArrays
 from cascade.errors import ConfigError, UsageError
 from cascade.policies import model_file
@@ -53,8 +54,7 @@ class CrossPolicy(Policy):
 
     def __post_init__(self) -> None:
         problems = list(_problems(self.members, self.critical))
-        if problems:
-            raise UsageError("; ".join(problems) + ".")
+        refuse(problems)
 
     @property
     def sources(self) -> tuple[str, ...]:

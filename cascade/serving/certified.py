@@ -124,13 +124,13 @@ class CertifiedPolicy:
         """Return by the certificates' ids why they do not hold here, if so."""
         if not certificates:
             return {}
-        from cascade.calibration.fingerprint import voids, watch_problems
+        from cascade.calibration.fingerprint import void_reasons, watch_problems
 
         problems = list(watch_problems(self._wanted, certificates))
         if problems:
             raise ConfigError(problems)
         templates = self._strategy.prompts  # those in service, whatever stands on the disk now
-        return {one.calibration_id: tuple(voids(config, one, templates)) for one in certificates}
+        return {one.calibration_id: tuple(void_reasons(config, one, templates)) for one in certificates}
 
     def _scope(self, certificate: Certificate) -> Scope:
         """Return what a certificate speaks of. To go on costs money, so a promise on money never asks for it."""

@@ -1,6 +1,6 @@
 """From a log to a certified policy with no question set aside: cross-calibration, for a weaker bound.
 
-1. The questions are dealt into folds, whole groups (`calibration.folds`).
+1. The questions are dealt into folds, whole groups (`calibration.samples.folds`).
 2. For each fold a member is chosen and fitted on all others, as `fitting` does it: the whole choice.
 3. Each fold's critical values under its member rank what the member sees; the mean of the ranks decides.
 
@@ -19,9 +19,8 @@ import numpy as np
 from cascade.calibration import crossing
 from cascade.calibration.calibrating import Calibrated, certified, report
 from cascade.calibration.fingerprint import holds_for, refuse_other_cascade
-from cascade.calibration.folds import FOLDS, folds
 from cascade.calibration.ordering import Chosen
-from cascade.calibration.samples import one_a_group, rows_a_group
+from cascade.calibration.samples import FOLDS, folds, one_a_group, rows_a_group
 from cascade.conformal.arrays import Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
@@ -96,7 +95,7 @@ def fit_crossed(
     Guarantee: a fresh question is missed with probability at most twice alpha, if it and the log's are exchangeable.
 
     Raises:
-        UsageError: the promise is none that this is known for, or the log cannot be fitted on.
+        UsageError: cross-calibration has no bound for this kind of promise, or the log cannot be fitted on.
         NotCertifiedError: the questions are too few to stop at any step; `needed_n` says how many would do.
 
     Reference: `design/cross-calibration.md`.

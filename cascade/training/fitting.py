@@ -11,7 +11,7 @@ So the certificate holds however the policy was chosen and however good it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,20 +20,20 @@ import numpy as np
 
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
 from cascade.calibration.fingerprint import differences, made_for
-from cascade.calibration.folds import FOLDS, folds
-from cascade.calibration.samples import one_a_group
+from cascade.calibration.ordering import Draw, order_terms
+from cascade.calibration.samples import FOLDS, folds, one_a_group
 from cascade.calibration.scores import sample_of
+from cascade.checks import refuse
 from cascade.conformal.served import PathPoint
 from cascade.episodes.embeddings import embedded
 from cascade.episodes.table import EpisodeTable
-from cascade.errors import NotCertifiedError, UsageError
+from cascade.errors import NotCertifiedError
 from cascade.guarantees.base import Guarantee
 from cascade.guarantees.reference import has_reference
 from cascade.policies import model_file
 from cascade.policies.artifact import MODEL_FILE, PolicyArtifact, Seen
 from cascade.policies.embedding import Directions
 from cascade.policies.learned import LearnedPolicy
-from cascade.training.abstaining import CERTIFIES, bars, has_one_bar, one_bar
 from cascade.training.choice.choosing import Candidate, Choice, Judged, choose, unchosen
 from cascade.training.choice.objective import Objective
 from cascade.training.choice.portfolio import AUTO, DEPTH, REFERENCE, best_steps, may_leave_out, on_steps, portfolio
@@ -52,7 +52,6 @@ from cascade.training.estimators.threads import one_thread
 from cascade.training.networks.progress import Training
 from cascade.training.networks.trainer import Networks
 from cascade.training.notes import LEAST_TRAINING, Init, about_training, in_logged, notes
-from cascade.training.shares import SHARES, named_score, share_that_certifies
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
@@ -107,6 +106,11 @@ class How(NamedTuple):
     today: date | None = None
     networks: Networks | None = None
 
+    @property
+    def seen(self) -> frozenset[str]:
+        """The questions that the earlier policy has seen: they certify nothing."""
+        return frozenset[str]() if self.init is None else self.init.seen.all
+
 
 @one_thread()
 def fit_policy(
@@ -157,26 +161,14 @@ def fit_policy(
 
     Reference: `design/portfolio.md`.
     """
-    seen = frozenset[str]() if init is None else init.seen.all
     how = How(method, config, seed, lambda_set, init, embedding, expires_days, allow_everything, today, networks)
-    named = _named(tables, guarantee, how) if calibration_share is None else None
-    if named is not None:
-        whole = questions_of(tables, guarantee)
-        nothing = whole.table.take(np.zeros(0, dtype=np.int64))
-        certify = one_a_group(whole.table, seed=seed)
-        share, parts = 1.0, Divided(nothing, certify, whole.repeated, whole.table.n - certify.n, whole.unknown)
-    else:
-        bar = calibration_share is None and _unasked(how)
-        bar = bar and has_one_bar(questions_of(tables, guarantee).table, guarantee)
-        share = calibration_share or (CERTIFIES if bar else _share(tables, guarantee, how))
-        parts = divided(tables, guarantee, share=share, seed=seed, seen=seen)
-        named = one_bar(parts.training, guarantee) if bar else None
+    parts, share, taken = _planned(tables, guarantee, how, calibration_share)
 
     def told(error: NotCertifiedError) -> NotCertifiedError:
         return in_logged(error, parts, guarantee, share, logged_in(tables))
 
     try:
-        fitted = fit_parts(parts, guarantee, how, taken=named)
+        fitted = fit_parts(parts, guarantee, how, taken=taken)
     except NotCertifiedError as error:
         raise told(error) from None
     if fitted.refused is None:
@@ -185,11 +177,38 @@ def fit_policy(
     return replace(fitted, refused=refused, notes=(*fitted.notes, str(refused).rstrip(".")))
 
 
-def _named(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How) -> Candidate | None:
-    """Return the threshold that needs no learning; None if the options ask for a learned policy."""
-    if not _unasked(how):
-        return None
-    return named_score(questions_of(tables, guarantee).table, guarantee) if guarantee.reference_keeps_it else None
+class _Plan(NamedTuple):
+    """A divided log, the share of it that certifies, and a way to make the policy that is taken without comparison."""
+
+    parts: Divided
+    share: float
+    taken: Candidate | None = None
+
+
+def _planned(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How, share: float | None) -> _Plan:
+    """Divide a log; by default all questions certify where nothing has to be learned."""
+
+    def part(share: float) -> Divided:
+        return divided(tables, guarantee, share=share, seed=how.seed, seen=how.seen)
+
+    if share is None and _unasked(how) and guarantee.reference_keeps_it:
+        from cascade.training.shares import named_score
+
+        whole = questions_of(tables, guarantee)
+        named = named_score(whole.table, guarantee)
+        if named is not None:
+            nothing = whole.table.take(np.zeros(0, dtype=np.int64))
+            certify = one_a_group(whole.table, seed=how.seed)
+            beside = whole.table.n - certify.n
+            return _Plan(Divided(nothing, certify, whole.repeated, beside, whole.unknown), 1.0, named)
+    if share is None and _unasked(how) and guarantee.abstain:
+        from cascade.training.abstaining import CERTIFIES, has_one_bar, one_bar
+
+        if has_one_bar(questions_of(tables, guarantee).table, guarantee):
+            parts = part(CERTIFIES)
+            return _Plan(parts, CERTIFIES, one_bar(parts.training, guarantee))
+    share = share or (_cheapest_share(part, guarantee, how) if guarantee.reference_keeps_it else SHARE)
+    return _Plan(part(share), share)
 
 
 def _unasked(how: How) -> bool:
@@ -199,12 +218,11 @@ def _unasked(how: How) -> bool:
     return how.networks is None or not how.networks.offered
 
 
-def _share(tables: Sequence[EpisodeTable], guarantee: Guarantee, how: How) -> float:
-    """Return the share of the questions that certify: for regret the cheapest, as a first part that trains shows."""
-    if not guarantee.reference_keeps_it:
-        return SHARE
-    seen = frozenset[str]() if how.init is None else how.init.seen.all
-    parts = divided(tables, guarantee, share=SHARES[-1], seed=how.seed, seen=seen)
+def _cheapest_share(part: Callable[[float], Divided], guarantee: Guarantee, how: How) -> float:
+    """Return the share of the questions that should certify a promise of regret, as a first part that trains shows."""
+    from cascade.training.shares import SHARES, share_that_certifies
+
+    parts = part(SHARES[-1])
     if parts.training.n < LEAST_TRAINING or not parts.calibration.n:
         return SHARES[-1]
     objective = objective_of(parts, guarantee, how.lambda_set)
@@ -232,11 +250,8 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
     Raises:
         UsageError, NotCertifiedError: as `fit_policy`; `needed_n` counts the questions that certify.
     """
-    init, networks = how.init, how.networks or Networks()
-    before = None if init is None else init.policy
-    ready = prepared(
-        parts, guarantee, config=how.config, lambda_set=how.lambda_set, embedding=how.embedding, before=before
-    )
+    networks = how.networks or Networks()
+    ready = prepared(parts, guarantee, how)
     parts, objective = ready.parts, ready.objective
     if taken is None:
         choice = choice_on(parts.training, objective, how.method, how.seed, networks)
@@ -248,7 +263,7 @@ def fit_parts(parts: Divided, guarantee: Guarantee, how: How, *, taken: Candidat
     made = _cheaper(_Made(ready.attached(policy), choice), parts, guarantee, how)
     sizes = Sizes(parts.questions, parts.training.n, parts.calibration.n)
     calibrated = replace(made.calibrated, repeated=parts.repeated)
-    said = (*notes(parts, objective, how.lambda_set, made.policy, init), *made.notes, *ready.notes)
+    said = (*notes(parts, objective, how.lambda_set, made.policy, how.init), *made.notes, *ready.notes)
     said = (*said, *about_training(learning))
     bare = Fitted(made.policy, calibrated.artifact, calibrated, made.choice, sizes, parts.training, said, learning)
     return replace(bare, refused=made.refused)
@@ -355,35 +370,27 @@ class Prepared:
         return self.embedding.attached(policy, self.directions)
 
 
-def prepared(
-    parts: Divided,
-    guarantee: Guarantee,
-    *,
-    config: CascadeConfig | None,
-    lambda_set: float,
-    embedding: Embedding | None,
-    before: LearnedPolicy | None = None,
-) -> Prepared:
+def prepared(parts: Divided, guarantee: Guarantee, how: How) -> Prepared:
     """Check a log that is divided, and embed its questions where that was asked for.
 
     Args:
         parts: as `dividing.divided` makes them.
         guarantee: what is to be promised, or come to.
-        config: the cascade that will serve.
-        lambda_set: what a further answer in the set is charged with.
-        embedding: offers where each question's sentence embedding lies.
-        before: an earlier policy, whose directions are taken where it has any.
+        how: the options; an earlier policy's directions are taken where it has any.
 
     Raises:
         UsageError: everything that stands in the way of a fit.
     """
-    check_parts(parts, guarantee, config, lambda_set)
-    found = None if embedding is None else embedding.directions(parts.training, before)
-    if embedding is None or found is None:
+    check_parts(parts, guarantee, how.config, how.lambda_set)
+    embedding = how.embedding
+    if embedding is None:
+        return Prepared(parts, objective_of(parts, guarantee, how.lambda_set))
+    found = embedding.directions(parts.training, None if how.init is None else how.init.policy)
+    if found is None:
         few = f"embeddings are not offered: fewer than {ROWS_EACH} training questions have a text on record"
-        return Prepared(parts, objective_of(parts, guarantee, lambda_set), notes=() if embedding is None else (few,))
+        return Prepared(parts, objective_of(parts, guarantee, how.lambda_set), notes=(few,))
     parts = parts.of(lambda table: embedded(table, embedding.vectors, found))
-    return Prepared(parts, objective_of(parts, guarantee, lambda_set), embedding, found)
+    return Prepared(parts, objective_of(parts, guarantee, how.lambda_set), embedding, found)
 
 
 def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | None, lambda_set: float) -> None:
@@ -398,7 +405,7 @@ def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | No
         problems.append(f"a budget needs the cost of every step, and in {table.dataset} some are unknown")
     if not parts.calibration.n:
         problems.append(
-            f"all {parts.questions} questions hang together with some that the policy to start from has seen, and none "
+            f"all {parts.questions} questions belong to groups that the policy to start from has seen, and none "
             "is left to certify the new one; add others"
         )
     if guarantee.separate and not parts.training.n and parts.questions == len(set(parts.calibration.segments)):
@@ -411,8 +418,7 @@ def check_parts(parts: Divided, guarantee: Guarantee, config: CascadeConfig | No
         problems += [
             f"{table.dataset} was made by another cascade than the configuration describes: {one}" for one in said
         ]
-    if problems:
-        raise UsageError("; ".join(problems) + ".")
+    refuse(problems)
 
 
 def objective_of(parts: Divided, guarantee: Guarantee, lambda_set: float = 0.0) -> Objective:
@@ -491,9 +497,16 @@ def _held(
     rules = guarantee.rules
     if not rules.tests_a_path or not parts.training.n or rules.strict_first(choice.sample.table, guarantee):
         return bare  # without training questions calibration sets some aside itself, where it needs any
-    path: tuple[PathPoint, ...] = bars(policy, parts.calibration, guarantee) or rules.order(choice.sample, guarantee)
-    asked = {name: getattr(guarantee, name) for name in ("kind", "alpha", "abstain", "budget_nano_usd")}
-    return replace(bare, path=path, ordered_for={**asked, "share": None, "seed": seed})
+    path: tuple[PathPoint, ...] | None = None
+    if guarantee.abstain:
+        from cascade.training.abstaining import bars
+
+        path = bars(policy, parts.calibration, guarantee)
+    return replace(
+        bare,
+        path=path or rules.order(choice.sample, guarantee),
+        ordered_for=order_terms(guarantee, Draw(None, seed)),
+    )
 
 
 def figures(choice: Choice, training: int, calibration: int) -> Mapping[str, Any]:

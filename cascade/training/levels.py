@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import date
 from typing import TYPE_CHECKING, TypeAlias
 
+from cascade.checks import refuse
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee
@@ -78,7 +79,7 @@ def fit_levels(
         The levels by name, the cheapest first: alpha falls.
 
     Guarantee: that of `fit_policy`, for each level by itself, of questions that are as those of the log: which level a
-    question is asked at may not hang on what the question is like.
+    question is asked at must not depend on what the question is like.
 
     Raises:
         UsageError: these are no levels, or as `fit_policy`; nothing was trained then.
@@ -92,9 +93,8 @@ def fit_levels(
         )
     wanted = promised(guarantee, alphas)
     strictest = max(wanted.values(), key=needed_of)
-    seen = frozenset[str]() if init is None else init.seen.all
-    parts = divided(tables, strictest, share=calibration_share, seed=seed, seen=seen)
     how = How(method, config, seed, lambda_set, init, embedding, expires_days, allow_everything, today, networks)
+    parts = divided(tables, strictest, share=calibration_share, seed=seed, seen=how.seen)
     trained = {} if make is None else _trained(make, parts, wanted, how)
     found: dict[str, Fitted] = {}
     for name, asked in reversed(wanted.items()):  # the strictest first: it is the likeliest to fail
@@ -128,8 +128,7 @@ def promised(guarantee: Guarantee, alphas: Mapping[str, float]) -> dict[str, Gua
     problems = list(level_problems(alphas))
     if guarantee.alpha is None:
         problems.append(f"{guarantee.kind} promises no share of questions, and levels differ in that")
-    if problems:
-        raise UsageError("; ".join(problems) + ".")
+    refuse(problems)
     return in_order(alphas, {name: replace(guarantee, alpha=alpha) for name, alpha in alphas.items()})
 
 

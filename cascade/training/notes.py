@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from cascade.calibration.calibrating import left_out_said
 from cascade.calibration.doubt import why_no_doubt
+from cascade.calibration.remarks import lacking_cost
 from cascade.calibration.scores import history_of
-from cascade.conformal.ltt import chance_said
+from cascade.conformal.ltt import would_do
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import NotCertifiedError
 from cascade.guarantees.base import Guarantee
@@ -59,8 +60,7 @@ def notes(
     if table.n and not objective.prices.in_money:
         yield "the log lacks what most questions cost: policies were compared by their steps"
     if parts.unpriced:
-        lack = f"{counted(parts.unpriced, 'question')} lack{'s' if parts.unpriced == 1 else ''} a cost in the log"
-        yield f"{lack}: not used to choose and fit"
+        yield f"{lacking_cost(parts.unpriced)}: not used to choose and fit"
     if lambda_set and objective.guarantee.single:
         yield f"lambda is without effect: {objective.guarantee.kind} speaks of the one answer served, all are kept"
     yield from _about_questions(parts, objective, policy)
@@ -175,8 +175,7 @@ def in_logged(
     spoken = float(guarantee.rules.counted(table).mean()) * certifiable / max(logged, parts.questions)
     needed = logged_for(error.needed_n, guarantee, share, spoken)
     where = " of such a segment" if guarantee.separate else ""
-    likely = "would do" if error.chance is None else f"would do with a chance of {chance_said(error.chance)}"
-    said = f"About {needed:,} logged questions{where} {likely}, if they turn out like these."
+    said = f"About {needed:,} logged questions{where} {would_do(error.chance)}, if they turn out like these."
     return NotCertifiedError(f"{error.why} {said}", needed_n=needed, chance=error.chance, why=error.why)
 
 

@@ -17,14 +17,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from cascade.calibration.doubt import doubt_of, only_unknown
-from cascade.calibration.folds import FOLDS, folds
-from cascade.calibration.scores import Sample
-from cascade.conformal.arrays import Ints
+from cascade.calibration.samples import FOLDS, folds
 from cascade.conformal.binomial import most_losses
 from cascade.episodes.table import EpisodeTable
 from cascade.guarantees.base import Guarantee
-from cascade.training.choice.choosing import Candidate, Choice, cross_fitted
-from cascade.training.choice.objective import Objective, allowed_of, cost_at_loss, curve_of
+from cascade.training.choice.choosing import Candidate, Choice, cost_of, out_of_fold
 from cascade.training.choice.simple import plain_threshold
 from cascade.training.dividing import Divided, allowed_loss, needed_of
 
@@ -95,10 +92,9 @@ def share_that_certifies(parts: Divided, choice: Choice, guarantee: Guarantee, s
         return SHARES[-1]
     shares = [one for one in SHARES if round(one * groups) >= needed_of(guarantee)] or [SHARES[-1]]
     sizes = [(many - 1) / many * first.n for many in (2, FOLDS)]
-    held = [_out_of_fold(first, chosen, folds(first, many, seed)) for many in (2, FOLDS)]
-    costs = {
-        one: [_cost(sample, choice.objective, guarantee, round(one * groups)) for sample in held] for one in shares
-    }
+    held = [out_of_fold(first, chosen, folds(first, many, seed)) for many in (2, FOLDS)]
+    allowed = {one: allowed_loss(guarantee, round(one * groups)) for one in shares}
+    costs = {one: [cost_of(sample, choice.objective, allowed[one]) for sample in held] for one in shares}
     expected = {one: _at_size(sizes, costs[one], (1 - one) * parts.questions) for one in shares}
     return min(shares, key=lambda one: (expected[one], -one))
 
@@ -111,19 +107,3 @@ def _at_size(sizes: Sequence[float], costs: Sequence[float], many: float) -> flo
     slope = (small - large) / (1 / sizes[0] - 1 / sizes[1]) if math.isfinite(small) else math.inf
     slope = min(max(slope, 0.0), _MOST_GAIN * large * sizes[1])
     return large + slope * (1 / many - 1 / sizes[1])
-
-
-def _out_of_fold(first: EpisodeTable, chosen: Candidate, fold: Ints) -> Sample | None:
-    held, failed = cross_fitted(first, [chosen], fold)
-    return None if failed else held[chosen.name].sample
-
-
-def _cost(sample: Sample | None, objective: Objective, guarantee: Guarantee, certify: int) -> float:
-    """Return the mean cost at the loss that `certify` certifying questions will allow."""
-    if sample is None:
-        return math.inf
-    walk = curve_of(sample, guarantee, objective.prices)
-    return cost_at_loss(walk, allowed_of(sample.table, guarantee, allowed_loss(guarantee, certify)))
-
-
-__all__ = ["SHARES", "named_score", "share_that_certifies"]

@@ -26,7 +26,7 @@ from cascade.policies.learned import LearnedPolicy
 from cascade.training.choice.portfolio import asked_of, sees_something
 from cascade.training.dividing import SHARE, Embedding, divided
 from cascade.training.estimators.threads import one_thread
-from cascade.training.fitting import Sizes, prepared
+from cascade.training.fitting import How, Sizes, prepared
 from cascade.training.networks.progress import Training
 from cascade.training.networks.trainer import BARE, Networks
 from cascade.training.notes import about_training
@@ -117,8 +117,9 @@ def fit_uncertified(
     if method not in BARE:
         raise UsageError(f"Without a certificate there are {' and '.join(BARE)}, not {method}.")
     trains = networks or Networks()
+    how = How(method, config, seed, lambda_set, embedding=embedding)
     parts = divided(tables, guarantee, share=calibration_share, seed=seed)
-    ready = prepared(parts, guarantee, config=config, lambda_set=lambda_set, embedding=embedding)
+    ready = prepared(parts, guarantee, how)
     parts = ready.parts
     if not parts.training.n or not sees_something(parts.training):
         raise UsageError(f"{parts.calibration.dataset} has nothing that a network could learn from.")

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from unit.calibration.logs import log
 
-from cascade.calibration.folds import folds
-from cascade.calibration.samples import clusters
+from cascade.calibration.samples import clusters, folds
 from cascade.training.estimators.design import make_design
 from cascade.training.estimators.linear import Ridge, logistic, platt, probabilities
 

@@ -73,7 +73,7 @@ def test_any_log_can_be_fitted_on_and_scored(
     table = ragged(seed, n, horizon, width)
     if kind == "regret" and not table.walks[GUIDE_ONLY].known.any():
         return
-    policy = fit(table, asked(kind, table, share, charge))
+    policy = fit(build(table, asked(kind, table, share, charge)))
     shown, scores = scored(policy, table)
     assert not np.isnan(scores.next).any()
     levels(shown.arrays, scores)
@@ -86,7 +86,7 @@ def test_the_order_of_the_rows_changes_nothing(seed: int, kind: str) -> None:
     table = simulate(WORLD, 120, seed % 50)
     order = np.random.default_rng(seed).permutation(table.n)
     goal = asked(kind, table, 0.6 if kind == "budget" else 0.15, 0.0)
-    one, other = (fit_net_benefit(some, goal, confidences=False) for some in (table, table.take(order)))
+    one, other = (fit_net_benefit(build(some, goal, confidences=False)) for some in (table, table.take(order)))
     mine, its = (scored(policy, table)[1].next[:, :-1] for policy in (one, other))
     assert np.allclose(mine, its, rtol=1e-7, atol=1e-9)
 
@@ -121,4 +121,4 @@ def test_price_is_found_for_what_the_kinds_promise() -> None:
     prices = [induce(build(table, FitTarget("coverage", alpha), confidences=False)).price for alpha in (0.3, 0.05)]
     assert prices[1] > 1.5 * prices[0]
     with pytest.raises(Exception, match="no question"):
-        fit_net_benefit(table.take(np.array([], dtype=np.int64)), FitTarget("coverage", 0.1))
+        fit_net_benefit(build(table.take(np.array([], dtype=np.int64)), FitTarget("coverage", 0.1)))

@@ -8,48 +8,48 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cascade.checks import did_you_mean
-from cascade.episodes.files import Dropped, is_url, looks_parquet, read_rows
-from cascade.episodes.importers.batch import RESULT_NAMES, rows_from_batch
-from cascade.episodes.importers.langfuse import rows_from_langfuse, snake
-from cascade.episodes.importers.litellm_spend import NAMES as LITELLM_NAMES
-from cascade.episodes.importers.litellm_spend import rows_from_litellm
-from cascade.episodes.importers.otel import attributes, rows_from_otel
-from cascade.episodes.importers.pairs import ANSWER_NAMES, PAIR_NAMES, rows_from_pairs
-from cascade.episodes.importers.requests import NAMES as REQUESTS_NAMES
-from cascade.episodes.importers.requests import rows_from_requests
-from cascade.episodes.importers.sources import Record, has_lines, records, table_suffix
-from cascade.episodes.importers.table import is_wide, rows_from_table
+from cascade.episodes.files import OWN, is_url, looks_parquet, read_rows
+from cascade.episodes.lines import Dropped
 from cascade.episodes.rowcheck import checked_where, matches
 from cascade.errors import UsageError
 
-__all__ = [
-    "IMPORTERS",
-    "detect",
-    "import_rows",
-    "read_log",
-    "rows_from_batch",
-    "rows_from_langfuse",
-    "rows_from_litellm",
-    "rows_from_otel",
-    "rows_from_pairs",
-    "rows_from_requests",
-    "rows_from_table",
-]
 
-IMPORTERS = ("pairs", "requests", "batch", "litellm", "otel", "langfuse", "table")
-"""What can be imported. A table of calls needs a mapping, or our own column names; a wide one is known by its names."""
-OWN = "cascade"
-"""What one of our own logs is called."""
-_LOOKED_AT = 20
-_BY_CALLS = {
-    "litellm": rows_from_litellm,
-    "otel": rows_from_otel,
-    "langfuse": rows_from_langfuse,
+class _Importer(NamedTuple):
+    """The module with an importer's function `rows_from_NAME`, its options, and what is wrong with others."""
+
+    module: str
+    takes: frozenset[str] = frozenset()
+    refusal: str = "says itself which model is which: it takes no roles, mapping or name."
+
+
+_CALLS = frozenset({"roles", "columns", "dataset"})
+_REQUESTS = frozenset({"models", "columns", "dataset"})
+_OF_REQUESTS = "is a log of chat requests: choose its models with --models, not with roles."
+_IMPORTERS = {
+    "pairs": _Importer("pairs"),
+    "requests": _Importer("requests", _REQUESTS, _OF_REQUESTS),
+    "batch": _Importer("batch", _REQUESTS | {"also"}, _OF_REQUESTS),
+    "litellm": _Importer("litellm_spend", _CALLS),
+    "otel": _Importer("otel", _CALLS),
+    "langfuse": _Importer("langfuse", _CALLS),
+    "table": _Importer("table", _CALLS | {"told"}),
 }
+IMPORTERS = tuple(_IMPORTERS)
+"""What can be imported. A table of calls needs a mapping, or our own column names; a wide one is known by its names."""
+_LOOKED_AT = 20
+
+
+def __getattr__(name: str) -> Any:
+    """Load the function of an importer, which few logs need (PEP 562)."""
+    kind = name.removeprefix("rows_from_")
+    if kind == name or kind not in _IMPORTERS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_IMPORTERS[kind].module}"), name)
 
 
 def detect(path: Path | str) -> str | None:
@@ -66,43 +66,14 @@ def known(path: Path | str) -> str | None:
     """Return the kind of a log: `OWN` for one of ours, else an importer's name; None if it is unknown."""
     if is_url(path):
         return OWN
+    from cascade.episodes.importers.sources import has_lines, kind_of, records, table_suffix
+
     path = Path(path)
     found = itertools.islice(records(path, Dropped()), _LOOKED_AT)
-    kind = next((name for record in found if (name := _kind(record)) is not None), None)
-    # Our rows in CSV or in a JSON list are a table that needs no mapping.
-    return "table" if kind == OWN and not looks_parquet(path) and not _in_lines(path) else kind
-
-
-def _in_lines(path: Path) -> bool:
-    return not table_suffix(path) and has_lines(path)
-
-
-_KNOWN_BY: Mapping[str, tuple[frozenset[str], ...]] = {
-    OWN: (frozenset({"step", "episode_id"}), frozenset({"step", "question", "source"})),
-    "pairs": (PAIR_NAMES, ANSWER_NAMES),
-    "requests": (REQUESTS_NAMES,),
-    "batch": (RESULT_NAMES, frozenset({"custom_id", "body"})),
-    "litellm": (LITELLM_NAMES,),
-    "otel": (frozenset({"resourceSpans"}), frozenset({"resource_spans"})),
-}
-"""The names of which a record of each log has all of one set."""
-
-
-def _kind(record: Record) -> str | None:
-    names = record.fields.keys()
-    kind = next((kind for kind, sets in _KNOWN_BY.items() if any(names >= one for one in sets)), None)
-    if kind is not None:
-        return kind
-    if _is_span(record):
-        return "otel"
-    plain = {snake(name) for name in names}
-    is_observation = {"id", "trace_id", "type"} <= plain and plain & {"start_time", "usage_details", "input", "output"}
-    return "langfuse" if is_observation else None
-
-
-def _is_span(record: Record) -> bool:
-    has = attributes(record.fields.get("attributes"))
-    return any(name.startswith("gen_ai.") for name in has)
+    kind = next((name for record in found if (name := kind_of(record)) is not None), None)
+    if kind == OWN and not looks_parquet(path) and (table_suffix(path) or not has_lines(path)):
+        return "table"  # our rows in CSV or in a JSON list are a table that needs no mapping
+    return kind
 
 
 def import_rows(
@@ -124,47 +95,38 @@ def import_rows(
     first, out of a log of chat requests with many models. `also` are the other files of a batch.
 
     Raises:
-        UsageError: nobody knows the file, or an option does not go with it.
+        UsageError: the file is of no known kind, or an option does not go with its kind.
     """
-    chosen = kind or known(path) or ("table" if columns or is_wide(path) else None)
+    chosen = kind or known(path) or ("table" if columns or _is_wide(path) else None)
     if chosen is None:
         raise UsageError(
             f"{path} is no log that is known by its columns. Say what it is with --from ({', '.join(IMPORTERS)}), or "
             f"which of its fields is which column of ours: --map question=FIELD --map answer=FIELD."
         )
-    if chosen in {"requests", "batch"}:
-        if roles:
-            raise UsageError(f"{path} is a log of chat requests: choose its models with --models, not with roles.")
-        if chosen == "batch":
-            return rows_from_batch([path, *also], dropped, models=models, columns=columns, dataset=dataset)
-    if also:
-        raise UsageError(f"Only a batch is read from several files; {path} is none. Import the files one by one.")
-    if chosen == "requests":
-        return rows_from_requests(path, dropped, models=models, columns=columns, dataset=dataset)
-    if models:
-        raise UsageError(f"--models picks models of a log of chat requests; {path} is none. See --role and --map.")
-    return _rows_of_calls(chosen, path, dropped, roles=roles, columns=columns, dataset=dataset, told=told)
-
-
-def _rows_of_calls(
-    chosen: str,
-    path: Path | str,
-    dropped: Dropped | None,
-    *,
-    roles: Mapping[str, str] | None,
-    columns: Mapping[str, str] | None,
-    dataset: str | None,
-    told: Callable[[Sequence[str]], None] | None,
-) -> Iterator[dict[str, Any]]:
-    if chosen == "table":
-        return rows_from_table(path, dropped, roles=roles, columns=columns, dataset=dataset, told=told)
-    if chosen in _BY_CALLS:
-        return _BY_CALLS[chosen](path, dropped, roles=roles, columns=columns, dataset=dataset)
-    if chosen not in {"pairs", OWN}:
+    if chosen not in {*IMPORTERS, OWN}:
         raise UsageError(f"There is no importer {chosen}{did_you_mean(chosen, IMPORTERS)}")
-    if roles or columns or dataset:
-        raise UsageError(f"{path} says itself which model is which: it takes no roles, mapping or name.")
-    return rows_from_pairs(path, dropped) if chosen == "pairs" else read_rows(path, dropped)
+    importer = _IMPORTERS.get(chosen, _Importer("files"))
+    if also and "also" not in importer.takes:
+        raise UsageError(f"Only a batch is read from several files, and {path} is none. Import the files one by one.")
+    if models and "models" not in importer.takes:
+        raise UsageError(f"--models picks models of a log of chat requests; {path} is not one. See --role and --map.")
+    options: dict[str, Any] = {"roles": roles, "columns": columns, "dataset": dataset}
+    if any(value for name, value in options.items() if name not in importer.takes):
+        raise UsageError(f"{path} {importer.refusal}")
+    if chosen == OWN:
+        return read_rows(path, dropped)
+    options |= {"models": models, "told": told}
+    taken = {name: value for name, value in options.items() if name in importer.takes}
+    found: Iterator[dict[str, Any]] = __getattr__(f"rows_from_{chosen}")(
+        [path, *also] if "also" in importer.takes else path, dropped, **taken
+    )
+    return found
+
+
+def _is_wide(path: Path | str) -> bool:
+    from cascade.episodes.importers.table import is_wide
+
+    return is_wide(path)
 
 
 def read_log(

@@ -21,15 +21,12 @@ from cascade.episodes.importers.chat import (
     tokens_in,
     usage_in,
 )
-from cascade.episodes.importers.sources import Record, records
+from cascade.episodes.importers.sources import RESULT_NAMES, Record, records
 from cascade.episodes.importers.values import mapping, moment, text, whole
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import ECHOED
 from cascade.errors import UsageError
 from cascade.money import PriceTable
-
-RESULT_NAMES = frozenset({"custom_id", "response"})
-"""The fields by which a line of results is known."""
 
 
 def rows_from_batch(

@@ -109,12 +109,12 @@ def checked_roles(roles: Mapping[str, str] | None) -> dict[str, str]:
     """Return which model plays which part, or raise UsageError for a part that there is not."""
     wrong = [f"{model}={role}{did_you_mean(role, ROLES)}" for model, role in (roles or {}).items() if role not in ROLES]
     if wrong:
-        raise UsageError(f"A model is none of base, guide and judge: {'; '.join(wrong)}")
+        raise UsageError(f"A model must be base, guide or judge: {'; '.join(wrong)}")
     return dict(roles or {})
 
 
 def checked_columns(columns: Mapping[str, str] | None, also: Iterable[str] = ()) -> dict[str, str]:
-    """Return which field stands for which of our columns, or raise UsageError naming every column that is none."""
+    """Return which field stands for which of our columns, or raise UsageError naming every other column."""
     known = {*COLUMNS, *also} - {"schema_version"}
     wrong = [f"{name}{did_you_mean(name, known)}" for name in columns or () if name not in known]
     if wrong:

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 from cascade.chat import ChatRequest, output_text
 from cascade.chat_faults import message_faults
 from cascade.checks import did_you_mean
-from cascade.episodes.importers.values import loaded, number, whole
+from cascade.episodes.importers.values import loaded, number, text, whole
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import CHAT, COLUMNS, SCHEMA_VERSION, token_row
 from cascade.errors import UsageError
 from cascade.policies.chat_signals import message_signals
+from cascade.policies.reply_signals import logprob_signals
 from cascade.types import Completion, Question, Token, Usage
 
 NO_CALL = "[]"
@@ -187,3 +188,159 @@ def _ladder(wanted: Sequence[str], costs: Mapping[str, Sequence[int | None]]) ->
             f"which models make the cascade, the cheapest first: --models CHEAP,DEAR (it has {', '.join(there)})"
         )
     return tuple(sorted(there, key=lambda name: sum(known[name]) / len(known[name])))
+
+
+# --- The request sent to a model and its reply, in the spellings of foreign logs, as a chat request and a message ---
+#
+# A single user text that is answered by a text is not read as a chat request: it is a question and its answer.
+
+_KEPT = ("tools", "tool_choice", "parallel_tool_calls", "response_format", "temperature", "top_p", "max_tokens", "stop")
+_SPOKEN = frozenset({"text", "input_text", "output_text"})
+_CALLS = frozenset({"tool_call", "function_call", "tool_use"})
+_ANSWERED = frozenset({"tool_call_response", "tool_result", "function_call_output"})
+
+
+class Reply(NamedTuple):
+    """A message that a model sent, why it ended there, and its tokens where they are on record."""
+
+    message: Mapping[str, Any]
+    finish_reason: str | None = None
+    tokens: Sequence[Token] | None = None
+
+
+def request_in(given: Any, tools: Any = None, system: Any = None) -> ChatRequest | None:
+    """Return the chat request that was sent; None if there is none, or if it could not be sent again.
+
+    Args:
+        given: a request's body or its messages, each in OpenAI's form or with parts (`gen_ai.input.messages`).
+        tools: the tools that were offered, where the body does not say.
+        system: what the system says, where it is apart.
+    """
+    body = loaded(given)
+    found = body if isinstance(body, Mapping) else {"messages": body}
+    listed, options = loaded(found.get("messages")), {name: found[name] for name in _KEPT if found.get(name)}
+    if not isinstance(listed, list) or not all(isinstance(one, Mapping) and one.get("role") for one in listed):
+        return None
+    offered = [one for message in listed if (one := _tool_in(message)) is not None]
+    first = [] if system is None else [{"role": "system", "parts": loaded(system)}]
+    messages = [said for one in (*first, *listed) if _tool_in(one) is None for said in messages_in(one)]
+    if not options.get("tools") and (every := loaded(tools) or offered):
+        options["tools"] = [_openai_tool(one) for one in every if isinstance(one, Mapping)]
+    try:
+        return ChatRequest(messages, options)
+    except UsageError:
+        return None
+
+
+def reply_of(given: Any) -> Reply | None:
+    """Return the message that a model sent, out of a completion, its choices, messages, or a message; None for none."""
+    found = loaded(given)
+    if isinstance(found, Mapping) and isinstance(found.get("choices"), list):
+        found = found["choices"]
+    one = found[0] if isinstance(found, list) and found else found
+    if isinstance(one, str) and one.strip():
+        return Reply({"role": "assistant", "content": one})
+    if not isinstance(one, Mapping):
+        return None
+    message = loaded(one.get("message")) if "message" in one else one
+    if not isinstance(message, Mapping) or not ({"role", "content", "tool_calls", "parts"} & message.keys()):
+        return None
+    said = messages_in({"role": "assistant", **message})
+    return Reply(said[0], text(one.get("finish_reason")), tokens_in(one)) if said else None
+
+
+def chat_columns(made: Mapping[str, Any], request: ChatRequest | None, reply: Reply | None) -> dict[str, Any]:
+    """Return the columns that change if a call is a chat request and its answer; of other calls, their signals."""
+    if request is None or reply is None or _is_short(request, reply.message):
+        return _of_tokens(made, reply)
+    read, cached = made.get("input_tokens"), made.get("cached_input_tokens")
+    usage = Usage(read, made.get("output_tokens"), cached, made.get("reasoning_tokens"))
+    said = answered(request, reply.message, usage, finish_reason=reply.finish_reason, tokens=reply.tokens)
+    return {**asked(request), **said}
+
+
+def _of_tokens(made: Mapping[str, Any], reply: Reply | None) -> dict[str, Any]:
+    """Return the signals that a plain reply's log-probs show live; an empty mapping where it has none."""
+    if reply is None or reply.tokens is None:
+        return {}
+    said = text(reply.message.get("content")) or ""
+    usage = Usage(made.get("input_tokens"), made.get("output_tokens"))
+    completion = Completion(
+        text=said, finish_reason=reply.finish_reason or "stop", usage=usage, tokens=tuple(reply.tokens)
+    )
+    return {"signals": logprob_signals(completion, said)}
+
+
+def _is_short(request: ChatRequest, message: Mapping[str, Any]) -> bool:
+    one = request.messages[0]
+    plain = len(request.messages) == 1 and one.get("role") == "user" and isinstance(one.get("content"), str)
+    forms = any(request.options.get(name) for name in ("tools", "response_format"))
+    return plain and not forms and not message.get("tool_calls")
+
+
+# --- messages ---
+
+
+def messages_in(given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a message in OpenAI's form. A message whose parts answer several tool calls is one message for each."""
+    role = {"human": "user", "ai": "assistant", "model": "assistant"}.get(str(given["role"]), str(given["role"]))
+    parts = given.get("parts")
+    if isinstance(parts, list):
+        return _of_parts(role, [one for one in parts if isinstance(one, Mapping)])
+    kept = {name: loaded(given[name]) if name == "tool_calls" else given[name] for name in _FIELDS & given.keys()}
+    calls = kept.get("tool_calls")
+    if isinstance(calls, list) and calls:
+        kept["tool_calls"] = [_openai_call(one, at) for at, one in enumerate(calls, 1) if isinstance(one, Mapping)]
+    else:
+        kept.pop("tool_calls", None)
+    if role == "tool" and "tool_call_id" not in kept and text(given.get("id")):
+        kept["tool_call_id"] = given["id"]
+    return [{"role": role, "content": kept.pop("content", None), **kept}]
+
+
+_FIELDS = frozenset({"content", "tool_calls", "tool_call_id", "name", "refusal"})
+
+
+def _of_parts(role: str, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what the parts of a message say: texts, then calls; answers of tools are messages by themselves."""
+    said = [str(one.get("content", one.get("text"))) for one in parts if one.get("type") in _SPOKEN]
+    calls = [one for one in parts if one.get("type") in _CALLS]
+    answers = [one for one in parts if one.get("type") in _ANSWERED]
+    found: list[dict[str, Any]] = []
+    for one in answers:
+        held = next((one[name] for name in ("response", "result", "content") if one.get(name) is not None), "")
+        found.append({"role": "tool", "tool_call_id": one.get("id"), "content": _as_text(held)})
+    if said or calls:
+        message: dict[str, Any] = {"role": role, "content": "\n".join(said) if said else None}
+        if calls:
+            message["tool_calls"] = [_openai_call(one, at) for at, one in enumerate(calls, 1)]
+        found.append(message)
+    return found
+
+
+def _openai_call(one: Mapping[str, Any], at: int) -> dict[str, Any]:
+    """Return a tool call in OpenAI's form, from there or from {name, arguments | args | input, id}."""
+    inside = one.get("function")
+    named = inside if isinstance(inside, Mapping) else one
+    given: Any = next((named[name] for name in ("arguments", "args", "input") if named.get(name) is not None), {})
+    function = {"name": named.get("name"), "arguments": _as_text(given)}
+    return {"id": text(one.get("id")) or f"call_{at}", "type": "function", "function": function}
+
+
+def _openai_tool(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool in OpenAI's form, from there or from {name, description, parameters | input_schema}."""
+    if isinstance(one.get("function"), Mapping):
+        return {"type": "function", "function": dict(one["function"])}
+    schema = loaded(one.get("parameters") or one.get("input_schema"))
+    function = {"name": one.get("name"), "description": one.get("description"), "parameters": schema}
+    return {"type": "function", "function": {name: value for name, value in function.items() if value}}
+
+
+def _tool_in(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the tool that stands among the messages, as Langfuse's callback for LangChain writes it; else None."""
+    held = loaded(message.get("content")) if message.get("role") == "tool" else None
+    return held if isinstance(held, Mapping) and "tool_call_id" not in message and "function" in held else None
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

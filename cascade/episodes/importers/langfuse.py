@@ -6,12 +6,11 @@ Both spellings of the fields are read: traceId, usageDetails (API and export fro
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cascade.episodes.importers.bodies import chat_columns, reply_of, request_in
 from cascade.episodes.importers.calls import LoggedCall, importer, mapped
+from cascade.episodes.importers.chat import chat_columns, reply_of, request_in
 from cascade.episodes.importers.sources import AROUND, Record
 from cascade.episodes.importers.values import (
     loaded,
@@ -22,23 +21,14 @@ from cascade.episodes.importers.values import (
     passed_ms,
     question_in,
     reply_in,
+    snake,
     text,
     truth,
     whole,
 )
 from cascade.episodes.lines import Dropped
 
-_CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _CALLS = frozenset({"GENERATION"})
-
-
-def snake(name: str) -> str:
-    """Return a field's name in the spelling of the exports to a bucket.
-
-    >>> snake("parentObservationId"), snake("trace_id")
-    ('parent_observation_id', 'trace_id')
-    """
-    return _CAPITAL.sub(lambda found: f"_{found[1]}", name).lower()
 
 
 def _calls(record: Record, columns: Mapping[str, str], dropped: Dropped) -> Iterator[LoggedCall]:

@@ -14,8 +14,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cascade.episodes.importers.bodies import chat_columns, reply_of, request_in
 from cascade.episodes.importers.calls import LoggedCall, importer, mapped
+from cascade.episodes.importers.chat import chat_columns, reply_of, request_in
 from cascade.episodes.importers.sources import Record
 from cascade.episodes.importers.values import (
     loaded,
@@ -31,8 +31,6 @@ from cascade.episodes.importers.values import (
 )
 from cascade.episodes.lines import Dropped
 
-NAMES = frozenset({"request_id", "call_type", "spend", "startTime"})
-"""The columns by which these logs are known."""
 _CHAT = ("completion", "responses", "anthropic_messages", "generate_content")
 _CUT = "litellm_truncated"
 _REDACTED = "redacted-by-litellm"

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cascade.chat import ChatRequest
-from cascade.episodes.importers.bodies import Reply, chat_columns, reply_of, request_in
 from cascade.episodes.importers.calls import LoggedCall, importer, mapped
+from cascade.episodes.importers.chat import Reply, chat_columns, reply_of, request_in
 from cascade.episodes.importers.sources import Record
 from cascade.episodes.importers.values import (
     Moment,
+    attributes,
     loaded,
     moment,
     nano_usd,
@@ -111,36 +112,6 @@ def _id(fields: Mapping[str, Any], *names: str) -> str | None:
 
 def _moment(fields: Mapping[str, Any], *names: str) -> Moment | None:
     return next((moment(fields[name]) for name in names if fields.get(name)), None)
-
-
-# --- attributes ---
-
-
-def attributes(given: Any) -> dict[str, Any]:
-    """Return attributes as plain values, from OTLP's list of keys and typed values or from an object.
-
-    >>> attributes([{"key": "a", "value": {"intValue": "52"}}, {"key": "b", "value": {"arrayValue": {"values": []}}}])
-    {'a': 52, 'b': []}
-    """
-    if isinstance(given, Mapping):
-        return dict(given)
-    pairs = [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
-    return {str(one.get("key")): _plain(one.get("value")) for one in pairs}
-
-
-def _plain(value: Any) -> Any:
-    """Return what a typed value of OTLP holds. Its JSON form writes 64-bit integers as texts."""
-    if not isinstance(value, Mapping) or not value:
-        return None
-    kind, held = next(iter(value.items()))
-    if kind == "intValue":
-        return whole(held)
-    if kind == "arrayValue":
-        values = held.get("values") if isinstance(held, Mapping) else None
-        return [_plain(one) for one in values or ()]
-    if kind == "kvlistValue":
-        return attributes(held.get("values") if isinstance(held, Mapping) else None)
-    return held
 
 
 def _usage(has: Mapping[str, Any]) -> dict[str, Any]:

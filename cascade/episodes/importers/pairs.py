@@ -19,15 +19,11 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
-from cascade.episodes.importers.sources import Record, records
+from cascade.episodes.importers.sources import ANSWER_NAMES, PAIR_NAMES, Record, records
 from cascade.episodes.importers.values import nano_usd, number, text, truth, whole
 from cascade.episodes.lines import Dropped
 from cascade.episodes.schema import CARRIED_OVER, COLUMNS, GUIDE_ONLY, SCHEMA_VERSION, TOLD
 from cascade.errors import UsageError
-
-PAIR_NAMES = frozenset({"pair", "question_id", "round", "T", "base_correct", "guide_correct"})
-ANSWER_NAMES = frozenset({"question_id", "model", "role", "method", "correct"})
-"""The columns by which these logs are known, with an answer a row the latter."""
 
 
 def rows_from_pairs(source: Path | str, dropped: Dropped | None = None) -> Iterator[dict[str, Any]]:

@@ -22,9 +22,6 @@ from cascade.episodes.lines import Dropped
 from cascade.errors import UsageError
 from cascade.types import Usage
 
-NAMES = frozenset({"request_id", "model", "run", "messages_json", "output_text", "tool_calls_json"})
-"""The columns by which these logs are known."""
-
 
 def rows_from_requests(
     source: Path | str,

@@ -7,11 +7,12 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from cascade.episodes.files import looks_parquet
+from cascade.episodes.files import OWN, looks_parquet
+from cascade.episodes.importers.values import attributes, snake
 from cascade.episodes.lines import MAX_LINE_BYTES, Dropped, decoder, json_lines, numbered_lines, opened, text_of
 from cascade.errors import UsageError
 
@@ -23,6 +24,20 @@ _BATCH_ROWS = 4_096
 _TABLES = {".csv": ",", ".tsv": "\t"}
 AROUND = "around"
 """Under which name a record has what stood around it: the trace of an observation."""
+PAIR_NAMES = frozenset({"pair", "question_id", "round", "T", "base_correct", "guide_correct"})
+ANSWER_NAMES = frozenset({"question_id", "model", "role", "method", "correct"})
+"""The columns by which logs of pairs are known, with an answer a row the latter."""
+RESULT_NAMES = frozenset({"custom_id", "response"})
+"""The fields by which a line of a batch's results is known."""
+_KNOWN_BY: Mapping[str, tuple[frozenset[str], ...]] = {
+    OWN: (frozenset({"step", "episode_id"}), frozenset({"step", "question", "source"})),
+    "pairs": (PAIR_NAMES, ANSWER_NAMES),
+    "requests": (frozenset({"request_id", "model", "run", "messages_json", "output_text", "tool_calls_json"}),),
+    "batch": (RESULT_NAMES, frozenset({"custom_id", "body"})),
+    "litellm": (frozenset({"request_id", "call_type", "spend", "startTime"}),),
+    "otel": (frozenset({"resourceSpans"}), frozenset({"resource_spans"})),
+}
+"""The names of which a record of each log has all of one set."""
 
 
 class Record(NamedTuple):
@@ -32,8 +47,21 @@ class Record(NamedTuple):
     fields: dict[str, Any]
 
 
+def kind_of(record: Record) -> str | None:
+    """Return the kind of the log that a record is of: `OWN`, or an importer's name; None if its names do not tell."""
+    names = record.fields.keys()
+    kind = next((kind for kind, sets in _KNOWN_BY.items() if any(names >= one for one in sets)), None)
+    if kind is not None:
+        return kind
+    if any(name.startswith("gen_ai.") for name in attributes(record.fields.get("attributes"))):
+        return "otel"
+    plain = {snake(name) for name in names}
+    is_observation = {"id", "trace_id", "type"} <= plain and plain & {"start_time", "usage_details", "input", "output"}
+    return "langfuse" if is_observation else None
+
+
 def records(path: Path, dropped: Dropped) -> Iterator[Record]:
-    """Yield the records of a file; what is none is dropped and counted. The form is told by what the file holds.
+    """Yield the records of a file; other lines and items are dropped and counted. The file's content tells its form.
 
     Only a JSON document that is no list is held in memory whole.
 

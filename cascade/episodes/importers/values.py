@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
@@ -27,6 +28,7 @@ SIGNALS = "signals."
 ALSO = ("cost_usd", "latency_s")
 """What a field may stand for beside our columns: an amount in USD, seconds. And a signal, as "signals.NAME"."""
 _NANO = 9
+_CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _MAX_DEPTH = 8
 """How deep the text of a message may lie."""
 _TRUE = frozenset({"true", "1", "1.0", "yes", "y", "correct", "right", "pass", "passed"})
@@ -175,6 +177,45 @@ def _read(kind: str, value: Any) -> Any:
     if kind == TEXTS:
         return texts_in(value) if isinstance(value, str) else value if isinstance(value, list) else [value]
     return mapping(value) if kind == NUMBERS else loaded(value) if kind == WHOLES else value
+
+
+# --- names and attributes ---
+
+
+def snake(name: str) -> str:
+    """Return a field's name in the spelling of the exports to a bucket.
+
+    >>> snake("parentObservationId"), snake("trace_id")
+    ('parent_observation_id', 'trace_id')
+    """
+    return _CAPITAL.sub(lambda found: f"_{found[1]}", name).lower()
+
+
+def attributes(given: Any) -> dict[str, Any]:
+    """Return attributes as plain values, from OTLP's list of keys and typed values or from an object.
+
+    >>> attributes([{"key": "a", "value": {"intValue": "52"}}, {"key": "b", "value": {"arrayValue": {"values": []}}}])
+    {'a': 52, 'b': []}
+    """
+    if isinstance(given, Mapping):
+        return dict(given)
+    pairs = [one for one in given if isinstance(one, Mapping)] if isinstance(given, list) else []
+    return {str(one.get("key")): _held(one.get("value")) for one in pairs}
+
+
+def _held(value: Any) -> Any:
+    """Return what a typed value of OTLP holds. Its JSON form writes 64-bit integers as texts."""
+    if not isinstance(value, Mapping) or not value:
+        return None
+    kind, held = next(iter(value.items()))
+    if kind == "intValue":
+        return whole(held)
+    if kind == "arrayValue":
+        values = held.get("values") if isinstance(held, Mapping) else None
+        return [_held(one) for one in values or ()]
+    if kind == "kvlistValue":
+        return attributes(held.get("values") if isinstance(held, Mapping) else None)
+    return held
 
 
 # --- chat messages ---

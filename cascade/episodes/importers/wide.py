@@ -173,7 +173,7 @@ def _named(what: str) -> str:
 
 
 def layout(names: Sequence[str], given: Mapping[str, str] | None = None) -> Layout | None:
-    """Return how a table with these column names is read as a wide one; None where it is none.
+    """Return how a table with these column names is read as a wide one; None where it is not one.
 
     Args:
         names: the columns of the table, in its order.

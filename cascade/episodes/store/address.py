@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
-from cascade.episodes.store.problems import from_file
 from cascade.errors import UsageError
 
 _FORMS = "A store is sqlite:///FILE (four slashes for an absolute path) or postgresql://USER@HOST/DATABASE"
@@ -57,7 +56,7 @@ def _file(url: str, rest: str) -> Address:
         raise UsageError(f"{url!r} names no file. {_FORMS}.")
     path = Path(name).expanduser().absolute()
     if ".." in path.parts:
-        # A path put together from somebody's input is how a file is written where nobody looks for it (F70).
+        # A path made of untrusted input could lead a write out of the folder that the user means (F70).
         raise UsageError(f"The path in {url!r} leads upwards (..). Write the absolute path: sqlite:////folder/file.db.")
     return Address(url, url, path)
 
@@ -104,6 +103,8 @@ def made_ready(address: Address) -> list[str]:
         except FileExistsError:
             warnings += _tightened(path)
     except OSError as error:
+        from cascade.episodes.store.problems import from_file
+
         raise from_file(error, address.shown) from None
     return warnings
 

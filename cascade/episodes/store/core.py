@@ -373,7 +373,7 @@ class Store:
             last = found[-1]["id"]
 
     def _remove(self, old: list[sa.ColumnElement[bool]]) -> int:
-        """Delete rows, a few hundred a transaction, so that nobody waits long and the journal stays short."""
+        """Delete rows, a few hundred a transaction: other writers do not wait long, and the journal stays short."""
         import sqlalchemy as sa
 
         from cascade.episodes.store.tables import episodes

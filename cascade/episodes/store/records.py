@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Any
 
 from cascade.checks import did_you_mean
@@ -23,6 +22,7 @@ from cascade.episodes.rowcheck import (
     WHOLE,
     Check,
     OddValueError,
+    instant,
     storable,
 )
 from cascade.episodes.schema import COLUMNS, CONTENT_COLUMNS, SCHEMA_VERSION
@@ -142,27 +142,18 @@ def _json(value: Any) -> str:
 
 def _in_utc(text: str, place: str, problems: list[str]) -> str:
     """Return a time in the one form that sorts as text."""
-    moment = _moment(text)
+    moment = instant(text)
     if moment is None:
         problems.append(f"{place}: created_at {text[:40]!r} is no time; write it as 2026-11-21T07:00:00+00:00")
         return text
     return moment.isoformat(timespec="milliseconds")
 
 
-@lru_cache(maxsize=64)  # the rows of an answer have the same time
-def _moment(text: str) -> datetime | None:
-    try:
-        moment = datetime.fromisoformat(text)
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
-
-
 def _row_id(made: Mapping[str, Any]) -> str:
     """Return the id of a row's content. What is null has no part in it, so a column that is new changes no id."""
     content = "\x00".join([f"{name}\x00{made[name]}" for name in _IN_ID if made[name] is not None])  # no text has NUL
     digest = hashlib.sha256(content.encode()).digest()
-    moment = None if made["created_at"] is None else _moment(made["created_at"])
+    moment = None if made["created_at"] is None else instant(made["created_at"])
     return content_id(0 if moment is None else max(0, (moment - _EPOCH) // _MILLISECOND), digest)
 
 

@@ -30,7 +30,7 @@ _TYPES: Mapping[str, type[sa.types.TypeEngine[Any]]] = {
 _ADDED: Mapping[int, tuple[str, ...]] = {2: ("walk", "confidence"), 3: ("segment",), 4: ("parents",)}
 """The columns that came with each version of the schema."""
 _CREATION_LOCK = 0x63617363
-"""PostgreSQL's advisory lock for making and changing the tables: "casc" in ASCII, which nobody else should take."""
+"""PostgreSQL's advisory lock for making and changing the tables: "casc" in ASCII, which no other program should use."""
 _INCOMING = f"cascade_incoming_{SCHEMA_VERSION}"
 
 metadata = sa.MetaData()

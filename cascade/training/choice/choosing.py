@@ -100,6 +100,22 @@ def cross_fitted(
     return {name: blank.held() for name, blank in blanks.items() if name not in failed}, failed
 
 
+def out_of_fold(table: EpisodeTable, candidate: Candidate | None, fold: Ints) -> Sample | None:
+    """Return one candidate's scores as `cross_fitted` makes them; None where it cannot be fitted, or there is none."""
+    if candidate is None:
+        return None
+    held, failed = cross_fitted(table, [candidate], fold)
+    return None if failed else held[candidate.name].sample
+
+
+def cost_of(sample: Sample | None, objective: Objective, alpha: float | None, *, coin: float = 1.0) -> float:
+    """Return the mean cost at a mean loss of alpha; +∞ where no threshold reaches it, or nothing is scored."""
+    if sample is None:
+        return math.inf
+    walk = curve_of(sample, objective.guarantee, objective.prices)
+    return cost_at_loss(walk, allowed_of(sample.table, objective.guarantee, alpha), coin=coin)
+
+
 class _Fold:
     """Questions to score, int64 rows, and those to fit on: the same tables for all candidates."""
 

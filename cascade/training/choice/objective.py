@@ -39,7 +39,7 @@ from cascade.guarantees.base import Guarantee
 # A bootstrap replicate is a weight for each group of questions. It leaves the order of the levels as it is, so that a
 # replicate is a running sum over the few levels that lie near the point: O(n) a replicate in two products of a matrix
 # with a vector, O(√n) in the running sums. Every policy gets the same weights, so differences are paired. Losses, costs
-# and weights are whole numbers of their units, so that no sum hangs on the order of the rows.
+# and weights are whole numbers of their units, so that no sum depends on the order of the rows.
 #
 # Reference: Efron & Tibshirani, An introduction to the bootstrap (1993); weights of Poisson(1) instead of multinomial
 # ones, as Hanley & MacGibbon (2006).

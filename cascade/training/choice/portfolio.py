@@ -20,8 +20,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypeAlias
 
 from cascade.calibration.doubt import only_unknown
 from cascade.calibration.scores import history_of
@@ -30,13 +31,12 @@ from cascade.conformal.arrays import Ints, Parents
 from cascade.episodes.embeddings import without_embeddings
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
-from cascade.guarantees.base import Kind
 from cascade.guarantees.reference import has_reference
 from cascade.policies.base import Takes
 from cascade.policies.features import offered
 from cascade.policies.learned import METHODS, LearnedPolicy
-from cascade.training.choice.choosing import Candidate, cross_fitted
-from cascade.training.choice.objective import Objective, allowed_of, cost_at_loss, curve_of
+from cascade.training.choice.choosing import Candidate, cost_of, out_of_fold
+from cascade.training.choice.objective import Objective
 from cascade.training.choice.simple import (
     PER_RUNG,
     VERDICT,
@@ -50,9 +50,11 @@ from cascade.training.choice.simple import (
 )
 from cascade.training.networks.trainer import BARE, CERTIFIABLE, Networks, require_torch
 from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.problem import ProblemBuilder, SharedProblem
-from cascade.training.stopping.purchases import fit_purchases, offers_of
+from cascade.training.stopping.problem import Problem, SharedProblem, build
 from cascade.training.stopping.stages import FitTarget, multiplies
+
+Estimator: TypeAlias = Callable[[Problem], LearnedPolicy]
+"""Fits a policy to a problem of optimal stopping."""
 
 AUTO = "auto"
 DEPTH = "fixed depth"
@@ -147,7 +149,7 @@ def portfolio(
     if method in CERTIFIABLE or (method == AUTO and trains.offered):
         require_torch(trains.config.device)
     tried = _tried(table, objective, networks=trains.offered) if method == AUTO else {method}
-    found = [one for one in _all(table, objective, seed, init, trains) if one.method in tried]
+    found = [one for one in _all(table, objective, seed, init, trains, tried) if one.method in tried]
     if not found:
         raise UsageError(f"{table.dataset} has nothing that a policy of the method {method} could look at.")
     return found
@@ -168,20 +170,28 @@ def _tried(table: EpisodeTable, objective: Objective, *, networks: bool) -> set[
 
 
 def _all(
-    table: EpisodeTable, objective: Objective, seed: int, init: LearnedPolicy | None, networks: Networks
+    table: EpisodeTable,
+    objective: Objective,
+    seed: int,
+    init: LearnedPolicy | None,
+    networks: Networks,
+    tried: set[str],
 ) -> Iterator[Candidate]:
+    """Yield the candidates of the methods that are tried; of other methods what takes no work to make."""
     kind = objective.guarantee.rules
     yield Candidate(DEPTH, "depth", 0, lambda table: fixed_depth(table, kind))
     if kind.reference_keeps_it and not objective.guarantee.abstain and has_reference(table):
         yield Candidate(REFERENCE, "reference", 0, reference_alone)
     if table.n and table.arrays.horizon > 1:
-        yield from _thresholds(table, objective)
+        if "threshold" in tried:
+            yield from _thresholds(table, objective)
         bare = without_embeddings(table)
-        for one in _learned(bare, objective, seed, init):
+        for one in _learned(bare, objective, seed, init, tried):
             yield one if bare is table else _without_embeddings(one)
-        for one in _learned(table, objective, seed, init) if bare is not table else ():
+        for one in _learned(table, objective, seed, init, tried) if bare is not table else ():
             yield replace(one, name=f"{one.name}, embeddings", complexity=one.complexity + _EMBEDDINGS)
-        yield from _trained(table, objective, seed, networks)
+        if tried & {*CERTIFIABLE}:
+            yield from _trained(table, objective, seed, networks)
 
 
 def _without_embeddings(one: Candidate) -> Candidate:
@@ -193,68 +203,62 @@ def _without_embeddings(one: Candidate) -> Candidate:
 
 
 def _thresholds(table: EpisodeTable, objective: Objective) -> Iterator[Candidate]:
+    kind = objective.guarantee.rules
     for signal in signals_of(table):
-        yield Candidate(f"threshold on {signal}", "threshold", 1, _on(signal, objective.guarantee.rules))
+        yield Candidate(f"threshold on {signal}", "threshold", 1, partial(one_threshold, signal=signal, kind=kind))
         if signal == VERDICT:
-            yield Candidate("threshold on the verdict's doubt", "threshold", 1, _on_doubt(objective.guarantee.rules))
+            yield Candidate("threshold on the verdict's doubt", "threshold", 1, partial(doubtful_verdict, kind=kind))
     doubt = rung_doubt(table)
     if doubt is not None:
         asked = asked_of(objective)
         yield Candidate(PER_RUNG, "threshold", 2, lambda table: threshold_per_rung(table, doubt, asked))
 
 
-def _on(signal: str, kind: Kind) -> Callable[[EpisodeTable], LearnedPolicy]:
-    return lambda table: one_threshold(table, signal, kind)
+def _learned(
+    table: EpisodeTable, objective: Objective, seed: int, init: LearnedPolicy | None, tried: set[str]
+) -> Iterator[Candidate]:
+    """Yield the candidates fitted to features. The choice does without confidences where they do not bear on it.
 
-
-def _on_doubt(kind: Kind) -> Callable[[EpisodeTable], LearnedPolicy]:
-    return lambda table: doubtful_verdict(table, kind)
-
-
-def _learned(table: EpisodeTable, objective: Objective, seed: int, init: LearnedPolicy | None) -> Iterator[Candidate]:
-    """Yield the candidates fitted to features. The choice does without confidences where they do not bear on it."""
+    Where no number is of a known kind, trees value a call together with the regressions of `purchases`.
+    """
     if not _most_features(table):
         return
     asked, shared = asked_of(objective), SharedProblem()
 
-    def linear(table: EpisodeTable, **how: Any) -> LearnedPolicy:
-        return fit_net_benefit(table, asked, init=init, seed=seed, **how)
+    def candidate(name: str, method: str, complexity: int, fit: Estimator, *, products: bool = False) -> Candidate:
+        how: dict[str, Any] = {"products": products, "init": init, "seed": seed}
+        return Candidate(
+            name,
+            method,
+            complexity,
+            lambda table: fit(shared(table, asked, confidences=False, **how)),
+            most_rows=_CHOICE_ROWS,
+            finish=lambda table: fit(build(table, asked, **how)),
+        )
 
-    def products(table: EpisodeTable, **how: Any) -> LearnedPolicy:
-        return fit_net_benefit(table, asked, products=True, init=init, seed=seed, **how)
-
-    def index2(table: EpisodeTable, **how: Any) -> LearnedPolicy:
+    if "net_benefit" in tried:
+        yield candidate("net benefit", "net_benefit", 3, fit_net_benefit)
+        if multiplies(table):
+            yield candidate("net benefit, products", "net_benefit", 4, fit_net_benefit, products=True)
+    if "index2" in tried:
         from cascade.training.stopping.lookahead import fit_lookahead
 
-        return fit_lookahead(table, asked, init=init, seed=seed, **how)
-
-    def boosted(table: EpisodeTable, **how: Any) -> LearnedPolicy:
+        yield candidate("index2", "index2", 5, fit_lookahead)
+    if "boosted" in tried:
         from cascade.training.stopping.boosting import fit_boosted
 
-        return fit_boosted(table, asked, init=init, seed=seed, **how)
+        yield candidate("boosted trees", "boosted", 6, fit_boosted)
+    if "purchases" in tried and _buys(table, objective):
+        from cascade.training.stopping.purchases import fit_purchases
 
-    yield _candidate("net benefit", "net_benefit", 3, linear, shared)
-    if multiplies(table):
-        yield _candidate("net benefit, products", "net_benefit", 4, products, shared)
-    yield _candidate("index2", "index2", 5, index2, shared)
-    yield _candidate("boosted trees", "boosted", 6, boosted, shared)
-    yield from _purchases(table, objective, seed, shared)
-
-
-def _purchases(table: EpisodeTable, objective: Objective, seed: int, shared: ProblemBuilder) -> Iterator[Candidate]:
-    """Yield what decides before each call; if no number is of a known kind, trees value a call with the regressions."""
-    if not _buys(table, objective):
-        return
-    trees = find_spec("sklearn") is not None and table.n >= _FEW and only_unknown(table)
-
-    def bought(table: EpisodeTable, **how: Any) -> LearnedPolicy:
-        return fit_purchases(table, asked_of(objective), trees=trees, seed=seed, **how)
-
-    yield _candidate("purchases", "purchases", 5, bought, shared)
+        trees = find_spec("sklearn") is not None and table.n >= _FEW and only_unknown(table)
+        yield candidate("purchases", "purchases", 5, partial(fit_purchases, trees=trees))
 
 
 def _buys(table: EpisodeTable, objective: Objective) -> bool:
     """Return whether a policy may decide before each call: single calls, the last of which keeps the promise."""
+    from cascade.training.stopping.purchases import offers_of
+
     guarantee = objective.guarantee
     return not guarantee.abstain and offers_of(table) is not None and guarantee.rules.last_is_safe(table)
 
@@ -286,19 +290,6 @@ def sees_something(table: EpisodeTable) -> bool:
 def _most_features(table: EpisodeTable) -> int:
     history = history_of(table)
     return max(len(offered(history, step)) for step in range(1, history.horizon))
-
-
-def _candidate(
-    name: str, method: str, complexity: int, fit: Callable[..., LearnedPolicy], shared: ProblemBuilder
-) -> Candidate:
-    return Candidate(
-        name,
-        method,
-        complexity,
-        lambda table: fit(table, confidences=False, builder=shared),
-        most_rows=_CHOICE_ROWS,
-        finish=fit,
-    )
 
 
 def asked_of(objective: Objective) -> FitTarget:
@@ -338,7 +329,7 @@ def best_steps(
     """
 
     def cost(steps: tuple[int, ...]) -> float:
-        return _cost(table, fold, objective, candidate_on(steps))
+        return cost_of(out_of_fold(table, candidate_on(steps), fold), objective, objective.alpha, coin=0.0)
 
     best = tuple(range(1, table.arrays.horizon + 1))
     least = cost(best)
@@ -357,15 +348,3 @@ def _fewer(steps: tuple[int, ...], parents: Parents | None) -> Iterator[tuple[in
         needed = () if parents is None else {p for step in steps if step != steps[at] for p in parents[step - 1]}
         if steps[at] not in needed:
             yield steps[:at] + steps[at + 1 :]
-
-
-def _cost(table: EpisodeTable, fold: Ints, objective: Objective, candidate: Candidate | None) -> float:
-    """Return the mean cost out of fold at the loss that will be allowed; +∞ where no threshold reaches it."""
-    if candidate is None:
-        return math.inf
-    held, failed = cross_fitted(table, [candidate], fold)
-    if failed:
-        return math.inf
-    sample = held[candidate.name].sample
-    walk = curve_of(sample, objective.guarantee, objective.prices)
-    return cost_at_loss(walk, allowed_of(sample.table, objective.guarantee, objective.alpha), coin=0.0)

@@ -2,7 +2,7 @@
 
     minimise over b, β   Σ_i w_i (y_i − b − x_iᵀβ)² + Σ_j λ_j (β_j − prior_j)²
 
-The intercept b is not penalised. λ is not scaled by n: what a penalty means does not hang on how the rows were cut.
+The intercept b is not penalised. λ is not scaled by n: the meaning of a penalty does not depend on the number of rows.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ _STEPS = 60
 """Newton takes 4 to 8; separable data without a penalty, where there is no minimum, would go on for ever."""
 _HALVINGS = 40
 _LEVEL = 1e-12
-"""A change of the intercept that is none."""
+"""A change of the intercept that counts as rounding."""
 _ENOUGH = 1e-14
 """The squared Newton decrement for each row with which the last step is taken. Errors square themselves in each: what
 is left is rounding."""

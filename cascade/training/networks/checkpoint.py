@@ -1,7 +1,7 @@
-"""A run of training on the disk, so that it can be stopped at any moment and go on to the very same bytes.
+"""Checkpoints of a training run: a run can stop at any moment, and a resumed run ends with the same bytes.
 
-A folder holds the state after some step (`state-500.safetensors`), what the steps up to it showed (`curves.csv`), and
-`checkpoint.json`, which is written last and names both with their SHA-256, beside all that the run hangs on: the
+A folder holds the state after some step (`state-500.safetensors`), the figures of the steps up to it (`curves.csv`),
+and `checkpoint.json`, which is written last and names both with their SHA-256, beside all that the run depends on: the
 settings, the seed, what is asked, the training questions, the releases of cascade and torch. A process that is killed
 at any moment leaves the last whole checkpoint: a new state has a name of its own, and a newer `curves.csv` begins with
 the older one.
@@ -34,14 +34,14 @@ SCHEMA_VERSION = 1
 
 
 class Found(NamedTuple):
-    """A run as it was written."""
+    """The state and the figures of a run, as a checkpoint holds them."""
 
     state: State
     rows: list[Row]
 
 
 def train_kept(setting: TrainingProblem, kept: Checkpoints, tell: Callable[[State, Row], None]) -> Trained:
-    """Train, and write a checkpoint every so many steps, at the end, and where something ends it before.
+    """Train, and write a checkpoint every `kept.every` steps and at the end, also where an error ends the run.
 
     Args:
         setting: what, and how.
@@ -49,7 +49,8 @@ def train_kept(setting: TrainingProblem, kept: Checkpoints, tell: Callable[[Stat
         tell: called after each step.
 
     Raises:
-        UsageError: there is a checkpoint, and it was not asked to go on; or it is of another run, and all that differs.
+        UsageError: a checkpoint exists, and resuming was not asked for; or it is of another run: the message lists
+            every difference.
         ConfigError: the checkpoint is damaged.
     """
     folder, identity = Path(kept.folder), identity_of(setting)
@@ -75,7 +76,7 @@ def train_kept(setting: TrainingProblem, kept: Checkpoints, tell: Callable[[Stat
 
 
 class _Run:
-    """A run that is written now and then."""
+    """A run, and what of it no checkpoint holds yet."""
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], rows: list[Row]) -> None:
         self._folder, self._identity, self._rows = folder, identity, list(rows)
@@ -93,7 +94,7 @@ class _Run:
 
 
 def write(folder: Path, identity: Mapping[str, Any], found: Found) -> None:
-    """Write a checkpoint: all of it, or the one before stays.
+    """Write a whole checkpoint; on an error the one before stays.
 
     Raises:
         UsageError: it cannot be written there.
@@ -119,7 +120,7 @@ def write(folder: Path, identity: Mapping[str, Any], found: Found) -> None:
 
 
 def read(folder: Path, setting: TrainingProblem) -> tuple[Found, Mapping[str, Any]]:
-    """Read a checkpoint, and what its run hung on.
+    """Read a checkpoint, and what its run depended on.
 
     Raises:
         ConfigError: it is damaged, or of another form.
@@ -142,7 +143,7 @@ def read(folder: Path, setting: TrainingProblem) -> tuple[Found, Mapping[str, An
 
 
 def _state_of(data: bytes, setting: TrainingProblem, folder: Path) -> State:
-    """Return the tensors of a state, each where a new run has it."""
+    """Return the tensors of a state, each on the device that a new run uses."""
     try:
         held = tensors_of(data)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
@@ -154,7 +155,7 @@ def _state_of(data: bytes, setting: TrainingProblem, folder: Path) -> State:
 
 
 def _before(folder: Path, identity: Mapping[str, Any], setting: TrainingProblem, *, resume: bool) -> Found | None:
-    """Return what to go on from; None where there is nothing."""
+    """Return the checkpoint to resume from; None where there is none."""
     if not there(folder / CHECKPOINT_FILE):
         return None
     if not resume:
@@ -172,7 +173,7 @@ def _before(folder: Path, identity: Mapping[str, Any], setting: TrainingProblem,
 
 
 def identity_of(setting: TrainingProblem) -> dict[str, Any]:
-    """Return all that the bytes of a run hang on, as plain JSON values."""
+    """Return all that the bytes of a run depend on, as plain JSON values."""
     goal = setting.goal
     return {
         "cascade": __version__,
@@ -221,7 +222,7 @@ _PARTS: Mapping[str, Mapping[str, type]] = {
 
 
 def _form_problems(document: Any) -> list[str]:
-    """Return what keeps a document from being a checkpoint's."""
+    """Return the problems of a checkpoint's document, in words."""
     if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
         return [f"it is no checkpoint of the form {SCHEMA_VERSION}"]
     found = []
@@ -230,7 +231,7 @@ def _form_problems(document: Any) -> list[str]:
         if not isinstance(held, dict) or any(not isinstance(held.get(one), kind) for one, kind in fields.items()):
             found.append(f"{name}: it has {' and '.join(fields)}")
     if not isinstance(document.get("run"), dict):
-        found.append("run: it says what the run hangs on")
+        found.append("run: it says what the run depends on")
     if not found and document["state"]["file"] != _state_file(document.get("step")):
         found.append("state.file: it is named by its step")
     return found

@@ -44,7 +44,7 @@ class CCPOConfig(BaseModel):
     kappa_start: Share | None = None
     """κ₀; None: 0.6/k of k actions. Paper: not said."""
     kappa_range: tuple[Share, Share] | None = None
-    """What κ is kept in; None: [0.3/k, 1/k]. Above 1/k sets may be empty, far below the mask has no gradient.
+    """The range of κ; None: [0.3/k, 1/k]. Above 1/k sets may be empty; far below, the mask has no gradient.
     Paper: [0, 1]."""
     eta: Positive = 0.1
     """η₁ of η_t = η₁ t^(−½−ξ), the step of κ. Paper: not said."""
@@ -53,7 +53,7 @@ class CCPOConfig(BaseModel):
 
     # --- what is optimised ---
     lambda_set: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    """λ, what each answer kept is charged with, in mean steps; None: what the fit asks for."""
+    """λ, the charge for each answer kept, in mean steps; None: the charge of the fit."""
     aim: Positive = 1.0
     """The share of the allowed loss that training aims at."""
 
@@ -61,17 +61,17 @@ class CCPOConfig(BaseModel):
     learning_rate: Positive = 2e-3
     """Of Adam; falls to 0 over the steps."""
     multiplier: Positive = 0.5
-    """μ at the start, in mean steps that the allowed loss as a whole is worth: a miss starts at this over α. Ten times
-    as much drives the policy to go on everywhere first, from where it finds back late where later steps are dear."""
+    """μ at the start: the worth of the whole allowed loss, in mean steps; a miss starts at this over α. With ten times
+    as much the policy first goes on everywhere, and it returns late where later steps are dear."""
     multiplier_rate: Positive = 0.05
     """How fast μ follows the violation: log μ rises by this times the violation, smoothed, in limits, cut at ±1."""
     multiplier_gain: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
-    """What the violation adds to log μ at once: a proportional part beside the integral one damps the swings
-    (Stooke et al., Responsive Safety in Reinforcement Learning by PID Lagrangian Methods, ICML 2020)."""
+    """The part of the violation that is added to log μ at once: a proportional part beside the integral one damps the
+    swings (Stooke et al., Responsive Safety in Reinforcement Learning by PID Lagrangian Methods, ICML 2020)."""
     smoothing: float = Field(default=0.9, ge=0, lt=1)
     """How much of the constraint's value is that of earlier batches. Paper: 0."""
     average_from: Share = 0.5
-    """From which share of the steps weights are averaged; 1: the last ones are taken. Paper: 1."""
+    """The share of the steps after which weights are averaged; 1: the last weights are taken. Paper: 1."""
 
     # --- the machine ---
     device: str = "cpu"

@@ -1,4 +1,4 @@
-"""From a log to a policy network as it is served."""
+"""Fit a policy network to a log, and make the policy that serves it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Learned:
 
 def fit_network(
     table: EpisodeTable,
-    asked: FitTarget,
+    asked: FitTarget | Mapping[str, FitTarget],
     *,
     method: str = "ccpo",
     config: CCPOConfig | None = None,
@@ -67,12 +67,15 @@ def fit_network(
     builder: ProblemBuilder = build,
     run: Callable[[TrainingProblem], Trained] = train,
 ) -> Learned:
-    """Train a policy network.
+    """Train a policy network, and serve it.
+
+    For several levels one network sees the level beside the features; what is served at a level has it in its biases.
 
     Args:
         table: the training questions.
-        asked: what the policy is for. Of promises on the set of answers each answer has a score of its own; for those
-            on the single answer, and f1, every answer is kept and stopping alone is learned.
+        asked: what the policy is for; for several levels, by their names, each with its own limit. Of promises on the
+            set of answers each answer has a score of its own; for those on the single answer, and f1, every answer is
+            kept and stopping alone is learned.
         method: "ccpo" trains policy and threshold together; "cpo" a policy of one action a step, served at its argmax;
             "cpo_batch" the same, whose threshold is left to calibration; "cpo_online" the same with a threshold that
             follows the misses of the training questions, and promises nothing.
@@ -85,54 +88,35 @@ def fit_network(
     Guarantee: none; any scores are valid, and the threshold is certified on other questions.
 
     Raises:
-        UsageError: there is no question, nothing to decide, no such method, or the log lacks what the kind needs.
+        UsageError: there is no question, nothing to decide, no such method, or the log lacks what the kind needs; or
+            the levels are of several kinds of promise, or charge answers differently.
     """
-    return fit_network_levels(
-        table, {"": asked}, method=method, config=config, confidences=confidences, seed=seed, builder=builder, run=run
-    )
-
-
-def fit_network_levels(
-    table: EpisodeTable,
-    asked: Mapping[str, FitTarget],
-    *,
-    method: str = "ccpo",
-    config: CCPOConfig | None = None,
-    confidences: bool = True,
-    seed: int = 0,
-    builder: ProblemBuilder = build,
-    run: Callable[[TrainingProblem], Trained] = train,
-) -> Learned:
-    """Train one policy network for several levels, each with a limit of its own, and serve it at each.
-
-    The network sees the level beside the features; what is served at a level has it in its biases. All levels are of
-    one kind of promise. Otherwise as `fit_network`.
-    """
+    targets = {"": asked} if isinstance(asked, FitTarget) else asked
     if method not in NETWORKS:
         raise UsageError(f"There is no policy network {method!r}; there are {', '.join(NETWORKS)}.")
-    if len({(one.kind, one.lambda_set) for one in asked.values()}) > 1:
+    if len({(one.kind, one.lambda_set) for one in targets.values()}) > 1:
         raise UsageError("The levels of one network are of one kind of promise, and charge answers alike.")
     settings = config or CCPOConfig()
     if table.arrays.horizon < 2:
         raise UsageError(f"{table.dataset} has one step a question: there is nothing to decide.")
-    first = next(iter(asked.values()))
+    first = next(iter(targets.values()))
     # Which answers are kept is learned with the rest: no probabilities of finds have to be fitted for it.
     problem = builder(table, replace(first, lambda_set=0.0), confidences=confidences, seed=seed)
-    encoding = encoding_of(problem.stages, len(asked))
+    encoding = encoding_of(problem.stages, len(targets))
     setting = TrainingProblem(
         walks_of(problem, encoding, settings.device),
-        _goal(problem, list(asked.values()), settings),
+        _goal(problem, list(targets.values()), settings),
         settings,
         _THRESHOLDS[method],
         seed,
     )
     with one_torch_thread():
         trained = run(setting)
-    return Learned(dict(_served(problem, encoding, setting, trained.state, method, tuple(asked))), trained, setting)
+    return Learned(dict(_served(problem, encoding, setting, trained.state, method, tuple(targets))), trained, setting)
 
 
 def _goal(problem: Problem, asked: Sequence[FitTarget], config: CCPOConfig) -> Goal:
-    """Return what is asked in the units of training: mean losses, mean steps."""
+    """Return the goal of training, in its units: mean losses and mean steps."""
     limits = [_limit(problem, one) * config.aim for one in asked]
     charged = asked[0].lambda_set if config.lambda_set is None else config.lambda_set
     if asked[0].single:  # one answer is served whatever is kept (`FitTarget.lambda_set`)
@@ -172,7 +156,7 @@ def _served(
 def _network(
     problem: Problem, encoding: Encoding, setting: TrainingProblem, layers: _Layers, step: int, level: int
 ) -> Network:
-    """Return what is served at a step: its own columns, and what is always there in the biases."""
+    """Return the network served at a step: it reads the step's columns, and its biases hold the constant inputs."""
     first, places = layers.weights[0], encoding.places[step]
     bias = layers.biases[0] + first[:, encoding.always(step, level)].sum(axis=1)
     there = np.ones(setting.walks.actions, dtype=np.bool_)
@@ -187,9 +171,9 @@ def _network(
 
 
 def _kappa(method: str, setting: TrainingProblem, trained: float) -> float:
-    """Return the threshold where none is certified, of log-probabilities.
+    """Return the threshold of log-probabilities that serves without a certificate.
 
-    Where every answer is kept, going on is the likelier of two actions from one half.
+    Where every answer is kept, it is log ½: the likelier of two actions is taken.
     """
     if method in {"cpo", "cpo_batch"}:
         return float(np.log(0.5)) if setting.walks.right is None else _ARGMAX_ONLY
@@ -198,7 +182,7 @@ def _kappa(method: str, setting: TrainingProblem, trained: float) -> float:
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Let torch use one thread: sums come in one order, and small batches are no slower."""
+    """Let torch use one thread: sums then have one order, and small batches are no slower."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

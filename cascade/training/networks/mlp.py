@@ -16,11 +16,11 @@ from torch import Tensor
 DTYPE = torch.float64
 """Of all training: batches are small, and rounding would be seen in the comparison with convex solvers."""
 _LAST = 0.1
-"""How much smaller the last layer starts: the first policy is near uniform, where no action is out of reach."""
+"""Scale of the last layer at the start: the first policy is nearly uniform, so that it can learn to take any action."""
 
 
 class Tape(NamedTuple):
-    """What one pass leaves for its derivatives: weights and biases, each layer's inputs, the activations' slopes."""
+    """Values of a pass that its derivatives need: weights, biases, each layer's inputs, the activations' slopes."""
 
     weights: list[Tensor]
     biases: list[Tensor]

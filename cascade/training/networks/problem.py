@@ -1,4 +1,4 @@
-"""What a run of training is: what is trained on, its state after a step, and what a step showed."""
+"""The inputs of a training run, its state after a step, and the figures of a step."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from cascade.training.networks.recursions import (
 from cascade.training.networks.walks import Walks
 
 _LOWEST, _MIDDLE = 0.3, 0.6
-"""Where κ is kept above, and starts, in shares of a uniform policy's 1/k. Below, the mask of a confident policy has no
-gradient; in the middle everything is in the set, and the first steps learn what to leave out."""
+"""The least κ, and κ at the start, as shares of a uniform policy's 1/k. Below the least, the mask of a confident policy
+has no gradient. At the start every action is in the set, and the first steps learn to leave some out."""
 MULTIPLIERS = 1e-3, 200.0
-"""What μ is kept in. A policy of one action a step may be unable to keep its promise at any price; beyond some hundred
+"""The range of μ. A policy of one action a step may be unable to keep its promise at any price; beyond some hundred
 steps for a miss nothing changes but the size of the gradient."""
 _MISSES_FOR_A_STEP = 0.1
 """Under a budget μ starts here: a mean step above it counts as a tenth of a missed question."""
@@ -37,11 +37,11 @@ _SEEDS = 2**63
 
 @dataclass(frozen=True)
 class TrainingProblem:
-    """What is trained on, and how.
+    """The questions, the goal and the settings of a training run.
 
     Attributes:
         walks: the training questions.
-        goal: what is asked, for each level.
+        goal: the limit of each level.
         config: how.
         threshold: "joint": the policy is trained through the sets at κ, and κ along (CCPO); "online": κ follows the
             misses of a policy of one action a step, which does not look at it (CPO online); "none" (CPO).
@@ -76,13 +76,13 @@ class TrainingProblem:
 
     @property
     def kappa_range(self) -> tuple[float, float]:
-        """What κ is kept in; anywhere, where the policy is not trained through it."""
+        """The range of κ; 0..1 where the policy is not trained through κ."""
         actions = self.walks.actions
         return self.config.kappa_range or ((_LOWEST / actions, 1.0 / actions) if self.joint else (0.0, 1.0))
 
 
 class State(NamedTuple):
-    """All that a run is after a step; tensors of float64, so that it can be written and read without loss.
+    """The whole state of a run after a step; tensors of float64, which files hold without loss.
 
     Attributes:
         step: updates done, int64 ().
@@ -102,17 +102,17 @@ class State(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What one step showed, of its batch; at several levels means over them.
+    """The figures of one step, on its batch; with several levels, means over them.
 
     Attributes:
         step: its number, from 1.
         cost: of the sets at κ, in mean steps.
         coverage: 1 − loss of the sets at κ, under the policy before its update.
-        violation: of the surrogate, in limits: above 0 it does not keep what it should.
+        violation: of the surrogate, in limits; above 0 the limit is exceeded.
         kappa, multiplier: before the step.
         kl: mean KL divergence of the new policy from the old one, nats.
         onward: mean π(next) where there is a next step.
-        slack: coverage as the surrogate has it minus that of the sets at κ.
+        slack: the surrogate's coverage minus that of the sets at κ.
         case: how the weights were updated: "dual". `benchmarks/literal` has other updates.
     """
 
@@ -160,7 +160,7 @@ _ABOVE_ALL = 2.0
 
 
 class Batch(NamedTuple):
-    """What one step looks at: questions, (B,) levels, the inputs of their states."""
+    """The batch of one step: questions, their levels (B,), and the network's inputs."""
 
     walks: Walks
     level: Tensor
@@ -168,7 +168,7 @@ class Batch(NamedTuple):
 
 
 def drawn(setting: TrainingProblem, number: int) -> Batch:
-    """Return the batch of a step: it hangs on the seed and the step's number alone."""
+    """Return the batch of a step: it depends on the seed and the step's number alone."""
     chance = np.random.default_rng([setting.seed, number])
     n, size, horizon = len(setting.walks.counts), setting.config.batch, setting.walks.cost.shape[1]
     chosen = np.arange(n) if size >= n else chance.choice(n, size, replace=False)
@@ -194,9 +194,9 @@ class BatchEvaluation:
         return self._batch.walks.there
 
     def log_policy(self, logits: Tensor) -> Tensor:
-        """Return log π as it is served, (N, k) -> (B, T, k): "next" is masked at step T alone.
+        """Return log π as it is served, (N, k) -> (B, T, k).
 
-        A question may end earlier, which a served network is not told.
+        "next" is masked at step T alone: a served network is not told that a question ends earlier.
         """
         before = torch.ones_like(self._batch.walks.onward)
         before[:, -1] = False
@@ -224,7 +224,7 @@ class BatchEvaluation:
         return self._setting.goal.values(found, self._batch.level)
 
     def hard(self, logs: Tensor) -> Hard:
-        """Return what the sets at κ bring; of CPO without a threshold, the argmax."""
+        """Return the loss, cost and size of the sets at κ; for CPO without a threshold, those of the argmax."""
         likeliest = _ABOVE_ALL if self._batch.walks.right is not None else 0.5  # "stop" is no member of any set
         kappa = torch.full_like(self._kappa, likeliest) if self._setting.threshold == "none" else self._kappa
         return at_threshold(logs, self._batch.walks, kappa)
@@ -245,7 +245,7 @@ class BatchEvaluation:
         return float(logs[..., -1].exp()[there].mean()) if bool(there.any()) else 0.0
 
     def slack(self, found: Values, measured: Hard) -> float:
-        """Return coverage as the surrogate has it minus that of the sets."""
+        """Return the surrogate's coverage minus that of the sets."""
         goal = self._setting.goal
         loss = found.objective if goal.budget else found.constraint + goal.limits[self._batch.level]
         return float((measured.loss - loss).mean())

@@ -1,4 +1,4 @@
-"""How far training is: what each step shows, smoothed over the last ones."""
+"""The progress of training: figures of each step, smoothed over the last ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # that module needs torch, and who draws curves does not
     from cascade.training.networks.problem import Row
 
 _RECENT = 100
-"""Steps whose means are told: a batch of 10 or 100 questions alone says little."""
+"""Progress shows means over so many steps, since a batch of 10 or 100 questions varies a lot."""
 
 
 class Progress(NamedTuple):
@@ -45,7 +45,7 @@ class Progress(NamedTuple):
 
 
 Tell: TypeAlias = Callable[[Progress], None]
-"""Is told after each step."""
+"""Called after each step."""
 
 
 def silent(_: Progress) -> None:
@@ -53,7 +53,7 @@ def silent(_: Progress) -> None:
 
 
 class Following:
-    """Follows a run, step by step, and tells how far it is."""
+    """Follows a run step by step, and reports its progress."""
 
     def __init__(self, method: str, steps: int, tell: Tell) -> None:
         self._method, self._steps, self._tell = method, steps, tell
@@ -70,7 +70,7 @@ class Following:
 
 CHECKPOINT_FILE = "checkpoint.json"
 CALLED, OPTION = "folder of checkpoints", "--checkpoint"
-"""What errors call it, and what names it on the command line (`policies.files.writable`)."""
+"""The folder's name in errors, and the option that sets it (`policies.files.writable`)."""
 EVERY = 500
 """Steps from one checkpoint to the next: half of a run of the default length is lost at the most."""
 
@@ -80,7 +80,7 @@ def _unsaid(_: str) -> None:
 
 
 class Checkpoints(NamedTuple):
-    """Where a run of training is kept on the disk.
+    """The folder for checkpoints of a run, and how often they are written.
 
     Attributes:
         folder: of this run alone.
@@ -105,7 +105,7 @@ _WORDS = ("case",)
 
 
 class Training(NamedTuple):
-    """How a policy network was trained, for those who read of it.
+    """How a policy network was trained, for reports and model cards.
 
     Attributes:
         method: of `policies.learned.NETWORKS`.
@@ -148,7 +148,7 @@ def rows_of(data: bytes) -> list[Row]:
     """Return the steps that a `curves.csv` holds.
 
     Raises:
-        ConfigError: it is none as it was written.
+        ConfigError: the data are not a table of learning curves as it was written.
     """
     from cascade.training.networks.problem import Row
 
@@ -160,7 +160,7 @@ def columns_of(data: bytes) -> dict[str, list[int] | list[float] | list[str]]:
     """Return the columns of a `curves.csv` by name: whole numbers for the step, words for the case.
 
     Raises:
-        ConfigError: it is none as it was written.
+        ConfigError: the data are not a table of learning curves as it was written.
     """
     try:
         head, *lines = list(csv.reader(io.StringIO(data.decode("utf-8"))))

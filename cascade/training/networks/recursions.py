@@ -1,4 +1,4 @@
-"""What a soft policy brings on logged questions, exactly: soft inclusions, and recursions over the steps.
+"""The exact loss, cost and size of a soft policy on logged questions: soft inclusions, and recursions over the steps.
 
 m_t(a) in (0, 1) says how far action a is in the set at step t; at 0 and 1 everything here is what the hard sets of
 `conformal.rollout` bring (but for the argmax, which is always in). Each result is linear in every m_t(a) alone, so that
@@ -29,9 +29,9 @@ def policy_of(logits: Tensor, onward: Tensor) -> Tensor:
 
 
 def able(log_policy: Tensor, walks: Walks) -> Tensor:
-    """Return log π, −∞ for what cannot be done: "next" at the end of a question, an answer that its step lacks.
+    """Return log π, with −∞ for impossible actions: "next" at the end of a question, an answer that its step lacks.
 
-    One is left where a step has no answer and no next step; nothing hangs on it.
+    Where a step has no answer and no next step, one action is left; it changes no result.
     """
     answers = torch.zeros_like(log_policy[..., :-1], dtype=torch.bool) if walks.absent is None else walks.absent
     gone = torch.cat([answers, ~walks.onward[..., None]], dim=-1)
@@ -51,7 +51,7 @@ def soft_mask(log_policy: Tensor, kappa: Tensor, width: float) -> Tensor:
 
 
 class Brought(NamedTuple):
-    """What each question brings, (B,) each.
+    """Cost, size and loss of each question, (B,) each.
 
     Attributes:
         cost: in mean steps.
@@ -65,7 +65,7 @@ class Brought(NamedTuple):
 
 
 def brought(included: Tensor, walks: Walks, *, counted: bool = False) -> Brought:
-    """Return what soft inclusions bring.
+    """Return cost, size and loss under soft inclusions.
 
     Args:
         included: m, (B, T, k), or π itself for a policy that takes one action at a time; 0 for "next" where there is
@@ -115,7 +115,7 @@ def _stopped(onward: Tensor, walks: Walks) -> Tensor:
 
 
 class Hard(NamedTuple):
-    """What the sets at a threshold bring, (B,) each, as in `Brought`."""
+    """Loss, cost and size of the sets at a threshold, (B,) each, as in `Brought`."""
 
     loss: Tensor
     cost: Tensor
@@ -123,7 +123,7 @@ class Hard(NamedTuple):
 
 
 def at_threshold(log_policy: Tensor, walks: Walks, kappa: Tensor) -> Hard:
-    """Return what the hard sets {a : π(a) ≥ κ} and the argmax bring, as they are served.
+    """Return loss, cost and size of the served sets: {a : π(a) ≥ κ} and the argmax.
 
     Args:
         log_policy: log π, (B, T, k); what cannot be done (`able`) is passed over.
@@ -145,7 +145,7 @@ def at_threshold(log_policy: Tensor, walks: Walks, kappa: Tensor) -> Hard:
 # --- What is minimised, and what is held: cost under an allowed loss, or loss under a budget; each level has its limit
 
 LEAST_LIMIT = 0.01
-"""Violations are measured in limits, and no limit is taken for less: at α = 0 every miss would be infinitely many."""
+"""Violations are divided by the limit, and by no less than this: at α = 0 each miss would be an infinite violation."""
 
 
 class Values(NamedTuple):
@@ -156,7 +156,7 @@ class Values(NamedTuple):
 
 
 class Goal(NamedTuple):
-    """What is asked of a policy.
+    """The limits that a policy is trained to keep.
 
     Attributes:
         limits: (L,), for each level the mean loss that is allowed, or the mean cost in mean steps.
@@ -169,7 +169,7 @@ class Goal(NamedTuple):
     budget: bool = False
 
     def values(self, found: Brought, level: Tensor) -> Values:
-        """Return what questions at levels, int64 (B,), bring."""
+        """Return objective and constraint of questions at levels, int64 (B,)."""
         paid = found.cost + self.lambda_set * found.size
         if self.budget:
             return Values(found.loss, paid - self.limits[level])
@@ -177,5 +177,5 @@ class Goal(NamedTuple):
 
     @property
     def scale(self) -> Tensor:
-        """What violations are measured in, (L,)."""
+        """The unit of violations, (L,)."""
         return self.limits.clamp(min=LEAST_LIMIT)

@@ -1,6 +1,6 @@
-"""Policy networks among the other ways to make a policy: their settings, who is told, and how each was trained.
+"""Train policy networks for a fit, each once, and remember how each was trained.
 
-torch is imported where one is trained, and nowhere before.
+torch is imported when the first network is trained.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from cascade.training.networks.training import Trained
 
 CERTIFIABLE = ("cpo_batch", "ccpo")
-"""The networks that a certificate is made for, the simpler one first."""
+"""The networks that can have a certificate, the simpler one first."""
 BARE = ("cpo", "cpo_online")
-"""Those that carry none: one is served at its likeliest action, one at the threshold of its own training."""
+"""The networks without a certificate: one serves its likeliest action, one the threshold of its own training."""
 
 
 class _For(NamedTuple):
-    """What a network of one level was trained for, beside its questions."""
+    """The goal and options that a network of one level was trained with."""
 
     asked: FitTarget
     method: str
@@ -39,7 +39,7 @@ class _For(NamedTuple):
 
 
 class _Made(NamedTuple):
-    """A network that was made: of which questions, for what (None: for several levels), and how it was trained."""
+    """A trained network: its questions, its goal (None: several levels), and how it was trained."""
 
     arrays: StepArrays
     made_for: _For | None
@@ -48,7 +48,7 @@ class _Made(NamedTuple):
 
 
 class Networks:
-    """Trains policy networks, each once, and knows of each that it made to be served how it was trained.
+    """Trains policy networks, each once, and remembers how each network that is to be served was trained.
 
     Args:
         config: how they are trained.
@@ -72,9 +72,9 @@ class Networks:
     def sketch(
         self, table: EpisodeTable, asked: FitTarget, method: str, *, seed: int = 0, builder: ProblemBuilder = build
     ) -> LearnedPolicy:
-        """Train a network to be compared with others: without confidences where they do not bear on it.
+        """Train a network for a comparison, without confidences where they change nothing.
 
-        Once for the table that was given last, however often the same is asked for: there are many in a comparison.
+        Only networks of the last table are remembered, since a comparison trains many.
 
         Raises:
             MissingExtraError, UsageError: as `policy`.
@@ -85,7 +85,7 @@ class Networks:
     def policy(
         self, table: EpisodeTable, asked: FitTarget, method: str, *, seed: int = 0, builder: ProblemBuilder = build
     ) -> LearnedPolicy:
-        """Train a network to be served; once, however often the same is asked for.
+        """Train a network to be served; the same request again returns the same network.
 
         Raises:
             MissingExtraError: torch is not installed.
@@ -107,7 +107,7 @@ class Networks:
         return learned.policies
 
     def training_of(self, policy: LearnedPolicy) -> Training | None:
-        """Return how a policy was trained; None where it is none of those made here to be served."""
+        """Return how a policy was trained; None where it was not made here to be served."""
         return next((one.training for one in self._made if one.policy is policy and _to_be_served(one)), None)
 
     def _once(self, table: EpisodeTable, made_for: _For, builder: ProblemBuilder) -> LearnedPolicy:
@@ -116,14 +116,14 @@ class Networks:
             if one.arrays is table.arrays and one.made_for == made_for:
                 return one.policy
         asked, method, seed, confidences = made_for
-        learned = self._learned(table, {"": asked}, method, confidences=confidences, seed=seed, builder=builder)
+        learned = self._learned(table, asked, method, confidences=confidences, seed=seed, builder=builder)
         self._made.append(_Made(table.arrays, made_for, learned.policy, _training(learned, method)))
         return learned.policy
 
     def _learned(
         self,
         table: EpisodeTable,
-        asked: Mapping[str, FitTarget],
+        asked: FitTarget | Mapping[str, FitTarget],
         method: str,
         *,
         confidences: bool,
@@ -131,9 +131,9 @@ class Networks:
         builder: ProblemBuilder,
     ) -> Learned:
         require_torch(self.config.device)
-        from cascade.training.networks.fitting import fit_network_levels
+        from cascade.training.networks.fitting import fit_network
 
-        return fit_network_levels(
+        return fit_network(
             table,
             asked,
             method=method,
@@ -156,7 +156,7 @@ class Networks:
 
 
 def _check_start(setting: TrainingProblem) -> None:
-    """Refuse a threshold to start from that would be moved at once: the range may hang on the log's actions."""
+    """Refuse a starting threshold outside its range, which may depend on the number of actions in the log."""
     start, (low, high) = setting.config.kappa_start, setting.kappa_range
     if start is not None and not low <= start <= high:
         raise UsageError(f"kappa_start: {start:g} is outside what kappa is kept in here, {low:.4g} to {high:.4g}.")
@@ -167,7 +167,7 @@ def _to_be_served(one: _Made) -> bool:
 
 
 def require_torch(device: str = "cpu") -> None:
-    """Refuse to train where there is nothing to train with.
+    """Refuse to train without torch, or on a device that torch does not find.
 
     Raises:
         MissingExtraError: torch is not installed.
@@ -187,7 +187,7 @@ def require_torch(device: str = "cpu") -> None:
 
 
 def _training(learned: Learned, method: str) -> Training:
-    """Return how a network was trained, for those who read of it."""
+    """Return how a network was trained, for reports and model cards."""
     setting, trained = learned.setting, learned.trained
     limit = float(setting.goal.limits.mean())
     return Training(

@@ -3,7 +3,7 @@
 A step draws a batch, counts what the sets at κ miss under the policy as it is, updates the policy, and then κ by Eq. 9
 with its sign corrected, κ ← κ − η_t (misses − α). So κ does not learn from the update that these very questions made;
 earlier steps have seen them too, and only calibration, on questions of its own, promises anything. `advance` is a pure
-function of what is trained on and the state; the draws of a step hang on the seed and the step's number alone: a run
+function of what is trained on and the state; the draws of a step depend on the seed and the step's number alone: a run
 that goes on from a state brings the same bytes as one that never ended.
 
 The multiplier μ starts at `config.multiplier` over the limit (α), in mean steps for a missed question.
@@ -51,7 +51,7 @@ class Moments(NamedTuple):
 
 
 def advance(setting: TrainingProblem, state: State) -> tuple[State, Row]:
-    """Return the state after one more step, and what it showed."""
+    """Return the state after one more step, and the step's figures."""
     config, number = setting.config, int(state.step) + 1
     batch = drawn(setting, number)
     now = setting.net.forward(state.weights, batch.rows)
@@ -90,7 +90,7 @@ def smoothed_by(before: Tensor, now: Tensor, share: float) -> Tensor:
 
 
 def priced(multiplier: Tensor, smoothed: Tensor, config: CCPOConfig) -> Tensor:
-    """Return what a violation costs now, (L,): μ with its proportional part."""
+    """Return the present price of a violation, (L,): μ with its proportional part."""
     return multiplier * (config.multiplier_gain * smoothed.clamp(-1.0, 1.0)).exp()
 
 
@@ -168,15 +168,15 @@ def train(
 
 
 _LARGEST = 1e30
-"""A weight beyond is none: with it a served score might not be finite (`policies.network`)."""
+"""A larger weight ends a run: with it a served score might not be finite (`policies.network`)."""
 _MILDER = "lower learning_rate"
 _WINDOW = 200
 _LOST = 0.5
-"""A run is lost that, over the last 200 steps, misses more than the limit by half of all questions."""
+"""A run is ended if, over the last 200 steps, its share of misses exceeds the limit by more than this."""
 
 
 def lost(setting: TrainingProblem, rows: list[Row]) -> str | None:
-    """Return why a run is not worth going on with, in words; None while it is. Looked at every 200 steps."""
+    """Return why a run should end early, in words; None where it should go on. Checked every 200 steps."""
     if len(rows) < _WINDOW or len(rows) % _WINDOW:
         return None
     last = rows[-_WINDOW:]

@@ -1,8 +1,8 @@
-"""A log as a network is trained on it: questions × steps × numbers, as tensors.
+"""A log as tensors for training: questions × steps × numbers.
 
 All steps share one network. A feature of the same name is the same input at every step, scaled as that step's own
-design scales it (`training.stopping.stages`); what a step does not have is 0 there, and inputs say which step it is.
-Each step is served with its own columns alone (`fitting`): inputs that are always 0 or 1 there go into the biases.
+design scales it (`training.stopping.stages`); a feature that a step lacks is 0, and further inputs say which step it
+is. Each step is served with its own columns alone (`fitting`): inputs that are always 0 or 1 there go into the biases.
 """
 
 from __future__ import annotations

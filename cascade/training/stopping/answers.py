@@ -1,8 +1,8 @@
-"""Which answer is served, and which are kept: how likely each is right, given all that is known by then.
+"""Estimate how likely each answer is right at each step, to decide which one is served and which are kept.
 
 After each step two things are estimated by logistic regression on the step's features, calibrated by Platt's method on
 questions that the model has not seen: how likely each new answer is right, and how likely the *incumbent* is, the best
-answer of the steps before. An earlier answer's confidence is of its time; what came after may have contradicted it.
+answer of the steps before. The confidence of an earlier answer does not know the later steps, which may contradict it.
 `policies.ranking` puts the new answers on the side of the incumbent where they belong, so that `engine.rank` serves the
 one that is likelier now.
 
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.calibration.folds import FOLDS, folds
+from cascade.calibration.samples import FOLDS, folds
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
@@ -87,7 +87,7 @@ def newest_answers(table: EpisodeTable) -> Answers:
 def fit_answers(
     table: EpisodeTable, stages: Sequence[Stage], *, seed: int = 0, init: LearnedPolicy | None = None
 ) -> Answers:
-    """Fit how likely answers are right, step by step: who the incumbent is hangs on the steps before.
+    """Fit how likely answers are right, step by step: which answer is the incumbent depends on the steps before.
 
     Args:
         table: the training questions.
@@ -98,7 +98,7 @@ def fit_answers(
     own = own_answers(table)
     try:
         fold = folds(table, FOLDS, seed)
-    except UsageError:  # all questions hang together: nothing could be said of unseen ones
+    except UsageError:  # all questions are of one group, so that none can be left out of a fit
         return own
     found = np.where(table.arrays.present, table.confidence, np.nan)
     confidence: list[tuple[Logistic | None, ...]] = []
@@ -190,7 +190,7 @@ def chance(stage: Stage, event: Bools, counted: Bools, fold: Ints, prior: Floats
 
 
 def logistic_of(design: Design, weights: Weights, slope: Slope | None = None) -> Logistic:
-    """Return a fitted form as it is served."""
+    """Return a fitted form as the policy serves it."""
     linear = Linear(design, weights.weights, weights.intercept)
     return Logistic(linear) if slope is None else Logistic(linear, slope.slope, slope.offset)
 
@@ -232,7 +232,7 @@ class Inclusion(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What stopping after each step brings where answers are left out: float64 (n, T) each.
+    """Loss and cost of stopping after each step where answers are left out: float64 (n, T) each.
 
     Attributes:
         loss: of coverage.
@@ -259,7 +259,7 @@ def fit_inclusion(table: EpisodeTable, stages: Sequence[Stage], asked: FitTarget
     out = np.where(present, np.inf, -np.inf)
     try:
         fold = folds(table, FOLDS, seed)
-    except UsageError:  # all questions hang together: every answer is kept
+    except UsageError:  # all questions are of one group: every answer is kept
         return Inclusion(((None,) * len(table.sources),) * len(stages), out, asked.lambda_set)
     models = []
     for stage in stages:
@@ -276,7 +276,7 @@ def fit_inclusion(table: EpisodeTable, stages: Sequence[Stage], asked: FitTarget
 
 
 def with_inclusion(table: EpisodeTable, inclusion: Inclusion, cost: Floats, price: float) -> Kept:
-    """Return what stopping brings where answers that are not worth their place at a price are left out.
+    """Return loss and cost of stopping where answers that are not worth their charge are left out.
 
     Where the walk stops its last step's likeliest find is kept all the same: no set is empty (`conformal.actions`).
     """

@@ -1,4 +1,4 @@
-"""Net benefit with boosted trees: the targets of the ridge regressions, at their price, fitted by trees.
+"""Net benefit with boosted trees, which are fitted to the targets of the ridge regressions, at their price.
 
 The later decisions behind the targets are those of the ridge rules. Trees that learned from their own would, in sample,
 overfit what stopping later brings, and out of fold know less than will be served (`design/osc.md`).
@@ -11,14 +11,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cascade.conformal.arrays import Floats
-from cascade.episodes.table import EpisodeTable
 from cascade.policies.estimators import Constant, Trees
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.estimators.trees import boosted
 from cascade.training.stopping.answers import at_price
 from cascade.training.stopping.net_benefit import PENALTY, induce
-from cascade.training.stopping.problem import ProblemBuilder, build, policy_of
-from cascade.training.stopping.stages import FitTarget, Stage
+from cascade.training.stopping.problem import Problem, policy_of
+from cascade.training.stopping.stages import Stage
 
 
 class _Size(NamedTuple):
@@ -41,37 +40,21 @@ def _size(rows: int) -> _Size:
     return _Size(60, 8, 0.1, 200)
 
 
-def fit_boosted(
-    table: EpisodeTable,
-    asked: FitTarget,
-    *,
-    penalty: float = PENALTY,
-    confidences: bool = True,
-    init: LearnedPolicy | None = None,
-    seed: int = 0,
-    builder: ProblemBuilder = build,
-) -> LearnedPolicy:
-    """Fit optimal stopping by net benefit with boosted trees.
+def fit_boosted(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy:
+    """Fit optimal stopping by net benefit with boosted trees; they start anew, whatever earlier policy there is.
 
     Args:
-        table: the training questions.
-        asked: what the policy is for.
+        problem: the training questions, and what the policy is for (`problem.build`).
         penalty: of the ridge regressions that set the price and the later decisions.
-        confidences: whether to fit how likely answers are right, as `error` and `regret` always do.
-        init: an earlier policy, for the ridge regressions and confidences; trees start anew (`training.notes`).
-        seed: draws the folds, and the rows that bins are made of.
-        builder: makes the problem; `problem.SharedProblem` shares it with other estimators.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions.
 
     Raises:
         MissingExtraError: scikit-learn is not installed.
-        UsageError: there is no question, or the log lacks what the kind needs.
     """
-    problem = builder(table, asked, confidences=confidences, init=init, seed=seed)
-    induced = induce(problem, penalty, init)
+    induced = induce(problem, penalty)
     scorers = [
-        _trees(stage, y, price, seed)
+        _trees(stage, y, price, problem.seed)
         for stage, y, price in zip(problem.stages[:-1], induced.targets, problem.prices.tolist(), strict=True)
     ]
     include = None if problem.inclusion is None else at_price(problem.inclusion, induced.price)

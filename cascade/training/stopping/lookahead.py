@@ -1,4 +1,4 @@
-"""Index: what looking ahead finds for its price, whatever the price of a loss is.
+"""Index: the expected loss avoided per cost of the next k steps, for the best k. It needs no price of a loss.
 
 After step t, with p = P(stopping here loses), q_k = P(k more steps mend it | it loses) and, where something can be
 lost, r_k = P(k more steps break it | it does not): the score of going on is max over k of (p q_k − (1 − p) r_k) / c_k,
@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Floats, Ints
-from cascade.episodes.table import EpisodeTable
 from cascade.policies.estimators import Gain, Linear, Logistic
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.estimators.linear import Ridge, logistic
@@ -25,52 +24,31 @@ from cascade.training.stopping.answers import PENALTY, logistic_of, per_price
 from cascade.training.stopping.problem import (
     Outcome,
     Problem,
-    ProblemBuilder,
     backward,
-    build,
     policy_of,
     price_of_loss,
 )
-from cascade.training.stopping.stages import FitTarget, Prior, Stage, prior_of, rule_before
+from cascade.training.stopping.stages import Prior, Stage, prior_of, rule_before
 
 _PRICE_PENALTY = 1.0
 """For each column and column: of features that explain half of what steps cost (`net_benefit.PENALTY`)."""
 _LEAST_SHARE = 0.1
-"""Of the mean, what steps ahead are taken to cost at least: a line through prices may cross 0."""
+"""The least predicted cost of steps ahead, as a share of its mean: a line through prices may cross 0."""
 _LEAST_ROWS = 10
 """Questions below which a conditional probability is taken to be the same for all: their shares alone."""
 
 
-def fit_lookahead(
-    table: EpisodeTable,
-    asked: FitTarget,
-    *,
-    products: bool = False,
-    penalty: float = PENALTY,
-    confidences: bool = True,
-    init: LearnedPolicy | None = None,
-    seed: int = 0,
-    builder: ProblemBuilder = build,
-) -> LearnedPolicy:
+def fit_lookahead(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy:
     """Fit optimal stopping by the index.
 
     Args:
-        table: the training questions.
-        asked: what the policy is for; alpha sets its default threshold alone.
-        products: whether probabilities depend on squares and products of features too.
+        problem: the training questions, and what the policy is for (`problem.build`). Probabilities are shrunk towards
+            those of an earlier policy where it was one of this method.
         penalty: of the logistic regressions, for each column and column.
-        confidences: whether to fit how likely answers are right, as `error` and `regret` always do.
-        init: an earlier policy, whose probabilities are shrunk towards where it was one of this method.
-        seed: draws the folds of the confidences.
-        builder: makes the problem; `problem.SharedProblem` shares it with other estimators.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions.
-
-    Raises:
-        UsageError: there is no question, or the log lacks what the kind needs.
     """
-    problem = builder(table, asked, products=products, confidences=confidences, init=init, seed=seed)
-    gains = [_gain(problem, stage, penalty, init) for stage in problem.stages[:-1]]
+    gains = [_gain(problem, stage, penalty) for stage in problem.stages[:-1]]
     include = None if problem.inclusion is None else per_price(problem.inclusion)
     scores = _scores(problem, gains)
     price = price_of_loss(problem, lambda one: _brings(problem, scores, 1.0 / one))
@@ -78,7 +56,7 @@ def fit_lookahead(
 
 
 class _Shown(NamedTuple):
-    """What a step's probabilities are fitted on: rows that decide."""
+    """The data that a step's probabilities are fitted on: rows that decide."""
 
     stage: Stage
     rows: Ints
@@ -98,14 +76,14 @@ class _Shown(NamedTuple):
         return logistic_of(self.stage.design, found)
 
 
-def _gain(problem: Problem, stage: Stage, penalty: float, init: LearnedPolicy | None) -> Gain | None:
+def _gain(problem: Problem, stage: Stage, penalty: float) -> Gain | None:
     """Fit one step's index; None where no question decides."""
     rows, t = stage.rows[stage.deciding], stage.step - 1
     if not rows.size:
         return None
     shown = _Shown(stage, rows, stage.columns[stage.deciding], stage.penalty(penalty))
     now, later = problem.loss[rows, t], problem.loss[rows, t + 1 :]
-    rule = rule_before(init, stage.step, problem.table.sources)
+    rule = rule_before(problem.init, stage.step, problem.table.sources)
     before = rule.next if rule is not None and isinstance(rule.next, Gain) else None
 
     def prior(one: Logistic | None) -> Prior | None:
@@ -126,7 +104,7 @@ def _gain(problem: Problem, stage: Stage, penalty: float, init: LearnedPolicy | 
 
 
 def _prices(shown: _Shown, paid: Sequence[Floats]) -> tuple[Linear, ...]:
-    """Fit what steps ahead cost, float64 (k,) for each number of them."""
+    """Fit the cost of the next steps, for each number of them."""
     ridge = Ridge.prepare(shown.columns, shown.stage.penalty(_PRICE_PENALTY))
     found = [ridge.solve(one) for one in paid]
     return tuple([Linear(shown.stage.design, one.weights, one.intercept) for one in found])

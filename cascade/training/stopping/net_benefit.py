@@ -8,9 +8,9 @@ Its regression on the features of step t is the rule: go on where it is positive
 the rules lose, on the training questions, no more than will be allowed. As μ only changes y, each design is
 factorised once.
 
-The penalty is proportional to the number of columns and does not hang on the number of rows. For k standardised columns
-that together explain a share R² of y and about equally, the best is k (1 − R²) / R²; R² is small here, since whether a
-later step finds an answer is mostly luck. `PENALTY` is that of R² = 0.1.
+The penalty is proportional to the number of columns and does not depend on the number of rows. For k standardised
+columns that together explain a share R² of y and about equally, the best is k (1 − R²) / R²; R² is small here, since
+whether a later step finds an answer is mostly luck. `PENALTY` is that of R² = 0.1.
 
 References: `training.stopping.problem`; Longstaff & Schwartz (2001).
 """
@@ -23,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
-from cascade.episodes.table import EpisodeTable
 from cascade.policies.estimators import Linear
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.estimators.linear import Ridge, Weights
@@ -31,14 +30,12 @@ from cascade.training.stopping.answers import at_price, with_inclusion
 from cascade.training.stopping.problem import (
     Outcome,
     Problem,
-    ProblemBuilder,
     Walked,
     backward,
-    build,
     policy_of,
     price_of_loss,
 )
-from cascade.training.stopping.stages import FitTarget, Prior, Stage, prior_of, rule_before
+from cascade.training.stopping.stages import Prior, Stage, prior_of, rule_before
 
 PENALTY = 9.0
 """For each column and column. With 1,000 questions 3 does as well, 30 costs 1 % more, 100 costs 2 to 3 % more
@@ -52,7 +49,7 @@ class Induced(NamedTuple):
         price: μ, in mean steps.
         weights: of each step but the last, in the columns of its stage; None where no question decides.
         targets: what they were fitted to, float64 (number of deciding rows,) each.
-        outcome: what they bring on the training questions.
+        outcome: their mean loss and cost on the training questions.
     """
 
     price: float
@@ -61,42 +58,17 @@ class Induced(NamedTuple):
     outcome: Outcome
 
 
-def fit_net_benefit(
-    table: EpisodeTable,
-    asked: FitTarget,
-    *,
-    products: bool = False,
-    penalty: float = PENALTY,
-    confidences: bool = True,
-    init: LearnedPolicy | None = None,
-    seed: int = 0,
-    builder: ProblemBuilder = build,
-) -> LearnedPolicy:
-    """Fit optimal stopping by net benefit.
+def fit_net_benefit(problem: Problem, penalty: float = PENALTY) -> LearnedPolicy:
+    """Fit optimal stopping by net benefit; kappa = 0 is the optimum at the price that was found.
 
     Args:
-        table: the training questions.
-        asked: what the policy is for.
-        products: whether to regress on squares and products of features too.
+        problem: the training questions, and what the policy is for (`problem.build`).
         penalty: of the ridge regressions, for each column and column.
-        confidences: whether to fit how likely answers are right, as `error` and `regret` always do.
-        init: an earlier policy to start from: its score, scaled as the questions suggest, is what weights are shrunk
-            towards.
-        seed: draws the folds of the confidences.
-        builder: makes the problem; `problem.SharedProblem` shares it with other estimators.
 
     Guarantee: none; any scores are valid, and the threshold is certified on other questions. The order of the rows
     changes nothing but rounding. A stricter alpha never gives a lower price.
-
-    Raises:
-        UsageError: there is no question, or the log lacks what the kind needs.
     """
-    problem = builder(table, asked, products=products, confidences=confidences, init=init, seed=seed)
-    return net_benefit(problem, induce(problem, penalty, init))
-
-
-def net_benefit(problem: Problem, induced: Induced) -> LearnedPolicy:
-    """Return the policy of induced rules; kappa = 0 is the optimum at their price."""
+    induced = induce(problem, penalty)
     scorers = [
         None if found is None else Linear(stage.design, found.weights / price, found.intercept / price)
         for stage, found, price in zip(problem.stages[:-1], induced.weights, problem.prices.tolist(), strict=True)
@@ -105,9 +77,9 @@ def net_benefit(problem: Problem, induced: Induced) -> LearnedPolicy:
     return policy_of(problem, "net_benefit", scorers, include)
 
 
-def induce(problem: Problem, penalty: float = PENALTY, init: LearnedPolicy | None = None) -> Induced:
+def induce(problem: Problem, penalty: float = PENALTY) -> Induced:
     """Find the price of a loss, and fit the rules at it."""
-    steps = [_Regression.prepare(stage, penalty, init, problem.table) for stage in problem.stages[:-1]]
+    steps = [_Regression.prepare(stage, penalty, problem) for stage in problem.stages[:-1]]
     price = price_of_loss(problem, lambda one: _at(problem, steps, one).outcome)
     return _at(problem, steps, price)
 
@@ -121,10 +93,10 @@ class _Regression(NamedTuple):
     prior: Prior | None
 
     @classmethod
-    def prepare(cls, stage: Stage, penalty: float, init: LearnedPolicy | None, table: EpisodeTable) -> _Regression:
+    def prepare(cls, stage: Stage, penalty: float, problem: Problem) -> _Regression:
         columns = stage.columns if stage.deciding.all() else stage.columns[stage.deciding]
-        rule = rule_before(init, stage.step, table.sources)
-        prior = prior_of(None if rule is None else rule.next, rule, stage, table)
+        rule = rule_before(problem.init, stage.step, problem.table.sources)
+        prior = prior_of(None if rule is None else rule.next, rule, stage, problem.table)
         ridge = Ridge.prepare(columns, stage.penalty(penalty)) if len(columns) else None
         return cls(stage, columns, ridge, prior)
 

@@ -1,4 +1,4 @@
-"""Optimal stopping: what its estimators have in common.
+"""Optimal stopping: the problem that its estimators are fitted to, and the price of a loss.
 
 A policy that keeps every answer only decides when to stop (`design/osc.md`): it minimises the mean cost under a bound
 on the mean loss. With a price μ on the loss the best rule goes on where
@@ -42,7 +42,7 @@ from cascade.training.stopping.answers import (
 from cascade.training.stopping.stages import FitTarget, Stage, StepCost, allowed, staged, step_cost
 
 _LEAST_PRICE = 0.01
-"""What a step is taken to cost at least where scores are divided by it, in mean steps: one may be free."""
+"""The least cost of a step that scores are divided by, in mean steps: a step may be free."""
 LOW, HIGH, HALVINGS = -6.0, 14.0, 12
 """The prices of a loss that are tried, in powers of two of a mean step's cost, to 0.3 %: a step a loss of 1 in 64 would
 pay for, to one that 1 loss in 16,000 pays for."""
@@ -51,12 +51,12 @@ _AIM = 0.75
 drops there by more than is asked for, and the least price at which it is low enough knows nothing of what comes next.
 Elsewhere it hardly matters: from 0.5 to 1 costs differ by 1.5 % or less (`benchmarks/osc_settings.py`)."""
 _LEAST_SHARE = 0.1
-"""Of what going on can cost, what a budget is taken to leave for it at least: else scores would only say what is
-cheap."""
+"""The least share of the cost of going on that a budget is taken to leave: with less, scores would only rank steps by
+their price."""
 
 
 class Problem(NamedTuple):
-    """What an estimator is given.
+    """The input of an estimator.
 
     Attributes:
         table: the training questions.
@@ -66,6 +66,8 @@ class Problem(NamedTuple):
         cost: of the steps.
         answers: how likely each answer is right.
         inclusion: how likely each answer is a find; None where every answer is kept.
+        init: an earlier policy to start from.
+        seed: draws what the estimator draws.
     """
 
     table: EpisodeTable
@@ -75,10 +77,12 @@ class Problem(NamedTuple):
     cost: StepCost
     answers: Answers
     inclusion: Inclusion | None
+    init: LearnedPolicy | None = None
+    seed: int = 0
 
     @property
     def prices(self) -> Floats:
-        """Return what going on after each step but the last costs at once, mean over those that decide: (T − 1,)."""
+        """The mean cost of the next step, float64 (T − 1,): for each step, over the questions that decide after it."""
         following = [self.cost.values[stage.rows[stage.deciding], stage.step] for stage in self.stages[:-1]]
         means = [float(some.mean()) if some.size else 1.0 for some in following]
         return np.maximum(np.array(means, dtype=np.float64), _LEAST_PRICE)
@@ -103,10 +107,11 @@ def build(
         table: the training questions; for regret those alone of which the reference is on record.
         asked: what the policy is for.
         products: whether the designs for going on have products of features.
-        confidences: whether to fit how likely answers are right; for the single answer it always is, since what it
-            loses hangs on which one is served.
-        init: an earlier policy to start from.
-        seed: draws the folds.
+        confidences: whether to fit how likely answers are right. For the single answer they always are fitted, since
+            its loss depends on which answer is served.
+        init: an earlier policy to start from. Its probabilities, and its score, scaled as the questions suggest, are
+            what weights are shrunk towards.
+        seed: draws the folds of the confidences, and what the estimator draws.
 
     Raises:
         UsageError: there is no question, or the log lacks what the kind needs.
@@ -120,7 +125,7 @@ def build(
         answers = own_answers(table)
     loss = asked.rules.loss(table, answers.out_of_fold)
     inclusion = fit_inclusion(table, stages, asked, seed=seed) if asked.includes else None
-    bare = Problem(table, asked, stages, loss, cost, answers, inclusion)
+    bare = Problem(table, asked, stages, loss, cost, answers, inclusion, init, seed)
     return bare.multiplied() if products else bare
 
 
@@ -129,7 +134,7 @@ ProblemBuilder: TypeAlias = Callable[..., Problem]
 
 
 class SharedProblem:
-    """A `build` for several estimators in turn: what they have in common on one table is made once.
+    """`build` for several estimators in turn: they share one problem of a table.
 
     The problem of the last table is kept, and of no other; it has to be the same object.
     """
@@ -174,7 +179,7 @@ def policy_of(
 
 
 class Outcome(NamedTuple):
-    """What the rules fitted at a price bring on the training questions, means."""
+    """Mean loss and cost of the rules fitted at a price, on the training questions."""
 
     loss: float
     cost: float
@@ -190,7 +195,7 @@ def price_of_loss(problem: Problem, brings: Callable[[float], Outcome]) -> float
 
     Args:
         problem: what is to be fitted.
-        brings: what the rules of a price bring, in mean steps.
+        brings: returns the mean loss and cost of the rules of a price, in mean steps.
     """
     enough = _enough(problem, brings)
     low, high = LOW, HIGH
@@ -204,7 +209,7 @@ def price_of_loss(problem: Problem, brings: Callable[[float], Outcome]) -> float
 
 
 def _enough(problem: Problem, brings: Callable[[float], Outcome]) -> Callable[[Outcome], bool]:
-    """Return the test whether a price is as high as need be."""
+    """Return the test whether a price is high enough."""
     asked, cost = problem.asked, problem.cost
     if asked.rules.on_cost:
         assert asked.budget_nano_usd is not None  # noqa: S101 - `FitTarget` has checked it
@@ -219,7 +224,7 @@ def _enough(problem: Problem, brings: Callable[[float], Outcome]) -> Callable[[O
 
 
 class Walked(NamedTuple):
-    """What going on brings at each step, the later rules followed: float64 (n,) each.
+    """Loss and cost of going on at a step, with the later rules followed: float64 (n,) each.
 
     Attributes:
         loss: of where the walk then stops.
@@ -236,10 +241,11 @@ def backward(loss: Floats, cost: Floats, decide: Callable[[int, Walked], Bools])
     Args:
         loss: float64 (n, T), of stopping after each step.
         cost: float64 (n, T), of each step.
-        decide: given t, from T − 2 down to 0, and what going on after step t + 1 brings, where to go on: bool (n,).
+        decide: called with t, from T − 2 down to 0, and with loss and cost of going on after step t + 1; returns where
+            to go on: bool (n,).
 
     Returns:
-        What the decisions bring from the first step on.
+        The mean loss and cost of the decisions, from the first step on.
     """
     horizon = loss.shape[1]
     ahead = Walked(loss[:, -1], cost[:, -1])

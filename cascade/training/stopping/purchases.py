@@ -6,11 +6,11 @@ each state, from the largest back to none, and for each offer j that may follow,
     y_j = μ · (loss of stopping now − loss of where the later rules stop) − price of j − cost of what they buy then.
 
 Its regression on the features of the state is what j is worth: the rule buys the best offer where that is above 0. It
-is net benefit (`net_benefit`) with several ways to go on. Which offer is the best does not hang on the threshold, so a
-policy's walks are nested as the threshold falls, and every promise is certified as for a ladder. The score is worth per
-cost: what is divided by is what going on costs in all, so that a threshold acts as another price on the loss would.
+is net benefit (`net_benefit`) with several ways to go on. Which offer is the best does not depend on the threshold. So
+a policy's walks are nested as the threshold falls, and every promise is certified as for a ladder. The score is worth
+per cost: worth is divided by the whole cost of going on, so that a threshold acts as another price on the loss would.
 
-A log of all offers says what each set brings, since an offer hangs on its parents alone. Up to `ALL_SETS` offers all
+A log of all offers says what each set brings, since an offer depends on its parents alone. Up to `ALL_SETS` offers all
 sets are states; of more, an offer is followed by the next one or by the reference.
 
 Guarantee: none. Any scores are valid; the threshold is certified on other questions.
@@ -39,18 +39,17 @@ from cascade.policies.history import History
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.training.estimators.design import make_design
 from cascade.training.estimators.linear import Ridge, Weights
-from cascade.training.stopping.boosting import grown
 from cascade.training.stopping.net_benefit import PENALTY
-from cascade.training.stopping.problem import Outcome, ProblemBuilder, build, price_of_loss
+from cascade.training.stopping.problem import Outcome, Problem, price_of_loss
 from cascade.training.stopping.stages import FitTarget
 
 State: TypeAlias = tuple[int, ...]
 ALL_SETS, MOST_OFFERS = 6, 12
 """Offers up to which all their sets are states; and how many there may be at most."""
 _COMPARING = frozenset({AGREEMENT, "answer_share", "judge_share"})
-"""Signals that hang on which earlier offers were bought: what they say, `votes` and `equals` say of each set."""
+"""Signals that depend on which earlier offers were bought. The features `votes` and `equals` replace them."""
 _LEAST_COST = 0.01
-"""What going on is taken to cost at least where worth is divided by it, in mean steps."""
+"""The least cost of going on that worth is divided by, in mean steps."""
 
 
 def offers_of(table: EpisodeTable) -> Parents | None:
@@ -78,7 +77,7 @@ def further(state: State, parents: Parents) -> State:
 
 
 def states_of(parents: Parents) -> tuple[State, ...]:
-    """Return the sets that can be come to without the reference, smaller ones first.
+    """Return the sets of offers that can be bought without the reference, smaller ones first.
 
     >>> states_of(((), (), ()))
     ((), (1,), (2,), (1, 2))
@@ -90,7 +89,7 @@ def states_of(parents: Parents) -> tuple[State, ...]:
 
 
 class _Stage(NamedTuple):
-    """What there is to fit a state's rule on: its features, raw and as columns, and the offers that may follow."""
+    """The data for a state's rule: its features, raw and as columns, and the offers that may follow."""
 
     features: FeatureSet
     raw: Floats
@@ -101,7 +100,7 @@ class _Stage(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    """What was fitted at a price: by state the worth of each offer, in columns, its targets, and what it costs."""
+    """The rules of one price, by state: each offer's worth as weights of columns, its targets, and its cost."""
 
     weights: Mapping[State, Sequence[Weights]]
     targets: Mapping[State, Sequence[Floats]]
@@ -109,38 +108,24 @@ class _Rules(NamedTuple):
     outcome: Outcome
 
 
-def fit_purchases(
-    table: EpisodeTable,
-    asked: FitTarget,
-    *,
-    trees: bool = False,
-    penalty: float = PENALTY,
-    confidences: bool = True,
-    init: LearnedPolicy | None = None,  # noqa: ARG001 - it starts anew
-    seed: int = 0,
-    builder: ProblemBuilder = build,
-) -> LearnedPolicy:
-    """Fit which offer to buy next, and when to stop.
+def fit_purchases(problem: Problem, *, trees: bool = False, penalty: float = PENALTY) -> LearnedPolicy:
+    """Fit which offer to buy next, and when to stop; no earlier policy is looked at.
 
     Args:
-        table: the training questions; those that lack an offer are left out.
-        asked: what the policy is for.
+        problem: the training questions, and what the policy is for (`problem.build`). Questions that lack an offer are
+            left out.
         trees: whether the mean of a ridge regression and of boosted trees says what an offer is worth, where there are
             requests enough for a cut; the price of a loss and the later decisions are those of the ridge regressions.
         penalty: of the ridge regressions, for each column and column.
-        confidences: as for the other estimators; it changes nothing here.
-        init: not looked at.
-        seed: draws what trees draw.
-        builder: makes the problem; `problem.SharedProblem` shares it with other estimators.
 
     Raises:
         MissingExtraError: scikit-learn is not installed, and trees were asked for.
-        UsageError: there is no question with all offers, or the log lacks what the kind needs.
+        UsageError: there is no question with all offers.
     """
+    table = problem.table
     parents = offers_of(table)
     if parents is None:
         raise UsageError(f"{table.dataset} is no log of single calls, of 2 to {MOST_OFFERS} offers, to buy from.")
-    problem = builder(table, asked, confidences=confidences, init=None, seed=seed)
     whole = np.flatnonzero(table.arrays.steps == table.arrays.horizon)
     if not whole.size:
         raise UsageError(f"No question of {table.dataset} has all offers on record.")
@@ -148,14 +133,14 @@ def fit_purchases(
     states = states_of(parents)
     sure = _sure(part)
     stages = {state: _stage(history_of(part), state, parents, penalty) for state in states}
-    lost = {state: _lost(part, asked, state, sure) for state in states}
+    lost = {state: _lost(part, problem.asked, state, sure) for state in states}
     price = price_of_loss(problem, lambda one: _at(stages, lost, cost, one).outcome)
     rules = _at(stages, lost, cost, price)
-    return _policy(part, stages, rules, sure, seed if trees else None)
+    return _policy(part, stages, rules, sure, problem.seed if trees else None)
 
 
 def _sure(table: EpisodeTable) -> Floats:
-    """Return how often each offer is right, (T,), and 1 for the last: by that the answers that were bought are ranked.
+    """Return how often each offer is right, (T,), and 1 for the last; bought answers are ranked by this.
 
     Equal answers are one answer, as sure as the surest of them.
     """
@@ -164,7 +149,7 @@ def _sure(table: EpisodeTable) -> Floats:
 
 
 def _lost(table: EpisodeTable, asked: FitTarget, state: State, sure: Floats) -> Floats:
-    """Return what is lost where a walk stops with these offers, float64 (n,); all of it before any was bought."""
+    """Return the loss of stopping with these offers, float64 (n,); 0 before any was bought."""
     if not state:
         return np.zeros(table.n)
     columns = np.array(state) - 1
@@ -180,7 +165,7 @@ def _chain_of(table: EpisodeTable, state: State) -> EpisodeTable:
 
 
 def _stage(history: History, state: State, parents: Parents, penalty: float) -> _Stage:
-    """Return what a state's rule looks at; before any call, at numbers of the request alone."""
+    """Return the data for a state's rule; before any call its features are numbers of the request alone."""
     bare = replace(history, signals={name: one for name, one in history.signals.items() if name not in _COMPARING})
     here, step = bare.only(state) if state else bare, max(1, len(state))
     if state:
@@ -223,7 +208,7 @@ def _at(stages: Mapping[State, _Stage], lost: Mapping[State, Floats], cost: Floa
 
 
 class _Later(NamedTuple):
-    """What buying an offer brings, the later rules followed: the loss, and the cost, its own price included."""
+    """Loss and cost after buying an offer, with the later rules followed; the cost includes the offer's price."""
 
     loss: Floats
     cost: Floats
@@ -241,6 +226,8 @@ def _policy(
     table: EpisodeTable, stages: Mapping[State, _Stage], rules: _Rules, sure: Floats, seed: int | None
 ) -> LearnedPolicy:
     """Return the policy of fitted rules; with a seed, their mean with trees that are fitted to the same targets."""
+    from cascade.training.stopping.boosting import grown
+
     nothing = (None,) * len(table.sources)
     found: list[StepRule] = []
     for state, stage in stages.items():

@@ -1,4 +1,4 @@
-"""The training questions step by step: what features, rows and columns every learned rule is fitted on."""
+"""The training questions step by step: the features, rows and columns that learned rules are fitted on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.calibration.scores import history_of
+from cascade.checks import refuse
 from cascade.conformal.arrays import Bools, Floats, Ints
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
@@ -33,7 +34,7 @@ mean, a handful of questions would set the slopes of all others."""
 
 @dataclass(frozen=True, slots=True)
 class FitTarget:
-    """What a policy is fitted for.
+    """The promise that a policy is fitted for.
 
     Attributes:
         kind: of the guarantee, one of `guarantees.registry.names`.
@@ -44,7 +45,7 @@ class FitTarget:
             effect on "error" and "regret", which speak of the one answer served.
 
     Raises:
-        UsageError: everything that is wrong with it.
+        UsageError: lists every problem.
 
     >>> FitTarget("coverage", 0.1).lambda_set
     0.0
@@ -57,8 +58,7 @@ class FitTarget:
 
     def __post_init__(self) -> None:
         problems = [*self._problems()]
-        if problems:
-            raise UsageError("; ".join(problems) + ".")
+        refuse(problems)
 
     def _problems(self) -> Iterator[str]:
         if self.rules.on_cost:
@@ -71,22 +71,22 @@ class FitTarget:
 
     @property
     def rules(self) -> Kind:
-        """What the kind of guarantee means."""
+        """The rules of the kind of guarantee."""
         return get(self.kind)
 
     @property
     def single(self) -> bool:
-        """Whether it speaks of the one answer served, not of the set."""
+        """Whether the promise is about the one answer served, not about the set."""
         return self.rules.single
 
     @property
     def includes(self) -> bool:
-        """Whether answers are left out of the set for what they are charged with."""
+        """Whether answers may be left out of the set because of their charge."""
         return self.lambda_set > 0 and not self.single
 
 
 class StepCost(NamedTuple):
-    """What steps cost, for fitting.
+    """The costs of steps, for fitting.
 
     Attributes:
         values: float64 (n, T), in mean steps, cut at the 98th percentile of the step; 0 beyond the record of a complete
@@ -112,7 +112,7 @@ def decides(table: EpisodeTable) -> Bools:
 
 
 def step_cost(table: EpisodeTable) -> StepCost:
-    """Return what steps cost. Where any cost is unknown, or all are nothing, each step costs 1.
+    """Return the costs of steps. Where any cost is unknown, or all are 0, each step costs 1.
 
     Raises:
         UsageError: there is no question.
@@ -157,11 +157,11 @@ _LEAST_PRIOR = 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stage:
-    """What there is to fit one step's rule on.
+    """The data for one step's rule.
 
     Attributes:
         step: its number, from 1.
-        features: what is looked at.
+        features: the features that the rule reads.
         rows: int64 (k,), the questions that reached the step.
         deciding: bool (k,), where going on is to be decided after it (`stages.decides`).
         raw: float64 (k, d), the features; NaN = missing.
@@ -221,7 +221,7 @@ def _stage(history: History, step: int, held: Bools, deciding: Bools) -> Stage:
 
 
 class Prior(NamedTuple):
-    """What an earlier policy says at a step, in the columns of a stage: weights (D,) and intercept."""
+    """An earlier policy's score at a step, as weights (D,) of a stage's columns and an intercept."""
 
     weights: Floats
     intercept: float
@@ -239,7 +239,7 @@ def rule_before(init: LearnedPolicy | None, step: int, sources: tuple[str, ...])
 
 
 def prior_of(scorer: Scorer | None, rule: StepRule | None, stage: Stage, table: EpisodeTable) -> Prior | None:
-    """Return what a scorer of an earlier rule says, as weights of a stage's columns: its projection on them.
+    """Return the projection of an earlier rule's score on a stage's columns, as their weights.
 
     A linear form over features of the same names is represented as it is, whatever its scaling and clipping were but
     for what is clipped; what other features said is represented as far as these can. Of a probability it is the logit.

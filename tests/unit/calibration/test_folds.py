@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cascade.calibration.folds import folds
-from cascade.calibration.samples import clusters
+from cascade.calibration.samples import clusters, folds
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from unit.calibration.logs import log

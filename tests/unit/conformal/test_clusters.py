@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from cascade.conformal import calibrate, calibrate_segments
-from cascade.conformal.clusters import one_of_each
+from cascade.conformal.split import one_of_each
 from cascade.errors import UsageError
 
 

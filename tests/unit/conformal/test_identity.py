@@ -8,9 +8,8 @@ from itertools import product
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints, StepArrays
-from cascade.conformal.identity import hangs_on_identity
 from cascade.conformal.rollout import Levels
-from cascade.conformal.served import Single, single
+from cascade.conformal.served import Single, single, votes_decide
 
 
 def partitions(many: int) -> Iterator[tuple[int, ...]]:
@@ -74,17 +73,17 @@ def test_what_does_not_hang_on_it_is_the_same_in_every_way_and_what_does_is_not(
         right = any(np.ptp(one.right.astype(int)) > 0 for found in ways for one in found)
         likely = any(np.unique(np.nan_to_num(one.sure, nan=-1.0)).size > 1 for found in ways for one in found)
         given = levels_of(leaf.reshape(1, *shape)), confidence.reshape(1, *shape)
-        assert bool(hangs_on_identity(*given)[0]) == right
-        assert bool(hangs_on_identity(*given, sure=sure.reshape(1, *shape))[0]) == (right or likely)
+        assert bool(votes_decide(*given)[0]) == right
+        assert bool(votes_decide(*given, sure=sure.reshape(1, *shape))[0]) == (right or likely)
         for kappa, each in zip(np.unique(leaf[leaf > -np.inf]).tolist(), zip(*ways, strict=True), strict=True):
             there = any(np.ptp(one.right.astype(int)) > 0 for one in each)
-            assert bool(hangs_on_identity(*given, kappa=kappa)[0]) == there
+            assert bool(votes_decide(*given, kappa=kappa)[0]) == there
         hung[2 * right + likely] += 1
     assert min(hung) > 5, hung
 
 
 def test_nothing_hangs_on_it_where_nothing_is_kept() -> None:
     leaf = np.full((2, 3, 1), -np.inf)
-    assert not hangs_on_identity(levels_of(leaf), np.full(leaf.shape, np.nan), kappa=-np.inf).any()
+    assert not votes_decide(levels_of(leaf), np.full(leaf.shape, np.nan), kappa=-np.inf).any()
     unknown, sure = np.full(leaf.shape, np.nan), np.full(leaf.shape, 0.5)
-    assert not hangs_on_identity(levels_of(leaf), unknown, sure=sure).any()
+    assert not votes_decide(levels_of(leaf), unknown, sure=sure).any()

@@ -155,7 +155,7 @@ def test_a_sequence_is_read_no_further_than_the_first_that_fails() -> None:
 
 @pytest.mark.parametrize("values", [[0.01, math.nan], [-0.1], [1.1]])
 def test_what_is_no_p_value_is_refused(values: list[float]) -> None:
-    with pytest.raises(UsageError, match=r"a p-value is none: p must lie in 0\.\.1"):
+    with pytest.raises(UsageError, match=r"A p-value must be a probability: p must lie in 0\.\.1"):
         fixed_sequence(values, 0.05)
 
 

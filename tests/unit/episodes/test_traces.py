@@ -20,13 +20,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from cascade.episodes import trace_queue
-from cascade.episodes.contents import hashed, texts_of
 from cascade.episodes.identity import identity
-from cascade.episodes.schema import COLUMNS
+from cascade.episodes.schema import COLUMNS, hashed
 from cascade.episodes.store import Store
 from cascade.episodes.store import sqlite as sqlite_module
 from cascade.episodes.trace_queue import Counts
-from cascade.episodes.traces import TraceWriter
+from cascade.episodes.traces import TraceWriter, texts_of
 from cascade.errors import (
     AuthenticationError,
     BudgetExceededError,

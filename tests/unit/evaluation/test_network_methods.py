@@ -98,13 +98,13 @@ def test_a_calibrated_network_misses_what_split_conformal_allows_on_its_calibrat
 def test_three_of_the_four_share_one_training(monkeypatch: pytest.MonkeyPatch) -> None:
     methods = {one.name: one for one in network_methods(TRAIN, QUICK)}
     trained: list[str] = []
-    original = fitting.fit_network_levels
+    original = fitting.fit_network
 
     def counting(table: EpisodeTable, asked: Mapping[str, FitTarget], **settings: Any) -> Any:
         trained.append(settings["method"])
         return original(table, asked, **settings)
 
-    monkeypatch.setattr(fitting, "fit_network_levels", counting)
+    monkeypatch.setattr(fitting, "fit_network", counting)
     for one in methods.values():
         one.prepare(TRAIN, CALIBRATION, ALPHA, SEED)
     assert trained == ["cpo_online", "ccpo"]

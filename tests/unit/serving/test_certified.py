@@ -151,7 +151,11 @@ def test_more_than_is_asked_for_is_enough(certified: str) -> None:
         ({"delta": 0.9, "k": 13}, {"audit": {"probability": 0.1}}, None),
         ({}, {"kind": "error"}, "it promises coverage, and error is asked for"),
         ({}, {"budget": 0.001}, "it promises coverage, and a budget is asked for"),
-        ({"kind": "budget", "alpha": None, "k": None, "budget_nano_usd": 9}, {"alpha": 0.1}, "its alpha is none, and"),
+        (
+            {"kind": "budget", "alpha": None, "k": None, "budget_nano_usd": 9},
+            {"alpha": 0.1},
+            "it promises no alpha, and",
+        ),
         ({"kind": "budget", "alpha": None, "k": None, "budget_nano_usd": 9}, {"required": True}, None),
         ({"kind": "budget", "alpha": None, "k": None, "budget_nano_usd": 9}, {"kind": "budget"}, None),
         ({}, {"kind": "budget"}, "it promises coverage, and budget is asked for"),

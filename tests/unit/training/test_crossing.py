@@ -14,9 +14,8 @@ import pytest
 
 from cascade.calibration import crossing
 from cascade.calibration.calibrating import calibrate_policy
-from cascade.calibration.folds import folds
 from cascade.calibration.monitoring import watch
-from cascade.calibration.samples import rows_a_group
+from cascade.calibration.samples import folds, rows_a_group
 from cascade.calibration.scores import history_of, play, sample_of
 from cascade.calibration.verifying import Verdict, verify
 from cascade.conformal.arrays import Bools

@@ -160,7 +160,7 @@ def test_what_an_earlier_policy_has_seen_is_remembered() -> None:
     again = fit(both, init=Init(first.policy, first.artifact.seen))
     assert set(first.artifact.seen.training) <= set(again.artifact.seen.training)
     assert not set(first.artifact.seen.training) & set(again.artifact.questions)
-    with pytest.raises(UsageError, match="hang together with some"):
+    with pytest.raises(UsageError, match="belong to groups that the policy"):
         fit(table, init=Init(first.policy, Seen(table.questions)))
     gone = Init(first.policy, Seen(("an old question",)))
     assert "an old question" in fit(table, init=gone).artifact.seen.training
@@ -330,7 +330,7 @@ def test_records_that_end_early_count_on_the_safe_side() -> None:
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:
     table = log(100)
-    with pytest.raises(UsageError, match=r"lambda.*hang together") as caught:
+    with pytest.raises(UsageError, match=r"lambda.*belong to groups") as caught:
         fit(table, lambda_set=-1.0, init=Init(fit(table).policy, Seen(table.questions)))
     assert "0 or more" in str(caught.value)
     with pytest.raises(UsageError, match="There is no episode"):

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cascade.calibration.folds import folds
+from cascade.calibration.samples import folds
 from cascade.calibration.scores import sample_of
 from cascade.conformal.frontier import frontier
 from cascade.conformal.rollout import levels, rollout

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cascade.calibration.doubt import doubt_of
-from cascade.calibration.folds import folds
+from cascade.calibration.samples import folds
 from cascade.calibration.scores import sample_of
 from cascade.conformal.rollout import rollout
 from cascade.guarantees import get

@@ -9,7 +9,7 @@ import pytest
 import scipy.optimize
 from sklearn.calibration import _sigmoid_calibration
 
-from cascade.calibration.folds import folds
+from cascade.calibration.samples import folds
 from cascade.errors import UsageError
 from cascade.training.estimators.design import make_design
 from cascade.training.estimators.linear import logistic, platt, probabilities

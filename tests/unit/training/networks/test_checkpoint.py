@@ -231,7 +231,7 @@ STATE = f"state-{STEPS}.safetensors"
         (CHECKPOINT_FILE, document(lambda held: held.update(schema_version=2)), "no checkpoint of the form 1"),
         (CHECKPOINT_FILE, document(lambda held: held["state"].update(file="../x")), "it is named by its step"),
         (CHECKPOINT_FILE, document(lambda held: held.pop("curves")), "curves: it has bytes and sha256"),
-        (CHECKPOINT_FILE, document(lambda held: held.pop("run")), "run: it says what the run hangs on"),
+        (CHECKPOINT_FILE, document(lambda held: held.pop("run")), "run: it says what the run depends on"),
     ],
 )
 def test_damage_is_said_and_nothing_is_trained_on_it(

@@ -17,7 +17,7 @@ from cascade.conformal.rollout import levels, rollout  # noqa: E402
 from cascade.episodes.table import EpisodeTable  # noqa: E402
 from cascade.errors import UsageError  # noqa: E402
 from cascade.policies.learned import LearnedPolicy  # noqa: E402
-from cascade.training.networks.fitting import Learned, fit_network, fit_network_levels  # noqa: E402
+from cascade.training.networks.fitting import Learned, fit_network  # noqa: E402
 from cascade.training.networks.mlp import DTYPE  # noqa: E402
 from cascade.training.networks.problem import Batch, BatchEvaluation, TrainingProblem, served_weights, start  # noqa: E402  # noqa: E402
 from cascade.training.networks.recursions import at_threshold  # noqa: E402
@@ -114,7 +114,7 @@ def test_each_level_is_served_as_it_was_trained(name: str, method: str) -> None:
     table = TABLES[name]
     asked = {f"{alpha}": FitTarget("coverage", alpha) for alpha in (0.05, 0.2, 0.5)}
     config = made.SMALL.model_copy(update=QUICK)
-    found = fit_network_levels(table, asked, config=config, method=method, confidences=False)
+    found = fit_network(table, asked, config=config, method=method, confidences=False)
     assert list(found.policies) == list(asked)
     for level, policy in enumerate(found.policies.values()):
         agree(found, table, policy=policy, level=level)

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 from cascade.conformal.arrays import StepArrays  # noqa: E402
 from cascade.episodes.table import EpisodeTable  # noqa: E402
-from cascade.training.networks.fitting import fit_network_levels  # noqa: E402
+from cascade.training.networks.fitting import fit_network  # noqa: E402
 from cascade.training.networks.problem import TrainingProblem, start  # noqa: E402
 from cascade.training.networks.training import Trained  # noqa: E402
 from cascade.training.networks.walks import Walks, encoding_of, walks_of  # noqa: E402
@@ -38,7 +38,7 @@ def asked_of(table: EpisodeTable, *asked: FitTarget, **changes: Any) -> Training
     """Return the setting that fitting makes of what is asked."""
     config = made.SMALL.model_copy(update=changes)
     levels = {str(number): one for number, one in enumerate(asked)}
-    return fit_network_levels(
+    return fit_network(
         table, levels, config=config, confidences=False, run=lambda whole: Trained(start(whole), [], None)
     ).setting
 

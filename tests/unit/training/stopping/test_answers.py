@@ -13,6 +13,7 @@ from cascade.guarantees.served_answer import served_right
 from cascade.policies.learned import LearnedPolicy, StepRule
 from cascade.training.stopping.answers import LEAST_ROWS, fit_answers, own_answers
 from cascade.training.stopping.net_benefit import fit_net_benefit
+from cascade.training.stopping.problem import build
 from cascade.training.stopping.stages import FitTarget, staged
 from unit.training.worlds import log, without
 
@@ -124,7 +125,7 @@ def test_an_earlier_policy_is_started_from() -> None:
 
 def test_the_single_answers_loss_is_that_of_the_answer_the_policy_will_serve() -> None:
     train, test = rivals(1_500, seed=6), rivals(5_000, seed=7)
-    policy = fit_net_benefit(train, FitTarget("error", 0.3), confidences=False)
+    policy = fit_net_benefit(build(train, FitTarget("error", 0.3), confidences=False))
     assert policy.judges
     shown, _ = scored(policy, test)
     after = get("error").loss(test, shown.confidence).mean(axis=0)

@@ -17,6 +17,7 @@ from cascade.training.stopping.answers import finds, fit_inclusion, with_inclusi
 from cascade.training.stopping.boosting import fit_boosted
 from cascade.training.stopping.lookahead import fit_lookahead
 from cascade.training.stopping.net_benefit import fit_net_benefit
+from cascade.training.stopping.problem import build
 from cascade.training.stopping.stages import FitTarget, staged
 from unit.training.worlds import log, without
 
@@ -34,7 +35,7 @@ def at_coverage(policy: LearnedPolicy, table: EpisodeTable, target: float) -> Po
 def test_fewer_answers_are_kept_the_more_they_are_charged_with(fit: object) -> None:
     train, test = simulate(WORLD, 1_000, seed=1), simulate(WORLD, 5_000, seed=2)
     points = [
-        at_coverage(fit(train, FitTarget("coverage", 0.1, lambda_set=charge), confidences=False), test, 0.9)  # type: ignore[operator]
+        at_coverage(fit(build(train, FitTarget("coverage", 0.1, lambda_set=charge), confidences=False)), test, 0.9)  # type: ignore[operator]
         for charge in (0.0, 0.1, 0.4)
     ]
     sizes, costs = ([getattr(point, name) for point in points] for name in ("distinct", "cost"))
@@ -74,11 +75,11 @@ def test_what_stopping_brings_with_answers_left_out() -> None:
 
 def test_where_all_questions_hang_together_every_answer_is_kept() -> None:
     table = without(simulate(WORLD, 50, seed=1), groups=("all",) * 50)
-    policy = fit_net_benefit(table, FitTarget("coverage", 0.1, lambda_set=0.2))
+    policy = fit_net_benefit(build(table, FitTarget("coverage", 0.1, lambda_set=0.2)))
     assert all(one is None for rule in policy.rules for one in rule.include)
 
 
 def test_answers_too_few_to_fit_on_are_kept() -> None:
     correct = np.zeros((20, 2, 1), dtype=np.bool_)
-    policy = fit_net_benefit(log(correct, np.ones((20, 2)), {}), FitTarget("coverage", 0.1, lambda_set=0.2))
+    policy = fit_net_benefit(build(log(correct, np.ones((20, 2)), {}), FitTarget("coverage", 0.1, lambda_set=0.2)))
     assert policy.rules[0].include == (None,)

@@ -12,6 +12,7 @@ from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.policies.estimators import Gain
 from cascade.training.stopping.lookahead import fit_lookahead
+from cascade.training.stopping.problem import build
 from cascade.training.stopping.stages import FitTarget
 from unit.training.stopping.test_net_benefit import COINS
 from unit.training.worlds import cost_at, log, lowest, without
@@ -22,7 +23,7 @@ def test_without_signals_it_is_what_is_found_on_average_for_its_price() -> None:
     first = rng.choice(4, size=4_000, p=[0.5, 0.2, 0.25, 0.05])
     correct = (np.arange(3) == first[:, None])[:, :, None]
     table = log(correct, np.tile([10, 10, 40], (4_000, 1)), {})
-    policy = fit_lookahead(table, FitTarget("coverage", 0.1), confidences=False)
+    policy = fit_lookahead(build(table, FitTarget("coverage", 0.1), confidences=False))
     scores = scored(policy, table)[1].next[0]
     share, unit = np.bincount(first, minlength=4) / 4_000, 20.0
     # After step 1: step 2 alone, or 2 and 3 together. After step 2: step 3.
@@ -33,13 +34,13 @@ def test_without_signals_it_is_what_is_found_on_average_for_its_price() -> None:
 
 def test_it_comes_near_the_enumerated_optimum() -> None:
     test = COINS.draw(60_000, seed=9)
-    policy = fit_lookahead(COINS.draw(10_000, seed=1), FitTarget("coverage", 0.1), confidences=False)
+    policy = fit_lookahead(build(COINS.draw(10_000, seed=1), FitTarget("coverage", 0.1), confidences=False))
     assert lowest(COINS, 0.1) * 0.98 < cost_at(policy, test, 0.1) < lowest(COINS, 0.1) * 1.05
 
 
 def test_its_own_threshold_loses_about_what_is_asked_for() -> None:
     train, test = (simulate(WORLDS["hotpotqa/llama-2-7b"], 2_000, seed=seed) for seed in (1, 2))
-    policy = fit_lookahead(train, FitTarget("coverage", 0.1), confidences=False)
+    policy = fit_lookahead(build(train, FitTarget("coverage", 0.1), confidences=False))
     shown, scores = scored(policy, test)
     assert 0.88 < frontier(shown.arrays, levels(shown.arrays, scores)).at(policy.kappa).coverage < 0.96
 
@@ -50,8 +51,8 @@ def test_where_going_on_can_break_what_was_right_that_is_taken_off() -> None:
     sign = rng.random(3_000)
     correct = np.stack([rng.random(3_000) < 0.6, rng.random(3_000) < 1 - sign], axis=1)
     table = log(correct[:, :, None], np.tile([10, 20], (3_000, 1)), {"sign": np.repeat(sign[:, None], 2, axis=1)})
-    error = fit_lookahead(table, FitTarget("error", 0.3), confidences=False)
-    cover = fit_lookahead(table, FitTarget("coverage", 0.1), confidences=False)
+    error = fit_lookahead(build(table, FitTarget("error", 0.3), confidences=False))
+    cover = fit_lookahead(build(table, FitTarget("coverage", 0.1), confidences=False))
     rules = [policy.rules[0].next for policy in (error, cover)]
     assert all(isinstance(rule, Gain) for rule in rules)
     assert [rule.lost == (None,) for rule in rules if isinstance(rule, Gain)] == [False, True]
@@ -64,13 +65,13 @@ def test_where_the_next_step_is_dear_going_on_is_worth_less() -> None:
     correct = np.stack([rng.random(4_000) < 0.7, rng.random(4_000) < 0.9], axis=1)[:, :, None]
     cost = np.stack([np.full(4_000, 10), 20 + np.round(180 * length)], axis=1).astype(np.int64)
     table = log(correct, cost, {"length": np.repeat(length[:, None], 2, axis=1)})
-    policy = fit_lookahead(table, FitTarget("coverage", 0.1), confidences=False)
+    policy = fit_lookahead(build(table, FitTarget("coverage", 0.1), confidences=False))
     scores, expected = scored(policy, table)[1].next[:, 0], 1.0 / (20 + 180 * length)
     middle = (length > 0.1) & (length < 0.9)
     assert np.corrcoef(1.0 / scores[middle], 1.0 / expected[middle])[0, 1] > 0.95
-    blind = scored(fit_lookahead(without(table, signals={}), FitTarget("coverage", 0.1), confidences=False), table)[
-        1
-    ].next
+    blind = scored(
+        fit_lookahead(build(without(table, signals={}), FitTarget("coverage", 0.1), confidences=False)), table
+    )[1].next
     covered = 0.9 * np.mean(correct[:, 0, 0] | correct[:, 1, 0])
     costs = []
     for values in (scores, blind[:, 0]):
@@ -83,11 +84,11 @@ def test_where_the_next_step_is_dear_going_on_is_worth_less() -> None:
 def test_an_earlier_index_is_started_from() -> None:
     world = WORLDS["hotpotqa/llama-2-7b"]
     test, asked = simulate(world, 10_000, seed=9), FitTarget("coverage", 0.08)
-    old = fit_lookahead(simulate(world, 3_000, seed=100), asked, confidences=False)
+    old = fit_lookahead(build(simulate(world, 3_000, seed=100), asked, confidences=False))
     few = [simulate(world, 80, seed=seed) for seed in range(4)]
     best = cost_at(old, test, 0.08)
     alone, warm = (
-        np.mean([cost_at(fit_lookahead(some, asked, confidences=False, init=init), test, 0.08) for some in few])
+        np.mean([cost_at(fit_lookahead(build(some, asked, confidences=False, init=init)), test, 0.08) for some in few])
         for init in (None, old)
     )
     assert warm - best < 0.5 * (alone - best)
@@ -99,8 +100,8 @@ def test_few_conditional_cases_give_their_share_to_all() -> None:
     correct[:2, 0] = False
     sign = np.random.default_rng(0).random((30, 2))
     table = log(correct[:, :, None], np.tile([10, 20], (30, 1)), {"sign": sign})
-    rule = fit_lookahead(table, FitTarget("coverage", 0.05), confidences=False).rules[0].next
+    rule = fit_lookahead(build(table, FitTarget("coverage", 0.05), confidences=False)).rules[0].next
     assert isinstance(rule, Gain)
     assert not rule.gained[0].linear.weights.any()
     blind = without(table, signals={"sign": np.zeros((30, 2))})
-    assert np.isfinite(scored(fit_lookahead(blind, FitTarget("coverage", 0.05)), blind)[1].next[:, 0]).all()
+    assert np.isfinite(scored(fit_lookahead(build(blind, FitTarget("coverage", 0.05))), blind)[1].next[:, 0]).all()

@@ -45,7 +45,9 @@ def test_more_questions_bring_it_to_the_enumerated_optimum() -> None:
     for alpha in (0.1, 0.05):
         best = lowest(COINS, alpha)
         few, many = (
-            np.mean([cost_at(fit_net_benefit(COINS.draw(n, seed), _coverage(alpha)), test, alpha) for seed in seeds])
+            np.mean(
+                [cost_at(fit_net_benefit(build(COINS.draw(n, seed), _coverage(alpha))), test, alpha) for seed in seeds]
+            )
             for n, seeds in ((100, range(6)), (10_000, range(1)))
         )
         # 60,000 test questions know the cost at a coverage to about 0.7 %.
@@ -54,7 +56,7 @@ def test_more_questions_bring_it_to_the_enumerated_optimum() -> None:
 
 
 def test_with_products_it_comes_there_too() -> None:
-    policy = fit_net_benefit(COINS.draw(10_000, seed=1), _coverage(0.1), products=True)
+    policy = fit_net_benefit(build(COINS.draw(10_000, seed=1), _coverage(0.1), products=True))
     assert any(len(rule.next.design.pairs) for rule in policy.rules if isinstance(rule.next, Linear))
     assert cost_at(policy, COINS.draw(60_000, seed=9), 0.1) < lowest(COINS, 0.1) * 1.015
 
@@ -68,13 +70,13 @@ def test_a_signal_that_knows_what_comes_reaches_the_clairvoyant_bound() -> None:
     table = log(correct, np.tile([10, 10, 10], (3_000, 1)), signals)
     train, test = table.take(np.arange(1_500)), table.take(np.arange(1_500, 3_000))
     for alpha in (0.1, 0.02):
-        policy = fit_net_benefit(train, _coverage(alpha), confidences=False)
+        policy = fit_net_benefit(build(train, _coverage(alpha), confidences=False))
         assert cost_at(policy, test, alpha) <= clairvoyant(test.arrays, alpha).cost * 1.02
 
 
 def test_kappa_0_loses_about_what_is_aimed_at_on_fresh_questions() -> None:
     train, test = COINS.draw(20_000, seed=3), COINS.draw(20_000, seed=4)
-    policy = fit_net_benefit(train, _coverage(0.1), confidences=False)
+    policy = fit_net_benefit(build(train, _coverage(0.1), confidences=False))
     shown, scores = scored(policy, test)
     point = frontier(shown.arrays, levels(shown.arrays, scores)).at(policy.kappa)
     assert 0.9 <= point.coverage < 0.95
@@ -84,11 +86,11 @@ def test_scores_hardly_tie_on_the_simulated_world_whatever_is_asked_for() -> Non
     """One round covers 0.84: at 0.4 nothing has to go on, at 0.001 everything has."""
     train, test = simulate(WORLD, 400, seed=1), simulate(WORLD, 2_000, seed=2)
     for alpha in (0.4, 0.1, 0.001):
-        scores = onward(fit_net_benefit(train, _coverage(alpha), confidences=False), test)
+        scores = onward(fit_net_benefit(build(train, _coverage(alpha), confidences=False)), test)
         assert np.isfinite(scores).all()
         assert all(np.unique(column).size > 1_900 for column in scores.T)
         # And they order the questions: to cover 0.93 costs less than the best mixture of depths.
-        policy = fit_net_benefit(train, _coverage(alpha), confidences=False)
+        policy = fit_net_benefit(build(train, _coverage(alpha), confidences=False))
         mixed = depth_mixture(test.arrays).cost_at(0.93)
         assert mixed is not None
         assert cost_at(policy, test, 0.07) < mixed
@@ -107,7 +109,7 @@ def test_one_step_that_all_questions_need_does_not_blind_it_to_the_next() -> Non
     doubt = np.where(hard, 1.0, 0.0)[:, None] + rng.normal(0, 0.5, (n, 4))
     table = log(correct[:, :, None], np.tile([10, 10, 30, 400], (n, 1)), {"doubt": doubt})
     train, test = table.take(np.arange(1_000)), table.take(np.arange(1_000, n))
-    policy = fit_net_benefit(train, _coverage(0.085), confidences=False)
+    policy = fit_net_benefit(build(train, _coverage(0.085), confidences=False))
     mixed = depth_mixture(test.arrays).cost_at(0.96)
     assert mixed is not None
     assert cost_at(policy, test, 0.04) < 0.7 * mixed
@@ -116,16 +118,16 @@ def test_one_step_that_all_questions_need_does_not_blind_it_to_the_next() -> Non
 def test_unknown_costs_count_steps() -> None:
     table = COINS.draw(500, seed=2)
     blind = without(table, cost_known=False)
-    policy = fit_net_benefit(blind, _coverage(0.1), confidences=False)
+    policy = fit_net_benefit(build(blind, _coverage(0.1), confidences=False))
     same = log(table.arrays.correct, np.ones((500, 3)), dict(table.signals))
-    other = fit_net_benefit(same, _coverage(0.1), confidences=False)
+    other = fit_net_benefit(build(same, _coverage(0.1), confidences=False))
     assert np.allclose(onward(policy, table), onward(other, table))
 
 
 def test_the_unit_of_money_changes_nothing() -> None:
     table = COINS.draw(500, seed=2)
     dear = log(table.arrays.correct, table.arrays.cost * 7, dict(table.signals))
-    policies = [fit_net_benefit(one, _coverage(0.1), confidences=False) for one in (table, dear)]
+    policies = [fit_net_benefit(build(one, _coverage(0.1), confidences=False)) for one in (table, dear)]
     assert np.allclose(onward(policies[0], table), onward(policies[1], table), rtol=1e-9)
 
 
@@ -134,7 +136,7 @@ def test_a_budget_is_spent_and_hardly_more(share: float) -> None:
     train, test = simulate(WORLD, 2_000, seed=1), simulate(WORLD, 10_000, seed=2)
     least, most = train.arrays.cost[:, 0].mean(), train.arrays.cost.sum(axis=1).mean()
     budget = float(least + share * (most - least))
-    policy = fit_net_benefit(train, FitTarget("budget", budget_nano_usd=budget), confidences=False)
+    policy = fit_net_benefit(build(train, FitTarget("budget", budget_nano_usd=budget), confidences=False))
     shown, scores = scored(policy, test)
     point = frontier(shown.arrays, levels(shown.arrays, scores)).at(policy.kappa)
     assert 0.9 * budget < point.cost < 1.03 * budget
@@ -159,14 +161,14 @@ def test_an_alpha_that_no_step_reaches_is_fitted_as_well_as_can_be() -> None:
     )
     lost = 1 - arrays.solvable.mean()
     assert lost > 0.05
-    policy = fit_net_benefit(open_ended, _coverage(0.001), confidences=False)
+    policy = fit_net_benefit(build(open_ended, _coverage(0.001), confidences=False))
     assert np.isfinite(onward(policy, table)).all()
     assert cost_at(policy, table, 0.1) < depth_mixture(arrays).cost_at(0.9)  # type: ignore[operator]  # it is reached
 
 
 def test_nothing_to_look_at_gives_the_same_score_to_all() -> None:
     table = log(COINS.draw(200, seed=1).arrays.correct, np.tile([10, 20, 40], (200, 1)), {})
-    scores = onward(fit_net_benefit(table, _coverage(0.1)), table)
+    scores = onward(fit_net_benefit(build(table, _coverage(0.1))), table)
     assert (scores == scores[:1]).all()
     assert np.isfinite(scores).all()
 
@@ -174,34 +176,36 @@ def test_nothing_to_look_at_gives_the_same_score_to_all() -> None:
 def test_one_step_has_nothing_to_decide() -> None:
     one = COINS.draw(50, seed=1)
     single = log(one.arrays.correct[:, :1], one.arrays.cost[:, :1], {"sign": one.signals["sign"][:, :1]})
-    policy = fit_net_benefit(single, _coverage(0.1))
+    policy = fit_net_benefit(build(single, _coverage(0.1)))
     assert policy.horizon == 1
     assert policy.rules[0].next is None
 
 
 def test_an_earlier_policy_makes_up_for_questions_that_are_few() -> None:
     test, alpha = simulate(WORLD, 10_000, seed=9), 0.08
-    old = fit_net_benefit(simulate(WORLD, 3_000, seed=100), _coverage(alpha), confidences=False)
+    old = fit_net_benefit(build(simulate(WORLD, 3_000, seed=100), _coverage(alpha), confidences=False))
     best, alone, warm = cost_at(old, test, alpha), [], []
     for seed in range(6):
         few = simulate(WORLD, 80, seed=seed)
-        alone.append(cost_at(fit_net_benefit(few, _coverage(alpha), confidences=False), test, alpha))
-        warm.append(cost_at(fit_net_benefit(few, _coverage(alpha), confidences=False, init=old), test, alpha))
+        alone.append(cost_at(fit_net_benefit(build(few, _coverage(alpha), confidences=False)), test, alpha))
+        warm.append(cost_at(fit_net_benefit(build(few, _coverage(alpha), confidences=False, init=old)), test, alpha))
     assert np.mean(warm) - best < 0.7 * (np.mean(alone) - best)
 
 
 def test_an_earlier_policy_of_other_sources_is_not_used() -> None:
     table = COINS.draw(200, seed=1)
     correct = np.repeat(table.arrays.correct, 2, axis=2)
-    old = fit_net_benefit(log(correct, table.arrays.cost, dict(table.signals)), _coverage(0.1), confidences=False)
-    anew = fit_net_benefit(table, _coverage(0.1), confidences=False, init=old)
-    plain = fit_net_benefit(table, _coverage(0.1), confidences=False)
+    old = fit_net_benefit(
+        build(log(correct, table.arrays.cost, dict(table.signals)), _coverage(0.1), confidences=False)
+    )
+    anew = fit_net_benefit(build(table, _coverage(0.1), confidences=False, init=old))
+    plain = fit_net_benefit(build(table, _coverage(0.1), confidences=False))
     assert np.array_equal(onward(anew, table), onward(plain, table))
 
 
 def test_the_same_questions_and_seed_give_the_same_numbers() -> None:
     table = simulate(WORLD, 200, seed=8)
-    one, other = (fit_net_benefit(table, _coverage(0.1), seed=3) for _ in range(2))
+    one, other = (fit_net_benefit(build(table, _coverage(0.1), seed=3)) for _ in range(2))
     for mine, its in zip(one.rules, other.rules, strict=True):
         for first, second in zip(mine.scorers, its.scorers, strict=True):
             assert all(np.array_equal(part, second.arrays()[name]) for name, part in first.arrays().items())

@@ -27,16 +27,16 @@ def test_estimators_that_share_a_problem_give_the_same_bytes(monkeypatch: pytest
         return build(*args, **more)  # type: ignore[arg-type]
 
     alone = [
-        fit_net_benefit(TABLE, ASKED),
-        fit_net_benefit(TABLE, ASKED, products=True),
-        fit_lookahead(TABLE, ASKED),
+        fit_net_benefit(build(TABLE, ASKED)),
+        fit_net_benefit(build(TABLE, ASKED, products=True)),
+        fit_lookahead(build(TABLE, ASKED)),
     ]
     monkeypatch.setattr(problem, "build", counted)
     shared = SharedProblem()
     together = [
-        fit_net_benefit(TABLE, ASKED, builder=shared),
-        fit_net_benefit(TABLE, ASKED, products=True, builder=shared),
-        fit_lookahead(TABLE, ASKED, builder=shared),
+        fit_net_benefit(shared(TABLE, ASKED)),
+        fit_net_benefit(shared(TABLE, ASKED, products=True)),
+        fit_lookahead(shared(TABLE, ASKED)),
     ]
     assert [model_file.dumps(one) for one in together] == [model_file.dumps(one) for one in alone]
     assert made == 1

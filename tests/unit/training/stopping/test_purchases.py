@@ -31,6 +31,7 @@ from cascade.strategies.offers import Offer, Offers
 from cascade.training.estimators.linear import Weights
 from cascade.training.fitting import fit_policy
 from cascade.training.stopping import purchases
+from cascade.training.stopping.problem import build
 from cascade.training.stopping.stages import FitTarget
 from cascade.types import Completion, Question, Request, Usage
 from unit.made import CHEAP, DEAR, completion, yes_no
@@ -169,7 +170,7 @@ def world(request: pytest.FixtureRequest) -> tuple[Strategy, EpisodeTable]:
 
 def test_a_walk_live_is_the_walk_on_the_log(world: tuple[Strategy, EpisodeTable]) -> None:
     strategy, table = world
-    policy = purchases.fit_purchases(table, ASKED)
+    policy = purchases.fit_purchases(build(table, ASKED))
     sample = sample_of(table, policy)
     assert sample.table.bought is not None
     assert not sample.table.bought.all()
@@ -202,7 +203,9 @@ def identity_of(number: int) -> str:
 
 def test_an_audit_buys_the_reference_and_changes_no_answer(world: tuple[Strategy, EpisodeTable]) -> None:
     strategy, table = world
-    served = CalibratedPolicy(purchases.fit_purchases(table, ASKED), Threshold(1e6))  # it goes on where it has to
+    served = CalibratedPolicy(
+        purchases.fit_purchases(build(table, ASKED)), Threshold(1e6)
+    )  # it goes on where it has to
     buying = strategy.only(Takes(calls=True))
     for number in range(5):
         plain, audited = (
@@ -219,7 +222,7 @@ def test_a_log_of_its_own_walks_is_read_as_the_log_of_all_offers(
     world: tuple[Strategy, EpisodeTable], audit: bool
 ) -> None:
     strategy, table = world
-    policy = purchases.fit_purchases(table, ASKED)
+    policy = purchases.fit_purchases(build(table, ASKED))
     served = CalibratedPolicy(policy, Threshold(0.0))
     own = logged(strategy.only(Takes(calls=True)), range(150), served, audit=audit)
     assert own.n == table.n
@@ -234,7 +237,7 @@ def test_a_step_that_was_left_out_is_unknown_to_what_buys_in_the_listed_order(
     world: tuple[Strategy, EpisodeTable],
 ) -> None:
     strategy, table = world
-    served = CalibratedPolicy(purchases.fit_purchases(table, ASKED), Threshold(0.0))
+    served = CalibratedPolicy(purchases.fit_purchases(build(table, ASKED)), Threshold(0.0))
     own = logged(strategy.only(Takes(calls=True)), range(150), served, audit=True)
     assert own.bought is not None
     gaps = ~own.bought.all(axis=1)
@@ -260,7 +263,7 @@ def test_what_was_not_bought_costs_nothing_and_solves_nothing_less(world: tuple[
 
 def test_its_file_gives_the_same_policy(world: tuple[Strategy, EpisodeTable]) -> None:
     _, table = world
-    policy = purchases.fit_purchases(table, ASKED)
+    policy = purchases.fit_purchases(build(table, ASKED))
     data = model_file.dumps(policy)
     settings = model_file.settings(policy, data)
     again = model_file.loads(data, settings)
@@ -281,7 +284,7 @@ def test_it_is_chosen_and_certified_like_any_other(world: tuple[Strategy, Episod
 def test_what_cannot_be_bought_from_is_refused() -> None:
     with pytest.raises(UsageError, match="no rule follows"):
         best = Best(np.array([9]), np.array([1.0]), (Constant(1.0),))
-        policy = purchases.fit_purchases(logged(LISTS["a ladder"], range(40)), ASKED)
+        policy = purchases.fit_purchases(build(logged(LISTS["a ladder"], range(40)), ASKED))
         broken = (policy.rules[0].__class__(policy.rules[0].features, best, (None,), (None,)), *policy.rules[1:])
         type(policy)("purchases", broken[: len(policy.states)], takes=Takes(calls=True), states=policy.states)
 
@@ -310,5 +313,5 @@ def test_rounds_read_call_by_call_cost_what_they_cost() -> None:
     assert (calls.arrays.cost[:, :2].sum(axis=1) == rounds.arrays.cost[:, 0]).all()
     assert (calls.arrays.cost[:, 2] == rounds.walks["guide only"].cost).all()
     assert (calls.arrays.correct[:, 2, 0] == rounds.walks["guide only"].right).all()
-    fitted = purchases.fit_purchases(calls, ASKED)
+    fitted = purchases.fit_purchases(build(calls, ASKED))
     assert fitted.states == ((), (1,), (1, 2), (3,))

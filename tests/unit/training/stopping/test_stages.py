@@ -13,7 +13,7 @@ from cascade.evaluation.simulate import simulate
 from cascade.evaluation.worlds import WORLDS
 from cascade.policies.estimators import Linear
 from cascade.training.stopping.net_benefit import fit_net_benefit
-from cascade.training.stopping.problem import Walked, backward
+from cascade.training.stopping.problem import Walked, backward, build
 from cascade.training.stopping.stages import MOST_MULTIPLIED, PRODUCTS_TIMES, FitTarget, prior_of, rule_before, staged
 from unit.evaluation.plain import draw, table_of
 from unit.training.stopping.test_net_benefit import COINS
@@ -45,7 +45,7 @@ def test_a_step_that_nobody_reached_is_empty_and_gone_past() -> None:
     )
     cut = without(table, arrays=short)
     assert [stage.rows.size for stage in staged(cut)] == [60, 60, 0]
-    policy = fit_net_benefit(cut, FitTarget("coverage", 0.1))
+    policy = fit_net_benefit(build(cut, FitTarget("coverage", 0.1)))
     assert policy.horizon == 3
 
 
@@ -63,7 +63,7 @@ def test_products_are_penalised_more_and_left_out_where_there_are_too_many() -> 
 
 def test_an_earlier_line_over_the_same_features_is_found_as_it_was() -> None:
     """Other questions, so other centres, scales and clips: the line in between is the same."""
-    old = fit_net_benefit(simulate(WORLD, 2_000, seed=1), FitTarget("coverage", 0.1), confidences=False)
+    old = fit_net_benefit(build(simulate(WORLD, 2_000, seed=1), FitTarget("coverage", 0.1), confidences=False))
     table = simulate(WORLD, 2_000, seed=2)
     for stage, rule in zip(staged(table)[:-1], old.rules, strict=False):
         prior = prior_of(rule.next, rule, stage, table)
@@ -74,13 +74,13 @@ def test_an_earlier_line_over_the_same_features_is_found_as_it_was() -> None:
 
 
 def test_what_says_nothing_of_these_questions_is_no_prior() -> None:
-    old = fit_net_benefit(simulate(WORLD, 200, seed=1), FitTarget("coverage", 0.1), confidences=False)
+    old = fit_net_benefit(build(simulate(WORLD, 200, seed=1), FitTarget("coverage", 0.1), confidences=False))
     table = COINS.draw(100, seed=1)
     assert rule_before(old, 1, table.sources) is None
     assert rule_before(old, 9, old.sources) is None
     stage = staged(table)[0]
     assert prior_of(None, old.rules[0], stage, table) is None
-    mine = fit_net_benefit(table, FitTarget("coverage", 0.1), confidences=False)
+    mine = fit_net_benefit(build(table, FitTarget("coverage", 0.1), confidences=False))
     renamed = without(table, signals={"other": table.signals["sign"]})
     assert prior_of(mine.rules[0].next, mine.rules[0], staged(renamed)[0], renamed) is None
 
