@@ -1,4 +1,4 @@
-"""Plug-ins as a user has them: the two example packages, installed, and modules written for a test."""
+"""Plug-ins as a user has them: the three example packages, installed, and modules written for a test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import tomllib
 from pathlib import Path
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-PACKAGES = {"write_a_strategy": "sampling_strategy", "write_a_policy": "agreeing_policy"}
+PACKAGES = {
+    "write_a_strategy": "sampling_strategy",
+    "write_a_policy": "agreeing_policy",
+    "write_a_guarantee": "avoidable_guarantee",
+}
 """The module of each example package, by its folder."""
 
 

@@ -23,30 +23,41 @@ from cascade.providers.fake import FakeProvider
 from cascade.serving.certified import fallback_of
 from cascade.strategies.ladder import Ladder
 from cascade.types import Question
+from unit import plugged
 from unit.cli.conftest import Ran
 
 Cli = Callable[..., Ran]
 PAGE = Path(__file__).parents[3] / "docs" / "write-a-guarantee.md"
+EXAMPLE = plugged.EXAMPLES / "write_a_guarantee"
 LOG = str(log_of("ladder"))
 POLICY = "{kind: threshold, keep: both, when: reply_logprob}"
 ASKED = ("--guarantee", "avoidable", "--alpha", "0.3", "--delta", "0.2")
 
 
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return plugged.installed(tmp_path_factory.mktemp("installed"), tmp_path_factory.mktemp("sources"))
+
+
 @pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Install the page's class, as a package in one file with its entry point."""
-    site = tmp_path / "site"
-    about = site / "avoidable-1.0.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: avoidable\nVersion: 1.0\n", "utf-8")
-    (about / "entry_points.txt").write_text("[cascade.guarantees]\navoidable = avoidable:Avoidable\n", "utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    (site / "avoidable.py").write_text(code, "utf-8")
-    monkeypatch.syspath_prepend(site)
-    monkeypatch.delitem(sys.modules, "avoidable", raising=False)
+def installed(packages: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make the example's package known while a test runs."""
+    monkeypatch.syspath_prepend(packages)
+    monkeypatch.delitem(sys.modules, "avoidable_guarantee", raising=False)
     get.cache_clear()
     yield
     get.cache_clear()
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_page_shows_the_example_and_its_code_runs() -> None:
+    blocks = re.findall(r"```(python|toml)\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    (code, check), (project,) = ([text for kind, text in blocks if kind == one] for one in ("python", "toml"))
+    assert code == (EXAMPLE / "avoidable_guarantee.py").read_text("utf-8")
+    assert project == (EXAMPLE / "pyproject.toml").read_text("utf-8")
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(check, str(PAGE), "exec"), names)  # noqa: S102 - our own page
+    assert 0 < len(names["found"].risks) <= names["found"].repeats
 
 
 @pytest.mark.usefixtures("installed")

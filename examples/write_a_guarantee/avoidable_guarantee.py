@@ -1,0 +1,30 @@
+"""A guarantee: a wrong answer counts where some step has a right one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cascade.guarantees import Audit, Questions, ServedAnswer
+from cascade.types import Answer
+
+
+class Avoidable(ServedAnswer):
+    """Count a wrong answer where some step has a right one."""
+
+    name = "avoidable"
+    event = "the answer served is right, or no step would have brought a right one"
+    kept = "the answer served is right, or no step is"
+
+    def against(self, table: Questions) -> np.ndarray:
+        """Return on which logged questions a wrong answer counts: True where that is not known."""
+        return table.arrays.solvable | ~table.arrays.complete
+
+    def reads_all_steps(self, audit: Audit) -> bool:  # noqa: ARG002 - said for every audit
+        """Return whether an audit that lacks a step says nothing."""
+        return True
+
+    def audited(self, answer: Answer, audit: Audit) -> bool | None:
+        """Return whether an audited question was missed."""
+        texts = {one.text for step in answer.steps for one in step.candidates}
+        avoidable = not audit.complete or any(audit.right(text) is not False for text in texts)
+        return avoidable and super().audited(answer, audit)
