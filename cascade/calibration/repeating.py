@@ -17,7 +17,7 @@ from cascade.calibration.calibrating import calibrate_policy
 from cascade.calibration.samples import joined, once
 from cascade.calibration.scores import sample_of
 from cascade.episodes.table import EpisodeTable
-from cascade.errors import NotCertifiedError
+from cascade.errors import NotCertifiedError, UsageError
 from cascade.guarantees.base import Guarantee, get
 from cascade.policies.base import Policy
 from cascade.section import Section
@@ -31,19 +31,21 @@ class Repeated:
     """The outcomes of repeated calibrations.
 
     Attributes:
-        guarantee: what was promised each time.
+        alpha: the share of questions that may be missed.
+        delta: the share of calibrations that may break the promise; None where it holds on average over them.
         repeats: calibrations.
         risks: of each calibration that certified something, the share of questions that its threshold misses.
     """
 
-    guarantee: Guarantee
+    alpha: float
+    delta: float | None
     repeats: int
     risks: tuple[float, ...]
 
     @property
     def broken(self) -> int:
         """The number of calibrations whose share of misses is above alpha."""
-        return sum(risk > self.guarantee.alpha for risk in self.risks)
+        return sum(risk > self.alpha for risk in self.risks)
 
     @property
     def holds(self) -> bool:
@@ -54,11 +56,12 @@ class Repeated:
         """
         if not self.risks:
             return True
-        delta = self.guarantee.delta
-        if delta is None:
+        if self.delta is None:
             error = float(np.std(self.risks)) / math.sqrt(len(self.risks))
-            return float(np.mean(self.risks)) <= self.guarantee.alpha + _SIGMAS * error
-        return self.broken / self.repeats <= delta + _SIGMAS * math.sqrt(delta * (1 - delta) / self.repeats)
+            return float(np.mean(self.risks)) <= self.alpha + _SIGMAS * error
+        return self.broken / self.repeats <= self.delta + _SIGMAS * math.sqrt(
+            self.delta * (1 - self.delta) / self.repeats
+        )
 
 
 def repeat_calibration(
@@ -86,7 +89,7 @@ def repeat_calibration(
         seed: draws the questions.
 
     Raises:
-        UsageError: the log cannot calibrate this policy, or no single question breaks such a promise.
+        UsageError: the log cannot calibrate this policy, or the promise is about no share of questions.
 
     >>> from cascade import Guarantee, open_log
     >>> from cascade.factory import policy_of
@@ -97,6 +100,8 @@ def repeat_calibration(
     >>> repeat_calibration(log.tables, policy_of(section), section, wanted, questions=100, repeats=20).holds
     True
     """
+    if guarantee.alpha is None:
+        raise UsageError(f"A promise of {guarantee.kind} is about no share of questions: name one with alpha.")
     whole = joined(tables)
     table = whole.take(once(whole))
     sample, rng, risks = sample_of(table, policy), np.random.default_rng(seed), list[float]()
@@ -113,4 +118,4 @@ def repeat_calibration(
         found = get(certificate.kind).misses(certificate, sample)
         counted = found.counted & looked
         risks.append(float(np.mean(found.missed[counted])) if counted.any() else 0.0)
-    return Repeated(guarantee, repeats, tuple(risks))
+    return Repeated(guarantee.alpha, guarantee.delta, repeats, tuple(risks))

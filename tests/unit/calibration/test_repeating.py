@@ -43,5 +43,5 @@ def test_one_that_certifies_twice_as_much_is_found_out(guarantee: Guarantee, mon
 
 
 def test_calibrations_that_certify_nothing_break_nothing() -> None:
-    found = Repeated(Guarantee("error", 0.1, delta=0.1), 20, ())
+    found = Repeated(0.1, 0.1, 20, ())
     assert (found.broken, found.holds) == (0, True)
