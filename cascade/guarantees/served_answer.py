@@ -14,7 +14,6 @@ import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats
 from cascade.conformal.frontier import StepFunctions
-from cascade.conformal.labels import sampled
 from cascade.conformal.ltt import Forecast, chance_said, forecast, learn_then_test, order_path
 from cascade.conformal.rollout import Levels
 from cascade.conformal.served import PathPoint, Served, served, single
@@ -192,7 +191,11 @@ def right_after(table: Questions, confidence: Floats, step: int) -> Bools:
 def tested_alpha(guarantee: Guarantee, table: Questions) -> float:
     """Return the rate that calibration losses are tested against: alpha, times the share drawn where people judge."""
     alpha = guarantee.alpha or 0.0
-    return alpha if table.truth is None else sampled(alpha, table.truth.rate)
+    if table.truth is None:
+        return alpha
+    from cascade.conformal.labels import sampled
+
+    return sampled(alpha, table.truth.rate)
 
 
 def drawn_alone(answered: Served, table: Questions) -> Served:
