@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cascade.api.output import plain_text
+from cascade.api.page import Column, listed, table
 from cascade.api.tables import per_thousand
 from cascade.calibration.calibrating import Calibrated, SegmentResult
 from cascade.calibration.fingerprint import unknown
@@ -47,14 +48,6 @@ class _Line(NamedTuple):
     realised: Realised | None
 
 
-class _Column(NamedTuple):
-    """A column, the least width of the terminal at which it is shown, and what stands in it."""
-
-    head: str
-    from_width: int
-    cell: Callable[[_Line], str]
-
-
 def calibrated_report(done: Calibrated, width: int) -> Iterator[RenderableType]:
     """Yield what is said about a calibration, for a terminal of so many columns."""
     yield Text(f"{counted(done.n, 'calibration question')}{_besides(done)}", style="bold")
@@ -84,13 +77,8 @@ def _besides(done: Calibrated) -> str:
 
 def _table(done: Calibrated, width: int) -> Table:
     columns = _shown(done, width)
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True, overflow="ellipsis", min_width=12)
-    for column in columns:
-        table.add_column(column.head, justify="right", no_wrap=True)
-    for line in _lines(done):
-        table.add_row(Text(plain_text(line.name)), *(column.cell(line) for column in columns))
-    return table
+    rows = [[Text(plain_text(line.name)), *(column.cell(line) for column in columns)] for line in _lines(done)]
+    return table(["", *(column.head for column in columns)], rows, name_width=12)
 
 
 def _lines(done: Calibrated) -> Iterator[_Line]:
@@ -103,34 +91,34 @@ def _lines(done: Calibrated) -> Iterator[_Line]:
     yield _Line("all is kept", None, done.everything)
 
 
-def _shown(done: Calibrated, width: int) -> Sequence[_Column]:
+def _shown(done: Calibrated, width: int) -> Sequence[Column[_Line]]:
     """Return the columns that a terminal of so many has room for."""
     return [column for column in _columns(done) if column.from_width <= width]
 
 
-def _columns(done: Calibrated) -> Sequence[_Column]:
+def _columns(done: Calibrated) -> Sequence[Column[_Line]]:
     abstains = done.guarantee.abstain
-    below = (_Column("sure of", 0, _of_result(_sure)), _Column("silent", 0, _share(lambda one: one.abstained)))
+    below = (Column("sure of", 0, _of_result(_sure)), Column("silent", 0, _share(lambda one: one.abstained)))
     return (
-        _Column("n", 0, _of_result(lambda one: str(one.certificate.n))),
+        Column("n", 0, _of_result(lambda one: str(one.certificate.n))),
         *_counts(done),
-        _Column("kappa", 0, _of_result(_kappa)),
+        Column("kappa", 0, _of_result(_kappa)),
         *(below if abstains else ()),
-        _Column("cover", 0, _share(lambda one: one.coverage)),
-        _Column("in set", 0, _share(lambda one: one.in_set)),
-        _Column("wrong", 0, _share(lambda one: one.error)),
-        _Column("cost/1k", 0, _cost),
-        _Column("len", 0, _figure(lambda one: f"{one.length:.2f}")),
-        _Column("set", _WIDE if abstains else 0, _figure(lambda one: f"{one.set_size:.2f}")),
+        Column("cover", 0, _share(lambda one: one.coverage)),
+        Column("in set", 0, _share(lambda one: one.in_set)),
+        Column("wrong", 0, _share(lambda one: one.error)),
+        Column("cost/1k", 0, _cost),
+        Column("len", 0, _figure(lambda one: f"{one.length:.2f}")),
+        Column("set", _WIDE if abstains else 0, _figure(lambda one: f"{one.set_size:.2f}")),
     )
 
 
-def _counts(done: Calibrated) -> Iterator[_Column]:
+def _counts(done: Calibrated) -> Iterator[Column[_Line]]:
     """Yield the columns of rank and misses, where the promise has them."""
     if any(result.certificate.k is not None for result in done.segments):
-        yield _Column("k", 0, _of_result(lambda one: _count(one.certificate.k)))
+        yield Column("k", 0, _of_result(lambda one: _count(one.certificate.k)))
     if any(result.found.misses is not None for result in done.segments):
-        yield _Column("missed", 0, _of_result(lambda one: _count(one.found.misses)))
+        yield Column("missed", 0, _of_result(lambda one: _count(one.found.misses)))
 
 
 def _count(value: int | None) -> str:
@@ -214,13 +202,10 @@ def _warnings(done: Calibrated) -> Iterator[str]:
 
 def _assumptions(done: Calibrated) -> RenderableType:
     certificate = done.segments[0].certificate
-    table = Table.grid(padding=(0, 1))
-    for said in certificate.assumptions:
-        table.add_row("-", Text(plain_text(said)))
     ending = ["It has no last day." if certificate.expires is None else f"Its last day is {certificate.expires}."]
     if unknown(certificate.made_for):
         ending.append("With --config the cascade that will serve is put on record.")
-    return Group(Text("It rests on:"), table, Text(" ".join(ending)))
+    return Group(Text("It rests on:"), listed(certificate.assumptions), Text(" ".join(ending)))
 
 
 def calibrated_document(done: Calibrated) -> dict[str, Any]:

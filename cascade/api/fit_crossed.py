@@ -14,6 +14,7 @@ from rich.text import Text
 from cascade.api.certificates import calibrated_document, calibrated_report
 from cascade.api.fit_report import not_written
 from cascade.api.output import plain_text
+from cascade.api.page import table
 from cascade.api.result import Result
 from cascade.calibration.crossing import bound
 from cascade.evaluation.report.crossed_card import crossed_files
@@ -88,11 +89,8 @@ class CrossedFit(Result):
 
 
 def _members(done: Crossed) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column("member", justify="right")
-    table.add_column("chosen", no_wrap=True, overflow="ellipsis")
-    for head in ("fitted on", "certifies with"):
-        table.add_column(head, justify="right")
-    for number, (choice, critical) in enumerate(zip(done.choices, done.policy.critical, strict=True)):
-        table.add_row(str(number), Text(plain_text(choice.chosen.name)), f"{choice.n:,}", f"{critical.size:,}")
-    return table
+    rows = [
+        [str(number), Text(plain_text(choice.chosen.name)), f"{choice.n:,}", f"{critical.size:,}"]
+        for number, (choice, critical) in enumerate(zip(done.choices, done.policy.critical, strict=True))
+    ]
+    return table(("member", "chosen", "fitted on", "certifies with"), rows, left=2)

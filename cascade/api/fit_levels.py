@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from cascade.api.fit_report import PolicyFit, not_written
 from cascade.api.guarantee_options import GuaranteeOptions
 from cascade.api.output import plain_text
+from cascade.api.page import table
 from cascade.api.problems import Problems
 from cascade.api.result import Result
 from cascade.api.tables import per_thousand
@@ -199,20 +199,16 @@ def certified_levels(
 ) -> Iterator[RenderableType]:
     """Yield what is certified at each level: one table with a row a certificate, and the promises in words."""
     priced = all(one.realised.cost_nano_usd is not None for one in levels.values())
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column("  level", no_wrap=True, overflow="ellipsis")
-    for head in ("alpha", "n", "kappa", "cost/1k" if priced else "len", "cover"):
-        table.add_column(head, justify="right", no_wrap=True)
-    table.add_column("certificate", no_wrap=True)
     named = chosen if chosen is not None and width >= _WIDE else {}
-    if named:
-        table.add_column("chosen", overflow="fold")
+    heads = ["  level", "alpha", "n", "kappa", "cost/1k" if priced else "len", "cover", "certificate"]
+    made = table([*heads, *(["chosen"] if named else [])], [], wrap=1 if named else 0)
+    made.columns[len(heads) - 1].justify = "left"
     for name, one in levels.items():
         for cells in _rows(name, one, priced=priced):
             first = Text(f"{'*' if name == default else ' '} {plain_text(cells[0])}")
             last = [Text(plain_text(named[name]))] if named else []
-            table.add_row(first, *cells[1:], *last, style="bold" if name == default else "")
-    yield table
+            made.add_row(first, *cells[1:], *last, style="bold" if name == default else "")
+    yield made
     yield Text(_legend(priced=priced), style="dim")
     yield ""
     for name, one in levels.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -13,6 +13,7 @@ from rich.text import Text
 
 from cascade.api.certificates import calibrated_document, calibrated_report
 from cascade.api.output import plain_text
+from cascade.api.page import Column, figures
 from cascade.api.result import Result
 from cascade.api.tables import per_thousand
 from cascade.api.unserved import next_step
@@ -121,14 +122,6 @@ class _Line(NamedTuple):
     judged: Judged | None = None
 
 
-class _Column(NamedTuple):
-    """A column, the least width of the terminal at which it is shown, and what stands in it."""
-
-    head: str
-    from_width: int
-    cell: Callable[[_Line], str]
-
-
 def fitted_report(found: PolicyFit, width: int) -> Iterator[RenderableType]:
     """Yield what is said about a fit, for a terminal of so many columns."""
     fitted = found.fitted
@@ -211,7 +204,7 @@ def _lines(found: PolicyFit) -> Iterator[_Line]:
         yield _Line(judged.name, shown, kept if shown is not None else None, judged=judged)
 
 
-def _columns(found: PolicyFit) -> Sequence[_Column]:
+def _columns(found: PolicyFit) -> Sequence[Column[_Line]]:
     unit = found.fitted.choice.unit
     reference = next((line.cost for line in _lines(found) if line.judged is None), None)
     cost = {"nano_usd": "cost/1k", "steps": "len", "missed": "missed"}[unit]
@@ -228,13 +221,14 @@ def _columns(found: PolicyFit) -> Sequence[_Column]:
     def times(line: _Line) -> str:
         return "-" if line.cost is None or not reference else f"{line.cost / reference:.2f}"
 
+    kept: list[Column[_Line]] = [Column("× ref", 0, times), Column("kept", 0, lambda line: _share(line.kept))]
     return (
-        _Column(cost, 0, shown),
-        *([_Column("charge", 0, charge)] if _charged(found) else []),
-        *([] if unit == "missed" else [_Column("× ref", 0, times), _Column("kept", 0, lambda line: _share(line.kept))]),
-        _Column("Δ to the best", 0, lambda line: _difference(line, unit)),
-        _Column("right", _MIDDLE, lambda line: _share(line.right)),
-        _Column("fit s", 0, lambda line: "" if line.judged is None else f"{line.judged.fit_seconds:.2f}"),
+        Column(cost, 0, shown),
+        *([Column("charge", 0, charge)] if _charged(found) else []),
+        *([] if unit == "missed" else kept),
+        Column("Δ to the best", 0, lambda line: _difference(line, unit)),
+        Column("right", _MIDDLE, lambda line: _share(line.right)),
+        Column("fit s", 0, lambda line: "" if line.judged is None else f"{line.judged.fit_seconds:.2f}"),
     )
 
 
@@ -256,25 +250,29 @@ def _share(value: float | None) -> str:
 
 
 def _table(found: PolicyFit, width: int) -> Table:
-    columns = [one for one in _columns(found) if one.from_width <= width]
     lines, hidden = _told(list(_lines(found)))
-    cells = [[column.cell(line) for column in columns] for line in lines]
-    figures = sum(max(map(len, (one.head, *(row[k] for row in cells)))) + 1 for k, one in enumerate(columns))
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True, overflow="ellipsis")
-    for column in columns:
-        table.add_column(column.head, justify="right", no_wrap=True)
-    if width >= _WIDE:
-        table.add_column("", overflow="fold")
-    for line, row in zip(lines, cells, strict=True):
-        name = Text(f"{'*' if _is_chosen(line) else ' '} {plain_text(line.name)}")
+
+    def name(line: _Line, room: int) -> Text:
+        called = Text(f"{'*' if _is_chosen(line) else ' '} {plain_text(line.name)}")
         if width < _WIDE:
-            name.truncate(max(_LEAST_NAME, width - figures - 1), overflow="ellipsis")
-        why = [] if width < _WIDE else [Text(plain_text(line.judged.why if line.judged is not None else ""))]
-        table.add_row(name, *row, *why, style="bold" if _is_chosen(line) else "")
+            called.truncate(room, overflow="ellipsis")
+        return called
+
+    def why(line: _Line) -> Text:
+        return Text(plain_text(line.judged.why if line.judged is not None else ""))
+
+    made = figures(
+        lines,
+        _columns(found),
+        width,
+        name,
+        least_name=_LEAST_NAME,
+        style=lambda line: "bold" if _is_chosen(line) else "",
+        why=None if width < _WIDE else why,
+    )
     if hidden:
-        table.add_row(f"  and {hidden} costlier thresholds")
-    return table
+        made.add_row(f"  and {hidden} costlier thresholds")
+    return made
 
 
 def _told(lines: Sequence[_Line]) -> tuple[list[_Line], int]:

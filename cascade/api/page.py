@@ -1,9 +1,9 @@
-"""What a page is made of, and how it is shown: on a terminal, and as Markdown."""
+"""Where tables and pages are written: a table of figures, and a page as it is shown on a terminal and as Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,6 +13,92 @@ from cascade.api.output import plain_text
 
 _COMMAND_WIDTH = 72
 """A line of a command; with the mark that it goes on it fits on a terminal of 80 columns."""
+
+
+_Line = TypeVar("_Line")
+
+# --- tables ---
+
+
+class Column(NamedTuple, Generic[_Line]):
+    """A column of figures.
+
+    Attributes:
+        head: its name.
+        from_width: the least width of the terminal at which it is shown.
+        cell: what stands in it for a line, as markup.
+    """
+
+    head: str
+    from_width: int
+    cell: Callable[[_Line], str]
+
+
+def table(
+    heads: Sequence[str], rows: Iterable[Sequence[Any]], *, left: int = 1, wrap: int = 0, name_width: int = 0
+) -> Table:
+    """Return a table without lines.
+
+    Args:
+        heads: the columns' names.
+        rows: the cells; a text as markup.
+        left: how many columns stand to the left; the others, figures, to the right.
+        wrap: how many columns at the end may be broken into several lines; the others never are.
+        name_width: the least width of the first column; a longer name is cut.
+    """
+    made = Table(box=None, padding=(0, 1, 0, 0))
+    for place, head in enumerate(heads):
+        broken = place >= len(heads) - wrap
+        made.add_column(
+            head,
+            justify="left" if place < left or broken else "right",
+            no_wrap=not broken,
+            overflow="fold" if broken else "ellipsis",
+            min_width=name_width if not place and name_width else None,
+        )
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def figures(
+    lines: Sequence[_Line],
+    columns: Sequence[Column[_Line]],
+    width: int,
+    name: Callable[[_Line, int], Text],
+    *,
+    head: str = "",
+    least_name: int = 0,
+    style: Callable[[_Line], str] = lambda _: "",
+    why: Callable[[_Line], Text] | None = None,
+) -> Table:
+    """Return a table with a line for each thing, and as many columns of figures as the terminal has room for.
+
+    Args:
+        lines: what the lines are about.
+        columns: the figures.
+        width: columns of the terminal.
+        name: the first cell of a line, cut to so many columns.
+        head: of the first column.
+        least_name: so many columns a name has at least.
+        style: of a line.
+        why: a last cell that may be broken into several lines.
+    """
+    shown = [column for column in columns if column.from_width <= width]
+    cells = [[column.cell(line) for column in shown] for line in lines]
+    taken = sum(max(_widths([one.head, *(row[k] for row in cells)])) + 1 for k, one in enumerate(shown))
+    made = table([head, *(one.head for one in shown), *([""] if why else [])], [], wrap=1 if why else 0)
+    for line, row in zip(lines, cells, strict=True):
+        last = [] if why is None else [why(line)]
+        made.add_row(name(line, max(least_name, width - taken - 1)), *row, *last, style=style(line))
+    return made
+
+
+def _widths(cells: Sequence[str]) -> Iterator[int]:
+    return (Text.from_markup(cell).cell_len for cell in cells)
+
+
+# --- pages ---
 
 
 class Heading(NamedTuple):
@@ -66,13 +152,13 @@ def _shown(block: Block) -> Iterator[RenderableType]:
         yield Text(plain_text(block.said), style="bold" if block.strong else "")
         yield ""
     elif isinstance(block, Listed):
-        yield _listed(block)
+        yield listed(block.items)
         yield ""
     elif isinstance(block, Command):
         yield Text(" \\\n  ".join(map(plain_text, _lines_of(block))), no_wrap=True, overflow="ignore")
         yield ""
     else:
-        yield _tabled(block)
+        yield table(block.heads, [[Text(plain_text(cell)) for cell in row] for row in block.rows])
         yield ""
 
 
@@ -91,20 +177,12 @@ def _lines_of(command: Command) -> list[str]:
     return lines
 
 
-def _listed(block: Listed) -> Table:
-    table = Table.grid(padding=(0, 1))
-    for item in block.items:
-        table.add_row("-", Text(plain_text(item)))
-    return table
-
-
-def _tabled(block: Rows) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for place, head in enumerate(block.heads):
-        table.add_column(head, justify="right" if place else "left", no_wrap=True)
-    for row in block.rows:
-        table.add_row(*(Text(plain_text(cell)) for cell in row))
-    return table
+def listed(items: Iterable[str]) -> Table:
+    """Return sentences, one below the other."""
+    made = Table.grid(padding=(0, 1))
+    for item in items:
+        made.add_row("-", Text(plain_text(item)))
+    return made
 
 
 def markdown(blocks: Iterator[Block]) -> str:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from cascade.api.output import dollars, plain
+from cascade.api.page import Column, figures, table
 from cascade.episodes.table import EpisodeTable
 from cascade.evaluation.splits import LEAST_QUESTIONS
 
@@ -24,31 +24,11 @@ _ABOVE_80, _MIDDLE, _ROOMY, _WIDE = 88, 104, 122, 150
 _LEAST_NAME = 20
 
 
-class _Column(NamedTuple):
-    """A column, the least terminal width at which it is shown, and what stands in it."""
-
-    head: str
-    from_width: int
-    cell: Callable[[Row], str]
-
-
-def _bare() -> Table:
-    return Table(box=None, padding=(0, 1, 0, 0))
-
-
 def compare_table(found: Comparison, width: int) -> Group:
     """Return the table of a comparison for a terminal of so many columns."""
-    reference = found.row(found.reference)
-    columns = [column for column in _columns(reference) if column.from_width <= width]
-    cells = [[column.cell(row) for column in columns] for row in found.rows]
-    figures = sum(_widest([column.head, *(row[k] for row in cells)]) + 1 for k, column in enumerate(columns))
-    table = _bare()
-    table.add_column("policy", no_wrap=True)
-    for column in columns:
-        table.add_column(column.head, justify="right", no_wrap=True)
-    for row, shown in zip(found.rows, cells, strict=True):
-        table.add_row(_policy_name(row, max(_LEAST_NAME, width - figures - 1)), *shown)
-    return Group(_title(found), table)
+    columns = _columns(found.row(found.reference))
+    shown = figures(found.rows, columns, width, _policy_name, head="policy", least_name=_LEAST_NAME)
+    return Group(_title(found), shown)
 
 
 def _policy_name(row: Row, room: int) -> Text:
@@ -63,11 +43,7 @@ def _worst(row: Row) -> str:
     return "-" if row.worst is None else f"{row.worst[1]:.3f} {plain(row.worst[0][:_LEAST_NAME])}"
 
 
-def _widest(cells: Sequence[str]) -> int:
-    return max(Text.from_markup(cell).cell_len for cell in cells)
-
-
-def _columns(reference: Row) -> Sequence[_Column]:
+def _columns(reference: Row) -> Sequence[Column[Row]]:
     def times(row: Row) -> str:
         cost, base = row.mean.cost_usd, reference.mean.cost_usd
         if cost is None or not base:
@@ -76,22 +52,22 @@ def _columns(reference: Row) -> Sequence[_Column]:
         return f"{cost / base:.2f}{'*' if sure else ' '}"
 
     return (
-        _Column("cost/1k", 0, lambda row: per_thousand(row.mean.cost_usd)),
-        _Column("±", _MIDDLE, lambda row: per_thousand(None if row.sd is None else row.sd.cost_usd)),
-        _Column("× ref", 0, times),
-        _Column("cover", 0, lambda row: f"{row.mean.coverage:.3f}"),
-        _Column("±", _MIDDLE, lambda row: _share(None if row.sd is None else row.sd.coverage)),
-        _Column("Δ cover (95 %)", _WIDE, _difference),
-        _Column("solv.", _ABOVE_80, lambda row: _share(row.mean.covered_given_solvable)),
-        _Column("in set", 0, lambda row: f"{row.mean.in_set:.3f}"),
-        _Column("right", 0, lambda row: f"{row.mean.accuracy:.3f}"),
-        _Column("len", 0, lambda row: f"{row.mean.avg_length:.2f}"),
-        *([] if reference.worst is None else [_Column("worst segment", 0, _worst)]),
-        _Column("kept", _ROOMY, lambda row: f"{row.mean.leaves:.2f}"),
-        _Column("set", 0, lambda row: f"{row.mean.set_size:.2f}"),
-        _Column("matched", _ROOMY, lambda row: per_thousand(row.matched_cost_usd)),
-        _Column("±", _WIDE, lambda row: per_thousand(row.matched_cost_sd)),
-        _Column("fit s", _WIDE, lambda row: f"{row.fit_seconds:.3f}"),
+        Column("cost/1k", 0, lambda row: per_thousand(row.mean.cost_usd)),
+        Column("±", _MIDDLE, lambda row: per_thousand(None if row.sd is None else row.sd.cost_usd)),
+        Column("× ref", 0, times),
+        Column("cover", 0, lambda row: f"{row.mean.coverage:.3f}"),
+        Column("±", _MIDDLE, lambda row: _share(None if row.sd is None else row.sd.coverage)),
+        Column("Δ cover (95 %)", _WIDE, _difference),
+        Column("solv.", _ABOVE_80, lambda row: _share(row.mean.covered_given_solvable)),
+        Column("in set", 0, lambda row: f"{row.mean.in_set:.3f}"),
+        Column("right", 0, lambda row: f"{row.mean.accuracy:.3f}"),
+        Column("len", 0, lambda row: f"{row.mean.avg_length:.2f}"),
+        *([] if reference.worst is None else [Column("worst segment", 0, _worst)]),
+        Column("kept", _ROOMY, lambda row: f"{row.mean.leaves:.2f}"),
+        Column("set", 0, lambda row: f"{row.mean.set_size:.2f}"),
+        Column("matched", _ROOMY, lambda row: per_thousand(row.matched_cost_usd)),
+        Column("±", _WIDE, lambda row: per_thousand(row.matched_cost_sd)),
+        Column("fit s", _WIDE, lambda row: f"{row.fit_seconds:.3f}"),
     )
 
 
@@ -165,24 +141,20 @@ def evaluation_table(found: Evaluation) -> Group:
     """Return the table of one policy."""
     asked = f"{found.n} questions" + (f" in {found.episodes} episodes" if found.episodes > found.n else "")
     title = f"[bold]{_name(found.dataset)}[/]  {asked}, T = {found.horizon}, kappa = {found.kappa:g}"
-    table = _bare()
-    for head in ("figure", "mean", "95 % interval"):
-        table.add_column(head, justify="left" if head == "figure" else "right")
-    for name, words in _FIGURES.items():
-        _add_figure(table, found, name, words, getattr(found.mean, name))
+    rows = [_figure(found, name, words, getattr(found.mean, name)) for name, words in _FIGURES.items()]
     if found.reference is not None:
-        _add_figure(table, found, "times_reference", f"cost × {_name(found.reference)}", found.times_reference)
+        rows.append(_figure(found, "times_reference", f"cost × {_name(found.reference)}", found.times_reference))
     if found.promise is not None:
         words = f"promise broken ({found.promise.kind}; at most {found.promise.alpha:g})"
-        _add_figure(table, found, "risk", words, found.promise.risk)
-    return Group(title, table)
+        rows.append(_figure(found, "risk", words, found.promise.risk))
+    return Group(title, table(("figure", "mean", "95 % interval"), rows))
 
 
-def _add_figure(table: Table, found: Evaluation, name: str, words: str, value: float | None) -> None:
+def _figure(found: Evaluation, name: str, words: str, value: float | None) -> list[str]:
     low_high = found.intervals.get(name)
     shown = per_thousand if name == "cost_usd" else "{:.3f}".format
     between = "" if low_high is None else f"{shown(low_high[0])} to {shown(low_high[1])}"
-    table.add_row(words, "unknown" if value is None else shown(value), between)
+    return [words, "unknown" if value is None else shown(value), between]
 
 
 def evaluation_notes(found: Evaluation) -> Iterator[str]:
@@ -224,13 +196,12 @@ def rounds_table(episodes: EpisodeTable) -> Group:
     """Return what each step brought: who was right, how often some answer so far was, and what it cost."""
     steps = episodes.arrays
     title = f"[bold]{_name(episodes.dataset)}[/]  {len(set(episodes.questions))} questions, right answers by step"
-    table = _bare()
-    for head in ("step", *(f"{_name(source)} right" for source in episodes.sources), "some right so far", "cost/1k"):
-        table.add_column(head, justify="right")
+    heads = ("step", *(f"{_name(source)} right" for source in episodes.sources), "some right so far", "cost/1k")
     so_far = np.logical_or.accumulate(steps.correct.any(axis=2), axis=1)
+    rows = []
     for t in range(steps.horizon):
         on = steps.steps > t
         shares = (f"{steps.correct[on, t, a].mean():.1%}" if on.any() else "-" for a in range(len(episodes.sources)))
         cost = per_thousand(float(steps.cost[on, t].mean()) / 1e9) if episodes.cost_known and on.any() else "-"
-        table.add_row(str(t + 1), *shares, f"{so_far[:, t].mean():.1%}", cost)
-    return Group(title, table)
+        rows.append([str(t + 1), *shares, f"{so_far[:, t].mean():.1%}", cost])
+    return Group(title, table(heads, rows, left=0))

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from cascade.api.logs import LogAsked, Models, Where, other_prices, tables_for, tell_pooled
 from cascade.api.output import plain_text
+from cascade.api.page import table
 from cascade.api.policies import policy_directory
 from cascade.api.result import Result
 from cascade.api.reviewing import Files, ReviewOptions, read_reviewed
@@ -141,13 +142,9 @@ def prices_check(log: Log, config: CascadeConfig) -> Check:
 
 def _table(verdict: Verdict) -> Table:
     """Return the checks as a table."""
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    for head in ("check", "", "found"):
-        table.add_column(head)
-    for check in verdict.checks:
-        shown = Text("ok", style="green") if check.ok else Text("no", style="bold red")
-        table.add_row(plain_text(check.name), shown, Text(plain_text(check.said)))
-    return table
+    marks = {True: Text("ok", style="green"), False: Text("no", style="bold red")}
+    rows = [[plain_text(one.name), marks[one.ok], Text(plain_text(one.said))] for one in verdict.checks]
+    return table(("check", "", "found"), rows, left=3, wrap=3)
 
 
 def _document(verdict: Verdict) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cascade.api.output import spelled
+from cascade.api.page import table
 from cascade.cli.output import console, print_json
 from cascade.review.plan import Plan
 from cascade.review.report import agreements, tallies
@@ -70,9 +71,4 @@ def _kappa(kappa: float | None) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for place, head in enumerate(heads):
-        table.add_column(head, justify="right" if place else "left")
-    for row in rows:
-        table.add_row(*(Text(spelled(str(cell))) for cell in row))
-    return table
+    return table(heads, [[Text(spelled(str(cell))) for cell in row] for row in rows])

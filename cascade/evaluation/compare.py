@@ -10,7 +10,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from cascade.calibration.remarks import unpriced_said
 from cascade.calibration.samples import once, tied
 from cascade.calibration.scores import Played
-from cascade.conformal.arrays import Bools
+from cascade.conformal.arrays import Bools, Ints
 from cascade.conformal.frontier import clairvoyant, frontier
 from cascade.conformal.rollout import hopeless, levels
 from cascade.episodes.table import EpisodeTable
@@ -26,8 +26,8 @@ from cascade.errors import UsageError
 from cascade.evaluation.baselines import ALL_STEPS, CLAIRVOYANT, reference_of
 from cascade.evaluation.by_hand import methods_by_hand
 from cascade.evaluation.methods import Depth, Means, Method, left_out, means, methods
-from cascade.evaluation.proof.segments import LEAST
-from cascade.evaluation.splits import Interval, corrected_interval, splits
+from cascade.evaluation.segments import Segments
+from cascade.evaluation.splits import Interval, OverSplits, splits
 
 _CURVE = tuple(round(0.5 + 0.01 * k, 2) for k in range(51))
 """The coverages at which a policy's frontier is drawn."""
@@ -108,32 +108,15 @@ class _SplitResult(NamedTuple):
     fit_seconds: float = 0.0
 
 
-class _Gaps(NamedTuple):
-    """The differences of one way to the reference, on the questions for which both are known; None where unknown."""
-
-    cost_usd: float | None = None
-    coverage: float | None = None
-    matched_usd: float | None = None
-
-
 @dataclass(slots=True)
 class _Results:
-    """One way's figures, one entry a split."""
+    """One way's figures, over the splits and on each segment."""
 
-    means: list[Means] = field(default_factory=list)
-    matched: list[float | None] = field(default_factory=list)
+    segments: Segments
+    over: OverSplits = field(default_factory=OverSplits)
     curves: list[tuple[float | None, ...]] = field(default_factory=list)
-    gaps: list[_Gaps] = field(default_factory=list)
-    seconds: float = 0.0
     judged: int = 0
     drawn: int = 0
-    covered: Counter[str] = field(default_factory=Counter)
-    seen: Counter[str] = field(default_factory=Counter)
-
-    def worst(self, large: frozenset[str]) -> tuple[str, float] | None:
-        """Return which of some segments is covered least, and how much of it."""
-        found = [(self.covered[name] / self.seen[name], name) for name in sorted(large) if self.seen[name]]
-        return (min(found)[1], min(found)[0]) if len(found) > 1 else None
 
 
 def compare(
@@ -169,27 +152,19 @@ def compare(
     table = whole.costed()
     playing = [*methods(table), *methods_by_hand(table), *others]
     against = _reference(table, [one.name for one in playing], reference)
-    results = {name: _Results() for name in (*(one.name for one in playing), CLAIRVOYANT)}
+    results = {name: _Results(Segments(table.segments)) for name in (*(one.name for one in playing), CLAIRVOYANT)}
     sizes = groups = (0, 0, 0)
-    for number, split in enumerate(splits(table.groups, count, seed), 1):
+    for split in splits(table.groups, count, seed, tell=tell):
         train, calibration, test = (table.take(rows) for rows in (split.train, split.calibration, split.test))
         sizes = train.n, calibration.n, test.n
         groups = len(set(train.groups)), len(set(calibration.groups)), len(set(test.groups))
         on_split = {one.name: _on_split(one, train, calibration, test, alpha, seed) for one in playing}
         on_split[CLAIRVOYANT] = _clairvoyant(test, alpha)
         for name, result in on_split.items():
-            results[name].seconds += result.fit_seconds
-            _write_down(results[name], result, on_split[against], test)
-        tell(number, count)
-    if not results[against].means:
+            _write_down(results[name], result, on_split[against], test, split.test)
+    if not results[against].judged:
         raise UsageError(f"{against} was logged for none of the questions that were drawn; compare with another row.")
-    many = Counter(name for name in table.segments if name is not None)
-    large = frozenset(name for name, questions in many.items() if questions >= LEAST)
-    rows = [
-        replace(_row(name, found, groups, is_reference=name == against), worst=found.worst(large))
-        for name, found in results.items()
-        if found.means
-    ]
+    rows = [_row(name, found, groups, is_reference=name == against) for name, found in results.items() if found.judged]
     return Comparison(
         dataset=table.dataset,
         alpha=alpha,
@@ -270,71 +245,60 @@ def _clairvoyant(test: EpisodeTable, alpha: float) -> _SplitResult:
     return _SplitResult(played, np.ones(steps.n, dtype=np.bool_), matched)
 
 
-def _write_down(into: _Results, result: _SplitResult, reference: _SplitResult, test: EpisodeTable) -> None:
-    """Add one split's figures."""
+def _write_down(into: _Results, result: _SplitResult, reference: _SplitResult, test: EpisodeTable, rows: Ints) -> None:
+    """Add one split's figures; `rows` says which of the log's questions are its test."""
+    known, played = result.known, result.played
     into.drawn += test.n
-    into.judged += int(result.known.sum())
-    for name, known, covered in zip(test.segments, result.known.tolist(), result.played.covered.tolist(), strict=True):
-        if name is not None and known:
-            into.seen[name] += 1
-            into.covered[name] += covered
-    into.gaps.append(_gaps(result, reference, cost_known=test.cost_known))
+    into.judged += int(known.sum())
+    missed = np.where(known, 1 - played.covered, np.nan)
+    into.segments.add(rows, missed, played.cost, reference.played.cost)
+    into.over.add({**_gaps(result, reference, cost_known=test.cost_known), "fit_seconds": result.fit_seconds})
     if result.curve is not None:
         into.curves.append(result.curve)
-    if result.known.all():
-        into.means.append(means(test, result.played))
-    elif result.known.any():
-        into.means.append(means(test.take(result.known), result.played.take(result.known)))
-    else:
-        return
-    into.matched.append(result.matched_usd)
+    if known.any():
+        judged = (test, played) if known.all() else (test.take(known), played.take(known))
+        into.over.add({**asdict(means(*judged)), "matched": result.matched_usd})
 
 
-def _gaps(result: _SplitResult, reference: _SplitResult, *, cost_known: bool) -> _Gaps:
+def _gaps(result: _SplitResult, reference: _SplitResult, *, cost_known: bool) -> dict[str, float | None]:
+    """Return the differences to the reference on the questions for which both are known; None where unknown."""
+    gaps: dict[str, float | None] = dict.fromkeys(("cost_gap", "coverage_gap", "matched_gap"))
     both = result.known & reference.known
-    if not both.any():
-        return _Gaps()
-    coverage = float((result.played.covered - reference.played.covered)[both].mean())
-    if not cost_known:
-        return _Gaps(coverage=coverage)
-    cost = float((result.played.cost - reference.played.cost)[both].mean()) / 1e9
-    if result.matched_usd is None or not reference.known.all():
-        return _Gaps(cost, coverage)
-    return _Gaps(cost, coverage, result.matched_usd - float(reference.played.cost.mean()) / 1e9)
+    if both.any():
+        gaps["coverage_gap"] = float((result.played.covered - reference.played.covered)[both].mean())
+    if both.any() and cost_known:
+        gaps["cost_gap"] = float((result.played.cost - reference.played.cost)[both].mean()) / 1e9
+        if result.matched_usd is not None and reference.known.all():
+            gaps["matched_gap"] = result.matched_usd - float(reference.played.cost.mean()) / 1e9
+    return gaps
 
 
 def _row(name: str, found: _Results, groups: tuple[int, int, int], *, is_reference: bool) -> Row:
-    matched = [cost for cost in found.matched if cost is not None]
-    complete = len(matched) == len(found.matched)
-
-    def gap(figure: str) -> Interval | None:
-        values = [getattr(one, figure) for one in found.gaps]
-        known = [value for value in values if value is not None]
-        if is_reference or len(known) < len(values):
-            return None
-        return corrected_interval(known, n_train=groups[0] + groups[1], n_test=groups[2])
-
+    over, worst = found.over, found.segments.found(cost_known=False)[:1]
+    several = over.of("coverage").size
+    gaps = [
+        None if is_reference else over.interval(gap, n_train=groups[0] + groups[1], n_test=groups[2])
+        for gap in ("cost_gap", "coverage_gap", "matched_gap")
+    ]
     return Row(
         policy=name,
-        mean=_over(found.means, lambda values: float(np.mean(values))),
-        sd=_over(found.means, lambda values: float(np.std(values, ddof=1))) if len(found.means) > 1 else None,
-        matched_cost_usd=float(np.mean(matched)) if complete else None,
-        matched_cost_sd=float(np.std(matched, ddof=1)) if complete and len(matched) > 1 else None,
-        fit_seconds=found.seconds / len(found.gaps),
-        cost_difference=gap("cost_usd"),
-        coverage_difference=gap("coverage"),
-        matched_difference=gap("matched_usd"),
+        mean=_summary(over.mean),
+        sd=_summary(over.sd) if several > 1 else None,
+        matched_cost_usd=over.mean("matched"),
+        matched_cost_sd=over.sd("matched"),
+        fit_seconds=float(over.of("fit_seconds").mean()),
+        cost_difference=gaps[0],
+        coverage_difference=gaps[1],
+        matched_difference=gaps[2],
         curve=_mean_curve(found.curves),
-        questions=None if found.judged == found.drawn else round(found.judged / len(found.means)),
+        questions=None if found.judged == found.drawn else round(found.judged / several),
+        worst=next(((one.name, 1 - one.broken) for one in worst), None),
     )
 
 
-def _over(values: Sequence[Means], summarise: Callable[[list[float]], float]) -> Means:
+def _summary(of: Callable[[str], float | None]) -> Means:
     """Return one summary of each figure over the splits; None where it is unknown in any."""
-    found: dict[str, Any] = {}
-    for name in (f.name for f in fields(Means)):
-        column = [getattr(one, name) for one in values]
-        found[name] = None if any(x is None for x in column) else summarise(column)
+    found: dict[str, Any] = {one.name: of(one.name) for one in fields(Means)}
     return Means(**found)
 
 

@@ -1,15 +1,19 @@
-"""Splits into training, calibration and test questions that never cut through a group."""
+"""Where splits are drawn, and where figures over splits are summarised: `compare` and `prove` share both.
+
+A split gives each group of questions to training, calibration or test; it never cuts through a group. A way to answer
+has one value of each figure on a split (`OverSplits`); a difference is paired over the splits.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from cascade.conformal.arrays import Ints
+from cascade.conformal.arrays import Floats, Ints
 from cascade.errors import UsageError
 
 SHARES = (0.6, 0.2, 0.2)
@@ -26,7 +30,11 @@ class Split:
 
 
 def splits(
-    groups: Sequence[str], count: int, seed: int, shares: tuple[float, float, float] = SHARES
+    groups: Sequence[str],
+    count: int,
+    seed: int,
+    shares: tuple[float, float, float] = SHARES,
+    tell: Callable[[int, int], None] = lambda done, total: None,  # noqa: ARG005 - names are the interface
 ) -> Iterator[Split]:
     """Yield `count` random splits.
 
@@ -35,6 +43,7 @@ def splits(
         count: how many splits.
         seed: the same seed gives the same splits.
         shares: of the groups that go to training, calibration and test.
+        tell: called with (splits done, splits in all), once the next split is asked for.
 
     Raises:
         UsageError: there are fewer than three groups, or a share is not positive.
@@ -54,6 +63,7 @@ def splits(
         part[order[:first]], part[order[first:second]], part[order[second:]] = 0, 1, 2
         of = part[member]
         yield Split(*(np.flatnonzero(of == which) for which in range(3)))
+        tell(number + 1, count)
 
 
 def numbered(groups: Sequence[str]) -> Ints:
@@ -105,6 +115,38 @@ def corrected_interval(
     spread = math.sqrt(float(data.var(ddof=1)) * (1 / data.size + n_test / n_train))
     half = student_t_quantile((1 + confidence) / 2, data.size - 1) * spread
     return Interval(mean, mean - half, mean + half)
+
+
+@dataclass(slots=True)
+class OverSplits:
+    """The figures of one way to answer, by name: a value for each split, NaN where a split does not tell it."""
+
+    values: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, figures: Mapping[str, float | None]) -> None:
+        """Add the figures of a split; None: unknown."""
+        for name, value in figures.items():
+            self.values.setdefault(name, []).append(np.nan if value is None else value)
+
+    def of(self, name: str) -> Floats:
+        """Return a figure's values, float64 (splits,)."""
+        return np.array(self.values.get(name, []), dtype=np.float64)
+
+    def mean(self, name: str) -> float | None:
+        """Return a figure's mean; None where a split does not tell it."""
+        values = self.of(name)
+        return float(values.mean()) if values.size and not np.isnan(values).any() else None
+
+    def sd(self, name: str) -> float | None:
+        """Return a figure's standard deviation; None of a single split, or where a split does not tell it."""
+        values = self.of(name)
+        return float(values.std(ddof=1)) if values.size > 1 and not np.isnan(values).any() else None
+
+    def interval(self, name: str, *, n_train: int, n_test: int) -> Interval | None:
+        """Return a figure's mean with its interval (`corrected_interval`); None where a split does not tell it."""
+        if self.mean(name) is None:
+            return None
+        return corrected_interval(self.values[name], n_train=n_train, n_test=n_test)
 
 
 def student_t_quantile(p: float, df: int) -> float:

@@ -35,9 +35,19 @@ from cascade.evaluation.baselines import (
 )
 from cascade.evaluation.proof.diagnosis import SignalUse, signal_uses, unknowns
 from cascade.evaluation.proof.prices import Bills, OtherPrices
-from cascade.evaluation.proof.segments import SegmentFigures, Segments
-from cascade.evaluation.proof.split_results import POLICY, Coin, Figures, Measuring, SplitResults, Way, coin_of, mean_of
-from cascade.evaluation.splits import splits
+from cascade.evaluation.proof.split_results import (
+    POLICY,
+    Coin,
+    Figures,
+    Measuring,
+    Way,
+    coin_of,
+    mean_of,
+    way_of,
+    write_down,
+)
+from cascade.evaluation.segments import SegmentFigures, Segments
+from cascade.evaluation.splits import OverSplits, splits
 from cascade.guarantees.base import Guarantee, Kind, kinds_that
 from cascade.guarantees.identity import at_every_depth, check_identity
 from cascade.guarantees.questions import Truth
@@ -234,10 +244,10 @@ def prove(
         check_identity(at_every_depth(known))
     measuring = Measuring(known, guarantee, reference, promised)
     figures = {one.name: measuring.of_way(one) for one in (reference, *other_baselines(known, reference))}
-    results = {name: SplitResults() for name in (*figures, PER_RUNG, POLICY)}
+    results = {name: OverSplits() for name in (*figures, PER_RUNG, POLICY)}
     bound, tally = measuring.bound(), _Tally()
     bills, segments = Bills(known, reference), Segments(known.segments)
-    for number, split in enumerate(splits(known.groups, plan.splits, plan.seed), 1):
+    for number, split in enumerate(splits(known.groups, plan.splits, plan.seed, tell=tell), 1):
         fitting = np.sort(np.concatenate([split.train, split.calibration]))
         tally.sizes = fitting.size, split.test.size
         log = None if bound.cost_nano_usd is None else known.take(fitting)  # what nobody can keep is not tried
@@ -247,14 +257,13 @@ def prove(
         if found is not None:
             tally.exceeded += mean_of(did.broken) > (guarantee.alpha or 0.0)
         for name, column in figures.items():
-            results[name].add(column.take(split.test), paid)
-        results[POLICY].add(did, paid)
+            write_down(results[name], column.take(split.test), paid)
+        write_down(results[POLICY], did, paid)
         bills.add(None if found is None else found.policy, split.test)
-        segments.add(split.test, did, paid)
+        segments.add(split.test, did.broken, did.cost, paid.cost)
         own = None if log is None else per_rung_as_broken(log, measuring.take(split.test), did)
         if own is not None:
-            results[PER_RUNG].add(own, paid)
-        tell(number, plan.splits)
+            write_down(results[PER_RUNG], own, paid)
     said = (*unpriced_said(whole), *_without_reference(int(lost)))
     left_out = _LeftOut(table.n - whole.n, rows.n - known.n, said)
     proof = _proof(measuring, bound, left_out, plan, tally, results)
@@ -337,11 +346,11 @@ def _proof(
     left_out: _LeftOut,
     plan: Plan,
     tally: _Tally,
-    results: Mapping[str, SplitResults],
+    results: Mapping[str, OverSplits],
 ) -> Proof:
     table, guarantee = measuring.table, measuring.guarantee
-    known = {name: one for name, one in results.items() if one.means}
-    made = [one.way(name, tally.sizes, paired=name != measuring.reference.name) for name, one in known.items()]
+    known = {name: one for name, one in results.items() if one.values}
+    made = [way_of(name, one, tally.sizes, paired=name != measuring.reference.name) for name, one in known.items()]
     forecast = 2 * len(tally.needed) > tally.refused
     certified = table.cost_known and tally.refused < plan.splits
     cost, lost = bound

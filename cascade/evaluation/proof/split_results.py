@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations_with_replacement
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from cascade.episodes.table import EpisodeTable
 from cascade.errors import UsageError
 from cascade.evaluation.baselines import Baseline, Clairvoyant, clairvoyant
 from cascade.evaluation.evaluate import play_policy
-from cascade.evaluation.splits import Interval, corrected_interval
+from cascade.evaluation.splits import Interval, OverSplits, corrected_interval
 from cascade.guarantees.base import Guarantee
 from cascade.policies.base import Policy
 from cascade.training.choice.simple import PER_RUNG
@@ -150,84 +150,50 @@ class Measuring:
         return found
 
 
-@dataclass(slots=True)
-class SplitResults:
-    """One way's figures, an entry a split."""
-
-    means: list[list[float]] = field(default_factory=list)
-    savings: list[float] = field(default_factory=list)
-    gaps: list[float] = field(default_factory=list)
-
-    @property
-    def accuracy(self) -> float:
-        """The mean share whose one answer is right."""
-        return float(np.mean([means[1] for means in self.means]))
-
-    @property
-    def broken(self) -> float:
-        """The mean share that counts against the promise."""
-        return float(np.mean(self.losses))
-
-    @property
-    def losses(self) -> list[float]:
-        """The share that counts against the promise in each split."""
-        return [means[2] for means in self.means]
-
-    def add(self, did: Figures, reference: Figures) -> None:
-        """Add a split's test questions, paired with the reference's on those that both are known for."""
-        known = ~(np.isnan(did.cost) | np.isnan(reference.cost))
-        if not known.any():
-            return
-        self.means.append([mean_of(column) for column in did])
-        paid = float(reference.cost[known].sum())
-        self.savings.append(1 - float(did.cost[known].sum()) / paid if paid > 0 else np.nan)
-        self.gaps.append(mean_of(did.right - reference.right))
-
-    def way(self, name: str, sizes: tuple[int, int], *, paired: bool) -> Way:
-        """Return the means with the differences to the reference; without them if `paired` is False (the reference)."""
-        cost, right, broken, in_set, length, answers = np.array(self.means).mean(axis=0).tolist()
-
-        def interval(values: list[float]) -> Interval | None:
-            known = paired and not np.isnan(values).any()
-            return corrected_interval(values, n_train=sizes[0], n_test=sizes[1]) if known else None
-
-        gaps = interval(self.savings), interval(self.gaps)
-        return Way(name, cost / 1e9, right, broken, in_set, length, answers, *gaps)
+def write_down(into: OverSplits, did: Figures, reference: Figures) -> None:
+    """Add a split's test questions, paired with the reference's on those that both are known for."""
+    known = ~(np.isnan(did.cost) | np.isnan(reference.cost))
+    if not known.any():
+        return
+    paid = float(reference.cost[known].sum())
+    saving = 1 - float(did.cost[known].sum()) / paid if paid > 0 else np.nan
+    means = {name: mean_of(column) for name, column in did._asdict().items()}
+    into.add({**means, "saving": saving, "gap": mean_of(did.right - reference.right)})
 
 
-def coin_of(results: Mapping[str, SplitResults], sizes: tuple[int, int]) -> Coin | None:
+def way_of(name: str, found: OverSplits, sizes: tuple[int, int], *, paired: bool) -> Way:
+    """Return the means with the differences to the reference; without them if `paired` is False (the reference)."""
+    cost, right, broken, in_set, length, answers = (float(found.of(figure).mean()) for figure in Figures._fields)
+    gaps = [found.interval(gap, n_train=sizes[0], n_test=sizes[1]) if paired else None for gap in ("saving", "gap")]
+    return Way(name, cost / 1e9, right, broken, in_set, length, answers, *gaps)
+
+
+def coin_of(results: Mapping[str, OverSplits], sizes: tuple[int, int]) -> Coin | None:
     """Return the cheapest coin that breaks the promise as often as the policies do, on average over the splits.
 
     The coin chooses between two ways to answer that look at no signal.
     """
-    policy = results[POLICY]
-    blind = {name: one for name, one in results.items() if name not in {POLICY, PER_RUNG}}
-    ways = [(name, one) for name, one in blind.items() if len(one.means) == len(policy.means)]
+    own, lost = results[POLICY].of("saving"), results[POLICY].of("broken")
+    ways = {name: one for name, one in results.items() if name not in {POLICY, PER_RUNG}}
+    saving = {name: one.of("saving") for name, one in ways.items() if one.of("saving").size == own.size}
+    broken = {name: float(ways[name].of("broken").mean()) for name in saving}
     best: tuple[float, str, str, float] | None = None
-    for (one, first), (other, second) in combinations_with_replacement(ways, 2):
-        share = _weight(first.broken, second.broken, policy.broken)
+    for one, other in combinations_with_replacement(saving, 2):
+        share = _weight(broken[one], broken[other], float(lost.mean()))
         if share is not None:
-            saving = float((1 - share) * np.mean(first.savings) + share * np.mean(second.savings))
-            best = max(best or (saving, one, other, share), (saving, one, other, share), key=lambda found: found[0])
+            saved = float((1 - share) * saving[one].mean() + share * saving[other].mean())
+            best = max(best or (saved, one, other, share), (saved, one, other, share), key=lambda found: found[0])
     if best is None:
         return None
-    saving, one, other, share = best
-    first, second = results[one], results[other]
-    ahead = [
-        own - a - (b - a) * _tossed(share, lost, first.broken, second.broken)
-        for own, lost, a, b in zip(policy.savings, policy.losses, first.savings, second.savings, strict=True)
-    ]
-    accuracy = (1 - share) * first.accuracy + share * second.accuracy
-    return Coin(one, other, share, saving, accuracy, corrected_interval(ahead, n_train=sizes[0], n_test=sizes[1]))
-
-
-def _tossed(share: float, lost: float, one: float, other: float) -> float:
-    """Return the coin's share in one split: the coin then breaks the promise as often as the split's policy (`lost`).
-
-    The share is linear in `lost`, so its mean over the splits is the coin's share. A policy that breaks the promise
-    more often in one split is compared with a coin that does so too.
-    """
-    return (lost - one) / (other - one) if 0 < share < 1 else share
+    saved, one, other, share = best
+    # The coin's share in a split, at which it breaks the promise as often as the split's policy. It is linear in
+    # `lost`, so its mean over the splits is the coin's share.
+    tossed = (lost - broken[one]) / (broken[other] - broken[one]) if 0 < share < 1 else np.full(lost.size, share)
+    ahead = own - saving[one] - (saving[other] - saving[one]) * tossed
+    right = (float(ways[name].of("right").mean()) for name in (one, other))
+    accuracy = sum(weight * mean for weight, mean in zip((1 - share, share), right, strict=True))
+    interval = corrected_interval(ahead.tolist(), n_train=sizes[0], n_test=sizes[1])
+    return Coin(one, other, share, saved, accuracy, interval)
 
 
 def _weight(one: float, other: float, target: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Results of the certified policies on each segment of the questions: a mean over all hides the worst segment."""
+"""Results on each segment of the questions, over the splits: a mean over all hides the worst segment."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Floats, Ints
-from cascade.evaluation.proof.split_results import Figures
 
 LEAST = 20
 """With fewer questions a segment's share says nothing, and the worst of many is one that had bad luck."""
@@ -21,7 +20,7 @@ class SegmentFigures(NamedTuple):
     Attributes:
         name: the segment.
         questions: how many the log has.
-        broken: the share of its test questions that count against the promise.
+        broken: the share of its test questions on which the promise is broken; in a comparison, that are not covered.
         saving: what is saved on them, as a share of the reference's cost; None where that is not known.
     """
 
@@ -50,11 +49,18 @@ class Segments:
         self._of = np.array([number.get(one, -1) if one is not None else -1 for one in self.segments], dtype=np.int64)
         self._sums = np.zeros((4, len(self._names)))
 
-    def add(self, rows: Ints, did: Figures, paid: Figures) -> None:
-        """Add a split's test questions: what the policy did, and what the reference costs."""
-        known = (self._of[rows] >= 0) & ~np.isnan(did.broken)
+    def add(self, rows: Ints, broken: Floats, cost: Floats, paid: Floats) -> None:
+        """Add a split's test questions.
+
+        Args:
+            rows: which questions these are, (k,).
+            broken: 1 where a question counts against the promise, NaN where that is not known, float64 (k,).
+            cost: of the way to answer, float64 (k,).
+            paid: of the reference, float64 (k,).
+        """
+        known = (self._of[rows] >= 0) & ~np.isnan(broken)
         of = self._of[rows][known]
-        for at, column in enumerate((did.broken, np.ones(rows.size), did.cost, paid.cost)):
+        for at, column in enumerate((broken, np.ones(rows.size), cost, paid)):
             self._sums[at] += np.bincount(of, weights=column[known], minlength=len(self._names))
 
     def found(self, *, cost_known: bool) -> tuple[SegmentFigures, ...]:
