@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.calibrate_levels import LevelGiven, levels_given
 from cascade.api.certificates import calibrated_document, calibrated_report
-from cascade.api.fit_levels import certified_levels
+from cascade.api.fit_levels import certified_levels, refuse_foreign
 from cascade.api.guarantee_options import GuaranteeOptions, nano_of, wanted_guarantee
 from cascade.api.logs import (
     LogAsked,
@@ -25,17 +25,20 @@ from cascade.api.logs import (
 )
 from cascade.api.output import plain_text
 from cascade.api.policies import GivenPolicy, PolicyAsked, check_target, given_policy
-from cascade.api.recalibrate import Promise, changes, days_held, held_before, lost, prices_held
 from cascade.api.result import Result
 from cascade.api.reviewing import Files, ReviewOptions, read_reviewed, without_training
 from cascade.api.telling import Tell, warn
 from cascade.calibration.calibrating import Calibrated, calibrate_policy
+from cascade.calibration.fingerprint import unknown
 from cascade.config import CascadeConfig, load
-from cascade.errors import NotCertifiedError, UsageError
+from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.evaluation.logs import Log
-from cascade.guarantees.base import Guarantee
+from cascade.factory import HeldLevels, read_levels
+from cascade.guarantees.base import Guarantee, get
+from cascade.guarantees.words import dollars
+from cascade.money import Price
 from cascade.policies import levels as level_files
-from cascade.policies.artifact import PolicyArtifact, write
+from cascade.policies.artifact import LEVELS_FOLDER, PolicyArtifact, read, write
 from cascade.text import counted
 
 
@@ -271,3 +274,155 @@ def _demand_prices(log: Log, config: CascadeConfig | None, before: PolicyArtifac
     else:
         return
     refuse_other_prices(log, prices, whose, advice)
+
+
+# --- what a directory promised before, and what of it a new calibration takes over ---
+
+
+_UNSAID = "say it with --guarantee"
+
+
+class Promise(NamedTuple):
+    """What is promised, and for how many days; None: without end."""
+
+    asked: Guarantee
+    days: int | None
+
+
+def held_before(given: GivenPolicy, *, anew: bool) -> PolicyArtifact | None:
+    """Return what a policy directory holds; None where there is none, or no certificate in it.
+
+    Args:
+        given: the policy.
+        anew: whether the promise is asked for anew, so that a file that cannot be read may be written over.
+
+    Raises:
+        ConfigError: what was promised is not known, and nothing else is asked for.
+    """
+    if given.directory is None:
+        return None
+    try:
+        held = read(given.directory)
+    except ConfigError as error:
+        if anew:
+            return None
+        raise ConfigError([*error.problems, f"so what it promised is not known; {_UNSAID}"], error.source) from None
+    if held.certificates and held.asked is None and not anew:
+        raise ConfigError([f"what it promised is not on record; {_UNSAID}"], str(given.directory))
+    return held if held.certificates else None
+
+
+def days_held(held: PolicyArtifact) -> int | None:
+    """Return for how many days the certificates were made; None where they do not expire."""
+    first = held.certificates[0]
+    if first.expires is None:
+        return None
+    return (date.fromisoformat(first.expires) - date.fromisoformat(first.created)).days
+
+
+def changes(before: Promise, now: Promise) -> str:
+    """Return in one line what was promised, and what of it changes.
+
+    >>> changes(Promise(Guarantee("coverage", 0.03), None), Promise(Guarantee("coverage", 0.05), None))
+    'promised before: coverage, alpha 0.03; changed: alpha 0.03 -> 0.05'
+    """
+    was, will = _parts(before), _parts(now)
+    changed = [f"{name} {was[name] or 'none'} -> {will[name] or 'none'}" for name in was if was[name] != will[name]]
+    said = ", ".join(_said(was))
+    return f"promised before: {said}; changed: {', '.join(changed)}" if changed else f"promised as before: {said}"
+
+
+def _parts(promise: Promise) -> dict[str, str]:
+    """Return each part in words; empty where there is none."""
+    asked = promise.asked
+    shares = {name: "" if one is None else f"{one:g}" for name, one in (("alpha", asked.alpha), ("delta", asked.delta))}
+    money = {"budget": asked.budget_nano_usd, "most": asked.most_nano_usd}
+    return {
+        "guarantee": asked.kind,
+        **shares,
+        **{name: "" if amount is None else dollars(amount) for name, amount in money.items()},
+        "by group": "yes" if asked.by_group else "",
+        "by segment": "yes" if asked.by_segment else "",
+        "together": "yes" if asked.together else "",
+        "abstaining": "yes" if asked.abstain else "",
+        "days": "" if promise.days is None else str(promise.days),
+    }
+
+
+def _said(parts: Mapping[str, str]) -> Iterator[str]:
+    for name, value in parts.items():
+        if value:
+            yield value if name == "guarantee" else name if value == "yes" else f"{name} {value}"
+
+
+def lost(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Return what was on record of the cascade and is no longer, in words; None where nothing is lost."""
+    gone = [name for name in unknown(now) if name not in unknown(before)]
+    if not gone:
+        return None
+    return f"no longer on record, for the log is of another cascade: {', '.join(gone)}; give --config"
+
+
+def prices_held(made_for: Mapping[str, Any]) -> dict[str, Price | None]:
+    """Return the prices that a certificate was made at, by model."""
+    return {model: None if price is None else _price(price) for model, price in (made_for.get("prices") or {}).items()}
+
+
+def _price(held: Mapping[str, Any]) -> Price:
+    above = tuple((int(tokens), _price(price)) for tokens, price in held["above"])
+    return replace(Price(**{name: value for name, value in held.items() if name != "above"}), above=above)
+
+
+# --- a policy with levels: every level keeps its alpha, and all are certified anew together ---
+
+
+class LevelGiven(NamedTuple):
+    """One level to calibrate: its policy, and what is asked for, its own alpha among it."""
+
+    given: GivenPolicy
+    asked: GuaranteeOptions
+
+
+class LevelsGiven(NamedTuple):
+    """The levels of a policy directory to calibrate, the cheapest first, and the default one."""
+
+    default: str
+    each: Mapping[str, LevelGiven]
+
+
+def levels_given(given: GivenPolicy, asked: GuaranteeOptions, target: Path, *, force: bool) -> LevelsGiven | None:
+    """Return the levels of a policy directory, each with what is asked for; None where it has none.
+
+    Args:
+        given: the policy.
+        asked: what is to be promised.
+        target: where the levels are to be written.
+        force: whether they may be written over what is there.
+
+    Raises:
+        UsageError: what is asked for cannot be of every level, or something else is where a level is to be written.
+        ConfigError: the directory cannot be read.
+    """
+    held = None if given.directory is None else read_levels(given.directory, certificates=False)
+    if held is None or given.directory is None:
+        return None
+    if asked.alpha is not None:
+        raise UsageError(
+            f"{given.directory} has levels, each with an alpha of its own: {held.levels.told}. Leave --alpha out, or "
+            f"calibrate one by itself: --policy {given.directory / LEVELS_FOLDER}/NAME -o OTHER"
+        )
+    if asked.kind is not None and get(asked.kind).on_cost:
+        raise UsageError(f"{given.directory} has levels, and they differ in alpha: a {asked.kind} promises none.")
+    if not force:
+        refuse_foreign(target, held.levels.by_name, held.levels.default)
+    found = {
+        name: LevelGiven(_of_level(given, held, name), asked._replace(alpha=level.alpha))
+        for name, level in held.levels.by_name.items()
+    }
+    return LevelsGiven(held.levels.default, found)
+
+
+def _of_level(given: GivenPolicy, held: HeldLevels, name: str) -> GivenPolicy:
+    assert given.directory is not None  # noqa: S101 - the levels were read from there
+    policy = held.policies[name]
+    return GivenPolicy(policy.section, given.config, given.directory / held.levels.directory(name), policy)

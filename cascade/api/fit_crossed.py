@@ -17,7 +17,7 @@ from cascade.api.output import plain_text
 from cascade.api.page import table
 from cascade.api.result import Result
 from cascade.calibration.crossing import bound
-from cascade.evaluation.report.crossed_card import crossed_files
+from cascade.evaluation.report.card import crossed_files
 from cascade.evaluation.report.worth import worth_of
 from cascade.policies.artifact import write
 from cascade.text import counted

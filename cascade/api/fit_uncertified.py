@@ -16,8 +16,8 @@ from cascade.api.fit_report import not_written, training_document
 from cascade.api.output import plain_text
 from cascade.api.result import Result
 from cascade.evaluation.report import plots
+from cascade.evaluation.report.card import found_in_words, uncertified_files
 from cascade.evaluation.report.learning_plot import plot_learning
-from cascade.evaluation.report.uncertified_card import found_in_words, uncertified_files
 from cascade.policies.artifact import write
 from cascade.text import capital
 from cascade.training.notes import ended_early

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import socket
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.table import Table
 
 from cascade.api.output import dollars, plain
-from cascade.cli import doctor_serve
-from cascade.cli.doctor_serve import Finding
 from cascade.cli.output import console, print_json
-from cascade.config import CascadeConfig, default_traces_url, environment, load, traces_url
-from cascade.config.schema import GuaranteeConfig
+from cascade.config import CascadeConfig, default_traces_url, environment, ledger_url, load, traces_url
+from cascade.config.schema import GuaranteeConfig, ServerConfig
 from cascade.episodes.store import Store, parse, sqlite
 from cascade.errors import EXTRAS, CascadeError, ConfigError, NotCertifiedError, install_command
 from cascade.factory import build_strategy, endpoints
@@ -26,8 +27,11 @@ from cascade.orchestrator import Orchestrator
 from cascade.policies.directory import DirectoryConfig
 from cascade.providers import weights
 from cascade.providers.exchange import OPENAI_BASE
+from cascade.server.access import listening_problems
+from cascade.server.running import refuse_missing
 from cascade.serving.certified import CALIBRATE
 from cascade.serving.levels import in_service
+from cascade.serving.spending import Spending
 from cascade.types import Certificate
 
 _BAD_LITELLM = {"1.82.7": "carried malware", "1.82.8": "carried malware", "1.107.0": "was withdrawn"}
@@ -39,6 +43,14 @@ _PACKAGES = {
     "scikit-learn": "boosted trees of cascade fit",
     "psycopg": "traces in PostgreSQL",
 }
+
+
+class Finding(NamedTuple):
+    """One line: what was looked at, how it is ("ok", "note", "problem"), and what that means."""
+
+    what: str
+    state: str
+    says: str
 
 
 def doctor(
@@ -141,7 +153,7 @@ def _configuration(path: Path, *, serve: bool) -> Iterator[Finding]:
     yield from _models(config)
     yield from _traces(config)
     if serve:
-        yield from doctor_serve.findings(config)
+        yield from _serving(config)
     certified = list(_certificates(config))
     yield from certified
     try:
@@ -235,3 +247,78 @@ def _models(config: CascadeConfig) -> Iterator[Finding]:
             keyed = "with a key" if endpoint.api_key else "without a key"
             state = "ok" if endpoint.api_key else "problem" if endpoint.base_url == OPENAI_BASE else "note"
             yield Finding(f"address of {name}", state, f"{endpoint.base_url}, {keyed}")
+
+
+# --- what `cascade serve` needs ---
+
+
+def _serving(config: CascadeConfig) -> Iterator[Finding]:
+    """Look at the extra, the port, the keys, and the stores. A budget's store is made where it is not there."""
+    try:
+        refuse_missing()
+        yield Finding("server packages", "ok", "installed")
+    except CascadeError as error:
+        yield Finding("server packages", "problem", str(error))
+    refused = [Finding("server address", "problem", said) for said in listening_problems(config.server)]
+    yield from refused or [_port(config.server)]
+    yield from _keys(config.server)
+    try:
+        yield _writable(traces_url(config.traces))
+    except CascadeError as error:
+        yield Finding("server traces", "problem", str(error))
+    try:
+        yield _budget(config)
+    except CascadeError as error:
+        yield Finding("server budget", "problem", str(error))
+
+
+def _port(server: ServerConfig) -> Finding:
+    """Bind the address as the server would, and let go of it."""
+    where = f"{server.host}:{server.port}"
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as bound:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+    except OSError as error:
+        return Finding("server address", "problem", f"{where}: {error.strerror}; choose another with server.port")
+    return Finding("server address", "ok", f"{where} is free")
+
+
+def _keys(server: ServerConfig) -> Iterator[Finding]:
+    today = datetime.now(UTC).date()
+    for key in server.keys:
+        if key.expires is not None and key.expires < today:
+            yield Finding(f"server key {key.name}", "note", f"expired on {key.expires}; it opens nothing")
+        else:
+            until = "" if key.expires is None else f", until {key.expires}"
+            yield Finding(f"server key {key.name}", "ok", f"held as its SHA-256{until}")
+    if not server.keys:
+        yield Finding("server keys", "note", "none: whoever reaches the address may ask")
+
+
+def _writable(url: str | None) -> Finding:
+    """Look at whether traces can be written, without making their file."""
+    if url is None:
+        return Finding("server traces", "note", "off, so POST /v1/feedback is refused")
+    address = parse(url)
+    if address.path is None:
+        with Store.open(address):
+            return Finding("server traces", "ok", f"{address.shown} can be written")
+    there = next(one for one in (address.path, *address.path.absolute().parents) if one.exists())
+    folder = there if there != address.path else address.path.absolute().parent
+    if not folder.is_dir() or not all(os.access(one, os.W_OK) for one in {there, folder}):
+        return Finding("server traces", "problem", f"{address.shown}: {there} cannot be written")
+    return Finding("server traces", "ok", f"{address.shown} can be written")
+
+
+def _budget(config: CascadeConfig) -> Finding:
+    spending = Spending.of(config)
+    if spending is None:
+        return Finding("server budget", "note", "no cap on what many requests spend together")
+    spending.ledger.account("total")
+    spending.ledger.close()
+    url = ledger_url(config.budget)
+    if url is None:
+        return Finding("server budget", "note", "counted in each process by itself, and forgotten when it ends")
+    return Finding("server budget", "ok", f"{parse(url).shown} can be reached")

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from cascade.api.judging import Judging, beside
 from cascade.api.output import spelled
-from cascade.cli.output import console, say
-from cascade.cli.review_report import say_plan, say_report
+from cascade.api.page import table
+from cascade.cli.output import console, print_json, say
 from cascade.cli.review_terminal import ENDED, Keys, barred, page
 from cascade.errors import UsageError
 from cascade.review.pairs import Output
 from cascade.review.places import ReviewTable, opened
-from cascade.review.reviews import SKIPPED, ReviewFile, merged, read_reviews
+from cascade.review.plan import Plan
+from cascade.review.report import agreements, tallies
+from cascade.review.reviews import SKIPPED, ReviewFile, Reviews, merged, read_reviews
 from cascade.review.room import Room
 from cascade.review.session import ASKED, KEYS, MOVES, Session
 from cascade.review.shown import output_lines, request_lines
@@ -74,12 +77,12 @@ def review_log(
     """
     if report:
         files = output or [beside(episodes)]
-        say_report(merged([read_reviews(path) for path in files]), as_json=as_json)
+        _say_report(merged([read_reviews(path) for path in files]), as_json=as_json)
         return
     file = output[0] if output else None
     asked = Judging(episodes, file, ask, policy, alpha, delta, label_rate, seed, where, matcher, models)
     if plan:
-        say_plan(asked.plans(say), as_json=as_json)
+        _say_plan(asked.plans(say), as_json=as_json)
         return
     if as_json or (output is not None and len(output) > 1):
         raise UsageError(
@@ -175,3 +178,64 @@ def _loop(session: Session, file: ReviewFile | ReviewTable, screen: _Screen) -> 
             return
         if not pressed.known:
             screen.out.print(f"{json.dumps(key)} means nothing here.", markup=False)
+
+
+# --- what was judged, and what is to be judged ---
+
+
+def _say_report(reviews: Reviews, *, as_json: bool) -> None:
+    """Print what reviewers said and how far they agree."""
+    each, both = tallies(reviews), agreements(reviews)
+    if as_json:
+        people = {"reviewers": [one._asdict() for one in each], "agreement": [one._asdict() for one in both]}
+        print_json({"ask": reviews.terms.ask, "rate": reviews.terms.rate, **people})
+        return
+    out = console()
+    if not each:
+        out.print("Nothing was judged yet.")
+        return
+    verdicts = {"output": "cascade better", "reference": "reference better", "equal": "equal", "both_bad": "both bad"}
+    rows = [
+        [
+            *(one.reviewer, one.judged, one.skipped, *(one.verdicts[name] for name in verdicts), one.lost),
+            f"{one.first_better} / {one.second_better}",
+        ]
+        for one in each
+    ]
+    out.print(_table(["reviewer", "judged", "skipped", *verdicts.values(), "lost", "first / second better"], rows))
+    if both:
+        heads = ["reviewers", "pairs of both", "same verdict", "Cohen's κ", "same on loss", "Cohen's κ"]
+        pairs = [
+            [
+                *(" and ".join(one.reviewers), one.pairs),
+                *(one.equal, _kappa(one.kappa), one.equal_losses, _kappa(one.kappa_losses)),
+            ]
+            for one in both
+        ]
+        out.print(_table(heads, pairs))
+
+
+def _say_plan(plans: Sequence[Plan], *, as_json: bool) -> None:
+    """Print how many judgements a certificate needs."""
+    if as_json:
+        print_json({"plans": [one._asdict() for one in plans]})
+        return
+    heads = ["label rate", "judge everything", "only what differs", "along the path", "may be lost", "requests needed"]
+    rows = [
+        [
+            *(f"{one.rate:g}", one.requests, f"{one.differing:.0f}"),
+            "needs --policy" if one.along_path is None else f"at most {one.along_path:.0f}",
+            "nothing is proven" if one.most_lost is None else one.most_lost,
+            one.least,
+        ]
+        for one in plans
+    ]
+    console().print(_table(heads, rows))
+
+
+def _kappa(kappa: float | None) -> str:
+    return "undefined" if kappa is None else f"{kappa:.2f}"
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    return table(heads, [[Text(spelled(str(cell))) for cell in row] for row in rows])

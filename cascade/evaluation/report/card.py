@@ -10,22 +10,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cascade.calibration.calibrating import Calibrated
+from cascade.calibration.crossing import bound
 from cascade.calibration.samples import data_sha256
 from cascade.calibration.scores import Realised, history_of
 from cascade.evaluation.baselines import BaselineFigures, baseline_figures, baselines_left_out, label
 from cascade.evaluation.report.drawing import Drawing, Mark, drawing
 from cascade.evaluation.report.importance import Weighed, weighed
-from cascade.evaluation.report.learning_card import learning_files, trained
 from cascade.evaluation.report.markdown import markdown_table, plain_line
 from cascade.evaluation.report.worth import worth_of
 from cascade.guarantees.certificate import statement
 from cascade.guarantees.words import percent
-from cascade.policies.artifact import CARD_FILE, CERTIFICATE_FILE, MODEL_FILE, PLOT_FILE, POLICY_FILE
-from cascade.text import capital
+from cascade.policies.artifact import (
+    CARD_FILE,
+    CERTIFICATE_FILE,
+    CURVES_FILE,
+    CURVES_PLOT_FILE,
+    MODEL_FILE,
+    PLOT_FILE,
+    POLICY_FILE,
+)
+from cascade.text import capital, counted
 from cascade.training.choice.choosing import RULE, Choice, Judged
 from cascade.training.choice.objective import Unit
+from cascade.training.crossing import Crossed
 from cascade.training.fitting import Fitted
+from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.progress import Training
+from cascade.training.uncertified import Uncertified
 from cascade.types import Certificate
 
 _SAID = 3
@@ -135,7 +146,7 @@ def _certified(done: Calibrated) -> Mark | None:
 def card_files(facts: Facts, plot: bytes | None, curves: bytes | None = None) -> dict[str, bytes]:
     """Return the card, the plots that were drawn of `facts.drawing` and `facts.learning`, and the curves, by file."""
     told = facts._replace(drawing=None if plot is None else facts.drawing, learning_drawn=curves is not None)
-    files = {} if facts.learning is None else learning_files(facts.learning, curves)
+    files = {} if facts.learning is None else _learning_files(facts.learning, curves)
     return {CARD_FILE: card(told), **({} if plot is None else {PLOT_FILE: plot}), **files}
 
 
@@ -152,14 +163,14 @@ def _lines(facts: Facts) -> Iterator[str]:
     yield from (f"# A policy for {plain_line(facts.dataset)}", "")
     yield from (f"Method `{facts.method}`: {METHODS_IN_WORDS[facts.method]}. {made}", "", files, "")
     yield from _made_from(facts)
-    yield from promised(facts.calibrated)
+    yield from _promised(facts.calibrated)
     yield from _chosen(facts)
     if facts.drawing is not None:
         yield from (f"![What keeping the promise costs]({PLOT_FILE})", "")
     if facts.learning is not None:
-        yield from trained(facts.learning, drawn=facts.learning_drawn)
-    yield from looks_at(facts.weights)
-    yield from limits(facts.calibrated, _AGAIN)
+        yield from _trained(facts.learning, drawn=facts.learning_drawn)
+    yield from _looks_at(facts.weights)
+    yield from _limits(facts.calibrated, _AGAIN)
 
 
 def _made_from(facts: Facts) -> Iterator[str]:
@@ -167,7 +178,7 @@ def _made_from(facts: Facts) -> Iterator[str]:
     rows = [
         ("log", plain_line(facts.dataset)),
         *((what, f"{many:,}") for what, many in facts.sizes),
-        ("models", models_of(certificate)),
+        ("models", _models_of(certificate)),
         *((what, plain_line(said)) for what, said in facts.settings.items()),
         ("training data, SHA-256", f"`{facts.training_sha256}`" if facts.training_sha256 else "none"),
         ("calibration data, SHA-256", f"`{certificate.data_sha256}`"),
@@ -176,7 +187,7 @@ def _made_from(facts: Facts) -> Iterator[str]:
     yield from markdown_table(["", ""], rows)
 
 
-def models_of(certificate: Certificate) -> str:
+def _models_of(certificate: Certificate) -> str:
     """Return which models a certificate holds for, with their roles, as text for Markdown."""
     held = [(role, str(one["name"])) for role, one in (certificate.made_for.get("models") or {}).items()]
     return plain_line(", ".join(name if role == name else f"{role} {name}" for role, name in held)) or "not on record"
@@ -185,7 +196,7 @@ def models_of(certificate: Certificate) -> str:
 _REALISED = ("n", "covered", "right answer kept", "one answer wrong", "USD per 1,000", "steps", "answers kept")
 
 
-def promised(done: Calibrated) -> Iterator[str]:
+def _promised(done: Calibrated) -> Iterator[str]:
     """Yield what is certified, and what that brings on the questions that it was made from, Markdown."""
     created = done.segments[0].certificate.created
     yield from ("## What it promises", "")
@@ -224,10 +235,10 @@ def _usd(nano: float) -> str:
 # --- how it was chosen ---
 
 
-def figure(value: float | None, unit: Unit) -> str:
+def _figure(value: float | None, unit: Unit) -> str:
     """Return a candidate's cost, or under a budget the share it misses, as text.
 
-    >>> figure(123_456.0, "nano_usd"), figure(1.5, "steps"), figure(None, "missed")
+    >>> _figure(123_456.0, "nano_usd"), _figure(1.5, "steps"), _figure(None, "missed")
     ('$0.1235', '1.500', '-')
     """
     if value is None:
@@ -235,13 +246,13 @@ def figure(value: float | None, unit: Unit) -> str:
     return _usd(value) if unit == "nano_usd" else f"{value:.3f}"
 
 
-def difference(one: Judged, unit: Unit) -> str:
+def _difference(one: Judged, unit: Unit) -> str:
     """Return the interval of a candidate's difference to the best.
 
     >>> from cascade.training.choice.choosing import Difference
     >>> best = Judged("depth", "depth", 0, 2.0, None, 0.9, 0.1, True, "the least")
     >>> from dataclasses import replace
-    >>> difference(replace(best, difference=Difference(-0.1, 0.25)), "steps"), difference(best, "steps")
+    >>> _difference(replace(best, difference=Difference(-0.1, 0.25)), "steps"), _difference(best, "steps")
     ('−0.100 to +0.250', '')
     """
     if one.difference is None:
@@ -250,7 +261,7 @@ def difference(one: Judged, unit: Unit) -> str:
     return " to ".join(format(bound * scale, sign).replace("-", "−") for bound in one.difference)
 
 
-WHAT = {
+_WHAT = {
     "nano_usd": "USD per 1,000 questions",
     "steps": "steps a question",
     "missed": "share missed at the budget",
@@ -275,7 +286,7 @@ def _chosen(facts: Facts) -> Iterator[str]:
         yield from (_CHARGED, "")
     heads = [
         "candidate",
-        WHAT[unit],
+        _WHAT[unit],
         *(["charge"] if charged else []),
         "difference to the best, 90 %",
         "chosen",
@@ -284,9 +295,9 @@ def _chosen(facts: Facts) -> Iterator[str]:
     rows = [
         [
             plain_line(one.name),
-            figure(one.matched, unit),
-            *([figure(one.charge, unit)] if charged else []),
-            difference(one, unit),
+            _figure(one.matched, unit),
+            *([_figure(one.charge, unit)] if charged else []),
+            _difference(one, unit),
             _mark(one),
             plain_line(one.why),
         ]
@@ -296,7 +307,7 @@ def _chosen(facts: Facts) -> Iterator[str]:
     if facts.baselines:
         yield from (_BASELINES, "")
         yield from markdown_table(
-            ["baseline", WHAT["nano_usd"], "steps", "promise kept on"], list(map(_baseline, facts.baselines))
+            ["baseline", _WHAT["nano_usd"], "steps", "promise kept on"], list(map(_baseline, facts.baselines))
         )
     for said in facts.left_out:
         yield from (plain_line(said), "")
@@ -332,7 +343,7 @@ def _mark(one: Judged) -> str:
 # --- what it looks at ---
 
 
-def looks_at(weights: Sequence[Weighed]) -> Iterator[str]:
+def _looks_at(weights: Sequence[Weighed]) -> Iterator[str]:
     """Yield what a policy looks at, Markdown."""
     yield from ("## What it looks at", "")
     if not weights:
@@ -384,10 +395,170 @@ _AGAIN = (
 )
 
 
-def limits(done: Calibrated, again: Sequence[str]) -> Iterator[str]:
+def _limits(done: Calibrated, again: Sequence[str]) -> Iterator[str]:
     """Yield what a promise rests on, and what to do when it does not hold any more, Markdown."""
     yield from ("## Limits", "")
     yield from (f"- {plain_line(said)}" for said in done.segments[0].certificate.assumptions)
     yield from (f"- {said}" for said in _LIMITS)
     yield from ("", "## To make it hold again", "")
     yield from (f"- {said}" for said in again)
+
+
+# --- how a network was trained ---
+
+
+def _learning_files(training: Training, plot: bytes | None) -> dict[str, bytes]:
+    """Return the learning curves and, where it was drawn, their plot, by the names of their files."""
+    return {CURVES_FILE: training.curves, **({} if plot is None else {CURVES_PLOT_FILE: plot})}
+
+
+def _trained(training: Training, *, drawn: bool) -> Iterator[str]:
+    """Yield how a network was trained, Markdown."""
+    config = CCPOConfig.model_validate(training.settings)
+    yield from ("## How it was trained", "")
+    several = f", for {training.levels} levels at once" if training.levels > 1 else ""
+    asked = f"{training.steps:,} of {config.steps:,} steps" if training.diverged else counted(training.steps, "step")
+    yield (
+        f"On {training.questions:,} training questions{several}: {asked} of {config.batch:,} questions each, on "
+        f"{config.device}. Gradient steps on the cost plus a multiplier times the violation, which follows the "
+        f"violation; gradients are exact: the log says what every action brings. {_aim(training)}"
+    )
+    if config.device != "cpu":
+        yield "Trained again on this device it need not be the same to the bit."
+    yield ""
+    if training.diverged is not None:
+        yield from (f"**Training was ended early: {plain_line(training.diverged)}.**", "")
+    other = CCPOConfig().model_dump(mode="json")
+    rows = [(f"`{name}`", plain_line(str(one))) for name, one in training.settings.items() if one != other[name]]
+    if rows:
+        yield from ("Settings other than the defaults:", "")
+        yield from markdown_table(["setting", ""], rows)
+    else:
+        yield from ("All settings are the defaults.", "")
+    if drawn:
+        yield from (f"![Learning curves]({CURVES_PLOT_FILE})", "")
+    yield from (f"`{CURVES_FILE}` has what each step showed.", "")
+
+
+def _aim(training: Training) -> str:
+    if training.covered is None:
+        return f"It aims at a mean cost of {training.cost:.3g} steps, a mean step being 1."
+    mean = ", the mean over the levels" if training.levels > 1 else ""
+    return f"It aims to keep the promise on {100 * training.covered:.3g} % of them{mean}."
+
+
+# --- the card of a cross-calibrated policy: a line for each member, and both bounds ---
+
+
+_CROSSED_AGAIN = (
+    "New questions, the same models: `cascade calibrate NEW_EPISODES --policy DIR` sets one threshold on them.",
+    "Other models, prices or prompts: `cascade fit NEW_EPISODES --cross-calibrate -o NEW_DIR` fits anew.",
+    "`cascade verify DIR EPISODES` deals the folds and makes the critical values again from the data, and compares.",
+)
+
+
+def crossed_files(done: Crossed, settings: Mapping[str, str]) -> dict[str, bytes]:
+    """Return the card by the name of its file.
+
+    Args:
+        done: the policy and how it came about.
+        settings: what was asked of the fit, in words, by what it is called.
+    """
+    return {CARD_FILE: ("\n".join(_crossed_lines(done, settings)).rstrip() + "\n").encode("utf-8")}
+
+
+def _crossed_lines(done: Crossed, settings: Mapping[str, str]) -> Iterator[str]:
+    many, certificate = len(done.choices), done.artifact.certificates[0]
+    yield from (f"# A policy for {plain_line(done.training.dataset)}", "")
+    yield (
+        f"Cross-calibrated: {many} policies, each chosen and fitted without a fold of the questions, decide by the "
+        "mean rank of their scores among the critical values of that fold. Made by `cascade fit --cross-calibrate`; "
+        "`policy: ./this-directory` in a configuration serves it."
+    )
+    files = f"`{POLICY_FILE}` says what they look at, `{MODEL_FILE}` holds their numbers and the critical values"
+    yield from ("", f"{files}, `{CERTIFICATE_FILE}` the promise.", "", "## What it was made from", "")
+    rows = [
+        ("log", plain_line(done.training.dataset)),
+        ("questions, each to fit and to certify", f"{done.training.n:,}"),
+        ("alpha asked for", f"{done.alpha:g}"),
+        ("models", _models_of(certificate)),
+        *((what, plain_line(said)) for what, said in settings.items()),
+        ("data, SHA-256", f"`{certificate.data_sha256}`"),
+    ]
+    yield from markdown_table(["", ""], rows)
+    yield from _promised(done.calibrated)
+    yield from (f"**{plain_line(bound(done.alpha))}**", "")
+    yield (
+        "The figures are those of each question under the one member that has not seen it. All members serve together, "
+        "and as a rule cover more."
+    )
+    yield from ("", "## How it was chosen", "")
+    yield from _members(done)
+    yield from _limits(done.calibrated, _CROSSED_AGAIN)
+
+
+def _members(done: Crossed) -> Iterator[str]:
+    heads = ["member", "chosen", f"its {_WHAT[done.choices[0].unit]}", "because", "fitted on", "certifies with"]
+    rows = [
+        [
+            str(number),
+            plain_line(choice.chosen.name),
+            _figure(choice.winner.matched, choice.unit),
+            plain_line(choice.winner.why),
+            f"{choice.n:,}",
+            f"{critical.size:,}",
+        ]
+        for number, (choice, critical) in enumerate(zip(done.choices, done.policy.critical, strict=True))
+    ]
+    yield from markdown_table(heads, rows)
+
+
+# --- the card of a network without a certificate ---
+
+
+CERTIFY = "`cascade fit --policy cpo-batch` trains the same network and certifies a threshold for it."
+
+
+def uncertified_files(done: Uncertified, settings: Mapping[str, str], plot: bytes | None) -> dict[str, bytes]:
+    """Return the card, the learning curves and, where it was drawn, their plot, by the names of their files."""
+    text = "\n".join(_uncertified_lines(done, settings, drawn=plot is not None)).rstrip() + "\n"
+    return {CARD_FILE: text.encode("utf-8"), **_learning_files(done.learning, plot)}
+
+
+def _uncertified_lines(done: Uncertified, settings: Mapping[str, str], *, drawn: bool) -> Iterator[str]:
+    method, name = done.policy.method, plain_line(done.training.dataset)
+    yield from (f"# A policy for {name}, not certified", "")
+    yield from (f"Method `{method}`: {METHODS_IN_WORDS[method]}. Made by `cascade fit`.", "")
+    yield from (f"`{POLICY_FILE}` says what it looks at, `{MODEL_FILE}` holds its numbers.", "")
+    yield from ("## What it was made from", "")
+    rows = [
+        ("log", name),
+        ("questions", f"{done.sizes.questions:,}"),
+        ("of them to train on", f"{done.sizes.training:,}"),
+        ("of them to judge it on", f"{done.sizes.calibration:,}"),
+        *((what, plain_line(said)) for what, said in settings.items()),
+        ("training data, SHA-256", f"`{data_sha256(done.training)}`"),
+    ]
+    yield from markdown_table(["", ""], rows)
+    yield from ("## What it promises", "")
+    yield from (f"Nothing: it has no certificate. {CERTIFY}", "")
+    yield from (found_in_words(done), "")
+    yield from _trained(done.learning, drawn=drawn)
+    yield from _looks_at(weighed(done.policy, history_of(done.training)))
+
+
+def found_in_words(done: Uncertified) -> str:
+    """Return what the policy does on the questions that it has not seen, in words."""
+    kept, wanted, found = done.kept, done.wanted, done.realised
+    asked = f", where {100 * (1 - wanted.alpha):.4g} % were asked for" if wanted.alpha is not None else ""
+    cost = f"{found.length:.2f} steps a question"
+    if found.cost_nano_usd is not None:
+        cost = f"${found.cost_nano_usd / 1e6:.4g} per 1,000 questions, {cost}"
+    if wanted.budget_nano_usd is not None:
+        cost += f"; the bound asked for is ${wanted.budget_nano_usd / 1e6:.4g} per 1,000"
+    came = "what was asked for speaks of none"
+    if kept.share is not None:
+        interval = f"{100 * kept.low:.1f} to {100 * kept.high:.1f} %, with 95 % confidence"
+        came = f"{wanted.rules.kept}: {100 * kept.share:.1f} % ({interval})"
+    many = found.n if kept.share is None else kept.n
+    return f"On {many:,} questions that it has not seen, {came}{asked}. It costs {cost}."

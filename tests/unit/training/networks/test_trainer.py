@@ -19,8 +19,7 @@ from cascade.calibration.scores import play, sample_of
 from cascade.conformal.binomial import lower_bound, upper_bound
 from cascade.episodes.table import EpisodeTable
 from cascade.errors import MissingExtraError, UsageError
-from cascade.evaluation.report.card import card_files, facts_of
-from cascade.evaluation.report.uncertified_card import found_in_words, uncertified_files
+from cascade.evaluation.report.card import card_files, facts_of, found_in_words, uncertified_files
 from cascade.guarantees import get
 from cascade.guarantees.base import Guarantee
 from cascade.policies.artifact import CARD_FILE, CURVES_FILE, MODEL_FILE, write
