@@ -136,11 +136,11 @@ def calibrate(
         UsageError: with what is wrong with what is asked for.
         NotCertifiedError: the log cannot certify the promise; the error says how many questions would.
     """
+    arguments = locals()
     given = given_policy(policy, certificates=False)
     target = _target(given, None if output is None else Path(output), force=force)
     settings = given.config if config is None else load(Path(config))
-    others = (alpha, delta, budget_usd, most_usd, by_group, abstain, by_segment, together)
-    asked = GuaranteeOptions.of(guarantee, others)
+    asked = GuaranteeOptions.of(arguments)
     levels = levels_given(given, asked, target, force=force)
     each = {"": LevelGiven(given, asked)} if levels is None else levels.each
     how = _How(settings, seed, allow_everything, tell)
@@ -237,13 +237,13 @@ def _taken_over(asked: GuaranteeOptions, held: Guarantee, config: CascadeConfig 
     """Return a promise with the parts that were given in the place of those it had."""
     if held.rules.on_cost and asked.alpha is not None:
         raise UsageError("--alpha is a share of questions, and a budget promises none; leave it out.")
-    bounded = held.budget_nano_usd is not None or asked.budget is not None
+    bounded = held.budget_nano_usd is not None or asked.budget_usd is not None
     cap = config.budget.per_question if config is not None and bounded else None
     given: dict[str, Any] = {
         "alpha": asked.alpha,
         "delta": asked.delta,
-        "budget_nano_usd": nano_of("--budget", asked.budget),
-        "most_nano_usd": nano_of("--most", cap if asked.most is None else asked.most),
+        "budget_nano_usd": nano_of("--budget", asked.budget_usd),
+        "most_nano_usd": nano_of("--most", cap if asked.most_usd is None else asked.most_usd),
         "by_group": asked.by_group or None,
         "by_segment": asked.by_segment or None,
         "together": asked.together or None,

@@ -68,7 +68,7 @@ def levels_asked(
 def _conflicts(promise: GuaranteeOptions) -> Iterator[str]:
     if promise.alpha is not None:
         yield "--alpha is one share for all questions, and --levels has one for each level; leave one of them out."
-    kind = promise.kind or default_kind(budget=promise.budget is not None)
+    kind = promise.kind or default_kind(budget=promise.budget_usd is not None)
     if is_known(kind) and get(kind).on_cost:
         yield "--levels are shares of questions that may be missed, and a budget promises none; leave one of them out."
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cascade.api.fit_levels import LevelsWanted, check_places, levels_asked
 from cascade.api.fit_networks import NetworkOptions, bare_conflicts, wanted_config
@@ -34,19 +34,33 @@ if TYPE_CHECKING:
 
 
 class FitOptions(NamedTuple):
-    """How a policy is to be fitted, as given."""
+    """How a policy is to be fitted and where it is written: arguments of `fit`, by the same names."""
 
     policy: str
     calibration_share: float | None
     lambda_set: float
     init: Path | None
-    sentences: Callable[[], Embedder] | None
-    cross: bool
-    everything: bool
-    levels: str | None = None
-    default_level: str | None = None
-    networks: NetworkOptions = NetworkOptions()
-    seconds_price_usd: float | None = None
+    embed: bool
+    cross_calibrate: bool
+    levels: str | None
+    default_level: str | None
+    networks: NetworkOptions
+    config: Path | None
+    expires_days: int | None
+    allow_everything: bool
+    seconds_price_usd: float | None
+    output: str | None
+    force: bool
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> FitOptions:
+        """Return the options among the arguments of a call."""
+        found = {name: given[name] for name in cls._fields}
+        if isinstance(found["levels"], Mapping):  # as they are written on the command line
+            found["levels"] = ",".join(f"{name}={alpha!r}" for name, alpha in found["levels"].items())
+        for name, kind in {"init": Path, "config": Path, "output": str}.items():
+            found[name] = None if found[name] is None else kind(found[name])
+        return cls(**found)
 
     def check(self) -> Iterator[str]:
         """Yield what is wrong with it."""
@@ -54,37 +68,38 @@ class FitOptions(NamedTuple):
             yield f"The share of questions that certify lies between 0 and 1, not {self.calibration_share:g}."
         if not 0 <= self.lambda_set < math.inf:
             yield f"--lambda-set is a share of a step, 0 or more, not {self.lambda_set:g}."
-        if self.cross and self.levels is not None:
+        if self.cross_calibrate and self.levels is not None:
             yield "--levels sets the same questions aside for each level, and --cross-calibrate none; leave one out."
         if self.levels is not None and self.policy in CERTIFIABLE:
-            for name, one in {"--init": self.init, "--embed": self.sentences}.items():
+            for name, one in {"--init": self.init, "--embed": self.embed}.items():
                 if one:
                     yield f"{name} does not go with one network for several levels."
 
     def uncrossed(self) -> list[str]:
         """Return the options that do not go with --cross-calibrate."""
-        there = {"--lambda-set": self.lambda_set, "--init": self.init, "--embed": self.sentences}
-        there |= {"--allow-everything": self.everything, "--calibration-share": self.calibration_share is not None}
+        there = {"--lambda-set": self.lambda_set, "--init": self.init, "--embed": self.embed}
+        there |= {
+            "--allow-everything": self.allow_everything,
+            "--calibration-share": self.calibration_share is not None,
+        }
         network = [f"--policy {self.policy.replace('_', '-')}"] if self.policy in CERTIFIABLE else []
         return [*(name for name, one in there.items() if one), *network, *self.networks.options]
 
-    def besides(self, promise: GuaranteeOptions, expires_days: int | None) -> dict[str, bool]:
+    def besides(self, promise: GuaranteeOptions) -> dict[str, bool]:
         """Return the options that are of a certificate, and whether they were given."""
-        there = {"--cross-calibrate": self.cross, "--levels": self.levels is not None, "--init": self.init is not None}
+        there = {
+            "--cross-calibrate": self.cross_calibrate,
+            "--levels": self.levels is not None,
+            "--init": self.init is not None,
+        }
         there |= {
             "--by-group": promise.by_group,
             "--by-segment": promise.by_segment,
             "--abstain": promise.abstain,
             "--delta": promise.delta is not None,
         }
-        return there | {"--allow-everything": self.everything, "--expires-days": expires_days is not None}
-
-
-class Place(NamedTuple):
-    """Where a policy is to be written, and whether over another one."""
-
-    output: str | None
-    force: bool
+        there |= {"--allow-everything": self.allow_everything}
+        return there | {"--expires-days": self.expires_days is not None}
 
 
 class Ready(NamedTuple):
@@ -101,39 +116,31 @@ class Ready(NamedTuple):
 
 
 def checked(
-    given: FitOptions,
-    promise: GuaranteeOptions,
-    log_asked: LogAsked,
-    reviews: ReviewOptions,
-    place: Place,
-    tell: Tell,
-    *,
-    config: Path | None = None,
-    expires_days: int | None = None,
+    given: FitOptions, promise: GuaranteeOptions, log_asked: LogAsked, reviews: ReviewOptions, tell: Tell
 ) -> Ready:
     """Return what a fit starts from, or refuse, with everything that is wrong."""
     problems = Problems()
-    if place.output is not None:
-        _check_output(problems, place.output, force=place.force)
+    if given.output is not None:
+        _check_output(problems, given.output, force=given.force)
     with problems.noted():
         check_method(given.policy)
-    for said in (*given.check(), *bare_conflicts(given.policy, given.besides(promise, expires_days))):
+    for said in (*given.check(), *bare_conflicts(given.policy, given.besides(promise))):
         problems.add(said)
     network = wanted_config(problems, given.networks, given.policy)
-    settings = None if config is None else problems.of(lambda: _settings(config))
+    settings = None if (config := given.config) is None else problems.of(lambda: _settings(config))
     log = checked_log(problems, compared(log_asked) if reviews.files else log_asked, tell)
     if log is not None and promise.kind is None and any(table.truth is not None for table in log.tables):
         promise = promise._replace(kind=default_kind(budget=False, compared=True))
     levels = levels_asked(problems, given.levels, given.default_level, promise)
-    if place.output is not None:
-        check_places(problems, Path(place.output), levels, force=place.force)
+    if given.output is not None:
+        check_places(problems, Path(given.output), levels, force=given.force)
     wanted = problems.of(lambda: wanted_guarantee(_at_default(promise, levels), settings, tell))
-    if given.cross:
+    if given.cross_calibrate:
         with problems.noted():
             _check_crossable(wanted, promise, given.uncrossed())
     directory = given.init
     started = None if directory is None else problems.of(lambda: _init(directory))
-    embedder = None if given.sentences is None else problems.of(given.sentences)
+    embedder = problems.of(_sentence_model) if given.embed else None
     if reviews.files and log is not None and wanted is not None:
         kind = wanted.kind
         log = problems.of(lambda: read_reviewed(log_asked, reviews, kind, tell))
@@ -143,7 +150,7 @@ def checked(
             _check_prices(log, settings)
         tables = problems.of(lambda: tables_for(log, None if wanted is None else wanted.kind))
         price = given.seconds_price_usd
-        if price is not None and promise.budget is not None:
+        if price is not None and promise.budget_usd is not None:
             problems.add("--seconds-price counts seconds as costs, and --budget promises USD alone; leave one out.")
         elif price is not None and tables is not None:
             plain, taken = tables, seconds_of(log.rows())
@@ -156,6 +163,12 @@ def checked(
     tell_questions(tables, tell, reference=wanted.rules.needs_reference)
     tell_unserved(tables, settings, tell)
     return Ready(wanted, settings, log, tables, started, embedder, levels, network)
+
+
+def _sentence_model() -> Embedder:
+    from cascade.strategies.embedding import sentence_model
+
+    return sentence_model()
 
 
 def _settings(path: Path) -> CascadeConfig:
@@ -190,7 +203,7 @@ def _check_crossable(wanted: Guarantee | None, promise: GuaranteeOptions, beside
     crossable = promise.kind is None or (is_known(promise.kind) and get(promise.kind).crossable)
     there = {f"--guarantee {promise.kind}": not crossable, "--by-group": promise.by_group}
     there |= {"--by-segment": promise.by_segment, "--together": promise.together}
-    there |= {"--delta": promise.delta is not None, "--budget": promise.budget is not None}
+    there |= {"--delta": promise.delta is not None, "--budget": promise.budget_usd is not None}
     besides += [name for name, one in there.items() if one]
     if besides:
         check_crossable(Guarantee(DEFAULT), besides)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from cascade.api.fit_networks import NetworkOptions
 from cascade.api.fit_report import PolicyFit, policy_fit
-from cascade.api.fit_request import FitOptions, Place, Ready, checked
+from cascade.api.fit_request import FitOptions, Ready, checked
 from cascade.api.guarantee_options import GuaranteeOptions
 from cascade.api.logs import LogAsked, Models, Where
 from cascade.api.reviewing import Files, ReviewOptions
@@ -18,7 +18,6 @@ from cascade.api.waiting import waits
 from cascade.episodes.embeddings import vectors_of
 from cascade.evaluation.logs import Log
 from cascade.guarantees.base import Guarantee
-from cascade.policies.embedding import Embedder
 from cascade.training.choice.portfolio import AUTO
 from cascade.training.dividing import Embedding
 from cascade.training.fitting import Fitted, fit_policy
@@ -133,35 +132,11 @@ def fit(
     >>> found.certificates[0].kind
     'coverage'
     """
-    given = FitOptions(
-        policy,
-        calibration_share,
-        lambda_set,
-        None if init is None else Path(init),
-        _sentence_model if embed else None,
-        cross=cross_calibrate,
-        everything=allow_everything,
-        levels=_written(levels),
-        default_level=default_level,
-        networks=networks,
-        seconds_price_usd=seconds_price_usd,
-    )
-    money = (budget_usd, most_usd)
-    promise = GuaranteeOptions.of(guarantee, (alpha, delta, *money, by_group, abstain, by_segment, together))
-    place = Place(None if output is None else str(output), force)
-    ready = checked(
-        given,
-        promise,
-        LogAsked(log, where, matcher, reference, models),
-        ReviewOptions.of(reviews, label_rate),
-        place,
-        tell,
-        config=None if config is None else Path(config),
-        expires_days=expires_days,
-    )
-    asked = {"method asked for": policy, "seed": str(seed)}
-    how: dict[str, Any] = {"method": policy, "config": ready.settings, "seed": seed}
-    found = _fitted(_Call(given, ready, working, tell), how, asked, expires_days)
+    arguments = locals()
+    given, promise = FitOptions.of(arguments), GuaranteeOptions.of(arguments)
+    log_asked, reviewed = LogAsked(log, where, matcher, reference, models), ReviewOptions.of(reviews, label_rate)
+    ready = checked(given, promise, log_asked, reviewed, tell)
+    found = _fitted(_Call(given, ready, working, tell), seed)
     if seconds_price_usd is not None and isinstance(found, PolicyFit):
         tell(waits(found.fitted, ready.tables, seconds_price_usd))
     return found if output is None else found.save(output)
@@ -176,25 +151,22 @@ class _Call(NamedTuple):
     tell: Tell
 
 
-def _written(levels: str | Mapping[str, float] | None) -> str | None:
-    """Return levels as they are written on the command line."""
-    if levels is None or isinstance(levels, str):
-        return levels
-    return ",".join(f"{name}={alpha!r}" for name, alpha in levels.items())
-
-
-def _fitted(call: _Call, how: dict[str, Any], asked: Mapping[str, str], expires_days: int | None) -> FitResult:
+def _fitted(call: _Call, seed: int) -> FitResult:
     given, ready = call.given, call.ready
-    if given.cross:
+    asked = {"method asked for": given.policy, "seed": str(seed)}
+    how: dict[str, Any] = {"method": given.policy, "config": ready.settings, "seed": seed}
+    if given.cross_calibrate:
         from cascade.api.fit_crossed import CrossedFit
         from cascade.training.crossing import fit_crossed
 
         with call.working("choosing, fitting and certifying, five times"):
-            done = fit_crossed(ready.tables, ready.wanted, **how, expires_days=expires_days)
+            done = fit_crossed(ready.tables, ready.wanted, **how, expires_days=given.expires_days)
         return CrossedFit(done, asked)
     how |= {"lambda_set": given.lambda_set}
     how |= {} if given.calibration_share is None else {"calibration_share": given.calibration_share}
-    how["embedding"] = None if ready.embedder is None else _embedding(ready.log, ready.embedder)
+    how["embedding"] = None
+    if ready.embedder is not None:
+        how["embedding"] = Embedding(ready.embedder, vectors_of(ready.log.rows(), ready.embedder))
     if given.policy in BARE:
         from cascade.api.fit_uncertified import UncertifiedFit
         from cascade.training.uncertified import fit_uncertified
@@ -202,7 +174,7 @@ def _fitted(call: _Call, how: dict[str, Any], asked: Mapping[str, str], expires_
         with call.working("training") as show:
             networks = given.networks.networks(ready.network, show, call.tell)
             return UncertifiedFit(fit_uncertified(ready.tables, ready.wanted, networks=networks, **how), asked)
-    how |= {"init": ready.init, "expires_days": expires_days, "allow_everything": given.everything}
+    how |= {"init": ready.init, "expires_days": given.expires_days, "allow_everything": given.allow_everything}
     each = _certified(call, how)
     fits = {name: policy_fit(one, _asked(call, name, one, asked)) for name, one in each.items()}
     if ready.levels is None:
@@ -239,14 +211,3 @@ def _took_effect(given: FitOptions, ready: Ready, fitted: Fitted) -> Iterator[tu
         yield "charged for each further answer", f"{given.lambda_set:g} of a step"
     if given.init is not None and ready.init is not None and starts_from(ready.init, fitted.policy):
         yield "started from", given.init.name
-
-
-def _sentence_model() -> Embedder:
-    from cascade.strategies.embedding import sentence_model
-
-    return sentence_model()
-
-
-def _embedding(log: Log, embedder: Embedder) -> Embedding:
-    """Return the sentence model, and what it makes of each question of a log."""
-    return Embedding(embedder, vectors_of(log.rows(), embedder))

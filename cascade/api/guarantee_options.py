@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cascade.api.telling import Tell
@@ -29,40 +29,29 @@ class GuaranteeOptions(NamedTuple):
     kind: str | None = None
     alpha: float | None = None
     delta: float | None = None
-    budget: float | None = None
-    most: float | None = None
+    budget_usd: float | None = None
+    most_usd: float | None = None
     by_group: bool = False
     abstain: bool = False
     by_segment: bool = False
     together: bool = False
 
     @classmethod
-    def of(cls, guarantee: str | Guarantee | None, others: Sequence[Any]) -> GuaranteeOptions:
-        """Return the options; `others` are those after the kind, in their order.
+    def of(cls, given: Mapping[str, Any]) -> GuaranteeOptions:
+        """Return the options among the arguments of a call; `guarantee` is the kind, or the whole promise.
 
         Raises:
             UsageError: a whole guarantee is given, and parts of one beside it.
         """
-        return _of(guarantee, others) if isinstance(guarantee, Guarantee) else cls(guarantee, *others)
-
-
-def _of(guarantee: Guarantee, besides: Sequence[float | bool | None]) -> GuaranteeOptions:
-    """Return a whole guarantee as options; nothing else of it may be given beside it."""
-    if any(besides):
-        raise UsageError("The guarantee is given as a whole: give alpha, delta and the like in it, not beside it.")
-    budget, most = (None if one is None else one / 1e9 for one in (guarantee.budget_nano_usd, guarantee.most_nano_usd))
-    alpha = None if guarantee.rules.on_cost else guarantee.alpha
-    return GuaranteeOptions(
-        guarantee.kind,
-        alpha,
-        guarantee.delta,
-        budget,
-        most,
-        guarantee.by_group,
-        guarantee.abstain,
-        guarantee.by_segment,
-        guarantee.together,
-    )
+        asked, parts = given["guarantee"], {name: given[name] for name in cls._fields[1:]}
+        if not isinstance(asked, Guarantee):
+            return cls(asked, **parts)
+        if any(parts.values()):
+            raise UsageError("The guarantee is given as a whole: give alpha, delta and the like in it, not beside it.")
+        budget, most = (None if one is None else one / 1e9 for one in (asked.budget_nano_usd, asked.most_nano_usd))
+        alpha = None if asked.rules.on_cost else asked.alpha
+        flags = (asked.by_group, asked.abstain, asked.by_segment, asked.together)
+        return cls(asked.kind, alpha, asked.delta, budget, most, *flags)
 
 
 def wanted_guarantee(asked: GuaranteeOptions, config: CascadeConfig | None, tell: Tell) -> Guarantee:
@@ -71,14 +60,14 @@ def wanted_guarantee(asked: GuaranteeOptions, config: CascadeConfig | None, tell
     Raises:
         UsageError: everything that is wrong with it.
     """
-    kind, problems = asked.kind or default_kind(budget=asked.budget is not None), list[str]()
+    kind, problems = asked.kind or default_kind(budget=asked.budget_usd is not None), list[str]()
     if is_known(kind) and get(kind).on_cost and asked.alpha is not None:
         problems.append("--alpha is a share of questions, and a budget promises none; leave it out.")
     needs_delta = is_known(kind) and get(kind).needs_delta and asked.delta is None
-    cap = config.budget.per_question if config is not None and asked.budget is not None else None
+    cap = config.budget.per_question if config is not None and asked.budget_usd is not None else None
     alpha = _SHARE if asked.alpha is None else asked.alpha
-    parts = GuaranteeOptions(kind, alpha, _SHARE if needs_delta else asked.delta, asked.budget,
-                  cap if asked.most is None else asked.most, *asked[5:])  # fmt: skip
+    parts = GuaranteeOptions(kind, alpha, _SHARE if needs_delta else asked.delta, asked.budget_usd,
+                  cap if asked.most_usd is None else asked.most_usd, *asked[5:])  # fmt: skip
     wanted = _guarantee(parts, problems)
     if asked.by_group:
         tell(BY_GROUP_GOES)
@@ -97,7 +86,7 @@ def _guarantee(parts: GuaranteeOptions, problems: list[str]) -> Guarantee | None
         # what is left
         parts = GuaranteeOptions(DEFAULT, parts.alpha, parts.delta, None, None, by_group=False, abstain=False)
     amounts = []
-    for option, amount in (("--budget", parts.budget), ("--most", parts.most)):
+    for option, amount in (("--budget", parts.budget_usd), ("--most", parts.most_usd)):
         try:
             amounts.append(nano_of(option, amount))
         except UsageError as error:
@@ -111,10 +100,7 @@ def _guarantee(parts: GuaranteeOptions, problems: list[str]) -> Guarantee | None
             parts.delta,
             budget_nano_usd=budget,
             most_nano_usd=most,
-            by_group=parts.by_group,
-            abstain=parts.abstain,
-            by_segment=parts.by_segment,
-            together=parts.together,
+            **dict(zip(parts._fields[5:], parts[5:], strict=True)),
         )
     except UsageError as error:
         problems += [str(error), *_options_for_money(parts)]
@@ -125,10 +111,10 @@ def _options_for_money(asked: GuaranteeOptions) -> list[str]:
     """Return which options say what a promise on money lacks."""
     said = []
     on_cost = asked.kind is not None and is_known(asked.kind) and get(asked.kind).on_cost
-    if on_cost and asked.budget is None:
+    if on_cost and asked.budget_usd is None:
         said.append("Give the bound in USD a question, as in --budget 0.01.")
-    if on_cost or asked.budget is not None:
-        said += ["Give --most USD, or --config with budget.per_question."] if asked.most is None else []
+    if on_cost or asked.budget_usd is not None:
+        said += ["Give --most USD, or --config with budget.per_question."] if asked.most_usd is None else []
     return said
 
 

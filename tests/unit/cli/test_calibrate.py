@@ -512,11 +512,11 @@ def test_the_cap_on_a_question_is_the_configurations(cli: Cli, ladder: str, tmp_
 
 def test_options_become_a_guarantee() -> None:
     assert wanted_guarantee(NOTHING, None, print) == Guarantee("coverage", 0.1)
-    asked = NOTHING._replace(kind="regret", delta=0.05, budget=0.25, most=1.5)
+    asked = NOTHING._replace(kind="regret", delta=0.05, budget_usd=0.25, most_usd=1.5)
     assert wanted_guarantee(asked, None, print) == Guarantee(
         "regret", 0.1, 0.05, budget_nano_usd=250_000_000, most_nano_usd=1_500_000_000
     )
-    assert wanted_guarantee(NOTHING._replace(budget=0.1, most=1.0), None, print).kind == "budget"
+    assert wanted_guarantee(NOTHING._replace(budget_usd=0.1, most_usd=1.0), None, print).kind == "budget"
 
 
 def test_an_alpha_of_0_is_not_taken_for_none() -> None:
