@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cascade.api.certificates import calibrated_document, calibrated_report
-from cascade.api.fit_report import not_written
+from cascade.api.fit_report import path_of, written
 from cascade.api.output import plain_text
 from cascade.api.page import table
 from cascade.api.result import Result
@@ -60,15 +60,13 @@ class CrossedFit(Result):
         yield ""
         yield Text("The figures are those of each question under the one member that has not seen it.", style="dim")
         yield ""
-        if self.output is None:
-            yield Text(not_written())
-            return
-        output = plain_text(self.output)
-        yield Text(f"written: {output}, what it is and how it was chosen in {output}/README.md")
-        path = output if output.startswith(("/", ".")) else f"./{output}"
-        against = worth_of(done.calibrated).describe("the guide, or a ladder's last model, alone")
-        served = Text(f"next: policy: {path} in cascade.yaml serves it")
-        yield served if against is None else Text(plain_text(against), style="bold yellow")
+        output = self.output or ""
+        yield from written(
+            self.output,
+            f"what it is and how it was chosen in {plain_text(output)}/README.md",
+            warning=worth_of(done.calibrated).describe("the guide, or a ladder's last model, alone"),
+            following=f"next: policy: {path_of(output)} in cascade.yaml serves it",
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document of `fit --cross-calibrate --json`."""

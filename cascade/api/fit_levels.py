@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Self
 from rich.console import RenderableType
 from rich.text import Text
 
-from cascade.api.fit_report import PolicyFit, not_written
+from cascade.api.fit_report import PolicyFit, path_of, written
 from cascade.api.guarantee_options import GuaranteeOptions
 from cascade.api.output import plain_text
 from cascade.api.page import table
@@ -169,17 +169,17 @@ class LevelsFit(Result):
         yield ""
         chosen = {name: one.choice.chosen.name for name, one in fitted.items()}
         yield from certified_levels({name: one.calibrated for name, one in fitted.items()}, self.default, width, chosen)
-        if self.output is None:
-            yield Text(not_written())
-            return
-        output = plain_text(self.output)
-        yield Text(f"written: {output}, and {output}/levels: what each level is in its README.md")
-        for name, one in fitted.items():
+        output = self.output or ""
+        what = f"and {plain_text(output)}/levels: what each level is in its README.md"
+        level = next(iter(fitted))
+        following = f'next: policy: {path_of(output)} in cascade.yaml; ask(question, level="{level}")'
+        first, *last = written(self.output, what, following=following)
+        yield first
+        for name, one in fitted.items() if last else ():
             against = worth_of(one.calibrated).describe("the guide, or a ladder's last model, alone")
             if against is not None:
                 yield Text(plain_text(f"{name}: {against}"), style="bold yellow")
-        path = output if output.startswith(("/", ".")) else f"./{output}"
-        yield Text(f'next: policy: {path} in cascade.yaml; ask(question, level="{next(iter(fitted))}")')
+        yield from last
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document of `fit --levels --json`, each level as `fit --json` has it."""

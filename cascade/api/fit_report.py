@@ -104,9 +104,30 @@ def policy_fit(fitted: Fitted, asked: Mapping[str, str]) -> PolicyFit:
     return PolicyFit(fitted, facts, card_files(facts, plot, learning))
 
 
-def not_written() -> str:
-    """Return what is said of a fit that no directory holds."""
-    return "not written yet: save(DIRECTORY) writes the policy directory"
+def written(output: str | None, what: str, *, warning: str | None = None, following: str = "") -> Iterator[Text]:
+    """Yield where a fit stands, and what to do next.
+
+    Args:
+        output: the policy directory; None where none was written.
+        what: what its README.md says.
+        warning: why it should not be served; it takes the place of what comes next.
+        following: what comes next.
+    """
+    if output is None:
+        yield Text("not written yet: save(DIRECTORY) writes the policy directory")
+        return
+    shown = plain_text(output)
+    yield Text(f"written: {shown}, {what}")
+    yield Text(plain_text(following)) if warning is None else Text(plain_text(warning), style="bold yellow")
+
+
+def path_of(output: str) -> str:
+    """Return a directory as a configuration names it.
+
+    >>> path_of("policy"), path_of("/srv/policy")
+    ('./policy', '/srv/policy')
+    """
+    return output if output.startswith(("/", ".")) else f"./{output}"
 
 
 class _Line(NamedTuple):
@@ -142,15 +163,14 @@ def fitted_report(found: PolicyFit, width: int) -> Iterator[RenderableType]:
     compared = _on_calibration(found)
     if compared:
         yield from (Text(plain_text(compared), style="bold"), "")
-    if found.output is None:
-        yield Text(not_written())
-        return
-    output = plain_text(found.output)
+    output = found.output or ""
     undrawn = "" if found.drawn or plots.available() else f" No plot: it needs matplotlib: {install_command('report')}"
-    yield Text(f"written: {output}, what it is and how it was chosen in {output}/README.md.{undrawn}")
-    against = worth_of(fitted.calibrated).describe(_reference(found))
-    served = next_step(fitted.policy.reads, fitted.policy.sources, _path(found.output))
-    yield Text(plain_text(served)) if against is None else Text(plain_text(against), style="bold yellow")
+    yield from written(
+        found.output,
+        f"what it is and how it was chosen in {plain_text(output)}/README.md.{undrawn}",
+        warning=worth_of(fitted.calibrated).describe(_reference(found)),
+        following=next_step(fitted.policy.reads, fitted.policy.sources, path_of(output)),
+    )
 
 
 def _reference(found: PolicyFit) -> str:
@@ -172,10 +192,6 @@ def _on_calibration(found: PolicyFit) -> str:
 
 def _called(one: BaselineFigures) -> str:
     return NAMES.get(one.name, one.name)
-
-
-def _path(output: str) -> str:
-    return output if output.startswith(("/", ".")) else f"./{output}"
 
 
 def _divided(fitted: Fitted) -> str:

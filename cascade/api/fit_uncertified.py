@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from cascade.api.certificates import realised_document
-from cascade.api.fit_report import not_written, training_document
+from cascade.api.fit_report import training_document, written
 from cascade.api.output import plain_text
 from cascade.api.result import Result
 from cascade.evaluation.report import plots
@@ -64,13 +64,12 @@ class UncertifiedFit(Result):
             "not certified: what comes next may fare worse. --policy cpo-batch calibrates the same network.",
             style="bold yellow",
         )
-        if self.output is None:
-            yield Text(not_written())
-            return
-        shown = plain_text(self.output)
-        yield Text(f"written: {shown}, what it is and how it was trained in {shown}/README.md")
-        named = plain_text(shlex.quote(self.output))
-        yield Text(f"next: cascade calibrate NEW_EPISODES --policy {named} certifies a threshold for it")
+        output = self.output or ""
+        yield from written(
+            self.output,
+            f"what it is and how it was trained in {plain_text(output)}/README.md",
+            following=f"next: cascade calibrate NEW_EPISODES --policy {shlex.quote(output)} certifies its threshold",
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document of `fit --policy cpo --json`."""

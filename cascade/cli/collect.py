@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
+from typing import Any
 
 from cascade.api.collecting import CollectionResult, collect, money_said
 from cascade.cli.command import command, flag
 from cascade.cli.models import fetch
-from cascade.cli.output import notes, say
+from cascade.cli.output import say
+from cascade.cli.progress import Shown
 from cascade.collection import Progress
 from cascade.collection.baselines import BASELINES
 from cascade.config import CascadeConfig
@@ -25,8 +21,6 @@ from cascade.providers import weights
 from cascade.types import Question
 
 DEMO, DEMO_REQUESTS = "demo", "demo-requests"
-_QUIET_S = 10.0
-"""Where there is no terminal, one line at most so often."""
 
 
 def _collect(**given: Any) -> CollectionResult:
@@ -35,8 +29,8 @@ def _collect(**given: Any) -> CollectionResult:
     given["dataset"] = given["dataset"] or Path(named).stem
     if named in {DEMO, DEMO_REQUESTS}:
         given["questions"], given["config"] = _demo(named)
-    with _Shown() as shown:
-        return collect(**given, show=shown.tell, tell=say)
+    with Shown("asking") as shown:
+        return collect(**given, show=lambda now: _show(shown, now), tell=say)
 
 
 def _raise_error(found: CollectionResult, _: Mapping[str, Any]) -> None:
@@ -79,31 +73,5 @@ def _demo(name: str) -> tuple[list[AskedQuestion], CascadeConfig]:
     return asked, config
 
 
-class _Shown:
-    """Progress: a bar on a terminal, a line now and then elsewhere."""
-
-    def __init__(self) -> None:
-        self._out: Console = notes()
-        self._bar = None
-        self._said = time.monotonic()
-        if self._out.is_terminal:
-            parts = (TextColumn("asking"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._bar = Bar(*parts, TextColumn("{task.fields[money]}"), console=self._out)
-
-    def __enter__(self) -> Self:
-        if self._bar is not None:
-            self._bar.start()
-            self._task = self._bar.add_task("asking", total=None, money="")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def tell(self, progress: Progress) -> None:
-        """Show how far it is."""
-        if self._bar is not None:
-            self._bar.update(self._task, total=progress.total, completed=progress.done, money=money_said(progress))
-        elif time.monotonic() - self._said >= _QUIET_S or progress.done == progress.total:
-            self._said = time.monotonic()
-            self._out.print(f"{progress.done}/{progress.total} questions, {money_said(progress)}", soft_wrap=True)
+def _show(shown: Shown, now: Progress) -> None:
+    shown.tell("questions", now.done, now.total, money_said(now), always=now.done == now.total)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from cascade.api.fitting import FitResult, fit
 from cascade.api.methods import METHODS, method_named, method_written
 from cascade.cli.command import KIND, command, flag
-from cascade.cli.fit_networks import Showing, ended_gently
 from cascade.cli.output import say
-from cascade.training.networks.progress import Tell
+from cascade.cli.progress import Shown
+from cascade.training.networks.progress import CHECKPOINT_FILE, Progress, Tell
 
 _METHODS_SAID = ", ".join(map(method_written, METHODS))
 
@@ -19,8 +24,8 @@ _METHODS_SAID = ", ".join(map(method_written, METHODS))
 def _fit(**given: Any) -> FitResult:
     @contextmanager
     def working(said: str) -> Iterator[Tell]:
-        with Showing(said) as showing, ended_gently(given["networks"].checkpoint):
-            yield showing.tell
+        with Shown(said) as shown, ended_gently(given["networks"].checkpoint):
+            yield partial(show_training, shown)
 
     return fit(**given, working=working, tell=say)
 
@@ -52,3 +57,32 @@ fit_log = command(
     },
     call=_fit,
 )
+
+
+def show_training(shown: Shown, now: Progress) -> None:
+    """Show how far the training of a network is."""
+    said = f"covered {100 * now.coverage:.1f} %, kappa {now.kappa:.3g}, cost {now.cost:.3g} steps"
+    shown.tell(f"training {now.method}", now.step, now.steps, said)
+    if now.step == now.steps:
+        shown.rest()
+
+
+@contextmanager
+def ended_gently(checkpoint: Path | None) -> Iterator[None]:
+    """Let SIGTERM end the program as an interrupt does, so that the checkpoint of the last step is written; say so."""
+    if checkpoint is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        if (checkpoint / CHECKPOINT_FILE).exists():
+            say(f"stopped; the same command with --checkpoint {checkpoint} --resume goes on from here")
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -17,14 +17,14 @@ _QUIET_S = 10.0
 class Shown:
     """Progress by name: of each thing that is done, how many of how many parts."""
 
-    def __init__(self) -> None:
-        self._out = notes()
+    def __init__(self, working: str = "") -> None:
+        self._out, self._working = notes(), working
         self._bar: Progress | None = None
         self._said = time.monotonic()
         if self._out.is_terminal:
             parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._bar = Progress(*parts, console=self._out, transient=True)
-            self._task = self._bar.add_task("", total=None)
+            self._bar = Progress(*parts, TextColumn("{task.fields[said]}"), console=self._out, transient=True)
+            self._task = self._bar.add_task(working, total=None, said="")
 
     def __enter__(self) -> Self:
         if self._bar is not None:
@@ -35,10 +35,33 @@ class Shown:
         if self._bar is not None:
             self._bar.stop()
 
-    def tell(self, name: str, done: int, total: int) -> None:
-        """Show how far it is."""
+    def tell(self, name: str, done: int, total: int, said: str = "", *, always: bool = False) -> None:
+        """Show how far it is.
+
+        Args:
+            name: what is done.
+            done: how many of its parts are done.
+            total: how many parts there are.
+            said: a figure beside it.
+            always: print a line even if one was printed just before.
+        """
         if self._bar is not None:
-            self._bar.update(self._task, description=plain(name), completed=done, total=total)
-        elif time.monotonic() - self._said >= _QUIET_S:
+            (task,) = self._bar.tasks
+            if (task.description, task.total) != (plain(name), total) or done < task.completed:
+                self._replace(plain(name), total)
+            self._bar.update(self._task, completed=done, said=said)
+        elif always or time.monotonic() - self._said >= _QUIET_S:
             self._said = time.monotonic()
-            self._out.print(plain(f"{name}: {done} of {total}"), soft_wrap=True)
+            beside = f", {said}" if said else ""
+            self._out.print(plain(f"{name}: {done:,} of {total:,}{beside}"), soft_wrap=True)
+
+    def rest(self) -> None:
+        """Show the work as a whole again, of which it is not known how far it is."""
+        if self._bar is not None:
+            self._replace(self._working, None)
+
+    def _replace(self, description: str, total: int | None) -> None:
+        """Show something else; a task that is reset would keep its total."""
+        assert self._bar is not None  # noqa: S101 - there is a terminal
+        self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(description, total=total, said="")

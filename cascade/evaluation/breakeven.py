@@ -89,14 +89,6 @@ def break_evens(rows: Iterable[Mapping[str, Any]]) -> dict[str, BreakEven]:
     return {dataset: one for dataset, one in found.items() if one is not None}
 
 
-def break_even_of(rows: Iterable[Mapping[str, Any]]) -> BreakEven | None:
-    """Return the break-even of the rows of one data set, None where they lack what it takes."""
-    gathered = _Gathered()
-    for row in rows:
-        gathered.add(row)
-    return gathered.result()
-
-
 @dataclass(slots=True)
 class _Gathered:
     """A data set's costs of judging, by episode: [base, verdict], and [the guide's own answer, its tokens]."""

@@ -19,7 +19,7 @@ from cascade.conformal.rollout import hopeless
 from cascade.conformal.split import allowed_misses
 from cascade.episodes.schema import BASE_ONLY
 from cascade.episodes.table import EpisodeTable
-from cascade.evaluation.methods import Method, Ready, played_at
+from cascade.evaluation.methods import Method, Ready, Unprepared, played_at
 from cascade.guarantees.reference import has_reference, reference_walk
 from cascade.training.estimators.linear import logistic, probabilities
 
@@ -36,7 +36,7 @@ Chance: TypeAlias = Callable[[Floats], Floats]
 
 
 @dataclass(frozen=True, slots=True)
-class Majority:
+class Majority(Unprepared):
     """The models before the last are asked until most of them would agree; the last one where they do not."""
 
     name: str = "majority, else the last model"
@@ -50,12 +50,7 @@ class Majority:
         votes = table.arrays.answer.shape[2] == 1 and "p_yes" not in table.signals
         return table.arrays.horizon > 2 and votes and bool(table.texts_known.any())
 
-    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
-        """Do nothing: the vote needs no preparation."""
-        return Ready(self._played)
-
-    @staticmethod
-    def _played(table: EpisodeTable) -> Played:
+    def play(self, table: EpisodeTable) -> Played:
         """Return the outcome of the vote. It ends as soon as more than half of the models agree on one answer."""
         answer, present = table.arrays.answer[:, :, 0], table.arrays.present[:, :, 0] & table.texts_known[:, None]
         cheap = table.arrays.horizon - 1

@@ -6,6 +6,7 @@ conformal, nothing of the test questions.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
@@ -132,26 +133,40 @@ def left_out(table: EpisodeTable) -> Iterator[str]:
         yield "The row of net benefit is left out: the log shows a policy nothing that differs between questions."
 
 
+class Unprepared(ABC):
+    """A way to answer that needs no preparation: `play` alone is written."""
+
+    __slots__ = ()
+
+    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
+        """Do nothing: this method needs no preparation."""
+        return Ready(self.play)
+
+    @abstractmethod
+    def play(self, table: EpisodeTable) -> Played:
+        """Return what it does on questions."""
+
+
 @dataclass(frozen=True, slots=True)
-class Logged:
+class Logged(Unprepared):
     """A walk that was logged beside the steps: the guide alone, a model that decides."""
 
     name: str
 
-    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
-        """Do nothing: this method needs no preparation."""
-        return Ready(lambda table: played_walk(table, table.walks[self.name]))
+    def play(self, table: EpisodeTable) -> Played:
+        """Return what was logged."""
+        return played_walk(table, table.walks[self.name])
 
 
 @dataclass(frozen=True, slots=True)
-class Chance:
+class Chance(Unprepared):
     """Uniform among the step's candidates and going on; its expectation, exactly."""
 
     name: str = "random"
 
-    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
-        """Do nothing: this method needs no preparation."""
-        return Ready(lambda table: _chance(table.arrays))
+    def play(self, table: EpisodeTable) -> Played:
+        """Return the expectation."""
+        return _chance(table.arrays)
 
 
 def _chance(steps: StepArrays) -> Played:
@@ -171,7 +186,7 @@ def _chance(steps: StepArrays) -> Played:
 
 
 @dataclass(frozen=True, slots=True)
-class Depth:
+class Depth(Unprepared):
     """Every answer of the first `depth` steps."""
 
     depth: int
@@ -181,13 +196,11 @@ class Depth:
         """The name, with the depth."""
         return f"all answers, depth {self.depth}"
 
-    def prepare(self, train: EpisodeTable, calibration: EpisodeTable, alpha: float, seed: int) -> Ready:  # noqa: ARG002
-        """Do nothing: this method needs no preparation."""
-        return Ready(lambda table: played_at(table, self._scores(table), 0.0))
-
-    def _scores(self, table: EpisodeTable) -> ScoreArrays:
+    def play(self, table: EpisodeTable) -> Played:
+        """Return what so many steps bring."""
         onward = np.where(np.arange(table.arrays.horizon) < self.depth - 1, np.inf, -np.inf)
-        return _all_kept(table, np.broadcast_to(onward, table.arrays.cost.shape).astype(np.float64))
+        shape = table.arrays.cost.shape
+        return played_at(table, _all_kept(table, np.broadcast_to(onward, shape).astype(np.float64)), 0.0)
 
 
 def _all_kept(table: EpisodeTable, onward: Floats) -> ScoreArrays:

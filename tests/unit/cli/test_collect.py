@@ -290,7 +290,7 @@ def test_an_interrupt_leaves_what_was_paid_on_record(cli: Cli, scripted: Any, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module._Shown, "tell", interrupted)
+        patch.setattr(module, "_show", interrupted)
         ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--concurrency", "1")
     assert ran.code in {1, 130}
     assert "Traceback" not in ran.err

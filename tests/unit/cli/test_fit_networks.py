@@ -15,8 +15,10 @@ from rich.console import Console
 
 pytest.importorskip("torch")
 
-from cascade.cli import fit_networks
-from cascade.cli.fit_networks import Showing, ended_gently
+from cascade.cli import fit as fitting
+from cascade.cli import progress
+from cascade.cli.fit import ended_gently, show_training
+from cascade.cli.progress import Shown
 from cascade.episodes.files import write_rows
 from cascade.evaluation.report import plots
 from cascade.factory import read_levels, read_policy
@@ -149,18 +151,17 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_bytes(
 ) -> None:
     assert fit(cli, log).code == 0
     whole = contents(tmp_path / "policy")
-    tell = Showing.tell
 
-    def interrupted(self: Showing, now: Progress) -> None:
-        tell(self, now)
+    def interrupted(shown: Shown, now: Progress) -> None:
+        show_training(shown, now)
         if now.step == 7:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Showing, "tell", interrupted)
+    monkeypatch.setattr(fitting, "show_training", interrupted)
     ran = fit(cli, log, "--checkpoint", "ck", "--force")
     assert ran.code == 130
     assert "--checkpoint ck --resume goes on from here" in words(ran.err)
-    monkeypatch.setattr(Showing, "tell", tell)
+    monkeypatch.setattr(fitting, "show_training", show_training)
     again = fit(cli, log, "--checkpoint", "ck", "--force")
     assert again.code == 2
     assert "ck holds a checkpoint: --resume goes on from it" in words(again.err)
@@ -179,14 +180,14 @@ def test_a_run_goes_on_from_its_checkpoint_to_the_same_bytes(
 def test_sigterm_leaves_a_checkpoint_of_the_last_step(
     cli: Cli, log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell, before = Showing.tell, signal.getsignal(signal.SIGTERM)
+    before = signal.getsignal(signal.SIGTERM)
 
-    def ended(self: Showing, now: Progress) -> None:
-        tell(self, now)
+    def ended(shown: Shown, now: Progress) -> None:
+        show_training(shown, now)
         if now.step == 5:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Showing, "tell", ended)
+    monkeypatch.setattr(fitting, "show_training", ended)
     ran = fit(cli, log, "--checkpoint", "ck")
     assert ran.code == 128 + signal.SIGTERM
     assert json.loads((tmp_path / "ck" / "checkpoint.json").read_bytes())["step"] == 5
@@ -295,9 +296,9 @@ def now(step: int, method: str = "ccpo", steps: int = 2_000) -> Progress:
 def shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool) -> tuple[Console, Any, list[float]]:
     """Return a console, what shows on it, and its clock."""
     out, clock = Console(record=True, force_terminal=terminal, width=120, file=io.StringIO()), [0.0]
-    monkeypatch.setattr(fit_networks, "notes", lambda: out)
-    monkeypatch.setattr(fit_networks.time, "monotonic", lambda: clock[0])
-    return out, Showing("choosing, fitting and certifying"), clock
+    monkeypatch.setattr(progress, "notes", lambda: out)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    return out, Shown("choosing, fitting and certifying"), clock
 
 
 def test_a_line_now_and_then_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,10 +306,10 @@ def test_a_line_now_and_then_where_there_is_no_terminal(monkeypatch: pytest.Monk
     with showing:
         for step in range(1, 51):
             clock[0] += 0.5
-            showing.tell(now(step))
+            show_training(showing, now(step))
     lines = out.export_text().splitlines()
     assert lines == [
-        f"training ccpo: step {step} of 2,000, covered 91.2 %, kappa 0.234, cost 1.25 steps" for step in (20, 40)
+        f"training ccpo: {step} of 2,000, covered 91.2 %, kappa 0.234, cost 1.25 steps" for step in (20, 40)
     ]
 
 
@@ -322,10 +323,10 @@ def test_a_bar_on_a_terminal_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch)
     assert (task().description, task().total) == ("choosing, fitting and certifying", None)
     for step in (1, 2, 3):
         clock[0] += 0.2
-        showing.tell(now(step, steps=4))
+        show_training(showing, now(step, steps=4))
     assert (task().description, task().total, task().completed) == ("training ccpo", 4, 3)
     assert task().fields["said"] == "covered 91.2 %, kappa 0.234, cost 1.25 steps"
-    showing.tell(now(4, steps=4))
+    show_training(showing, now(4, steps=4))
     assert (task().description, task().total, task().fields["said"]) == ("choosing, fitting and certifying", None, "")
-    showing.tell(now(3, "cpo_batch", 9))  # one that goes on from a checkpoint
-    assert (task().description, task().total, task().completed) == ("training cpo_batch", 9, 2)
+    show_training(showing, now(3, "cpo_batch", 9))  # one that goes on from a checkpoint
+    assert (task().description, task().total, task().completed) == ("training cpo_batch", 9, 3)

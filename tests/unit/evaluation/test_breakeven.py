@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -9,10 +10,15 @@ import numpy as np
 import pytest
 
 from cascade.episodes.schema import COLUMNS
-from cascade.evaluation.breakeven import BreakEven, break_even, break_even_of
+from cascade.evaluation.breakeven import BreakEven, break_even, break_evens
 
 Row = dict[str, Any]
 INPUT, OUTPUT = 150, 600  # nano-USD a token: $0.15 and $0.60 per million
+
+
+def break_even_of(rows: Iterable[Mapping[str, Any]]) -> BreakEven | None:
+    """Return the break-even of the one data set of these rows."""
+    return next(iter(break_evens(rows).values()), None)
 
 
 def call(episode: str, purpose: str, tokens: tuple[int, int], **columns: Any) -> Row:
