@@ -68,7 +68,8 @@ class UncertifiedFit(Result):
         yield from written(
             self.output,
             f"what it is and how it was trained in {plain_text(output)}/README.md",
-            following=f"next: cascade calibrate NEW_EPISODES --policy {shlex.quote(output)} certifies its threshold",
+            following=f"next: cascade calibrate NEW_EPISODES --policy {shlex.quote(output)} certifies a threshold "
+            "for it",
         )
 
     def to_dict(self) -> dict[str, Any]:

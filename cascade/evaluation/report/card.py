@@ -7,10 +7,9 @@ give the same bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.calibration.calibrating import Calibrated
-from cascade.calibration.crossing import bound
 from cascade.calibration.samples import data_sha256
 from cascade.calibration.scores import Realised, history_of
 from cascade.evaluation.baselines import BaselineFigures, baseline_figures, baselines_left_out, label
@@ -32,12 +31,14 @@ from cascade.policies.artifact import (
 from cascade.text import capital, counted
 from cascade.training.choice.choosing import RULE, Choice, Judged
 from cascade.training.choice.objective import Unit
-from cascade.training.crossing import Crossed
 from cascade.training.fitting import Fitted
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.progress import Training
-from cascade.training.uncertified import Uncertified
 from cascade.types import Certificate
+
+if TYPE_CHECKING:  # of these ways to fit a run needs one
+    from cascade.training.crossing import Crossed
+    from cascade.training.uncertified import Uncertified
 
 _SAID = 3
 """As many promises are said in words; the certificates hold all."""
@@ -487,6 +488,8 @@ def _crossed_lines(done: Crossed, settings: Mapping[str, str]) -> Iterator[str]:
     ]
     yield from markdown_table(["", ""], rows)
     yield from _promised(done.calibrated)
+    from cascade.calibration.crossing import bound
+
     yield from (f"**{plain_line(bound(done.alpha))}**", "")
     yield (
         "The figures are those of each question under the one member that has not seen it. All members serve together, "
