@@ -1,4 +1,4 @@
-"""`fit --levels`: what is asked of the levels, what is written of them, and one table with a row for each."""
+"""`fit --levels`: the levels that are asked for, how they are written, and a table with a row for each."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _WIDE = 100
 _BARE = {2: ("low", "high"), 3: ("low", "medium", "high")}
 """What levels are called that were given by their alphas alone, the cheapest first."""
 APART = (
-    "Each level's promise holds by itself, of questions that are as those of the log. Choose a level by what a "
-    "question may cost, not by what it looks like: asked hard questions only, a level promises nothing about them."
+    "Each level's promise holds for questions like those of the log. Choose a level by what a question may cost, not "
+    "by how hard it looks: a level promises nothing about the hard questions alone."
 )
 
 

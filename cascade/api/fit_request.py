@@ -194,7 +194,7 @@ def _check_output(problems: Problems, output: str, *, force: bool) -> None:
 
 
 def _check_crossable(wanted: Guarantee | None, promise: GuaranteeOptions, besides: list[str]) -> None:
-    """Refuse what does not go with --cross-calibrate; of a promise that is none by itself its options are named."""
+    """Refuse what does not go with --cross-calibrate; where the promise itself is wrong, name its options."""
     from cascade.training.crossing import check_crossable
 
     if wanted is not None:

@@ -34,7 +34,7 @@ class Judging(NamedTuple):
         episodes: the log: a file, or the URL of a store.
         file: the file of reviews; None: beside the log.
         ask: "preference", or "regret": also whether each output is right.
-        policy: a policy directory; only what its certificate hangs on is shown.
+        policy: a policy directory; only the outputs that decide its certificate are shown.
         alpha, delta: of the certificate.
         rate: the share of the questions that is drawn; None: that of the file, or all.
         seed: draws them; None: at random.
@@ -59,7 +59,7 @@ class Judging(NamedTuple):
         return beside(self.episodes) if self.file is None else self.file
 
     def read(self, tell: Tell) -> Compared:
-        """Return the log's outputs; tell of how many requests nobody can say. Raises UsageError."""
+        """Return the log's outputs; tell how many requests lack the reference's output. Raises UsageError."""
         return self._compared(self.matcher or _held(self.path).matcher, tell)
 
     def _compared(self, matcher: str | None, tell: Tell) -> Compared:

@@ -1,4 +1,4 @@
-"""`monitor`: whether audited questions still bear a certificate out."""
+"""`monitor`: whether a certificate still holds on audited questions."""
 
 from __future__ import annotations
 

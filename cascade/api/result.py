@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from cascade.api.output import SafeConsole
 
 _WIDTH = 110
-"""Columns of a summary where nobody says how many there are: those of a notebook's cell."""
+"""Columns of a summary where no width is given: those of a notebook's cell."""
 
 
 class Result(ABC):

@@ -77,7 +77,7 @@ def read_reviewed(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tel
 
 
 def read_judged(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tell: Tell) -> Log:
-    """Read a log as `read_reviewed`; with reviews only the questions drawn, since of the others nobody knows the loss.
+    """Read a log as `read_reviewed`; with reviews only the questions drawn: the loss of the others is unknown.
 
     Raises:
         UsageError: as there; or none was drawn.

@@ -296,7 +296,7 @@ class Uala:
     def _tuned(self, train: EpisodeTable, alpha: float) -> float:
         """Return the best threshold of all, by running sums over the places where a walk can stop."""
         steps, chosen = train.arrays, self.doubt.chosen(train)
-        doubt = np.where(chosen < 0, np.inf, self.doubt.read(train))  # where there is no answer nobody can stop
+        doubt = np.where(chosen < 0, np.inf, self.doubt.read(train))  # without an answer a walk cannot stop
         on_record, last = np.arange(steps.horizon) < steps.steps[:, None], _very_last(steps)
         reach = np.full(doubt.shape, np.inf)
         np.minimum.accumulate(doubt[:, :-1], axis=1, out=reach[:, 1:])

@@ -45,7 +45,7 @@ def _rows(compared: Compared, harmless: Harmless, dropped: Dropped) -> Iterator[
 
 
 def verdicts_of(one: Episode, losses: Mapping[PairId, bool]) -> list[bool | None]:
-    """Return of each differing output of an episode whether it was found a loss; None where nobody said."""
+    """Return of each differing output of an episode whether it was found a loss; None without a judgement."""
     if one.reference is None:
         return [None for _ in one.kinds()]
     reference = one.reference.digest

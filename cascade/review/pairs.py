@@ -185,10 +185,10 @@ def _take(row: Row, one: Episode, comparing: Comparator) -> None:
 def _check_text(row: Row) -> None:
     if is_hashed(row["answer"]) or (row["question"] is not None and is_hashed(row["question"])):
         raise UsageError(
-            "The log keeps hashes in the place of texts, which nobody can judge. Log them (content: full)."
+            "The log holds hashes instead of texts, so there is nothing to judge. Log the texts (content: full)."
         )
     if row["question"] is None:
-        raise UsageError(f"Episode {row['episode_id']} has no question on record, which nobody can judge.")
+        raise UsageError(f"Episode {row['episode_id']} has no question on record, so it cannot be judged.")
 
 
 def _episode(row: Row) -> Episode:

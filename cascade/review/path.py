@@ -1,4 +1,4 @@
-"""Which pairs a certificate hangs on: along the path of thresholds that it tests, and no further.
+"""Which pairs decide a certificate: along the path of thresholds that it tests, and no further.
 
 The thresholds are those that `calibrate_policy` tests, from the strictest to the laxest, so that no question orders
 them. At each one the questions matter on which an output is served that differs from the reference's. They are asked
@@ -87,7 +87,7 @@ class Along:
         return walk(_Lazy(self), self.known(losses), self.most)
 
     def wanted(self, losses: Mapping[PairId, bool], passed: frozenset[PairId] = frozenset()) -> list[Pair]:
-        """Return the pairs that the next point hangs on; none where no judgement changes what is certified.
+        """Return the pairs that decide the next point; none where no judgement changes what is certified.
 
         Args:
             losses: what was said.
@@ -120,7 +120,7 @@ class _Lazy(Sequence[Ints]):
         return len(self._along.path)
 
     def __getitem__(self, at: int | slice) -> Ints:  # type: ignore[override]
-        assert isinstance(at, int)  # noqa: S101 - nobody slices a path
+        assert isinstance(at, int)  # noqa: S101 - a path is not sliced
         if at >= len(self):
             raise IndexError(at)
         return self._along.outputs(at)

@@ -57,7 +57,7 @@ class Room:
 
 
 def _settling(along: Along, order: Sequence[Pair], ask: str) -> Choose:
-    """Return what chooses among the pairs that the next point of the path hangs on, in a reviewer's order."""
+    """Return what chooses among the pairs that decide the next point of the path, in a reviewer's order."""
     place = {pair.id: number for number, pair in enumerate(order)}
 
     def choose(judged: Judged) -> Pair | None:

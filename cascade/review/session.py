@@ -33,7 +33,7 @@ _BETTER: Mapping[str, Better] = {"=": "equal", "0": "both_bad"}
 
 
 class Sides(NamedTuple):
-    """A pair as it is shown: nobody can tell whose output is first."""
+    """A pair as it is shown: a reviewer cannot tell whose output is first."""
 
     pair: Pair
     first: Side

@@ -54,7 +54,7 @@ class Facts(NamedTuple):
             all were set aside to certify.
         sizes: how many questions did what, in order.
         settings: what was asked of the fit, in words, by what it is called.
-        weights: its features, and how much it hangs on them.
+        weights: its features, and how much its score depends on each.
         choice: how it was chosen.
         calibrated: what is certified.
         baselines: the baselines' figures on the training questions; none where nothing was compared.
@@ -278,8 +278,9 @@ def _chosen(facts: Facts) -> Iterator[str]:
     alpha = "" if choice.alpha is None else f", all at a loss of exactly {choice.alpha:.4g}"
     how = (
         f"On {choice.n:,} training questions of {choice.groups:,} groups, each scored by a model that saw neither it "
-        f"nor its group ({choice.folds} folds){alpha}. The simplest that is at most {percent(RULE.margin)} dearer "
-        "than the best, and not surely worse, is taken and fitted on all. No calibration question was looked at."
+        f"nor its group ({choice.folds} folds){alpha}. The simplest candidate is taken "
+        f"whose cost is at most {percent(RULE.margin)} above that of the best, and not surely above it; it is fitted on "
+        "all of these questions. No calibration question was looked at."
     )
     yield from (how, "")
     charged = any(one.charge is not None for one in choice.judged)
@@ -321,9 +322,9 @@ _CHARGED = (
 _BASELINES = (
     "The baselines, ways to answer without a fitted policy, on the same questions; the first is the reference. UALA "
     "stops at the first answer that is not in doubt; its threshold is tuned on these very questions, and cannot be "
-    "certified. The depth mixture is the best coin between two depths, tuned on them too: a policy that costs less "
-    "owes that to its signals. The clairvoyant bound is what the promise would cost one who knows every answer "
-    "beforehand."
+    "certified. The depth mixture is the best coin between two depths, tuned on them too: what a policy "
+    "costs less, it saves by its signals. The clairvoyant bound is the cost of the promise for a policy that knows "
+    "every answer beforehand."
 )
 
 
@@ -351,11 +352,11 @@ def _looks_at(weights: Sequence[Weighed]) -> Iterator[str]:
         yield from ("Nothing.", "")
         return
     legend = (
-        "Weight: how much the score of going on, of a network the probabilities of all its actions, hangs on the "
-        "feature, from 0 to 1, when its values are dealt out anew among the training questions; features that tell the "
-        "same share it. A feature that is missing on some training questions is known to be missing; where one is "
-        "missing that never was, the policy goes on and keeps the answer. After the last step there is nothing to go "
-        "on to: what is looked at there ranks the answers, or says which are kept."
+        "Weight, from 0 to 1: how much the score of going on, or the probabilities of a network's actions, depends on "
+        "the feature. It is measured by permuting the feature's values among the training questions; features that "
+        "carry the same information share it. Where a feature is missing that was never missing in training, the "
+        "policy goes on and keeps the answer. After the last step there is no step left: features there rank the "
+        "answers, or say which are kept."
     )
     yield from (legend, "")
     rows = [
@@ -386,8 +387,8 @@ def _range(low: float | None, high: float | None) -> str:
 
 _LIMITS = (
     "It speaks of questions like those that it was calibrated on: other models, prices, prompts or traffic void it.",
-    "Models that change silently, and questions that grow harder, show in audits alone: `cascade monitor`.",
-    "It is as good as its features: what the log does not hold it cannot see.",
+    "Only audits show that a model has changed without notice, or that questions have become harder: `cascade monitor`.",
+    "The policy sees only what the log records.",
 )
 _AGAIN = (
     "New questions, the same models: `cascade calibrate NEW_EPISODES --policy DIR` sets the threshold anew.",

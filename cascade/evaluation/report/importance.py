@@ -30,7 +30,7 @@ class Weighed(NamedTuple):
     Attributes:
         step: after which step it is looked at; 0 before any call.
         feature: what it is.
-        weight: 0: the score does not hang on it; 1: it is all that the score hangs on. None where nothing is scored, or
+        weight: 0: the score does not depend on it; 1: it depends on nothing else. None where nothing is scored, or
             the score does not vary. Features that tell the same share a weight as the fit divided it.
         known: the share of questions that have it.
     """
