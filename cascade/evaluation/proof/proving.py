@@ -250,9 +250,7 @@ def prove(
     for number, split in enumerate(splits(known.groups, plan.splits, plan.seed, tell=tell), 1):
         fitting = np.sort(np.concatenate([split.train, split.calibration]))
         tally.sizes = fitting.size, split.test.size
-        log = (
-            None if bound.cost_nano_usd is None else known.take(fitting)
-        )  # a promise that no policy can keep is not fitted
+        log = None if bound.cost_nano_usd is None else known.take(fitting)  # None: no policy can keep it
         found = _fitted(fit, log, guarantee, plan.seed + number, tally)
         paid = figures[reference.name].take(split.test)
         did = paid if found is None else measuring.of_policy(found.policy, split.test)

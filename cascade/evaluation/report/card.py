@@ -279,8 +279,8 @@ def _chosen(facts: Facts) -> Iterator[str]:
     how = (
         f"On {choice.n:,} training questions of {choice.groups:,} groups, each scored by a model that saw neither it "
         f"nor its group ({choice.folds} folds){alpha}. The simplest candidate is taken "
-        f"whose cost is at most {percent(RULE.margin)} above that of the best, and not surely above it; it is fitted on "
-        "all of these questions. No calibration question was looked at."
+        f"whose cost is at most {percent(RULE.margin)} above that of the best, and not surely above it; it is fitted "
+        "on all of these questions. No calibration question was looked at."
     )
     yield from (how, "")
     charged = any(one.charge is not None for one in choice.judged)
@@ -387,7 +387,7 @@ def _range(low: float | None, high: float | None) -> str:
 
 _LIMITS = (
     "It speaks of questions like those that it was calibrated on: other models, prices, prompts or traffic void it.",
-    "Only audits show that a model has changed without notice, or that questions have become harder: `cascade monitor`.",
+    "Only audits show that a model changed without notice, or that questions became harder: `cascade monitor`.",
     "The policy sees only what the log records.",
 )
 _AGAIN = (
