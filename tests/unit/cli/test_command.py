@@ -1,0 +1,124 @@
+"""Commands that are made from the functions that they call."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+from rich.console import RenderableType
+from typer.testing import CliRunner
+
+from cascade.api.calibrating import calibrate
+from cascade.api.comparing import compare
+from cascade.api.evaluating import evaluate
+from cascade.api.fitting import fit
+from cascade.api.monitoring import monitor
+from cascade.api.proving import prove
+from cascade.api.result import Result
+from cascade.api.verifying import verify
+from cascade.cli.command import command, flag
+
+
+class Echo(Result):
+    def __init__(self, given: Mapping[str, Any]) -> None:
+        self.given = given
+
+    def parts(self, width: int) -> Iterator[RenderableType]:
+        yield repr(sorted(self.given.items()))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: str(value) for name, value in self.given.items()}
+
+
+class Oven(NamedTuple):
+    """An oven.
+
+    Attributes:
+        offered: use it.
+        heat: how hot it is, in °C.
+    """
+
+    offered: bool = False
+    heat: int | None = None
+
+
+def bake(
+    cake: str | Path,
+    output: str,
+    *,
+    layers: Sequence[float] | None = None,
+    sugar: float = 0.5,
+    ovens: Oven = Oven(),  # noqa: B008 - frozen
+    tell: Callable[[str], None] = print,
+) -> Echo:
+    """Bake a cake
+    in one line.
+
+    It rises.
+
+    Args:
+        cake: the cake, as in
+            `apple`.
+        output: where it goes.
+        layers: how high each is.
+        sugar: the share of sugar.
+        ovens: what it is baked in.
+        tell: is told.
+    """
+    tell("baked")
+    return Echo({"cake": cake, "output": output, "layers": layers, "sugar": sugar, "ovens": ovens})
+
+
+def run(*words: str, **how: Any) -> tuple[int, str]:
+    app = typer.Typer(add_completion=False)
+    app.command()(command(bake, "bake apple", flags={"output": flag("--output", "-o")}, **how))
+    result = CliRunner().invoke(app, list(words), env={"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"})
+    return result.exit_code, " ".join(result.output.split())
+
+
+def test_every_argument_reaches_the_function_as_its_own_type() -> None:
+    code, said = run("apple", "-o", "tin", "--layers", "1.5", "--layers", "2", "--ovens", "--heat", "200")
+    assert code == 0
+    assert "('cake', PosixPath('apple')), ('layers', [1.5, 2.0]), ('output', 'tin')" in said.replace(
+        "WindowsPath", "PosixPath"
+    )
+    assert "('ovens', Oven(offered=True, heat=200)), ('sugar', 0.5)" in said
+
+
+def test_the_help_is_the_docstring() -> None:
+    code, said = run("--help")
+    assert code == 0
+    for words in (
+        "Bake a cake in one line. It rises. Example: bake apple",
+        "The share of sugar.",
+        "How hot it is, in °C.",
+    ):
+        assert words in said
+    assert "--tell" not in said
+    assert run("apple")[0] == 2, "--output is required"
+
+
+def test_what_comes_after_may_end_the_command() -> None:
+    def refuse(found: Echo, given: Mapping[str, Any]) -> None:
+        assert found.given["sugar"] == given["sugar"]
+        raise typer.Exit(3)
+
+    code, said = run("apple", "-o", "tin", "--json", after=refuse)
+    assert (code, '"sugar": "0.5"' in said) == (3, True)
+
+
+@pytest.mark.parametrize(
+    "act", [calibrate, compare, evaluate, fit, monitor, prove, verify], ids=lambda act: act.__name__
+)
+def test_every_parameter_of_an_act_is_an_option(act: Callable[..., Any]) -> None:
+    made = inspect.signature(command(act, "cascade")).parameters
+    told = {"tell", "show", "working", "networks"}
+    parameters = {name: one for name, one in inspect.signature(act).parameters.items() if name not in told}
+    assert set(parameters) <= set(made)
+    for name, one in parameters.items():
+        assert made[name].default == one.default, name
+        assert made[name].annotation.__metadata__[0].help[:1].isupper(), name
