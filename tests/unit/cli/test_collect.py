@@ -69,7 +69,7 @@ def test_it_logs_all_steps_and_the_guide_alone_and_shows_them(cli: Cli) -> None:
     assert "spent" in ran.out
     assert "rivers  3 questions, right answers by step" in ran.out
     assert "100.0%" in ran.out
-    assert "3/3 questions" in ran.err
+    assert "questions: 3 of 3" in ran.err
     assert {row["walk"] for row in rows()} == {None, "guide only"}
     assert {row["dataset"] for row in rows()} == {"rivers"}
     assert [row["episode_id"] for row in rows()] == ["q1"] * 5 + ["q2"] * 5 + ["q3"] * 5
