@@ -90,7 +90,7 @@ class Request(NamedTuple):
     at_most_once: bool = False
     chat: ChatRequest | None = None
     instead_of: str | None = None
-    without: frozenset[str] = frozenset()
+    without: tuple[str, ...] = ()
 
 
 class Token(NamedTuple):

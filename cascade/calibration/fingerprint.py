@@ -21,6 +21,7 @@ from cascade.guarantees.certificate import UNWATCHED, digest, shortfalls
 from cascade.guarantees.words import dollars
 from cascade.money import Price, nano_usd
 from cascade.policies.artifact import PolicyArtifact
+from cascade.policies.requests import seen
 from cascade.policies.scope import Scope, usual
 from cascade.safety.keys import redact
 from cascade.strategies import prompts
@@ -414,12 +415,13 @@ def holds_for(
 
     A log says less than a configuration did: what was on record before stays, unless the log is of another cascade.
     `shown` is what the calibration questions showed at each step that the policy takes (`walked`; all by default), and
-    `echoes` the names that their models bore: the certificate speaks of no others (`policies.scope`).
+    `echoes` the names that their models bore, `requests` what kinds of requests they were: the certificate speaks of no
+    others (`policies.scope`, `policies.requests`).
     """
     known = made_for(table if config is None else config)
     then = before.certificates[0].made_for if config is None and before.certificates else known
     told = {} if differences(then, known) else {name: value for name, value in then.items() if value is not None}
-    told |= {"shown": shown(walked or table), "echoes": made_for(table)["echoes"]}
+    told |= {"shown": shown(walked or table), "echoes": made_for(table)["echoes"], "requests": seen(table.kinds)}
     return {**known, **told, "most_nano_usd": guarantee.most_nano_usd}
 
 

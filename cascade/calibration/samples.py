@@ -68,6 +68,7 @@ def joined(tables: Sequence[EpisodeTable]) -> EpisodeTable:
         step_models=_step_models(tables),
         segments=tuple([segment for table in tables for segment in table.segments]),
         spelled=tuple([name for table in tables for name in table.spelled]),
+        kinds=tuple([kind for table in tables for kind in table.kinds]),
         drawn_from=np.concatenate([table.drawn_from for table in tables]),
         echoes=_echoes(tables),
         priced=np.concatenate([table.priced for table in tables]),

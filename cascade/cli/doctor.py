@@ -198,6 +198,9 @@ def _holding(name: str, certificate: Certificate) -> Iterator[Finding]:
     if unseen:
         advice = "calibrate with --config to have them checked"
         yield Finding(name, "note", f"made from a log that does not hold {', '.join(unseen)}: {advice}")
+    if certificate.made_for.get("requests") is None:
+        advice = "calibrate again, and requests of other kinds get no certificate"
+        yield Finding(name, "note", f"it does not say what kinds of requests it was made from: {advice}")
 
 
 def _litellm_key(place: str, model: str) -> Iterator[Finding]:

@@ -11,6 +11,7 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats, Ints, Parents, StepArrays
 from cascade.episodes.own_difference import OwnDifference
 from cascade.guarantees.questions import Labels, Truth
+from cascade.policies.requests import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,7 @@ class EpisodeTable:
             NaN = unknown. None where the log tells of no tokens read from a cache.
         bought: bool (n, T), the steps that were bought, on record or in the walk of a policy (`as_bought`), where some
             before the last were left out; None: all.
+        kinds: what is special about each request (`policies.requests`); None where it is not on record.
     """
 
     dataset: str
@@ -137,12 +139,15 @@ class EpisodeTable:
     own: OwnDifference | None = None
     uncached: Floats | None = None
     bought: Bools | None = None
+    kinds: tuple[Kind | None, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.questions:
             object.__setattr__(self, "questions", self.ids)
         if not self.spelled:
             object.__setattr__(self, "spelled", self.questions)
+        if not self.kinds:
+            object.__setattr__(self, "kinds", (None,) * len(self.ids))
         if not self.segments:
             object.__setattr__(self, "segments", (None,) * len(self.ids))
         if not self.drawn_from.size:
@@ -325,4 +330,5 @@ class EpisodeTable:
             self.own,
             None if self.uncached is None else self.uncached[chosen],
             None if self.bought is None else self.bought[chosen],
+            tuple([self.kinds[i] for i in chosen]),
         )

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Parents, StepArrays, chain
+from cascade.episodes.asked import kind_asked, numbers_asked
 from cascade.episodes.askers import Asker, by_role, by_step, is_ladder
 from cascade.episodes.identity import identity
 from cascade.episodes.lines import Dropped
@@ -37,7 +38,7 @@ from cascade.episodes.schema import (
 from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.matching.same import answer_key
-from cascade.policies.question_features import asked_numbers
+from cascade.policies.requests import Kind
 
 
 class _Made(NamedTuple):
@@ -107,6 +108,7 @@ class _Draft:
     question: str | None = None
     spelled: str | None = None
     asked: Mapping[str, float] = field(default_factory=dict)
+    kind: Kind | None = None
     told: bool = False
     failed: bool = False
     cached: bool = False
@@ -178,7 +180,7 @@ def _take(row: Mapping[str, Any], episodes: dict[str, _Draft]) -> None:
     if draft.question is None and row["question"] is not None:
         text, context = row["question"], row["context"]
         draft.question, draft.spelled = identity(text, context), question_id(text, context)
-        draft.asked = _asked(row)
+        draft.asked, draft.kind = numbers_asked(row), kind_asked(row)
     made = _made(row)
     if row["walk"] is not None:
         _take_walk(row, made, draft.walks[row["walk"]])
@@ -235,12 +237,6 @@ def _take_step(row: Mapping[str, Any], made: _Made | None, draft: _Draft) -> Non
 def _source(row: Mapping[str, Any]) -> str:
     """Return who gave a row's answer: its role, else its model, as in a ladder; "" where neither is on record."""
     return row["source"] or row["model"] or ""
-
-
-def _asked(row: Mapping[str, Any]) -> Mapping[str, float]:
-    """Return the numbers of a row's question; none where its text is not on record."""
-    text: str | None = row["question"]
-    return {} if text is None or is_hashed(text) else asked_numbers(text, row["context"], chat_of(row))
 
 
 def _made(row: Mapping[str, Any]) -> _Made | None:
@@ -362,6 +358,7 @@ def _table(dataset: str, episodes: Mapping[str, _Draft], dropped: Dropped) -> Ep
         priced=priced,
         parents=_of_each_step(drafts, horizon),
         bought=_bought(drafts, horizon),
+        kinds=tuple([draft.kind for draft in drafts]),
     )
 
 

@@ -22,6 +22,7 @@ from cascade.episodes.table import EpisodeTable, Walk
 from cascade.errors import UsageError
 from cascade.evaluation.worlds import World
 from cascade.money import PICO_PER_NANO, Price
+from cascade.policies.requests import PLAIN
 
 SOURCES = ("base", "guide")
 RIGHT = 0
@@ -119,7 +120,9 @@ def simulate(world: World, n: int, seed: int) -> EpisodeTable:
     ids = tuple([f"{seed}-{number}" for number in range(n)])
     walks, known = _walks(world, draws, rounds), np.ones(n, dtype=np.bool_)
     told = _confidence(signals), signals, walks
-    return EpisodeTable(world.name, ids, ids, SOURCES, arrays, *told, tokens=tokens, texts_known=known)
+    return EpisodeTable(
+        world.name, ids, ids, SOURCES, arrays, *told, tokens=tokens, texts_known=known, kinds=(PLAIN,) * len(ids)
+    )
 
 
 def _check(n: int, seed: int) -> None:

@@ -130,7 +130,7 @@ class Guard:
         """
         if gone := refused(tries.asked, error):
             self._refused.learn(tries.asked.model, gone)
-            tries.asked = tries.asked._replace(without=tries.asked.without | gone)
+            tries.asked = tries.asked._replace(without=tuple(sorted(gone.union(tries.asked.without))))
             return 0.0
         tries.failed.append(error)
         budget, breaker = self._budget(tries.asked), self._breaker(tries.asked.model)
@@ -253,7 +253,7 @@ class Guard:
         if (breaker := self._breaker(request.model)) is not None:
             breaker.admit(request.model)
         gone = self._refused.of(request.model) | self.refuses.get(request.model, frozenset())
-        return request._replace(without=gone) if gone else request
+        return request._replace(without=tuple(sorted(gone))) if gone else request
 
     def _checked(
         self,
@@ -273,7 +273,7 @@ class Guard:
             completion = completion._replace(notes=(*completion.notes, f"{request.model} sent no log-probs"))
         self._refused.took(request.model, tries.asked.without)
         if tries.asked.without:
-            note = f"{request.model} was asked without what it refuses: {', '.join(sorted(tries.asked.without))}"
+            note = f"{request.model} was asked without what it refuses: {', '.join(tries.asked.without)}"
             completion = completion._replace(notes=(*completion.notes, note))
         if tries.failed:
             note = f"earlier tries failed: {', '.join(type(error).__name__ for error in tries.failed)}"

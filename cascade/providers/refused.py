@@ -57,7 +57,7 @@ class Refusals:
     >>> now = 60.0
     >>> sorted(known.of("o3")), sorted(known.of("o3"))  # the first tries it again
     ([], ['logprobs'])
-    >>> known.took("o3", frozenset())
+    >>> known.took("o3", ())
     >>> sorted(known.of("o3"))
     []
     """
@@ -88,8 +88,8 @@ class Refusals:
             pause_s = min(LONGEST_PAUSE_S, 2 * before_s)
             self._known[model, name] = (self._clock() + pause_s, pause_s)
 
-    def took(self, model: str, without: frozenset[str]) -> None:
+    def took(self, model: str, without: Iterable[str]) -> None:
         """Note that a model answered a request that lacked these alone: it takes the others."""
         if self._known:
-            for name in REFUSABLE.keys() - without:
+            for name in REFUSABLE.keys() - set(without):
                 self._known.pop((model, name), None)

@@ -25,6 +25,7 @@ from cascade.guarantees.base import get
 from cascade.guarantees.certificate import known_as, of_segment
 from cascade.policies.base import Policy, Takes
 from cascade.policies.fixed import FixedPolicy
+from cascade.policies.requests import kind_of, unlike
 from cascade.policies.scope import Scope, failures
 from cascade.serving.audits import Outcome, critical_of
 from cascade.serving.monitors import UNAUDITED, CertificateMonitors
@@ -174,6 +175,8 @@ class CertifiedPolicy:
         reasons = self._reasons(certificate, name)
         if known.alarm is not None:
             reasons = (*reasons, known.alarm)
+        if certificate is not None:
+            reasons = (*reasons, *unlike(kind_of(question.chat), certificate.made_for.get("requests")))
         if reasons and self._wanted.required:
             raise NotCertifiedError(_refusal(reasons))
         warnings = tuple([f"{NO_CERTIFICATE}{said}" for said in reasons])

@@ -138,7 +138,7 @@ def collected(name: str, path: Path) -> None:
         settings,
         asked(),
         path,
-        walks=walks,
+        baselines=walks,
         providers={"fake": FakeProvider(said)},
         matcher=get_matcher("exact"),
         dataset=name,

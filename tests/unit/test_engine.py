@@ -18,6 +18,7 @@ from cascade.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
+from cascade.policies.base import Policy
 from cascade.policies.fixed import FixedPolicy
 from cascade.policies.threshold import ThresholdPolicy
 from cascade.strategies.base import ModelUse, Plan, Strategy
@@ -117,7 +118,7 @@ def test_a_step_is_shown_with_its_decision_before_the_next_call() -> None:
 # --- what a policy is shown ---
 
 
-class Watching:
+class Watching(Policy):
     kappa = 0.5
 
     def __init__(self) -> None:

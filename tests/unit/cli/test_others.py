@@ -18,6 +18,7 @@ from cascade.config import load
 from cascade.demo.questions import BY_HAND
 from cascade.money import PriceTable
 from cascade.orchestrator import Orchestrator
+from cascade.policies.requests import PLAIN, seen
 from cascade.policies.threshold import ThresholdConfig
 from cascade.providers import weights
 from cascade.providers.fake import FakeProvider, Script, reply
@@ -397,7 +398,8 @@ def calibrated(config: Path, *certificates: Certificate, guarantee: str = "") ->
 
 
 def test_a_certificate_that_holds_is_said_in_words(cli: Cli, fake_config: Path) -> None:
-    calibrated(fake_config, certificate(made_for=made_for(load(fake_config)), expires="2999-12-31"))
+    told = {**made_for(load(fake_config)), "requests": seen([PLAIN])}
+    calibrated(fake_config, certificate(made_for=told, expires="2999-12-31"))
     code, found = findings(cli)
     state, says = found["certificate"]
     assert (code, state) == (0, "ok"), says
@@ -409,7 +411,8 @@ def test_what_a_certificate_does_not_know_is_a_note(cli: Cli, fake_config: Path)
     calibrated(fake_config, certificate(group="law"))
     ran = cli("doctor", "--json")
     said = [(one["state"], one["says"]) for one in json.loads(ran.out) if one["what"] == "certificate of law"]
-    assert [state for state, _ in said] == ["ok", "note"]
+    assert [state for state, _ in said] == ["ok", "note", "note"]
+    assert "what kinds of requests" in said[2][1]
     assert "does not hold the strategy, the models, the prices, where the models are served, the prompts" in said[1][1]
 
 

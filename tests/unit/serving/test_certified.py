@@ -23,6 +23,7 @@ from cascade.factory import build_policy, build_strategy, certified_policy
 from cascade.orchestrator import Orchestrator
 from cascade.policies.artifact import read
 from cascade.policies.fixed import FixedPolicy
+from cascade.policies.requests import PLAIN, seen
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.certified import CertifiedPolicy, fallback_of
 from cascade.strategies.base import ModelUse
@@ -79,6 +80,21 @@ def test_an_answer_carries_its_certificate(certified: str) -> None:
     assert answer.steps[0].decision is not None
     assert answer.steps[0].decision.kappa == 0.3
     assert answer.to_dict()["certificate"]["calibration_id"] == held.calibration_id
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_request_of_a_kind_that_the_calibration_never_had_gets_no_certificate(tmp_path: Path, recorded: bool) -> None:
+    told = {**made_for(load(LADDER)), "requests": seen([PLAIN] * 99) if recorded else None}
+    inner = {"kind": "threshold", "when": "reply_logprob", "keep": "both", "threshold": 0.4}
+    folder = directory(tmp_path / "policy", certificate(made_for=told), policy=inner)
+    fake = FakeProvider({"small": ["Danube"], "large": ["Danube"]})
+    with Orchestrator.from_config({**LADDER, "policy": folder}, providers={"fake": fake}) as orchestrator:
+        plain = orchestrator.chat([{"role": "user", "content": "Hi"}])
+        hot = orchestrator.chat([{"role": "user", "content": "Hi"}], temperature=2)
+    assert plain.certificate is not None
+    assert (hot.certificate is None) is recorded
+    said = "no certificate: the request has temperature 2, which no calibration request had"
+    assert (said in hot.warnings) is recorded
 
 
 async def test_all_four_ways_to_ask_carry_it(certified: str) -> None:
