@@ -7,8 +7,11 @@ fault has a number in `design/faults.md`, and a test that fails without its chec
 from __future__ import annotations
 
 import json
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
+from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 from cascade.chat import ChatRequest, calls_of, function_of, parsed, refusal_of, text_of
@@ -17,6 +20,12 @@ from cascade.errors import MissingExtraError
 MOST_ARGUMENT_CHARS = 1_000_000
 """Longer arguments of one call are a fault (F115)."""
 _SHOWN_CHARS = 200
+MOST_SCHEMA_CHARS = 50_000
+"""To read a schema of this length takes 0.3 s, once."""
+MOST_STEPS = 20_000
+"""Keywords that one check may look at, about 0.2 s."""
+_MATCHING = 500
+"""Steps of a pattern's match that take as long as a keyword."""
 
 
 def message_faults(request: ChatRequest, message: Mapping[str, Any], finish_reason: str) -> tuple[str, ...]:
@@ -109,20 +118,33 @@ def _json_faults(request: ChatRequest, text: str) -> Iterator[str]:
 
 
 def schema_problem(schema: object, value: object) -> str | None:
-    """Return where a value breaks a JSON schema; None where it keeps it, or where the schema itself is wrong.
+    """Return where a value breaks a JSON schema; None where it keeps it, or where that is not known.
 
-    References to other documents are not followed: nothing leaves the machine.
+    It is not known where the schema itself is wrong, is longer than `MOST_SCHEMA_CHARS`, or asks for more work than a
+    server can do between two requests (`MOST_STEPS`). References to other documents are not followed: nothing leaves
+    the machine.
 
     >>> schema_problem({"type": "object", "properties": {"n": {"type": "integer"}}}, {"n": "2"})
     "$.n: '2' is not of type 'integer'"
+    >>> schema_problem({"pattern": "^(a+)+$"}, "a" * 99 + "!") is None
+    True
     """
     if not isinstance(schema, Mapping) or not schema:
         return None
-    check = _checker(json.dumps(schema, sort_keys=True))
+    written = json.dumps(schema, sort_keys=True)
+    check = None if len(written) > MOST_SCHEMA_CHARS else _checker(written)
     return None if check is None else check(value)
 
 
-@lru_cache(maxsize=1_024)
+class _TooMuchWorkError(Exception):
+    """A check that would hold up everything else."""
+
+
+_work = threading.local()
+"""`left`: the steps that the check under way may still take."""
+
+
+@lru_cache(maxsize=256)
 def _checker(schema: str) -> Callable[[object], str | None] | None:
     """Return the check of a schema, made once; None where the schema itself is wrong."""
     try:
@@ -137,13 +159,120 @@ def _checker(schema: str) -> Callable[[object], str | None] | None:
     except (SchemaError, RecursionError):
         return None
     empty: Registry[Any] = Registry()
-    validator = Draft202012Validator(document, registry=empty)
+    validator = _bounded_validator()(document, registry=empty)
 
     def check(value: object) -> str | None:
+        _work.left = MOST_STEPS
         try:
             error = next(validator.iter_errors(value), None)
-        except Exception:  # noqa: BLE001 - a reference that leads nowhere, a pattern that is none: the schema's fault
+        except Exception:  # noqa: BLE001 - too much work; a reference that leads nowhere, which is the schema's fault
             return None
         return None if error is None else f"{error.json_path}: {error.message}"[:_SHOWN_CHARS]
 
     return check
+
+
+@lru_cache(maxsize=1)
+def _bounded_validator() -> Any:
+    """Return jsonschema's validator with a count of the work that each keyword does."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import extend
+
+    def counted(keyword: str, act: Callable[..., Any]) -> Callable[..., Any]:
+        def bounded(validator: Any, wanted: Any, value: Any, schema: Any) -> Any:
+            _work.left -= _steps(keyword, wanted, value, schema)
+            if _work.left < 0:
+                raise _TooMuchWorkError
+            return act(validator, wanted, value, schema)
+
+        return bounded
+
+    known = Draft202012Validator.VALIDATORS
+    return extend(Draft202012Validator, {name: counted(name, act) for name, act in known.items()})
+
+
+def _steps(keyword: str, wanted: Any, value: Any, schema: Any) -> int:
+    """Return how much work a keyword is for a value."""
+    if keyword == "uniqueItems" and isinstance(value, list):
+        return 1 + len(value) ** 2  # each is compared with each
+    if keyword == "pattern" and isinstance(value, str):
+        return _matching(wanted, len(value))
+    if keyword in _MATCHES_NAMES and isinstance(value, dict):
+        return 1 + sum(_matching(pattern, len(name)) for pattern in _patterns(schema) for name in value)
+    return max(1, len(wanted)) if isinstance(wanted, list | dict) else 1
+
+
+_MATCHES_NAMES = frozenset({"patternProperties", "additionalProperties", "unevaluatedProperties"})
+
+
+def _patterns(schema: object) -> Iterator[str]:
+    """Yield every pattern of names in a schema."""
+    if isinstance(schema, dict):
+        inside = schema.get("patternProperties")
+        yield from inside if isinstance(inside, dict) else ()
+    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        yield from _patterns(inner)
+
+
+def _matching(pattern: str, length: int) -> int:
+    """Return how much work it is at most to search a text of a length. Raises _TooMuchWorkError where none can say."""
+    effort = _effort(pattern)
+    if effort is None:
+        raise _TooMuchWorkError
+    return int(1 + effort[0] * length ** effort[1] // _MATCHING)
+
+
+@lru_cache(maxsize=1_024)
+def _effort(pattern: str) -> tuple[int, int] | None:
+    """Return f and k where searching n characters takes at most about f n^k steps; None where it may take more.
+
+    A search begins at each character, unless it is held to the first, and each repetition multiplies the ways
+    through what follows: by n, or by as many as it has lengths. A repetition of what can itself match in several ways
+    may take 2^n.
+
+    >>> _effort("^[a-z]+$"), _effort("[0-9]+-[0-9]+"), _effort("^[0-9]{4}-[0-9]?$"), _effort("(a+)+"), _effort("(a|a)*")
+    ((1, 1), (1, 3), (2, 0), None, None)
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        parsed = _parser.parse(pattern)
+    held = bool(parsed) and parsed[0] in _BEGINNINGS
+    return _ways(parsed, (1, 0 if held else 1), repeated=False)
+
+
+def _ways(parsed: Any, ways: tuple[int, int], *, repeated: bool) -> tuple[int, int] | None:
+    """Return in how many ways a part matches, times those before it."""
+    found: tuple[int, int] | None = ways
+    for kind, given in parsed:
+        if kind in _LEAVES:
+            continue
+        least, most = given[:2] if kind in _REPEATS else (1, 1)
+        if repeated and (least != most or kind not in _PLAIN):
+            return None  # several ways at each turn: as many as 2^n
+        for inner in _inner(given):
+            found = None if found is None else _ways(inner, found, repeated=repeated or most > 1)
+        if found is None:
+            return None
+        factor, power = found
+        lengths = most - least + 1
+        choices = 1 if kind in _PLAIN else 1 + sum(1 for _ in _inner(given))
+        found = (factor * choices * lengths, power) if lengths <= _MATCHING else (factor * choices, power + 1)
+    return found
+
+
+def _inner(given: Any) -> Iterator[Any]:
+    """Yield the parts of a pattern inside a group, a choice or a condition."""
+    if isinstance(given, _parser.SubPattern):
+        yield given
+    elif isinstance(given, tuple | list):
+        for one in given:
+            yield from _inner(one)
+
+
+_BEGINNINGS = ((_constants.AT, _constants.AT_BEGINNING), (_constants.AT, _constants.AT_BEGINNING_STRING))
+_REPEATS = frozenset({_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT})
+_PLAIN = _REPEATS | {_constants.SUBPATTERN, _constants.ATOMIC_GROUP}
+"""Parts that add no choice beyond their lengths."""
+_LEAVES = frozenset(
+    {_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN, _constants.AT, _constants.CATEGORY}
+)

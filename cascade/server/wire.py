@@ -1,4 +1,7 @@
-"""uvicorn's connection with two limits that it lacks: the size of a request's head, and the time it takes to come."""
+"""uvicorn's connection with what it lacks: a request's head has a size, a time to come in, and one meaning.
+
+What a proxy in front could read in another way is refused.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close
 
 
 class LimitedConnection(HttpToolsProtocol):
-    """A connection that is closed when the head of a request is too large or too slow.
+    """A connection that is closed when the head of a request is too large, too slow or ambiguous.
 
     Args:
         max_head_bytes: the most that may come while a head is not complete, and the most that its headers may have.
@@ -47,12 +50,19 @@ class LimitedConnection(HttpToolsProtocol):
         elif self._clock is None:
             self._clock = self.loop.call_later(self._head_s, self.transport.close)
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header of the head; what comes after the body (RFC 9110, 6.5) was not there when the request began."""
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         """Note that the head is complete. A ValueError makes the parser give up, and uvicorn answer 400."""
         self._stop_clock()
         # The piece that completes a head may have a body, or other requests, behind it.
         if self._head_bytes > self._max_head_bytes and _size(self.headers) > self._max_head_bytes:
             self._too_large = True
+            raise ValueError
+        if _ambiguous(self.headers, self.parser.get_http_version()):
             raise ValueError
         self._in_head, self._head_bytes = False, 0
         super().on_headers_complete()
@@ -77,6 +87,21 @@ class LimitedConnection(HttpToolsProtocol):
         if self._clock is not None:
             self._clock.cancel()
             self._clock = None
+
+
+_ONCE = frozenset({b"host", b"authorization", b"x-api-key", b"content-type", b"transfer-encoding"})
+
+
+def _ambiguous(headers: list[tuple[bytes, bytes]], version: str) -> bool:
+    """Whether two readers of a head may take different things from it (RFC 9112, 3.2, 6.1 and 11.2)."""
+    names = [name for name, _ in headers if name in _ONCE]
+    codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
+    return (
+        version not in {"1.0", "1.1"}
+        or len(names) > len({*names})
+        or (version == "1.1" and b"host" not in names)
+        or (bool(codings) and (codings != [b"chunked"] or version == "1.0"))
+    )
 
 
 def _size(headers: list[tuple[bytes, bytes]]) -> int:

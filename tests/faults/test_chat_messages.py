@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from cascade import Orchestrator
+from cascade.chat_faults import schema_problem
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Answer, Request
 
@@ -192,3 +193,40 @@ def test_a_request_without_tools_has_no_tool_to_call() -> None:
     answer = ask(GOOD, reply("2"), tools=[])
     assert answer.text == "2"
     assert any("'add' was not offered" in warning for warning in answer.warnings)
+
+
+LADDER = {f"d{step}": {"anyOf": [{"$ref": f"#/$defs/d{step + 1}"}] * 8} for step in range(12)}
+LONG = "a" * 100
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        ({"pattern": "^(a+)+$"}, LONG + "!"),
+        ({"pattern": "(a?){50}a{50}"}, "a" * 50),
+        ({"pattern": "(a|aa)+$"}, LONG + "!"),
+        ({"pattern": "a*a*a*a*a*b"}, LONG * 30),
+        ({"pattern": r"(a*)\1$"}, LONG * 30),
+        ({"patternProperties": {"(a+)+$": {}}}, {LONG + "!": 1}),
+        ({"unevaluatedProperties": False, "allOf": [{"patternProperties": {"(a+)+$": {}}}]}, {LONG + "!": 1}),
+        ({"$defs": {**LADDER, "d12": {"type": "integer"}}, "$ref": "#/$defs/d0"}, "x"),
+        ({"uniqueItems": True}, [{"a": number} for number in range(20_000)]),
+        ({"enum": [[number] for number in range(100_000)]}, "x"),
+    ],
+)
+def test_f117_no_schema_holds_the_server_up(schema: dict[str, Any], value: object) -> None:
+    """What would take longer than others can wait is not known: without a bound each of these takes minutes."""
+    assert schema_problem(schema, value) is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("^[a-z]+$", LONG * 10 + "!"),
+        ("^[0-9]{4}-[0-9]{2}$", "x" * 5_000),
+        ("^[^@]+@[^@]+[.][a-z]+$", "ann"),
+        ("^(on|off)$", "of"),
+    ],
+)
+def test_patterns_that_take_little_time_are_still_checked(pattern: str, text: str) -> None:
+    assert schema_problem({"pattern": pattern}, text) is not None

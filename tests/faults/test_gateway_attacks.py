@@ -49,6 +49,17 @@ def head(answer: bytes) -> bytes:
 
 BEARER = f"Authorization: Bearer {KEY.key}"
 CHUNKED = "Transfer-Encoding: chunked"
+CHUNK = b"%x\r\n%s\r\n0\r\n" % (len(chat()), chat())
+CHUNKS = (
+    ((BEARER,), CHUNKED, CHUNK + b"\r\n", 200),
+    ((), CHUNKED, CHUNK + BEARER.encode() + b"\r\n\r\n", 401),  # a key that comes after the body opens nothing
+    ((BEARER,), CHUNKED, CHUNK.replace(b"\r\n", b"\n") + b"\n", 400),
+    ((BEARER,), CHUNKED, b"0x" + CHUNK + b"\r\n", 400),
+    ((BEARER,), CHUNKED, b"F" * 17 + b"\r\n", 400),
+    ((BEARER,), "Transfer-Encoding: gzip, chunked", CHUNK + b"\r\n", 400),
+    ((BEARER,), "Transfer-Encoding: identity, chunked", CHUNK + b"\r\n", 400),
+    ((BEARER, CHUNKED), CHUNKED, CHUNK + b"\r\n", 400),
+)
 PATHS = (
     "/v1/models/../../etc/passwd",
     "/v1/models/%2e%2e%2f%2e%2e%2fetc%2fpasswd",
@@ -79,6 +90,17 @@ PATHS = (
         (request(b"\xff\xfe" + chat(), BEARER, "Connection: close"), {400}),
         (request(b'{"a":' * 500 + b"1" + b"}" * 500, BEARER, "Connection: close"), {400}),
         (request(chat(messages=[{"role": "user", "content": "\ud800"}]), BEARER, "Connection: close"), {200, 400}),
+        *[(request(b"", *heads, "Connection: close", coding).replace(b"Content-Length: 0\r\n", b"") + body, {status})
+          for heads, coding, body, status in CHUNKS],
+        *[(request(chat(), BEARER, "Connection: close", again), {400})
+          for again in ("Host: evil.example", "Authorization: Bearer x", "Content-Type: text/plain", "X-A: a\r\n b",
+                        "X-A: a\rTransfer-Encoding: chunked", "Transfer-Encoding\t: chunked")],
+        (request(chat(), BEARER, "Connection: close").replace(b"\r\n", b"\n"), {400}),
+        (request(chat(), BEARER, "Connection: close").replace(b"Host: localhost\r\n", b""), {400}),
+        (b"GET /v1/models\r\n\r\n", {400}),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {400}),
+        *[(f"GET /v1/models HTTP/{version}\r\nHost: localhost\r\n{BEARER}\r\n\r\n".encode(), {400})
+          for version in ("0.9", "1.9", "3.0")],
         (request(chat(), BEARER, "Connection: close", "X-Long: " + "a" * 9_000), {431}),
         (request(chat(model="a" * 9_000), BEARER, "Connection: close"), {404}),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", {400}),
