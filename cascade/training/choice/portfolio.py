@@ -267,14 +267,14 @@ def _trained(table: EpisodeTable, objective: Objective, seed: int, networks: Net
     """Yield the policy networks; they read all features, including embeddings."""
     if not _most_features(table):
         return
-    asked, shared = asked_of(objective), SharedProblem()
+    asked = asked_of(objective)
 
     def candidate(method: str, complexity: int) -> Candidate:
         return Candidate(
             method,
             method,
             complexity,
-            lambda table: networks.sketch(table, asked, method, seed=seed, builder=shared),
+            lambda table: networks.sketch(table, asked, method, seed=seed),
             most_rows=_CHOICE_ROWS,
             finish=lambda table: networks.policy(table, asked, method, seed=seed),
         )

@@ -15,7 +15,7 @@ from cascade.errors import MissingExtraError, UsageError
 from cascade.policies.learned import LearnedPolicy
 from cascade.training.networks.config import CCPOConfig
 from cascade.training.networks.progress import Checkpoints, Following, Tell, Training, csv_of, silent
-from cascade.training.stopping.problem import ProblemBuilder, build
+from cascade.training.stopping.problem import SharedProblem
 from cascade.training.stopping.stages import FitTarget
 
 if TYPE_CHECKING:
@@ -68,10 +68,9 @@ class Networks:
         self.config, self.offered = config or CCPOConfig(), offered
         self._checkpoints, self._tell = checkpoints, tell
         self._made: list[_Made] = []
+        self._build = SharedProblem()
 
-    def sketch(
-        self, table: EpisodeTable, asked: FitTarget, method: str, *, seed: int = 0, builder: ProblemBuilder = build
-    ) -> LearnedPolicy:
+    def sketch(self, table: EpisodeTable, asked: FitTarget, method: str, *, seed: int = 0) -> LearnedPolicy:
         """Train a network for a comparison, without confidences where they change nothing.
 
         Only networks of the last table are remembered, since a comparison trains many.
@@ -80,18 +79,16 @@ class Networks:
             MissingExtraError, UsageError: as `policy`.
         """
         self._made = [one for one in self._made if _to_be_served(one) or one.arrays is table.arrays]
-        return self._once(table, _For(asked, method, seed, confidences=False), builder)
+        return self._once(table, _For(asked, method, seed, confidences=False))
 
-    def policy(
-        self, table: EpisodeTable, asked: FitTarget, method: str, *, seed: int = 0, builder: ProblemBuilder = build
-    ) -> LearnedPolicy:
+    def policy(self, table: EpisodeTable, asked: FitTarget, method: str, *, seed: int = 0) -> LearnedPolicy:
         """Train a network to be served; the same request again returns the same network.
 
         Raises:
             MissingExtraError: torch is not installed.
             UsageError: the log has nothing to learn from, or lacks what is needed; a checkpoint is of another run.
         """
-        return self._once(table, _For(asked, method, seed, confidences=True), builder)
+        return self._once(table, _For(asked, method, seed, confidences=True))
 
     def levels(
         self, table: EpisodeTable, asked: Mapping[str, FitTarget], method: str, *, seed: int = 0
@@ -101,7 +98,7 @@ class Networks:
         Raises:
             MissingExtraError, UsageError: as `policy`.
         """
-        learned = self._learned(table, asked, method, confidences=True, seed=seed, builder=build)
+        learned = self._learned(table, asked, method, confidences=True, seed=seed)
         told = _training(learned, method)
         self._made += [_Made(table.arrays, None, policy, told) for policy in learned.policies.values()]
         return learned.policies
@@ -110,13 +107,13 @@ class Networks:
         """Return how a policy was trained; None where it was not made here to be served."""
         return next((one.training for one in self._made if one.policy is policy and _to_be_served(one)), None)
 
-    def _once(self, table: EpisodeTable, made_for: _For, builder: ProblemBuilder) -> LearnedPolicy:
+    def _once(self, table: EpisodeTable, made_for: _For) -> LearnedPolicy:
         """Return the network of one level that was made for the same, or train it."""
         for one in self._made:
             if one.arrays is table.arrays and one.made_for == made_for:
                 return one.policy
         asked, method, seed, confidences = made_for
-        learned = self._learned(table, asked, method, confidences=confidences, seed=seed, builder=builder)
+        learned = self._learned(table, asked, method, confidences=confidences, seed=seed)
         self._made.append(_Made(table.arrays, made_for, learned.policy, _training(learned, method)))
         return learned.policy
 
@@ -128,7 +125,6 @@ class Networks:
         *,
         confidences: bool,
         seed: int,
-        builder: ProblemBuilder,
     ) -> Learned:
         require_torch(self.config.device)
         from cascade.training.networks.fitting import fit_network
@@ -140,7 +136,7 @@ class Networks:
             config=self.config,
             confidences=confidences,
             seed=seed,
-            builder=builder,
+            builder=self._build,
             run=lambda setting: self._trained(setting, method, whole=confidences),
         )
 
