@@ -144,7 +144,7 @@ def watch(
 
     Args:
         artifact: the policy directory.
-        policy: as `building.policy_of` makes it of the directory's settings.
+        policy: as `factory.policy_of` makes it of the directory's settings.
         tables: the log.
         about: when each episode was asked, and for what (`logged`).
         level: the probability that any of the monitors alarms falsely; they share it evenly.
@@ -157,21 +157,15 @@ def watch(
         UsageError: there is no certificate, it promises nothing that audits can count, or the log does not fit.
     """
     _check(artifact.certificates)
-    listed = list(tables)
-    known = [about.get((table.dataset, name), Logged(None, None)) for table in listed for name in table.ids]
-    marked = np.array([one.split == AUDIT for one in known], dtype=np.bool_)
-    taken = marked if marked.any() else np.ones(len(known), dtype=np.bool_)
-    order = [row for row in _by_date(known) if taken[row]]
     by_group = any(one.group is not None for one in artifact.certificates)
-    asked = artifact.asked or Guarantee("coverage", by_group=by_group)
-    table = as_promised(joined(listed).take(np.array(order, dtype=np.int64)), asked)
+    audits = _audits_of(list(tables), about, artifact.asked or Guarantee("coverage", by_group=by_group))
+    table = audits.table
     check_fits(policy, table)
     sample = sample_of(table, policy)
     scope = Scope.of(artifact.certificates[0], policy)
     walked = walked_by(policy, table)
     beyond = outside(walked, scope)
     counted = get(artifact.certificates[0].kind).counted(table) & ~beyond
-    failed = [one for one in about.values() if one.failed and (one.split == AUDIT or not marked.any())]
     place = places([one.name for one in artifact.certificates], table)
     missed = _missed(sample, artifact.certificates, place)
     share, held = level / sum(not one.pool for one in artifact.certificates), frozenset(artifact.questions)
@@ -183,8 +177,8 @@ def watch(
     return Watch(
         watched=tuple(watched),
         audits=table.n,
-        others=len(known) - table.n,
-        undated=sum(known[row].created_at is None for row in order),
+        others=audits.others,
+        undated=audits.undated,
         calibrated=int(np.count_nonzero(among(table, held))),
         trained=int(np.count_nonzero(among(table, artifact.seen.all - held))),
         unanswered=int(np.count_nonzero(hopeless(table.arrays))),
@@ -192,9 +186,31 @@ def watch(
         uncounted=int(np.count_nonzero(~counted & ~beyond)),
         again=int(np.count_nonzero(counted & ~first)),
         changed=tuple(differences(artifact.certificates[0].made_for, made_for(table))),
-        missing=len(failed) + int(np.count_nonzero(beyond)),
+        missing=audits.failed + int(np.count_nonzero(beyond)),
         odd=int(np.count_nonzero(odd(walked, scope))),
         odd_before=scope.calibrated,
+    )
+
+
+class _Audits(NamedTuple):
+    """The audited questions in the order they were asked, and how many are no audits, lack a date, or failed."""
+
+    table: EpisodeTable
+    others: int
+    undated: int
+    failed: int
+
+
+def _audits_of(tables: Sequence[EpisodeTable], about: Mapping[tuple[str, str], Logged], asked: Guarantee) -> _Audits:
+    """Return the audits of a log: the questions that its column `split` names so, or all where it names none."""
+    known = [about.get((table.dataset, name), Logged(None, None)) for table in tables for name in table.ids]
+    marked = any(one.split == AUDIT for one in known)
+    order = [row for row in _by_date(known) if not marked or known[row].split == AUDIT]
+    return _Audits(
+        table=as_promised(joined(tables).take(np.array(order, dtype=np.int64)), asked),
+        others=len(known) - len(order),
+        undated=sum(known[row].created_at is None for row in order),
+        failed=sum(one.failed and (one.split == AUDIT or not marked) for one in about.values()),
     )
 
 
