@@ -20,8 +20,9 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.conformal.arrays import Bools, Floats, Ints, ScoreArrays, StepArrays
+from cascade.conformal.audits import AuditPlan
 from cascade.conformal.calibrate import calibrate
-from cascade.conformal.monitor import AuditPlan, Monitor
+from cascade.conformal.monitor import Monitor
 from cascade.conformal.online import OnlineThreshold
 from cascade.conformal.rollout import levels, rollout
 from cascade.conformal.split import covered_at, critical_kappa

@@ -20,9 +20,10 @@ from cascade.conformal.calibrate import Calibration, calibrate
 
 if TYPE_CHECKING:
     from cascade.conformal.arrays import ScoreArrays, StepArrays
+    from cascade.conformal.audits import AuditPlan
     from cascade.conformal.binomial import needed_n
     from cascade.conformal.ltt import PathResult, learn_then_test
-    from cascade.conformal.monitor import AuditPlan, Monitor
+    from cascade.conformal.monitor import Monitor
     from cascade.conformal.online import OnlineThreshold
     from cascade.conformal.risk import (
         BudgetCalibration,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from cascade.conformal.split import covered_at, critical_kappa, critical_values
 
 _HOMES = {
-    "AuditPlan": "monitor",
+    "AuditPlan": "audits",
     "BudgetCalibration": "risk",
     "Levels": "rollout",
     "Monitor": "monitor",

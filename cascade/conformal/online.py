@@ -9,7 +9,7 @@ of online conformal prediction. Printed with the opposite sign (Eq. 9 of CCPO), 
 where everything or nothing is missed (`design/online.md`).
 
 Only audited questions can be fed to it: whether an answer that would have been right was missed shows when all steps
-are run. An audit has to be drawn independently of the question (`monitor.AuditPlan`).
+are run. An audit has to be drawn independently of the question (`audits.AuditPlan`).
 
 Reference: Angelopoulos, Barber & Bates, Online conformal prediction with decaying step sizes (2024); Gibbs & Candès
 (2021).

@@ -13,7 +13,6 @@ import numpy as np
 from cascade.conformal.arrays import Bools, Floats
 from cascade.conformal.calibrate import Calibration, calibrate
 from cascade.conformal.frontier import StepFunctions
-from cascade.conformal.monitor import audit_missed
 from cascade.conformal.rollout import hopeless
 from cascade.conformal.segments import calibrate_segments
 from cascade.conformal.split import critical_kappa, pac_rank, split_rank
@@ -109,6 +108,8 @@ class KeptAnswers(Kind):
         found = True in verdicts.values()
         if self.only_solvable and known and not found:
             return None
+        from cascade.conformal.audits import audit_missed
+
         return audit_missed(kept_right=any(verdicts[text] for text in kept), found_right=found, complete=known)
 
 

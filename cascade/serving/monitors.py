@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from cascade.config.schema import AuditConfig, GuaranteeConfig
-from cascade.conformal.monitor import AuditPlan
+from cascade.conformal.audits import AuditPlan
 from cascade.guarantees.certificate import UNWATCHED
 from cascade.resilience.forks import after_fork
 from cascade.serving.audits import Outcome

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from cascade.conformal.monitor import AuditPlan, audit_missed
+from cascade.conformal.audits import AuditPlan, audit_missed
 from cascade.errors import UsageError
 
 
