@@ -45,11 +45,19 @@ async def run_promote(configuration: str, *arguments: str) -> dict[str, Any]:
     """
     command = [sys.executable, "-m", "cascade.cli.main", "promote", "/dev/stdin", "--json", *arguments]
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe)
+    read_end, write_end = os.pipe()  # with uvloop a pipe of asyncio's is a socket, and /dev/stdin cannot be opened
+    try:
+        process = await asyncio.create_subprocess_exec(*command, stdin=read_end, stdout=pipe, stderr=pipe)
+    except BaseException:
+        os.close(write_end)
+        raise
+    finally:
+        os.close(read_end)
     with suppress(AttributeError, OSError):  # requests go first; Windows has no such thing
         os.setpriority(os.PRIO_PROCESS, process.pid, _NICE)
     try:
-        out, err = await process.communicate(configuration.encode())  # names of variables, never a key
+        fed = asyncio.to_thread(_feed, write_end, configuration.encode())  # names of variables, never a key
+        (out, err), _ = await asyncio.gather(process.communicate(), fed)
     finally:
         if process.returncode is None:  # the server stops
             process.kill()
@@ -60,6 +68,12 @@ async def run_promote(configuration: str, *arguments: str) -> dict[str, Any]:
         said = err.decode("utf-8", "replace").strip().removeprefix("error:").strip()
         raise Refused(409, said[-_MOST_SAID:] or "The look ended without a result.", code="no_promotion") from None
     return page
+
+
+def _feed(pipe: int, data: bytes) -> None:
+    """Write to a pipe, and close it. A process that has ended reads no more."""
+    with suppress(BrokenPipeError), os.fdopen(pipe, "wb") as end:
+        end.write(data)
 
 
 class Promoter:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from cascade.conformal.monitor import Monitor
+from cascade.modes.draws import Role
+from cascade.modes.plan import Plan
 from cascade.modes.state import Draw, InForce
 from cascade.modes.store import ModeStore
 from cascade.providers.fake import FakeProvider
@@ -76,6 +78,26 @@ def address(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield url, folder, locked
 
 
+@pytest.fixture(scope="module")
+def observing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Yield the address of a server that observes, with the plan of its first promotion."""
+    folder = tmp_path_factory.mktemp("observing")
+    store = ModeStore.open(f"sqlite:///{folder}/t-modes.db")
+    store.begin("cascade")
+    for number in range(120):
+        role: Role = "fit" if number % 2 else "certify"
+        store.draw(Draw(f"t{number}", "cascade", f"c{number}", "1", role, "observe", 0.1, 600.0 * number))
+        store.settle(f"t{number}", None, 40_000)
+    store.keep_plan("cascade", Plan(1, 60, 155, 1_900, None, 2.4, 0))
+    store.close()
+    settings: dict[str, Any] = {"traces": {"store": f"sqlite:///{folder}/t.db"}, "modes": {"promote": "automatic"}}
+    with orchestrator(FakeProvider(says), **settings) as served:
+        with ThreadPoolExecutor(1) as beside:
+            beside.submit(served.chat, [{"role": "user", "content": "a question"}]).result()
+        with listening(served) as url:
+            yield url
+
+
 class Visit:
     """One tab; it notes what goes wrong, and whom it asks."""
 
@@ -128,6 +150,23 @@ def test_no_page_has_a_fault_that_axe_core_finds(browser: Any, address: Any, siz
     visit.open("/ui", locked=locked)
     visit.page.get_by_role("button", name="Promote").click()
     assert visit.violations() == []
+    assert visit.wrong == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_the_plan_of_a_promotion_is_shown_without_a_fault(
+    browser: Any, observing: str, size: Any, scheme: str, tmp_path: Path
+) -> None:
+    visit = Visit(browser, observing, viewport=size, color_scheme=scheme)
+    visit.open("/ui", locked=False)
+    visit.page.wait_for_selector("text=Until a promotion is likely")
+    shown = visit.page.locator("#modes").locator("..").inner_text()
+    assert "1,900" in shown
+    assert "unknown" in shown  # what it costs
+    visit.page.screenshot(path=tmp_path / "plan.png", full_page=True)
+    assert visit.violations() == []
+    assert not visit.overflows()
     assert visit.wrong == []
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from cascade.api import promoting
 from cascade.api.promoting import Promotion, promote, promote_if_likely
@@ -118,6 +119,13 @@ async def test_no_process_is_begun_where_there_is_nothing_to_plan(
     await full.changed(lambda state, at: state.switched(True, "me", "", at))
     assert await Promoter(full).turn() is None  # the kill switch is on
     await stopped(empty, full)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_the_process_reads_its_configuration_in_the_loop_of_a_server(run: Any, tmp_path: Path) -> None:
+    config = json.dumps({**CONFIG, **settings(tmp_path)} | {"server": {"name": "x" * 100}})
+    with pytest.raises(Refused, match="Nothing is known of a cascade 'xxx"):
+        run(promoter.run_promote(config))
 
 
 async def test_a_failed_turn_is_made_again(observing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
