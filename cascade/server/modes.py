@@ -248,12 +248,11 @@ class Modes:
             await self._in_thread(self.store.settle, row.trace_id, why, cost)
             return
         self._take(await self._in_thread(self.store.settle_audit, row, differs, why, cost, pair))
-        await self.count_judged()
+        await self.count_judged(self.state)
 
-    async def count_judged(self) -> None:
+    async def count_judged(self, state: CascadeState) -> None:
         """Let the e-process count what people have judged by now, where the certificate in force rests on it."""
-        held = self.state.in_force
-        if held is None or not held.by_people or self.state.mode != "enforce":
+        if state.in_force is None or not state.in_force.by_people or state.mode != "enforce":
             return
         config, label_s = self._orchestrator.config, self.settings.label_days * _DAY_S
         losses = losses_of(await asyncio.to_thread(reviews_of, config))
@@ -272,7 +271,7 @@ class Modes:
             return "it does not tell whether the answer is wrong where the guide's is right: that takes both answers"
         if not await self._in_thread(self.store.judge, self.cascade, {trace_id: lost}):
             return "the request was not drawn, or was counted before"
-        await self.count_judged()
+        await self.count_judged(self.state)
         return None
 
     def _differs(self, served: Answer, whole: Answer | None) -> bool:

@@ -116,8 +116,8 @@ class Promoter:
             Refused, StoreError: it could not be done; the next turn tries again.
         """
         modes = self._modes
-        state = await modes.refreshed()
-        await modes.count_judged()
+        state = await asyncio.to_thread(modes.store.state, modes.cascade, modes.state)
+        await modes.count_judged(state)
         counts = await asyncio.to_thread(modes.store.counts, modes.cascade)
         looks = await asyncio.to_thread(modes.store.looks, modes.cascade)
         automatic = modes.settings.promote == "automatic"
