@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cascade.api.output import plain_text
+from cascade.evaluation.report.markdown import markdown_table, plain_line
 
 _COMMAND_WIDTH = 72
 """A line of a command; with the mark that it goes on it fits on a terminal of 80 columns."""
@@ -192,20 +193,12 @@ def markdown(blocks: Iterator[Block]) -> str:
 
 def _written(block: Block) -> str:
     if isinstance(block, Heading):
-        return f"{'#' * block.level} {_marked(block.said)}"
+        return f"{'#' * block.level} {plain_line(block.said)}"
     if isinstance(block, Said):
-        return f"**{_marked(block.said)}**" if block.strong else _marked(block.said)
+        return f"**{plain_line(block.said)}**" if block.strong else plain_line(block.said)
     if isinstance(block, Listed):
-        return "\n".join(f"- {_marked(item)}" for item in block.items)
+        return "\n".join(f"- {plain_line(item)}" for item in block.items)
     if isinstance(block, Command):
         return "\n".join(f"    {plain_text(line)}" for line in " \\\n  ".join(_lines_of(block)).splitlines())
-    lines = [block.heads, ["---", *["---:"] * (len(block.heads) - 1)], *block.rows]
-    return "\n".join(f"| {' | '.join(_marked(cell) for cell in line)} |" for line in lines)
-
-
-def _marked(text: str) -> str:
-    """Return foreign text for a line of Markdown: nothing of it is read as a link, a tag or a table's end."""
-    said = plain_text(text)
-    for letter in "\\`*_[]<>|#":
-        said = said.replace(letter, f"\\{letter}")
-    return said
+    rows = [[plain_line(cell) for cell in row] for row in block.rows]
+    return "\n".join(markdown_table([plain_line(head) for head in block.heads], rows, figures=True)).rstrip("\n")

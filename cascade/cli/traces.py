@@ -132,7 +132,7 @@ def _age(text: str) -> timedelta:
 
 def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
-        raise UsageError(f"{question} There is no terminal to ask at; give --yes.")
+        raise UsageError(f"{question} There is no terminal to ask at; say --yes.")
     if not typer.confirm(question, err=True):
         raise typer.Exit(1)
 

@@ -81,7 +81,7 @@ def test_one_table_says_what_each_level_promises_and_costs(cli: Cli, log: str) -
     assert [row[:3] for row in rows] == [["low", "0.3", "60"], ["*", "medium", "0.2"], ["high", "0.05", "60"]]
     assert "low: With probability at least 70 %" in said
     assert "high: With probability at least 95 %" in said
-    assert "promise holds by itself" in said
+    assert "promise holds for questions like those of the log" in said
     assert 'ask(question, level="low")' in said
 
 
