@@ -273,6 +273,8 @@ def echoed_model(payload: Payload, request: Request, notes: list[str], secrets: 
     echo = payload.get("model")
     if not isinstance(echo, str) or not echo:
         return None
+    if echo == request.model:
+        return echo
     echo = quote(as_storable(echo), secrets)
     if not same_model(request.model, echo):
         notes.append(f"asked for {request.model}, answered by {echo}")
