@@ -289,14 +289,9 @@ def read_tokens(raw: object, notes: list[str], wanted: int | None = None) -> tup
     content = raw.get("content") if isinstance(raw, dict) else None
     if not isinstance(content, list) or not content:
         return None
-    tokens: list[Token] = []
-    bad = 0
-    alternatives = wanted is not None and wanted > 1
-    for entry in content:
-        if isinstance(entry, dict):
-            token = _token(entry, alternatives)
-            bad += token.logprob is None
-            tokens.append(token)
+    read = _token if wanted is None or wanted <= 1 else _chosen
+    tokens = [read(entry) for entry in content if isinstance(entry, dict)]
+    bad = [token.logprob for token in tokens].count(None)
     if len(tokens) > 1 and not tokens[-1].text:
         tokens.pop()  # the end mark, which some servers send and the same servers' streams do not
     if bad:
@@ -304,21 +299,20 @@ def read_tokens(raw: object, notes: list[str], wanted: int | None = None) -> tup
     return tuple(tokens) or None
 
 
-def _token(entry: dict[str, Any], alternatives: bool) -> Token:
-    """Return one token. One bad alternative makes its place unknown: the rest would look surer than it is."""
-    text, value = _told(entry)
-    top = entry.get("top_logprobs") if alternatives else None
-    if not isinstance(top, list) or not top:
-        return Token(text, value)
-    pairs = [_told(other) for other in top if isinstance(other, dict)]
-    known = tuple([(said, other) for said, other in pairs if other is not None])
-    return Token(text, value, known) if len(known) == len(pairs) else Token(text, None)
-
-
-def _told(entry: dict[str, Any]) -> tuple[str, float | None]:
-    """Return the text of a token, or of an alternative to one, and its log-prob."""
+def _token(entry: dict[str, Any]) -> Token:
+    """Return a token, or an alternative to one."""
     text = entry.get("token")
-    return as_storable(text) if isinstance(text, str) else "", logprob(entry.get("logprob"))
+    return Token(as_storable(text) if isinstance(text, str) else "", logprob(entry.get("logprob")))
+
+
+def _chosen(entry: dict[str, Any]) -> Token:
+    """Return a token with its alternatives. A bad one makes its place unknown: the rest would look surer than it is."""
+    token, top = _token(entry), entry.get("top_logprobs")
+    if not isinstance(top, list) or not top:
+        return token
+    others = [_token(other) for other in top if isinstance(other, dict)]
+    known = tuple([(other.text, other.logprob) for other in others if other.logprob is not None])
+    return Token(token.text, token.logprob, known) if len(known) == len(others) else Token(token.text, None)
 
 
 _ROUNDING = 1e-4
