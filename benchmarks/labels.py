@@ -4,6 +4,7 @@
     python benchmarks/labels.py FOLDER --quick        2 splits of the first pair
     python benchmarks/labels.py FOLDER --judges       prediction-powered regret beside it, with simulated judges
     python benchmarks/labels.py FOLDER --train 72     72 outputs of training requests are judged, too
+    python benchmarks/labels.py FOLDER --agreement    agreement by the same re-splits (with --alpha 0.05 --rate 1)
     python benchmarks/labels.py --validity            20,000 simulated calibrations a row, conversations as groups
 
 FOLDER holds bfcl_v1.parquet and bfcl_v4_live.parquet. `correct` plays the reviewer. A split trains a policy on half of
@@ -347,6 +348,8 @@ def measure(name: str, given: argparse.Namespace) -> bool:
     """Print the rows of one pair; return whether no promise is broken too often."""
     file, models, n = PAIRS[name]
     one, holds = world(given.folder, file, models), True
+    if given.agreement:
+        one = one._replace(harms=np.ones_like(one.harms))
     halves = [trained(one, seed, given.train) for seed in range(given.splits)]
     many = min(n, min(int(half.groups.max()) + 1 for half in halves) * 3 // 4)
     for alpha in given.alpha or ALPHAS:
@@ -394,6 +397,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--judges", action="store_true")
     parser.add_argument("--validity", action="store_true")
+    parser.add_argument(
+        "--agreement", action="store_true", help="every output that differs is a loss: no label is read"
+    )
     parser.add_argument("--only", choices=sorted(PAIRS))
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--resplits", type=int, default=50)
