@@ -334,11 +334,8 @@ def made_up(n: int, calls: int, seed: int = 0) -> EpisodeTable:
 
 
 def speed(calls: int = 6) -> None:
-    """Print what a fit of 1,000 requests and a decision take."""
+    """Print what a fit of 1,000 requests and a decision take, without trees and with them."""
     log = made_up(1_000, calls)
-    started = time.process_time()
-    policy = fit_purchases(build(log, FitTarget("regret", 0.05)))
-    fit = time.process_time() - started
     steps = tuple(
         Step(
             j + 1,
@@ -348,14 +345,18 @@ def speed(calls: int = 6) -> None:
         for j in range(calls - 1)
     )
     question, many = Question("Which river runs through Vienna, and how long is it?"), 2_000
-    for seen in ((NOTHING_BOUGHT,), steps[:1], steps[:3], steps):
+    for trees in (False, True):
         started = time.process_time()
-        for _ in range(many):
-            decide(policy, Observation(question, seen, calls))
-        each = (time.process_time() - started) / many * 1e3
-        bought = sum(step.number > 0 for step in seen)
-        print(f"  {bought} of {calls} bought: a decision {each:.3f} ms")
-    print(f"1,000 requests × {calls} offers, {len(policy.rules)} rules: a fit {fit:.2f} s of processor")
+        policy = fit_purchases(build(log, FitTarget("regret", 0.05)), trees=trees)
+        fit, each = time.process_time() - started, list[str]()
+        for seen in ((NOTHING_BOUGHT,), steps[:1], steps[:3], steps):
+            started = time.process_time()
+            for _ in range(many):
+                decide(policy, Observation(question, seen, calls))
+            each.append(f"{(time.process_time() - started) / many * 1e3:.3f}")
+        kind = "with trees" if trees else "regressions"
+        print(f"1,000 requests × {calls} offers, {len(policy.rules)} rules, {kind}: a fit {fit:.2f} s of processor")
+        print(f"  a decision with 0, 1, 3 and {calls - 1} bought: {', '.join(each)} ms of processor")
 
 
 def main() -> None:

@@ -160,11 +160,12 @@ def _tried(table: EpisodeTable, objective: Objective, *, networks: bool) -> set[
 
     Where numbers of the first step are known and none of a known kind, as of tool calls without log-probs, one policy
     with trees stands in the place of all others: on a few hundred questions a choice costs more than it brings, and
-    where nothing can be certified the reference is taken anyway (`design/purchases.md`).
+    where nothing can be certified the reference is taken anyway (`design/purchases.md`). With many it is compared.
     """
     trees, offered = find_spec("sklearn") is not None, set(CERTIFIABLE) if networks else set[str]()
     if trees and table.n >= _FEW and objective.guarantee.rules.reference_keeps_it and only_unknown(table):
-        return {*(("purchases",) if _buys(table, objective) else ("depth", "reference", "boosted")), *offered}
+        alone = table.n < BOOSTED_ROWS and _buys(table, objective)
+        return {"purchases", *offered} | (set() if alone else {"depth", "reference", "boosted"})
     left_out = {*CERTIFIABLE} - offered | (set() if trees and table.n >= BOOSTED_ROWS else {"boosted"})
     return set(METHODS) - left_out
 
