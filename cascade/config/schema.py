@@ -254,8 +254,8 @@ class ServerConfig(Section):
     """How `cascade serve` listens, whom it serves, and what it refuses.
 
     `name` is the cascade's among the models that a client sees. `any_address` allows an address beyond loopback without
-    keys. `request_s` bounds a whole request, `body_s` how long a client may take to send one, `drain_s` how long a
-    request under way may take once the server was told to stop.
+    keys. `request_s` bounds a whole request, `body_s` how long a client may take to send one, or may read nothing of
+    its response, `drain_s` how long a request under way may take once the server was told to stop.
     """
 
     name: str = Field(default="cascade", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")

@@ -18,26 +18,39 @@ class LimitedConnection(HttpToolsProtocol):
 
     Args:
         max_head_bytes: the most that may come while a head is not complete, and the most that its headers may have.
-        head_s: how long a head may take, from the connection or from its first byte.
+        patience_s: how long a head may take, from the connection or from its first byte, and how long a client may read
+            nothing of what it is sent.
         others: what uvicorn gives a connection.
     """
 
-    def __init__(self, max_head_bytes: int, head_s: float, **others: Any) -> None:
+    def __init__(self, max_head_bytes: int, patience_s: float, **others: Any) -> None:
         super().__init__(**others)
-        self._max_head_bytes, self._head_s = max_head_bytes, head_s
+        self._max_head_bytes, self._patience_s = max_head_bytes, patience_s
         self._head_bytes = 0
         self._in_head, self._too_large = True, False
         self._clock: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a first head."""
         super().connection_made(transport)
-        self._clock = self.loop.call_later(self._head_s, transport.close)
+        self._clock = self.loop.call_later(self._patience_s, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clock."""
         self._stop_clock()
+        self._stop_unread()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read, and not for ever."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self._patience_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Note that the client reads."""
+        self._stop_unread()
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Take a piece in; close the connection where the head becomes too large."""
@@ -48,7 +61,7 @@ class LimitedConnection(HttpToolsProtocol):
         if self._head_bytes > self._max_head_bytes:
             self._refuse_head()
         elif self._clock is None:
-            self._clock = self.loop.call_later(self._head_s, self.transport.close)
+            self._clock = self.loop.call_later(self._patience_s, self.transport.close)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header of the head; what comes after the body (RFC 9110, 6.5) was not there when the request began."""
@@ -82,6 +95,11 @@ class LimitedConnection(HttpToolsProtocol):
     def _refuse_head(self) -> None:
         self.transport.write(_TOO_LARGE)
         self.transport.close()
+
+    def _stop_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _stop_clock(self) -> None:
         if self._clock is not None:

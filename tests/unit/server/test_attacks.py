@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cascade.providers.fake import FakeProvider
+from cascade.providers.fake import FakeProvider, reply
 
 from .served import ASK, CONFIG, WAIT_S, Held, listening, orchestrator
 from .test_written import SURE
@@ -121,6 +122,25 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(url: str, chunked
 def test_bodies_that_are_no_request_are_refused(url: str, body: bytes) -> None:
     assert sent(url, request(body, "Connection: close")).startswith(b"HTTP/1.1 400")
     assert well(url)
+
+
+def test_a_client_that_reads_nothing_is_left() -> None:
+    """A reply of six million bytes is more than the system keeps for a connection."""
+
+    def files() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    provider = FakeProvider({"small": [reply("\x01" * 1_000_000)]})
+    limits = {"policy": {"kind": "fixed"}, "server": LIMITS}
+    with orchestrator(provider, **limits) as served, listening(served) as address, socket.socket() as open_:
+        open_.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        open_.connect(("127.0.0.1", int(address.rpartition(":")[2])))
+        open_.sendall(request(chat(model="small")))
+        assert open_.recv(1)  # the response has begun
+        before, until = files(), time.monotonic() + WAIT_S
+        while files() >= before and time.monotonic() < until:
+            time.sleep(0.001)
+        assert files() < before
 
 
 def test_two_lengths_of_one_body_are_refused(url: str) -> None:
