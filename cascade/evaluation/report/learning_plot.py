@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,19 @@ _WINDOWS = 40
 """Parts of a run over which means are drawn."""
 _FAINT = {"color": "tab:blue", "linewidth": 0.5, "alpha": 0.3}
 _TARGET = {"color": "0.4", "linewidth": 1, "linestyle": "--"}
+_PANELS = {
+    "cost": "cost of a question, mean steps",
+    "coverage": "covered at κ, share of the batch",
+    "violation": "surrogate of the constraint: how far above its limit, in limits",
+    "slack": "slack: coverage of the surrogate − that of the sets",
+    "kappa": "threshold κ",
+    "kl": "KL divergence of a step, nats",
+    "onward": "mean probability of going on",
+    "multiplier": "multiplier μ, mean steps for a missed question",
+}
+"""The columns that are drawn, row by row, with what stands above each."""
+_SMOOTH = ("kappa", "multiplier")
+"""Columns that no batch makes noisy: they are drawn as they are, others faintly, with their means over windows."""
 
 
 def plot_learning(training: Training) -> bytes:
@@ -26,75 +38,39 @@ def plot_learning(training: Training) -> bytes:
     from matplotlib import style
     from matplotlib.figure import Figure
 
+    columns = columns_of(training.curves)
+    columns.pop("case")
+    found = {name: np.array(values, float) for name, values in columns.items()}
     out = io.BytesIO()
     with style.context(["default", {"font.size": 9}]):
         figure = Figure(figsize=(9.0, 9.5), layout="constrained")
-        curves = _Curves(training)
-        for axes, panel in zip(figure.subplots(4, 2, sharex=True).flat, curves.panels(), strict=True):
-            panel(axes)
+        for axes, (name, title) in zip(figure.subplots(4, 2, sharex=True).flat, _PANELS.items(), strict=True):
+            _line(axes, found["step"], found[name], smooth=name in _SMOOTH)
+            axes.set_title(title, fontsize=9)
+            _mark_target(axes, training, name)
             axes.grid(alpha=0.25)
         figure.supxlabel("step", fontsize=9)
         save(figure, out, "svg", fonttype="path")
     return out.getvalue()
 
 
-class _Curves:
-    """What is drawn, panel by panel."""
+def _line(axes: Any, steps: Floats, values: Floats, *, smooth: bool) -> None:
+    if smooth:
+        axes.plot(steps, values, color="tab:blue", linewidth=1.4)
+        return
+    windows = np.array_split(np.arange(steps.size), max(1, min(_WINDOWS, steps.size)))
+    middles, means = ([float(column[some].mean()) for some in windows] for column in (steps, values))
+    axes.plot(steps, values, **_FAINT)
+    axes.plot(middles, means, color="tab:blue")
 
-    def __init__(self, training: Training) -> None:
-        self._training, columns = training, columns_of(training.curves)
-        columns.pop("case")
-        self._found: dict[str, Floats] = {name: np.array(values, float) for name, values in columns.items()}
-        steps = len(columns["step"])
-        self._windows = np.array_split(np.arange(steps), max(1, min(_WINDOWS, steps)))
 
-    def panels(self) -> list[Callable[[Any], None]]:
-        """Return what draws each panel, row by row."""
-        return [
-            self._cost, self._coverage, self._violation, self._slack, self._kappa, self._divergence, self._onward,
-            self._multiplier,
-        ]  # fmt: skip
-
-    def _cost(self, axes: Any) -> None:
-        self._line(axes, "cost", "cost of a question, mean steps")
-        if self._training.cost is not None:
-            axes.axhline(self._training.cost, label="budget", **_TARGET)
-            axes.legend(frameon=False, fontsize=8)
-
-    def _coverage(self, axes: Any) -> None:
-        self._line(axes, "coverage", "covered at κ, share of the batch")
-        if self._training.covered is not None:
-            axes.axhline(self._training.covered, label=f"aimed at: {self._training.covered:.3g}", **_TARGET)
-            axes.legend(frameon=False, fontsize=8, loc="lower right")
-
-    def _violation(self, axes: Any) -> None:
-        self._line(axes, "violation", "surrogate of the constraint: how far above its limit, in limits")
+def _mark_target(axes: Any, training: Training, name: str) -> None:
+    """Draw what a column is to come to, where there is such a value."""
+    if name in {"violation", "slack"}:
         axes.axhline(0.0, **_TARGET)
-
-    def _slack(self, axes: Any) -> None:
-        self._line(axes, "slack", "slack: coverage of the surrogate − that of the sets")
-        axes.axhline(0.0, **_TARGET)
-
-    def _onward(self, axes: Any) -> None:
-        self._line(axes, "onward", "mean probability of going on")
-
-    def _kappa(self, axes: Any) -> None:
-        axes.plot(self._found["step"], self._found["kappa"], color="tab:blue", linewidth=1.4)
-        axes.set_title("threshold κ", fontsize=9)
-
-    def _divergence(self, axes: Any) -> None:
-        self._line(axes, "kl", "KL divergence of a step, nats")
-
-    def _multiplier(self, axes: Any) -> None:
-        axes.plot(self._found["step"], self._found["multiplier"], color="tab:blue", linewidth=1.4)
-        axes.set_title("multiplier μ, mean steps for a missed question", fontsize=9)
-
-    def _line(self, axes: Any, name: str, title: str) -> None:
-        """Draw a column faintly, and its means over windows."""
-        values = self._found[name]
-        axes.plot(self._found["step"], values, **_FAINT)
-        axes.plot(self._middles(), [float(values[some].mean()) for some in self._windows], color="tab:blue")
-        axes.set_title(title, fontsize=9)
-
-    def _middles(self) -> list[float]:
-        return [float(self._found["step"][some].mean()) for some in self._windows]
+    elif name == "cost" and training.cost is not None:
+        axes.axhline(training.cost, label="budget", **_TARGET)
+        axes.legend(frameon=False, fontsize=8)
+    elif name == "coverage" and training.covered is not None:
+        axes.axhline(training.covered, label=f"aimed at: {training.covered:.3g}", **_TARGET)
+        axes.legend(frameon=False, fontsize=8, loc="lower right")

@@ -61,7 +61,7 @@ def plot(found: Comparison, path: Path) -> None:
     axes = figure.add_subplot()
     for number, row in enumerate(found.rows):
         _draw(axes, row, number)
-    _mark_target(axes, 1 - found.alpha)
+    _mark_target(axes, f"target {1 - found.alpha:g}", 1 - found.alpha)
     axes.set_xlabel("coverage: a right answer is kept, or no step of the question has one")
     axes.set_ylabel("cost, USD per 1,000 questions")
     axes.set_xlim(right=1.012)
@@ -69,18 +69,23 @@ def plot(found: Comparison, path: Path) -> None:
     title = f"{_label(found.dataset)}: {found.n:,} questions, T = {found.horizon}, {found.splits} splits"
     figure.suptitle(title, fontsize=11, parse_math=False)
     axes.grid(alpha=0.25)
-    for text in figure.legend(loc="outside right center", fontsize=8, frameon=False).get_texts():
-        text.set_parse_math(False)
+    _list_names(figure)
     try:
         save(figure, path, dpi=150, fonttype=rcParams["svg.fonttype"])
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
-def _mark_target(axes: Any, target: float) -> None:
+def _mark_target(axes: Any, said: str, target: float) -> None:
     axes.axvline(target, color="0.6", linewidth=1, linestyle="--")
     place = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom"}
-    axes.annotate(f"target {target:g}", (target, 1.0), fontsize=8, color="0.35", **place)
+    axes.annotate(said, (target, 1.0), fontsize=8, color="0.35", **place)
+
+
+def _list_names(figure: Any) -> None:
+    """Write the legend beside the plot; foreign names in it are no formulas."""
+    for text in figure.legend(loc="outside right center", fontsize=8, frameon=False).get_texts():
+        text.set_parse_math(False)
 
 
 def _scale(axes: Any, costs: Sequence[float]) -> None:
@@ -163,13 +168,10 @@ def _fit_drawn(figure: Any, axes: Any, what: Drawing) -> None:
         style = {"color": "tab:red", "markerfacecolor": "none", "markersize": 14, "markeredgewidth": 1.4}
         axes.plot([one.kept], [one.cost], "*", label=_label(one.name), zorder=4, **style)
     if what.target is not None:
-        axes.axvline(what.target, color="0.6", linewidth=1, linestyle="--")
-        place = {"xycoords": ("data", "axes fraction"), "ha": "center", "va": "bottom", "fontsize": 8, "color": "0.35"}
-        axes.annotate(f"promised: {what.target:g}", (what.target, 1.0), **place)
+        _mark_target(axes, f"promised: {what.target:g}", what.target)
     axes.set_xlabel(what.kept)
     axes.set_ylabel(what.cost)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.25)
     axes.set_title(_label(what.title), fontsize=11, pad=16, parse_math=False)
-    for text in figure.legend(loc="outside right center", fontsize=8, frameon=False).get_texts():
-        text.set_parse_math(False)
+    _list_names(figure)
